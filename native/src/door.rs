@@ -1,4 +1,4 @@
-//! The door's thread: what it serves, and how it starts, sleeps and ends.
+//! The front end's thread: what it serves, and how it starts, sleeps and ends.
 
 use crate::fastpath::direct::Doorbell;
 use crate::h2::endpoint::Endpoint;
@@ -22,7 +22,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
-/// The thread that serves; dropping it closes the door.
+/// The thread that serves; dropping it closes the front end.
 pub(crate) struct DoorThread {
     resources: Arc<Resources>,
     endpoint: Arc<Endpoint>,
@@ -126,7 +126,7 @@ async fn watch_lanes(resources: Arc<Resources>) {
 }
 
 /// Keeps a doorbell registered until its lane is closed. No task has to hear a ring: all it must do is end the thread's
-/// sleep, after which the thread looks at the lanes. Nor is the descriptor ever read: each ring is an edge.
+/// sleep, after which the thread looks at the lanes. Nor is the descriptor ever read: each ring is an application.
 async fn hear_doorbell(ring: AsyncFd<OwnedFd>, closed: oneshot::Receiver<()>) {
     let _ = closed.await; // an error means that it was closed as well
     drop(ring);

@@ -1,8 +1,8 @@
-//! The native front door of the edge appliance: an HTTP/2 server for gRPC on a thread of its own.
+//! The native front end of the edge appliance: serves gRPC and HTTP on a thread of its own.
 //!
-//! Python decides and the door executes: calls are handed over as whole messages and answered with messages and statuses,
-//! and requests of which it has left a template are served without it (`fastpath/direct.rs`). The thread never takes the
-//! interpreter's lock. This file is all that Python sees of it.
+//! Python decides and the front end executes: calls are handed over as whole messages and answered with messages and
+//! statuses, and requests of which it has left a template are served without it (`fastpath/direct.rs`). The thread
+//! never takes the interpreter's lock. This file is all that Python sees of it.
 
 #[cfg(test)]
 mod corpus;

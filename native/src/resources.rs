@@ -28,7 +28,7 @@ pub(crate) struct Resources {
 }
 
 impl Resources {
-    /// Of a door that nobody has opened yet.
+    /// Of a front end that is not open yet.
     pub(crate) fn new(limits: Limits, quotas: Arc<Registry>) -> Result<Self> {
         let bytes = limits.get(Limit::BytesInFlight);
         Ok(Self {
@@ -49,7 +49,7 @@ impl Resources {
         (self.requests.share(bytes), self.answers.share(bytes))
     }
 
-    /// Does on the thread what it does before it sleeps: when it is too busy to sleep, nobody else does.
+    /// Does on the thread what it does before it sleeps: when it is too busy to sleep, nothing else does.
     pub(crate) fn catch_up(&self) {
         self.link.wakeups.deliver();
         self.direct.collect();

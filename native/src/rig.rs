@@ -1,4 +1,4 @@
-//! For tests: a door with one lane, and the worker at its other end.
+//! For tests: a front end with one lane, and the worker at its other end.
 
 use crate::fastpath::admission::Admission;
 use crate::fastpath::direct::{Attached, Direct};
@@ -25,7 +25,7 @@ pub(crate) const HEAD: &[u8] = b"\x0a\x01m";
 pub(crate) const SLOT: usize = 128;
 pub(crate) const SLOTS: usize = 8;
 
-/// A door with one lane, and the worker at its other end.
+/// A front end with one lane, and the worker at its other end.
 pub(crate) struct Rig {
     pub(crate) direct: Arc<Direct>,
     pub(crate) worker: WorkerEnd,
@@ -33,7 +33,7 @@ pub(crate) struct Rig {
 
 fn descriptor(made: i32) -> OwnedFd {
     assert!(made >= 0);
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just made, and with no other owner.
     unsafe { OwnedFd::from_raw_fd(made) }
 }
 

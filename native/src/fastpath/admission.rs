@@ -112,7 +112,8 @@ impl Direct {
         Admission::of(self, verdict)
     }
 
-    /// Looks at a request whose tensors are yet to come. None also when it would be late: that is said when it has come.
+    /// Looks at a request whose tensors are yet to come. None also when it would be late: that is said when it has
+    /// come.
     pub(crate) fn admit_ahead_by(
         self: &Arc<Self>,
         find: impl FnOnce(&Templates) -> Option<Request>,

@@ -1,8 +1,8 @@
 //! Requests that wait for a lease to come, or for the engine to have time: where a lane has no lease, or no more room,
-//! the engine is given only as many requests of a group as it can serve soon, and the others stay here, first in, first
-//! out. Else its queue would never be empty while more comes than Python can serve, and only an empty queue ends in a
-//! lease. Only requests that can wait count for that: whatever else the engine has, streams and HTTP connections that are
-//! kept busy, must not keep those here for ever.
+//! the engine is given only as many requests of a group as it can serve soon, and the others stay here, first in,
+//! first out. Else its queue would never be empty while more comes than Python can serve, and only an empty queue ends
+//! in a lease. Only requests that can wait count for that: whatever else the engine has, streams and HTTP connections
+//! that are kept busy, must not keep those here for ever.
 //!
 //! Whoever waits goes down a lane as soon as one has room, before newer requests. As long as none is leased, the engine
 //! gets the next ones whenever it is done with most of what it had: so they go on at its pace, if a lease never comes.
@@ -20,9 +20,10 @@ pub(crate) const ENGINE_MOST: usize = 256;
 /// With so few left it gets more. Most were answered by then, so that it had a moment with nothing queued, and what is
 /// left keeps it busy meanwhile.
 pub(crate) const ENGINE_LEFT: usize = 64;
-/// Requests of a group that wait at most, as the engine queues them for one model; beyond that the oldest is the engine's.
+/// Requests of a group that wait at most, as the engine queues them for one model; beyond that the oldest is the
+/// engine's.
 pub(crate) const WAITING_MOST: usize = 4_000;
-/// What the engine takes for a request, or less: who would be late even so is refused.
+/// What the engine takes for a request, or less: what would be late even so is refused.
 const ENGINE_PACE_NS: u64 = 100_000;
 
 /// Whether a request of this group that has no lane waits, which the caller can and others may not.
@@ -66,7 +67,7 @@ pub(crate) fn leave(dispatch: &mut Dispatch, group: u32, number: u64) {
     }
 }
 
-/// Lets go of whoever need not wait any more, of all groups.
+/// Lets go of what need not wait any more, of all groups.
 pub(crate) fn release_all(dispatch: &mut Dispatch) {
     if dispatch.waiting > 0 {
         let waiting = dispatch.groups.iter().filter(|(_, group)| !group.backlog.is_empty());
@@ -76,7 +77,7 @@ pub(crate) fn release_all(dispatch: &mut Dispatch) {
     }
 }
 
-/// Lets go of whoever need not wait any more: the oldest first.
+/// Lets go of what need not wait any more: the oldest first.
 pub(crate) fn release(dispatch: &mut Dispatch, id: u32) {
     let Some(group) = dispatch.groups.get(&id) else { return };
     let mut left = if group.with_engine <= ENGINE_LEFT { ENGINE_MOST - group.with_engine } else { 0 };
@@ -107,7 +108,7 @@ fn let_go(dispatch: &mut Dispatch, id: u32, place: Option<(u32, Slot)>) {
             Verdict::Engine(Some(EngineWork { group: id, charge_ns, waits: true }))
         }
     };
-    // Whoever waits leaves the backlog before it goes, so somebody is there to hear it.
+    // What waits leaves the backlog before it goes, so the receiver is there to hear it.
     let told = release.send(verdict);
     debug_assert!(told.is_ok(), "nobody waits there");
 }

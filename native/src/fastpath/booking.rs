@@ -1,5 +1,5 @@
-//! Whether the fast path can serve a request, and on which lane: by what is leased, by its deadline, and by what is ahead
-//! of it.
+//! Whether the fast path can serve a request, and on which lane: by what is leased, by its deadline, and by what is
+//! ahead of it.
 
 use crate::fastpath::backlog;
 use crate::fastpath::dispatch::Dispatch;
@@ -12,9 +12,11 @@ use crate::templates::template::Template;
 enum Timeliness {
     /// It can be taken.
     InTime,
-    /// By so much it cannot be in time, and being about the last in the order of deadlines the engine would refuse it, too.
+    /// By so much it cannot be in time, and being about the last in the order of deadlines the engine would refuse it,
+    /// too.
     Late(u64),
-    /// The engine decides: it may let it overtake others, and where nothing is ahead of it, try whether the price is right.
+    /// The engine decides: it may let it overtake others, and where nothing is ahead of it, try whether the price is
+    /// right.
     Engine,
 }
 

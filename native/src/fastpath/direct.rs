@@ -165,8 +165,8 @@ impl Direct {
         (blamed, had)
     }
 
-    /// Leases a lane: so many requests may be in flight on it without asking; 0 ends the lease. False when there is no such
-    /// lane.
+    /// Leases a lane: so many requests may be in flight on it without asking; 0 ends the lease. False when there is no
+    /// such lane.
     pub(crate) fn lease(&self, lane: u32, limit: u32) -> bool {
         let mut state = self.dispatch();
         let Some(leased) = state.lanes.get_mut(&lane) else { return false };
@@ -247,13 +247,13 @@ impl Direct {
 
     // --- on the thread
 
-    /// Whether requests for this method may be the door's own.
+    /// Whether requests for this method may be the front end's own.
     pub(crate) fn may_serve(&self, method: u32) -> bool {
         self.has_templates.load(Acquire)
             && self.attached.get().is_some_and(|attached| attached.method == method)
     }
 
-    /// What may be under way on a stream of this method, if it may be the door's own.
+    /// What may be under way on a stream of this method, if it may be the front end's own.
     pub(crate) fn window_of(&self, method: u32) -> Option<StreamWindow> {
         self.stream.get().filter(|(streaming, _)| *streaming == method).map(|(_, window)| *window)
     }
@@ -263,9 +263,9 @@ impl Direct {
         self.has_templates.load(Acquire)
     }
 
-    /// Takes what workers have completed and wakes whose it was; and wakes workers for what they were given since the last
-    /// time. A worker that is woken for the first of many requests runs it alone, and may take the processor of this thread
-    /// for it.
+    /// Takes what workers have completed and wakes whose it was; and wakes workers for what they were given since the
+    /// last time. A worker that is woken for the first of many requests runs it alone, and may take the processor of
+    /// this thread for it.
     pub(crate) fn collect(&self) {
         if self.in_flight.load(Relaxed) > 0 {
             self.take_completed(&mut self.dispatch());

@@ -1,7 +1,7 @@
 //! What is known for the dispatch of requests: templates and prices, lanes and their slots, and what the engine has.
 //!
-//! A request goes to the lane with the least work. This is the state and its bookkeeping; `booking.rs` decides by it, and
-//! `backlog.rs` keeps those that must wait.
+//! A request goes to the lane with the least work. This is the state and its bookkeeping; `booking.rs` decides by it,
+//! and `backlog.rs` keeps those that must wait.
 
 use crate::fastpath::request::{Booking, EngineWork, Request, Verdict};
 use crate::lanes::lane::Lane;
@@ -33,7 +33,7 @@ pub(crate) struct Group {
     pub(crate) latest_ns: u64,
     /// Those of the asked ones that wait here, in the order in which they came.
     pub(crate) backlog: BTreeMap<u64, Entry>,
-    /// How many the engine has of such as wait here. Others, which never do, keep nobody waiting.
+    /// How many the engine has of such as wait here. Others, which never do, keep none waiting.
     pub(crate) with_engine: usize,
 }
 
@@ -45,7 +45,7 @@ impl Group {
         self.latest_ns = self.latest_ns.max(endless(deadline_ns));
     }
 
-    /// One that was asked is ahead of nobody any more.
+    /// One that was asked is ahead of none any more.
     pub(crate) fn ended(&mut self, charge_ns: u64) {
         self.asked -= 1;
         self.asked_ns -= charge_ns;
@@ -68,7 +68,7 @@ pub(crate) struct Dispatch {
     pub(crate) waiting: usize,
     pub(crate) next_entry: u64,
     announced: bool,
-    /// Requests on lanes, for those who look without the lock.
+    /// Requests on lanes, for readers without the lock.
     in_flight: Arc<AtomicUsize>,
     /// Woken when there is something to tell the engine.
     notifier: Arc<Notify>,

@@ -1,4 +1,4 @@
-//! One request that the door serves by itself, from its slot to its answer.
+//! One request that the front end serves by itself, from its slot to its answer.
 
 use crate::fastpath::backlog;
 use crate::fastpath::direct::Direct;
@@ -25,7 +25,7 @@ pub(crate) enum Landing {
 /// For a request of so many bytes a worker is woken at once: before the next is there it can have run.
 const LARGE: usize = 32 * 1024;
 
-/// A request that the door serves. Dropped before it landed, its client has gone.
+/// A request that the front end serves. Dropped before it landed, its client has gone.
 pub(crate) struct Flight {
     direct: Arc<Direct>,
     booking: Booking,
@@ -143,7 +143,7 @@ impl Flight {
         });
     }
 
-    /// Counts it as answered; `client` is who asked, by its certificate (empty: that is not known).
+    /// Counts it as answered; `client` is its client, by its certificate (empty: that is not known).
     pub(crate) fn finish(mut self, client: &str) {
         let (trace, now) = (self.booking.trace.take(), now_ns());
         let mut state = self.direct.dispatch();

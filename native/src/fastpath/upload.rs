@@ -1,8 +1,9 @@
-//! A large request on its way into its slot: each piece of the message is copied to where it belongs as it arrives, while
-//! it is warm, and nothing is gathered before.
+//! A large request on its way into its slot: each piece of the message is copied to where it belongs as it arrives,
+//! while it is warm, and nothing is gathered before.
 //!
-//! What must come is known from the first piece on: the head is that of a template, and behind it stand the tensors, one
-//! by one, each after its tag and length. Should anything else come, the message so far is put together again, as it was.
+//! What must come is known from the first piece on: the head is that of a template, and behind it stand the tensors,
+//! one by one, each after its tag and length. Should anything else come, the message so far is put together again, as
+//! it was.
 
 use crate::fastpath::direct::Direct;
 use crate::fastpath::flight::Flight;
@@ -40,7 +41,8 @@ pub(crate) enum Progress {
 }
 
 impl Upload {
-    /// Begins with the first piece of a message of `length` bytes, if that shows a request that the door may serve.
+    /// Begins with the first piece of a message of `length` bytes, if that shows a request that the front end may
+    /// serve.
     pub(crate) fn begin(
         direct: &Arc<Direct>,
         first: &Bytes,
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
     use crate::rig::{HEAD, Rig, SLOTS, rebuilt, spec};
 
-    /// A door that knows requests with two tensors, of 40 and of 20 bytes.
+    /// A front end that knows requests with two tensors, of 40 and of 20 bytes.
     fn rig() -> Rig {
         let rig = Rig::leased();
         let two = crate::templates::template::TemplateSpec {

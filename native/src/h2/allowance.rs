@@ -1,10 +1,10 @@
 //! How many frames that carry nothing a client may send: pure, time is an argument.
 //!
-//! Such frames cost the door about as much as those that carry something, and HTTP/2 bounds neither them nor the ways in
-//! which a client may leave them without use. So each connection has an allowance: some of them in any stretch of time,
-//! and beyond these what its calls and their bytes justify. Every call and every frame of an answer justifies a few, as
-//! window updates on two levels and a ping; long frames justify more. What was earned and not used is kept up to a
-//! bound, for a client that takes its time over what it was sent.
+//! Such frames cost the front end about as much as those that carry something, and HTTP/2 bounds neither them nor the
+//! ways in which a client may leave them without use. So each connection has an allowance: some of them in any stretch
+//! of time, and beyond these what its calls and their bytes justify. Every call and every frame of an answer justifies
+//! a few, as window updates on two levels and a ping; long frames justify more. What was earned and not used is kept
+//! up to a bound, for a client that takes its time over what it was sent.
 
 use crate::h2::frames::{ACK, Frame, HEADER, kind};
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Allowance {
         true
     }
 
-    /// Notes a frame of the door's.
+    /// Notes a frame of the front end's.
     pub(crate) fn sent(&mut self, frame: &Frame<'_>) {
         if frame.kind == kind::DATA && carries(frame) {
             self.earn(USE + (frame.length / BYTES) as u64);

@@ -141,7 +141,7 @@ impl Answer {
         }
     }
 
-    /// Ends a call that the door does not let go on.
+    /// Ends a call that the front end does not let go on.
     pub(crate) fn refuse(&mut self, fault: Fault) {
         match fault {
             Fault::Status(code, text) => self.finish(trailers(code, &text)),

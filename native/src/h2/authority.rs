@@ -1,9 +1,9 @@
 //! Makes `:authority` readable where clients put the path of a Unix socket there.
 //!
 //! gRPC's C core (and so Python, C++, Ruby) names a Unix socket by its percent-encoded path. The HTTP library takes a
-//! percent sign in an authority for malformed and resets the call. Nobody here looks at an authority, so each `%` in it
-//! becomes `-`, in place, as the bytes go by: header blocks are walked field by field (RFC 7541), without being decoded,
-//! however they are cut. Values in Huffman code are left alone; the C core does not use it.
+//! percent sign in an authority for malformed and resets the call. Nothing here looks at an authority, so each `%` in
+//! it becomes `-`, in place, as the bytes go by: header blocks are walked field by field (RFC 7541), without being
+//! decoded, however they are cut. Values in Huffman code are left alone; the C core does not use it.
 //!
 //! Over TCP such a path comes only from behind something that carries a Unix socket there, and a client names one
 //! authority for all its calls: whose first one needs no change is not walked any more.

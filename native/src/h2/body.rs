@@ -63,8 +63,8 @@ enum Patience {
 }
 
 impl RequestBody {
-    /// The body of a request, whose messages take their memory from the caller's share. `deadline` bounds the wait for what a
-    /// client owes.
+    /// The body of a request, whose messages take their memory from the caller's share. `deadline` bounds the wait for
+    /// what a client owes.
     pub(crate) fn new(
         resources: Arc<Resources>,
         caller: &Caller,
@@ -87,8 +87,8 @@ impl RequestBody {
         }
     }
 
-    /// The one message of a unary call. Where the door may serve it by itself (`direct`), a large one goes into its slot
-    /// as it arrives.
+    /// The one message of a unary call. Where the front end may serve it by itself (`direct`), a large one goes into
+    /// its slot as it arrives.
     pub(crate) async fn only(
         &mut self,
         direct: bool,
@@ -118,8 +118,8 @@ impl RequestBody {
         self.has_more(Patience::Unbounded).await
     }
 
-    /// A message that begins, of a stream that the door may serve by itself, when its first bytes had come, and whether
-    /// its client may ask that much; see `only`.
+    /// A message that begins, of a stream that the front end may serve by itself, when its first bytes had come, and
+    /// whether its client may ask that much; see `only`.
     pub(crate) async fn next_of_its_own(
         &mut self,
         account: &Arc<Account>,
@@ -308,8 +308,8 @@ impl RequestBody {
         taken
     }
 
-    /// Gives back a frame's memory and flow-control window when nothing of it is left. Until then both are the client's:
-    /// what was not asked for yet is in no budget.
+    /// Gives back a frame's memory and flow-control window when nothing of it is left. Until then both are the
+    /// client's: what was not asked for yet is in no budget.
     fn note_taken(&mut self) {
         if self.rest.is_empty() && self.frame > 0 {
             self.rest = Bytes::new(); // an empty part would keep the whole

@@ -179,8 +179,8 @@ async fn unary(
     timeout_at(deadline + LATE, ended).await.unwrap_or_else(|_| Err(unanswered()))
 }
 
-/// Until Python has ended the call. `asked` ends with its word: how long the client takes over the answer is no work of the
-/// engine's.
+/// Until Python has ended the call. `asked` ends with its word: how long the client takes over the answer is no work
+/// of the engine's.
 async fn by_python(ticket: &Ticket, asked: Option<Asked>, answer: &mut Answer) -> Result<(), Fault> {
     let end = poll_fn(|cx| {
         ticket.slot.register(cx.waker());
@@ -299,7 +299,8 @@ fn admit(service: &Service, head: &request::Parts) -> Result<(u32, Kind, usize),
     Ok((method, kind, size))
 }
 
-/// Whether the content type is gRPC's own, with or without a message format or parameters; gRPC-Web is another protocol.
+/// Whether the content type is gRPC's own, with or without a message format or parameters; gRPC-Web is another
+/// protocol.
 fn is_grpc(headers: &HeaderMap) -> bool {
     let content = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
     let rest = content.strip_prefix(b"application/grpc");

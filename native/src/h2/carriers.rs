@@ -1,5 +1,5 @@
-//! The tasks that carry calls, one call after another. A task of its own for each call would be allocated, registered and
-//! given back each time, with room for all that a call may ever need; these are there already, and warm.
+//! The tasks that carry calls, one call after another. A task of its own for each call would be allocated, registered
+//! and given back each time, with room for all that a call may ever need; these are there already, and warm.
 
 use std::future::{Future, poll_fn};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -39,7 +39,7 @@ const SEND_BUFFER: usize = 1 << 20;
 const REMEMBERED_RESETS: usize = 256;
 /// How long a connection that is cut may take to send its last frame.
 const GOAWAY_TIME: Duration = Duration::from_secs(1);
-/// What is told of who took too long for TLS, and of who does not speak it.
+/// What is told of clients that took too long for TLS, and of those that do not speak it.
 const LATE: &str = "it was not done in time (grpc.handshake_timeout_s)";
 const PLAIN: &str = "the client does not speak TLS";
 

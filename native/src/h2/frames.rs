@@ -1,6 +1,6 @@
 //! Follows the frames of an HTTP/2 byte stream without keeping them: only what the headers say.
 
-/// Frame types that somebody asks about.
+/// Frame types that are asked about.
 pub(crate) mod kind {
     #![allow(missing_docs)]
     pub(crate) const DATA: u8 = 0;

@@ -1,4 +1,4 @@
-//! A request that the door serves, with what it takes to hand it over after all.
+//! A request that the front end serves, with what it takes to hand it over after all.
 
 use crate::fastpath::admission::Asked;
 use crate::fastpath::flight::Flight;
@@ -14,7 +14,7 @@ use http::HeaderValue;
 /// The header with the trace context of a client.
 pub(crate) const TRACEPARENT: &str = "traceparent";
 
-/// A request that the door does not serve after all.
+/// A request that the front end does not serve after all.
 pub(crate) struct HandedOver {
     /// As it came.
     pub(crate) message: Message,
@@ -22,7 +22,7 @@ pub(crate) struct HandedOver {
     pub(crate) arrived_ns: u64,
     /// How often a worker died with it.
     pub(crate) attempts: u32,
-    /// Its deadline, if only the door knows it; 0: it does not.
+    /// Its deadline, if only the front end knows it; 0: it does not.
     pub(crate) deadline_ns: u64,
     /// To be held until it has ended.
     pub(crate) asked: Option<Asked>,

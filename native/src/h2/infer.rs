@@ -1,5 +1,5 @@
-//! Inference requests that the door serves by itself, from the message to the answer. Whatever does not go well is not
-//! answered here: it is the engine's, as if it had just arrived.
+//! Inference requests that the front end serves by itself, from the message to the answer. Whatever does not go well
+//! is not answered here: it is the engine's, as if it had just arrived.
 
 use crate::fastpath::admission::Admission;
 use crate::fastpath::admission::Waiting;

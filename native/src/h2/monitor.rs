@@ -203,7 +203,7 @@ impl SharedMonitor {
         Self(Arc::new(Mutex::new(monitor)))
     }
 
-    /// Looks at it; all who do are tasks of one thread, so this never waits.
+    /// Looks at it; all that do are tasks of one thread, so this never waits.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Monitor> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -23,7 +23,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// What a frame of the door's says. `last_headers` is the stream of the last HEADERS before it.
+    /// What a frame of the front end's says. `last_headers` is the stream of the last HEADERS before it.
     pub(crate) fn of(frame: &Frame<'_>, last_headers: u32) -> Option<Self> {
         match frame.kind {
             kind::RST_STREAM => match frame.error_code() {
@@ -57,7 +57,7 @@ impl Refusal {
     }
 }
 
-/// Whether the door's frame ends a call for what the client did: by what it refuses, or because a frame came for a
+/// Whether the front end's frame ends a call for what the client did: by what it refuses, or because a frame came for a
 /// call that has ended, as happens to all clients now and then.
 pub(crate) fn ends_for_error(frame: &Frame<'_>) -> bool {
     const ERRORS: [u32; 5] =

@@ -4,7 +4,7 @@ use crate::h2::framing::percent_encoded;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use std::borrow::Cow;
 
-/// gRPC status codes that the door itself answers with.
+/// gRPC status codes that the front end itself answers with.
 pub(crate) mod code {
     #![allow(missing_docs)]
     pub(crate) const INVALID_ARGUMENT: u32 = 3;
@@ -20,7 +20,7 @@ pub(crate) mod code {
 pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// Why the door ends a call by itself.
+/// Why the front end ends a call by itself.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// With this status.
@@ -31,7 +31,7 @@ pub(crate) enum Fault {
     NotGrpc,
     /// The client has reset the call.
     Reset,
-    /// The connection has ended, there is nobody to answer.
+    /// The connection has ended, there is nothing to answer.
     Gone,
     /// The client does not take the answer.
     Stalled,

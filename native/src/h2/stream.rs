@@ -1,8 +1,9 @@
-//! One streaming call. Python reads and writes messages one by one; on streams of inferences the door reads ahead of it
-//! and serves by itself what it has templates for, between what it hands over.
+//! One streaming call. Python reads and writes messages one by one; on streams of inferences the front end reads ahead
+//! of it and serves by itself what it has templates for, between what it hands over.
 //!
-//! Three things go on side by side, in one task: reading, landing and writing. They are polled in this order whenever the
-//! task wakes, so that what one of them leaves behind is seen by the next at once; only what lies before it must be told.
+//! Three things go on side by side, in one task: reading, landing and writing. They are polled in this order whenever
+//! the task wakes, so that what one of them leaves behind is seen by the next at once; only what lies before it must
+//! be told.
 
 use crate::fastpath::admission::{Admission, Asked};
 use crate::fastpath::direct::StreamWindow;
@@ -35,7 +36,7 @@ pub(crate) struct Stream<'a> {
     /// The client's trace context.
     parent: Option<&'a HeaderValue>,
     deadline_ns: u64,
-    /// What may be under way, if it may be the door's own.
+    /// What may be under way, if it may be the front end's own.
     window: Option<StreamWindow>,
     /// Whether its messages are requests that the client's quota bounds.
     metered: bool,
@@ -48,14 +49,14 @@ pub(crate) struct Stream<'a> {
 enum Order {
     /// A message of Python's.
     Message(Bytes),
-    /// Answers of the door's own.
+    /// Answers of the front end's own.
     Chunk(Chunk),
     End(End),
 }
 
 impl<'a> Stream<'a> {
-    /// A stream that Python has been told of. `window`: what may be under way, if it may be the door's own; `metered`:
-    /// whether the client's quota bounds its messages.
+    /// A stream that Python has been told of. `window`: what may be under way, if it may be the front end's own;
+    /// `metered`: whether the client's quota bounds its messages.
     pub(crate) fn new(
         resources: &'a Resources,
         caller: &'a Caller,
@@ -96,7 +97,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Looks at it; all who do are parts of one task, so this never waits.
+    /// Looks at it; all that do are parts of one task, so this never waits.
     fn underway(&self) -> MutexGuard<'_, Underway> {
         self.underway.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,8 +122,8 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Python is told the end of the client's side when nothing can be handed over any more: what it answers then is the
-    /// end of the stream.
+    /// Python is told the end of the client's side when nothing can be handed over any more: what it answers then is
+    /// the end of the stream.
     async fn read_ahead(&self, body: &mut RequestBody) -> Result<Infallible, Fault> {
         loop {
             self.until(Underway::has_room).await;

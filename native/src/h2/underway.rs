@@ -1,8 +1,8 @@
-//! What is under way on one stream: the requests that the door serves by itself, their answers until the client has taken
-//! them, and the requests that are Python's.
+//! What is under way on one stream: the requests that the front end serves by itself, their answers until the client
+//! has taken them, and the requests that are Python's.
 //!
-//! All of them together are bounded by the window, whoever serves them: so many requests, and no more while the messages
-//! of those that are not served yet are so many bytes. Answers stand in the order in which their requests
+//! All of them together are bounded by the window, wherever they are served: so many requests, and no more while the
+//! messages of those that are not served yet are so many bytes. Answers stand in the order in which their requests
 //! ended, as Python's do: a stream promises no other.
 
 use crate::fastpath::admission::Asked;
@@ -142,8 +142,8 @@ impl Underway {
         Ok(())
     }
 
-    /// Takes the answers that are there, on behalf of `client`. Ready with a request that is the engine's, after so many
-    /// attempts: also one that is late, for which the engine has the words.
+    /// Takes the answers that are there, on behalf of `client`. Ready with a request that is the engine's, after so
+    /// many attempts: also one that is late, for which the engine has the words.
     pub(crate) fn poll_landed(
         &mut self,
         cx: &mut Context<'_>,
@@ -219,7 +219,8 @@ impl Underway {
         self.told.push_back(Answerable { asked: None, hold, length: 0 });
     }
 
-    /// Python has answered one of those that it was told; how long the client takes over that is no work of the engine's.
+    /// Python has answered one of those that it was told; how long the client takes over that is no work of the
+    /// engine's.
     pub(crate) fn answered(&mut self) {
         if let Some(answered) = self.told.front_mut() {
             drop((answered.asked.take(), answered.hold.take()));

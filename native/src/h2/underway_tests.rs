@@ -10,7 +10,7 @@ use std::task::Waker;
 
 const ANSWER: &[u8] = b"\x12\x1copen\x1a\x0242describedgoodclosing";
 
-/// A door with a leased lane, and one stream.
+/// A front end with a leased lane, and one stream.
 struct Scene {
     rig: Rig,
     answers: Arc<Budget>,

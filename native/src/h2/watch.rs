@@ -14,7 +14,7 @@ pub(crate) struct WatchedTransport<T = Transport> {
     inner: T,
     monitor: SharedMonitor,
     authority: Option<AuthorityFilter>,
-    /// Clients of a Unix socket share one host: who forwards for several may name any of them at any time.
+    /// Clients of a Unix socket share one host: a proxy for several may name any of them at any time.
     always: bool,
     /// Nothing more is read.
     deaf: bool,

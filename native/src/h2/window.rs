@@ -1,4 +1,4 @@
-//! The flow-control window of one connection: how much a client may send that nobody has asked for yet.
+//! The flow-control window of one connection: how much a client may send that was not asked for yet.
 //!
 //! What lies in the windows is memory beside the budget of messages, so the windows have a budget of their own, half
 //! of that one. Each connection has the least that the protocol knows; what is beyond is taken from this budget: a
@@ -7,9 +7,9 @@
 //! room in the budget a connection is slower, and nothing else.
 //!
 //! Frames of a few bytes take more memory than a window says: what they are kept with until their call reads them. For
-//! that there is a budget of its own, as large as that of the windows. A connection beyond its part of it is cut, so the
-//! part must do for what clients may have under way: small messages on streams that wait for answers. One that finds no
-//! room in the budget has the library's own bound, a fraction of that.
+//! that there is a budget of its own, as large as that of the windows. A connection beyond its part of it is cut, so
+//! the part must do for what clients may have under way: small messages on streams that wait for answers. One that
+//! finds no room in the budget has the library's own bound, a fraction of that.
 
 use crate::measure::budget::{Budget, Reservation};
 use crate::measure::limits::{Limit, Limits};
@@ -93,7 +93,7 @@ impl Window {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How large it is for the connection, and for each stream of it, so that streams which nobody reads for a while
+    /// How large it is for the connection, and for each stream of it, so that streams that are not read for a while
     /// leave room to others.
     pub(crate) fn sizes(&self) -> (u32, u32) {
         let size = self.state().size;

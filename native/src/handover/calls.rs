@@ -1,7 +1,7 @@
 //! The calls that Python knows and has not ended: where its orders to them are left.
 //!
-//! A call is in the table from its CALL event until it ends, and only who takes it out of the table ends it: Python by
-//! `reply` or `finish`, or the door, which then tells GONE. Ids count up and are never used again.
+//! A call is in the table from its CALL event until it ends, and only what takes it out of the table ends it: Python by
+//! `reply` or `finish`, or the front end, which then tells GONE. Ids count up and are never used again.
 
 use crate::measure::budget::Budget;
 use crate::measure::ids::ById;
@@ -148,7 +148,7 @@ impl Calls {
         self.table().live.get(&id).map(|slot| slot.answers.clone())
     }
 
-    /// By the door: takes the call out; true when it was there, so that Python must be told.
+    /// By the front end: takes the call out; true when it was there, so that Python must be told.
     pub(crate) fn forget(&self, id: u64) -> bool {
         self.table().live.remove(&id).is_some()
     }
@@ -183,7 +183,7 @@ impl Calls {
         })
     }
 
-    /// By the door, whatever Python wanted: ends the call, if it is of this kind. Python is then told GONE.
+    /// By the front end, whatever Python wanted: ends the call, if it is of this kind. Python is then told GONE.
     pub(crate) fn break_off(
         &self,
         id: u64,

@@ -56,7 +56,8 @@ impl Link {
     }
 }
 
-/// A call from the moment at which Python is told of it. Dropped before Python has ended it, it tells that the call is gone.
+/// A call from the moment at which Python is told of it. Dropped before Python has ended it, it tells that the call is
+/// gone.
 pub(crate) struct Ticket {
     link: Arc<Link>,
     /// Its id.

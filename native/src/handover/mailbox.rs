@@ -16,14 +16,14 @@ pub(crate) enum Event {
     Sent(u64),
     /// The call ended without Python.
     Gone(u64),
-    /// There is something to tell of requests that the door served by itself.
+    /// There is something to tell of requests that the front end served by itself.
     News,
     /// A client was turned away for its name: its address, and who it is by its certificate.
     TurnedAway(Arc<str>, String, &'static str),
     /// A TLS handshake came to nothing: its client's address, why, and that in words.
     Handshake(Arc<str>, &'static str, String),
-    /// The edge's end of an HTTP connection, its client's address, how often a worker died with its first request, who the
-    /// client is by its certificate, and what it may ask.
+    /// The application's end of an HTTP connection, its client's address, how often a worker died with its first
+    /// request, who the client is by its certificate, and what it may ask.
     Http(OwnedFd, Arc<str>, u32, Arc<str>, Entry),
     /// A client was refused for its quota: who it is, and why.
     OverQuota(String, String),
@@ -97,7 +97,7 @@ impl Mailbox {
         if descriptor < 0 {
             return Err(std::io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         let signal = unsafe { OwnedFd::from_raw_fd(descriptor) };
         Ok(Self { queue: Mutex::default(), signal })
     }
@@ -120,14 +120,14 @@ impl Mailbox {
         }
     }
 
-    /// The door cannot go on: every `take` from now on says so.
+    /// The front end cannot go on: every `take` from now on says so.
     pub(crate) fn fail(&self, reason: String) {
         let mut queue = self.queue();
         queue.failure = Some(reason);
         self.signal();
     }
 
-    /// All events, oldest first. An error when the door has failed; the descriptor then stays readable.
+    /// All events, oldest first. An error when the front end has failed; the descriptor then stays readable.
     pub(crate) fn take(&self) -> Result<Vec<Event>, String> {
         let mut queue = self.queue();
         if !queue.events.is_empty() {

@@ -1,5 +1,5 @@
-//! Wakes the door's thread when Python has given it something to do: once for many things, and not at all while the
-//! thread is awake and will look by itself.
+//! Wakes the front end's thread when Python has given it something to do: once for many things, and not at all while
+//! the thread is awake and will look by itself.
 //!
 //! The rule that no wake-up is lost: Python queues, then looks whether the thread sleeps; the thread says that it is
 //! about to sleep, then looks at the queue. Each does its two steps in that order, with a full fence between them, so

@@ -1,4 +1,4 @@
-//! Whether an HTTP request is the door's: what it shows of itself, held against the templates.
+//! Whether an HTTP request is the front end's: what it shows of itself, held against the templates.
 
 use crate::fastpath::admission::Admission;
 use crate::fastpath::direct::Direct;
@@ -46,8 +46,8 @@ impl Shown<'_> {
         self.template(&direct.dispatch().templates).is_some()
     }
 
-    /// Looks at a request that has come. A flight is counted against its lane from here on; tensors that are JSON are not
-    /// read yet, so that whoever is refused for being late is refused at once.
+    /// Looks at a request that has come. A flight is counted against its lane from here on; tensors that are JSON are
+    /// not read yet, so that what is refused for being late is refused at once.
     pub(crate) fn admit(&self, direct: &Arc<Direct>) -> Admission {
         direct.admit_by(Asks::InTurn, |templates| {
             let template = self.template(templates)?;

@@ -1,4 +1,4 @@
-//! HTTP answers that the door makes by itself, in the form of the edge's.
+//! HTTP answers that the front end makes by itself, in the form of the application's.
 
 use crate::http::json::put_string;
 use crate::templates::template::Template;
@@ -13,7 +13,7 @@ pub(crate) const HEAD: usize = 320;
 /// What stands around the id in an answer, between what the template has.
 const ID: (&[u8], &[u8]) = (b"\"id\":\"", b"\",");
 
-/// What the edge says of itself, and the date, made anew every second.
+/// What the application says of itself, and the date, made anew every second.
 pub(crate) struct Signature {
     server: String,
     second: u64,
@@ -59,8 +59,8 @@ pub(crate) fn put_opening(template: &Template, id: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(&template.described);
 }
 
-/// The beginning of an answer with this JSON, with room for its binary tensors, which follow. The JSON is not kept beside
-/// the answer, which its client may take long to take.
+/// The beginning of an answer with this JSON, with room for its binary tensors, which follow. The JSON is not kept
+/// beside the answer, which its client may take long to take.
 pub(crate) fn begin(template: &Template, json: Vec<u8>, signature: &mut Signature) -> BytesMut {
     let body = json.len() + template.raw_outputs().map(|place| place.size).sum::<usize>();
     let mut answer = BytesMut::with_capacity(HEAD + body);

@@ -89,8 +89,8 @@ impl Client {
         Poll::Ready(Ok(()))
     }
 
-    /// Ready when the client is not there any more; meanwhile up to `bound` bytes are kept of what it sends ahead. A client
-    /// that only sends no more is there, and waits for its answer, until it resets or closes altogether.
+    /// Ready when the client is not there any more; meanwhile up to `bound` bytes are kept of what it sends ahead. A
+    /// client that only sends no more is there, and waits for its answer, until it resets or closes altogether.
     pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>, bound: usize) -> Poll<()> {
         while !self.ended && self.inbound.len() < bound {
             if ready!(self.poll_read(cx, ROOM)).is_err() {
@@ -101,8 +101,8 @@ impl Client {
         self.poll_hung_up(cx)
     }
 
-    /// Ready when the client has reset, or closed altogether as far as that can be told; for when nothing is read of it.
-    /// Without a descriptor to watch it by it counts as there, and its answer finds out.
+    /// Ready when the client has reset, or closed altogether as far as that can be told; for when nothing is read of
+    /// it. Without a descriptor to watch it by it counts as there, and its answer finds out.
     pub(crate) fn poll_hung_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.watch.is_none() {
             self.watch = self.stream.watch().ok();

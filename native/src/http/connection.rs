@@ -1,4 +1,4 @@
-//! One HTTP connection: request after request, each served by the door or passed to the edge.
+//! One HTTP connection: request after request, each served by the front end or passed to the application.
 
 use crate::fastpath::admission::Asked;
 use crate::http::client::ROOM;
@@ -27,7 +27,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// How long the rest of a head may be on its way; the edge waits for longer ones, and for other bounds on them.
+/// How long the rest of a head may be on its way; the application waits for longer ones, and for other bounds on them.
 const HEAD_PATIENCE: Duration = Duration::from_millis(100);
 
 /// After a request beyond this, what was read behind it gets memory of its own.
@@ -66,8 +66,8 @@ impl Reception for Front {
 
 impl Front {
     /// Tells a client that is not let in. The answer fits into the buffer of a new connection; a client that has gone
-    /// already does not miss it. A client that speaks TLS could not read it, and no handshake is made for one that is not
-    /// let in.
+    /// already does not miss it. A client that speaks TLS could not read it, and no handshake is made for one that is
+    /// not let in.
     fn turn_away(&self, socket: &Socket, limit: Limit, answer: &[u8]) {
         let figures = &self.service.figures;
         let refused =
@@ -122,7 +122,7 @@ struct Connection<'a> {
 /// What a client begins.
 enum Begun {
     Request(Request),
-    /// Something that the edge shall judge.
+    /// Something that the application shall judge.
     Odd,
     /// The end.
     Nothing,
@@ -211,9 +211,10 @@ impl<'a> Connection<'a> {
         .await
     }
 
-    // --- by the edge
+    // --- by the application
 
-    /// The edge's end. A connection that has waited is made anew, before the edge gives up waiting itself.
+    /// The application's end. A connection that has waited is made anew, before the application gives up waiting
+    /// itself.
     fn edge(&mut self, attempts: u32) -> Option<&mut Edge> {
         if attempts > 0
             || self.edge.as_ref().is_none_or(|edge| edge.used.elapsed() > self.server.front.keepalive / 2)

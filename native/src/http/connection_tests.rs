@@ -21,7 +21,7 @@ use tokio::time::timeout;
 const JSON: &str = r#"{"id":"","inputs":[]}"#;
 const TARGET: &str = "/v2/models/m/infer";
 
-/// A client, the door between, and the worker.
+/// A client, the front end between, and the worker.
 struct Wire {
     rig: Rig,
     service: Arc<Service>,
@@ -89,7 +89,7 @@ impl Wire {
         String::from_utf8(answer[..length].to_vec()).unwrap()
     }
 
-    /// What the edge was handed: attempts.
+    /// What the application was handed: attempts.
     async fn handed(&self) -> u32 {
         loop {
             for event in self.service.resources.link.mailbox.take().unwrap() {
@@ -208,7 +208,7 @@ async fn a_connection_that_has_waited_is_handed_to_the_edge_anew() {
         front.service.resources.link.mailbox.take().unwrap().len()
     };
     let soon = front.keepalive / 2 - Duration::from_secs(20);
-    let late = front.keepalive / 2 + Duration::from_millis(1); // the edge might be about to give up
+    let late = front.keepalive / 2 + Duration::from_millis(1); // the application might be about to give up
     let handed =
         [(0, soon), (0, soon), (0, late), (0, soon), (1, soon)].map(|(tries, waited)| hand(tries, waited));
     assert_eq!(handed, [1, 0, 1, 0, 1]);

@@ -1,7 +1,7 @@
 //! The public HTTP addresses: who may connect, and what there is to count.
 //!
-//! The edge in Python listens nowhere. Whenever a connection first has something for it, it is handed one end of a pair
-//! of sockets, and the other end speaks for that one connection (see `http/pass.rs`).
+//! The application in Python listens nowhere. Whenever a connection first has something for it, it is handed one end
+//! of a pair of sockets, and the other end speaks for that one connection (see `http/pass.rs`).
 
 use crate::http::answer::Signature;
 use crate::http::head::Bounds;
@@ -50,7 +50,7 @@ impl Drop for Admitted {
     }
 }
 
-/// Whole answers to whoever is not served.
+/// Whole answers to clients that are not served.
 #[derive(Default)]
 pub(crate) struct Answers {
     /// To a connection too many.
@@ -71,7 +71,7 @@ pub(crate) struct Front {
     pub(crate) handshake: Duration,
     /// What a client is told that does not speak TLS.
     pub(crate) plain: Vec<u8>,
-    /// What is the edge's to refuse.
+    /// What is the application's to refuse.
     pub(crate) bounds: Bounds,
     /// How long a connection may wait for its next request.
     pub(crate) keepalive: Duration,
@@ -79,7 +79,7 @@ pub(crate) struct Front {
     pub(crate) write_stall: Duration,
     /// Answers from this size on may have to be compressed.
     pub(crate) compress_bytes: usize,
-    /// Requests with more JSON are the edge's to refuse.
+    /// Requests with more JSON are the application's to refuse.
     pub(crate) json_bytes: usize,
     /// Likewise those with longer bodies.
     pub(crate) body_bytes: usize,
@@ -145,7 +145,7 @@ impl Front {
         }
     }
 
-    /// The last headers of answers; all who ask are tasks of one thread, so this never waits.
+    /// The last headers of answers; all that ask are tasks of one thread, so this never waits.
     pub(crate) fn signature(&self) -> MutexGuard<'_, Signature> {
         self.signature.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -18,7 +18,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
-/// What HTTP goes over, and who the client is by its certificate, if that is known. None: nothing of HTTP will come of it.
+/// What HTTP goes over, and who the client is by its certificate, if that is known. None: nothing of HTTP will come of
+/// it.
 pub(crate) async fn establish(
     front: &Front,
     socket: Socket,

@@ -1,9 +1,10 @@
-//! HTTP/1.1 heads, as far as the door must understand them: how long a message is, and whether it is an inference
+//! HTTP/1.1 heads, as far as the front end must understand them: how long a message is, and whether it is an inference
 //! request that it might serve.
 //!
 //! A library reads the syntax; what is common among what it has read is recognised by rules that are stricter than the
-//! protocol's. Everything else is *odd*, which is no error: from there on the whole connection is the edge's, byte for
-//! byte, and the edge alone says what it means. So the two can never disagree about where a request ends.
+//! protocol's. Everything else is *odd*, which is no error: from there on the whole connection is the application's,
+//! byte for byte, and the application alone says what it means. So the two can never disagree about where a request
+//! ends.
 
 use httparse::{Header, ParserConfig, Status};
 use std::mem::MaybeUninit;
@@ -11,10 +12,10 @@ use std::ops::Range;
 
 /// Longest head that is looked at.
 pub(crate) const HEAD: usize = 16 * 1024;
-/// Most headers that are looked at; the edge may allow more.
+/// Most headers that are looked at; the application may allow more.
 pub(crate) const HEADERS: usize = 128;
 
-/// What the edge bounds, which therefore is its to refuse.
+/// What the application bounds, which therefore is its to refuse.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Longest line.
@@ -28,7 +29,7 @@ pub(crate) struct Bounds {
 pub(crate) enum Head {
     /// Not all of it is there.
     Partial,
-    /// The edge's.
+    /// The application's.
     Odd,
     /// A request whose end is known.
     Request(Request),
@@ -58,7 +59,7 @@ pub(crate) struct Infer {
     pub(crate) parent: Option<Box<[u8]>>,
 }
 
-/// Which answers may have to be compressed, which is the edge's to do.
+/// Which answers may have to be compressed, which is the application's to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Compress {
     /// Those with binary tensors: for clients that name exactly one coding.
@@ -112,7 +113,7 @@ fn common_request(parsed: &httparse::Request<'_, '_>, head: usize, bounds: &Boun
         return None;
     }
     let headers = Headers::read(parsed.headers)?;
-    headers.host.filter(|host| !host.is_empty())?; // without one the edge refuses it
+    headers.host.filter(|host| !host.is_empty())?; // without one the application refuses it
     let body = headers.content_length.map_or(Some(0), number)?;
     let start = method.len() + 1;
     let is_infer = method == "POST" && is_inference(target);
@@ -120,7 +121,7 @@ fn common_request(parsed: &httparse::Request<'_, '_>, head: usize, bounds: &Boun
     Some(Request { head, body, infer })
 }
 
-/// Reads the head of what the edge answers. None within: it is odd.
+/// Reads the head of what the application answers. None within: it is odd.
 pub(crate) fn response(bytes: &[u8]) -> Option<Option<Response>> {
     let bytes = &bytes[..bytes.len().min(HEAD)];
     let mut headers = [const { MaybeUninit::uninit() }; HEADERS];
@@ -142,7 +143,7 @@ fn common_response(parsed: &httparse::Response<'_, '_>, head: &[u8]) -> Option<R
     Some(Response { head: head.len(), body: number(headers.content_length?)? })
 }
 
-/// Whether all lines of a head end as the protocol has it, and none is too long for the edge.
+/// Whether all lines of a head end as the protocol has it, and none is too long for the application.
 fn has_plain_lines(head: &[u8], bounds: &Bounds) -> bool {
     let plain = |line: &[u8]| line.strip_suffix(b"\r\n").is_some_and(|line| line.len() < bounds.line_bytes);
     head.split_inclusive(|byte| *byte == b'\n').all(plain)
@@ -156,7 +157,7 @@ impl<'a> Headers<'a> {
         persistent.then_some(found)
     }
 
-    /// None: with this header the request is the edge's.
+    /// None: with this header the request is the application's.
     fn take(&mut self, header: &Header<'a>) -> Option<()> {
         let is = |known: &str| header.name.eq_ignore_ascii_case(known);
         let place = match header.name.len() {

@@ -1,15 +1,15 @@
 //! The JSON of an inference request, as far as it must be understood to recognise it: where the value of its top-level
 //! `"id"` lies, and the arrays that are `"data"` of its inputs.
 //!
-//! This reads no JSON. What is left without these parts is only ever compared with JSON that Python has read and checked,
-//! so it is enough that what stands at the place of the id is a string of plain characters, whatever these are, and at
-//! the place of an array something between brackets, which `templates/array.rs` reads by the letter.
+//! This reads no JSON. What is left without these parts is only ever compared with JSON that Python has read and
+//! checked, so it is enough that what stands at the place of the id is a string of plain characters, whatever these
+//! are, and at the place of an array something between brackets, which `templates/array.rs` reads by the letter.
 
 use crate::templates::array::Step;
 use crate::templates::scan::{HEAD, TENSORS};
 use std::ops::Range;
 
-/// Longest id that is taken; longer ones are the edge's.
+/// Longest id that is taken; longer ones are the application's.
 pub(crate) const ID: usize = 64;
 
 const NAME: &[u8] = b"id";
@@ -76,9 +76,9 @@ impl Outline {
         Some(())
     }
 
-    /// Goes on for a moment with the request that was begun. Strange is what is uncommon: an escape anywhere, two ids, an
-    /// id that is not a string of printable ASCII, data that is no array, a key that is long. What is held then means
-    /// nothing.
+    /// Goes on for a moment with the request that was begun. Strange is what is uncommon: an escape anywhere, two ids,
+    /// an id that is not a string of printable ASCII, data that is no array, a key that is long. What is held then
+    /// means nothing.
     pub(crate) fn step(&mut self, json: &[u8]) -> Step {
         match self.find(json) {
             Some(false) => Step::More,

@@ -1,4 +1,4 @@
-//! Carries bytes between a client and the edge, both ways, at the pace of whoever is slower.
+//! Carries bytes between a client and the application, both ways, at the pace of the slower one.
 //!
 //! Nothing is changed on the way, so headers between two neighbours stay between these: the client's neighbour is the
 //! edge. Where the ends of request and response are known, the connection comes back for the next request; else it is
@@ -24,7 +24,7 @@ use tokio::time::Instant;
 /// What is kept of one direction at most, besides what the kernel keeps.
 const HELD: usize = 64 * 1024;
 
-/// The door's end of a connection to the edge.
+/// The front end's end of a connection to the application.
 pub(crate) struct Edge {
     stream: Stream,
     inbound: BytesMut,
@@ -33,13 +33,13 @@ pub(crate) struct Edge {
     deaf: bool,
     /// When it was last needed.
     pub(crate) used: Instant,
-    /// What its client may ask of the edge.
+    /// What its client may ask of the application.
     pub(crate) entry: Entry,
 }
 
 impl Edge {
-    /// Hands the edge a connection for the client at this address and of this name, which has this account. `attempts`: how
-    /// often a worker died with the first request on it.
+    /// Hands the application a connection for the client at this address and of this name, which has this account.
+    /// `attempts`: how often a worker died with the first request on it.
     pub(crate) fn open(
         link: &Link,
         (peer, name): (&Arc<str>, &Arc<str>),
@@ -77,15 +77,15 @@ struct Exchange {
 pub(crate) enum Passed {
     /// The next request can be looked at.
     Whole,
-    /// The connection is over: the edge has ended it.
+    /// The connection is over: the application has ended it.
     Over,
     /// The client is not there any more.
     Gone,
 }
 
 /// Carries a request whose end is known, at the front of what the client has sent, and its response. `asked` is held
-/// until both are through, or nobody knows where they end. `let_in`: its client's quota has been asked; `arrived_ns`: when
-/// it came, if that matters.
+/// until both are through, or it is not known where they end. `let_in`: its client's quota has been asked;
+/// `arrived_ns`: when it came, if that matters.
 pub(crate) async fn exchange(
     service: &Service,
     client: &mut Client,
@@ -177,7 +177,7 @@ impl Flow<'_> {
             Poll::Pending => return Ok(false),
         }
         if self.client.ended {
-            self.let_go(); // what it means is the edge's to say
+            self.let_go(); // what it means is the application's to say
         }
         Ok(true)
     }
@@ -201,7 +201,7 @@ impl Flow<'_> {
             client.renew(); // the rest of a body may take its time, and so may the answer
         }
         if edge.deaf && !client.inbound.is_empty() {
-            client.release(); // nobody wants it; but the answer may yet come
+            client.release(); // not wanted; but the answer may yet come
             moved = true;
         }
         if client.ended && client.inbound.is_empty() && !edge.shut {
@@ -283,7 +283,8 @@ mod tests {
         passed(CAME - 1, CAME - 1).await;
     }
 
-    /// Of a request of so many bytes, of which, and of what is behind it, `CAME` have come, the edge takes so many.
+    /// Of a request of so many bytes, of which, and of what is behind it, `CAME` have come, the application takes so
+    /// many.
     async fn passed(request: usize, takes: usize) {
         let service = Service::new(Arc::new(crate::rig::resources(1 << 20)));
         let resources = &service.resources;

@@ -1,5 +1,5 @@
-//! HTTP requests that the door serves by itself, from the body to the answer. Whatever does not go well is the edge's, as
-//! it came.
+//! HTTP requests that the front end serves by itself, from the body to the answer. Whatever does not go well is the
+//! application's, as it came.
 
 use crate::fastpath::admission::{Admission, Asked};
 use crate::fastpath::flight::{Flight, Landing};
@@ -28,29 +28,29 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the rest of a body may be on its way; the edge waits for longer ones.
+/// How long the rest of a body may be on its way; the application waits for longer ones.
 const BODY_PATIENCE: Duration = Duration::from_millis(250);
 /// What is read of requests behind the one that is being served.
 const AHEAD: usize = ROOM;
 /// What is read at a time of tensors that go into their slot.
 const PIECE: usize = 64 * 1024;
-/// Bytes of a tensor that are made text without a look at anybody else; whole elements.
+/// Bytes of a tensor that are made text without a look at others; whole elements.
 const WRITTEN: usize = 8 * 1024;
 
-/// What became of a request that the door might serve.
+/// What became of a request that the front end might serve.
 pub(crate) enum Tried {
     Answered,
-    /// It is the edge's, after so many attempts; the last is held until it has ended.
+    /// It is the application's, after so many attempts; the last is held until it has ended.
     Edge(u32, Option<Asked>),
     /// It was answered, and with it the connection ends.
     Over,
     Gone,
 }
 
-/// It is the edge's as it came.
+/// It is the application's as it came.
 pub(crate) const EDGE: Tried = Tried::Edge(0, None);
 
-/// A request that the door serves, and what is needed to hand it over.
+/// A request that the front end serves, and what is needed to hand it over.
 struct InFlight {
     flight: Box<Flight>,
     /// It is not among what the client has sent any more.
@@ -85,8 +85,8 @@ impl<'a> Server<'a> {
         &self.front.service.figures
     }
 
-    /// Refuses a request at the front of what the client has sent, because it asks too much; at once, before the rest of
-    /// it has come, which is then thrown away.
+    /// Refuses a request at the front of what the client has sent, because it asks too much; at once, before the rest
+    /// of it has come, which is then thrown away.
     pub(crate) async fn refuse(&mut self, request: &Request, refusal: &Refusal) -> Tried {
         self.front.service.resources.link.over_quota(self.account.who(), refusal);
         self.figures().over_quota.fetch_add(1, Relaxed);
@@ -121,7 +121,7 @@ impl<'a> Server<'a> {
         let tried = self.try_to_serve(request, infer, &mut outline, &mut reservation).await;
         self.outline = outline;
         if matches!(tried, Tried::Edge(..)) {
-            self.client.reservation = Some(reservation); // what was read of it is there until the edge has it
+            self.client.reservation = Some(reservation); // what was read of it is there until the application has it
         }
         tried
     }
@@ -150,7 +150,7 @@ impl<'a> Server<'a> {
         let tensors = json.end..whole;
         let shown = Shown { outline, id, tensors, compress, compress_bytes, arrived_ns };
         if inbound.len() < whole {
-            // What the door will not serve goes on at once, without waiting for all of it.
+            // What the front end will not serve goes on at once, without waiting for all of it.
             if !shown.is_known(direct) || reservation.resize(whole).is_err() {
                 return EDGE;
             }
@@ -211,7 +211,7 @@ impl<'a> Server<'a> {
         self.fly(InFlight { flight, upload: Some(upload), held: 0 }).await
     }
 
-    /// Finds what tells requests apart. False: the door serves none that are like this one.
+    /// Finds what tells requests apart. False: the front end serves none that are like this one.
     async fn take_apart(&self, infer: &Infer, outline: &mut Outline, json: Range<usize>) -> bool {
         let inbound = &self.client.inbound;
         let json = &inbound[json];
@@ -227,7 +227,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Reads the tensors that are JSON into the slot. False: they are the edge's to judge.
+    /// Reads the tensors that are JSON into the slot. False: they are the application's to judge.
     async fn read_texts(&self, flight: &Flight, outline: &Outline, json: Range<usize>) -> bool {
         let mut bytes = Vec::new();
         for ((place, number), data) in flight.template().text_inputs().zip(&outline.data) {
@@ -319,7 +319,7 @@ impl<'a> Server<'a> {
         tokio::task::yield_now().await;
     }
 
-    /// Leaves a request to the edge, as it came.
+    /// Leaves a request to the application, as it came.
     fn hand_over(&mut self, request: InFlight, attempts: u32) -> Tried {
         if let Some(upload) = request.upload {
             let mut message = upload.restore(&request.flight);
@@ -329,7 +329,7 @@ impl<'a> Server<'a> {
         Tried::Edge(attempts, None)
     }
 
-    /// Sends the answer to a request of which the client's bytes hold so many, with which the door is then done.
+    /// Sends the answer to a request of which the client's bytes hold so many, with which the front end is then done.
     async fn answer(&mut self, answer: BytesMut, held: usize) -> Tried {
         self.client.inbound.advance(held);
         match self.client.write(answer).await {

@@ -36,7 +36,7 @@ impl Service {
     }
 }
 
-/// What is counted, also while nobody listens.
+/// What is counted, also while nothing listens.
 #[derive(Default)]
 pub(crate) struct Figures {
     /// Sockets that are listened on.
@@ -49,23 +49,23 @@ pub(crate) struct Figures {
     pub(crate) refused_per_peer: AtomicU64,
     /// Those of both that were told so.
     pub(crate) unavailable: AtomicU64,
-    /// Requests that the door is serving by itself.
+    /// Requests that the front end is serving by itself.
     pub(crate) serving: AtomicU64,
-    /// Requests that the door answered by itself.
+    /// Requests that the front end answered by itself.
     pub(crate) answered: AtomicU64,
     /// Those of them with tensors as JSON, in the request or in the answer.
     pub(crate) json: AtomicU64,
     /// Requests whose tensors went into their slot as they came.
     pub(crate) uploads: AtomicU64,
-    /// Requests that the door refused by itself, because they would have been late.
+    /// Requests that the front end refused by itself, because they would have been late.
     pub(crate) late: AtomicU64,
-    /// Requests that the door refused by itself, because their clients ask too much.
+    /// Requests that the front end refused by itself, because their clients ask too much.
     pub(crate) over_quota: AtomicU64,
-    /// Requests that the door answered by itself too late, which it then said.
+    /// Requests that the front end answered by itself too late, which it then said.
     pub(crate) expired: AtomicU64,
-    /// Requests handed to the edge whose ends are known.
+    /// Requests handed to the application whose ends are known.
     pub(crate) passed: AtomicU64,
-    /// Connections handed to the edge for good.
+    /// Connections handed to the application for good.
     pub(crate) tunnels: AtomicU64,
     /// Clients cut off because they took nothing of an answer.
     pub(crate) stalled: AtomicU64,

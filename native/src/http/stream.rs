@@ -1,4 +1,4 @@
-//! The byte streams of HTTP connections: a client's, over TCP, TLS or a Unix socket, and the edge's.
+//! The byte streams of HTTP connections: a client's, over TCP, TLS or a Unix socket, and the application's.
 
 use crate::listen::listener::Socket;
 use bytes::{Buf, BytesMut};
@@ -106,8 +106,8 @@ impl Stream {
         }
     }
 
-    /// Whether the other side has closed altogether, and not only its own direction. A Unix socket tells at once; TCP tells
-    /// only by a reset.
+    /// Whether the other side has closed altogether, and not only its own direction. A Unix socket tells at once; TCP
+    /// tells only by a reset.
     pub(crate) fn is_hung_up(&self) -> bool {
         let ready = each_socket!(self, socket => socket.ready(Interest::WRITABLE).now_or_never());
         matches!(ready, Some(Ok(ready)) if ready.is_write_closed())
@@ -127,8 +127,8 @@ impl Stream {
     }
 }
 
-/// Whether something that has come was deciphered already, or cannot be, or there will be no more: the socket need not be
-/// asked.
+/// Whether something that has come was deciphered already, or cannot be, or there will be no more: the socket need not
+/// be asked.
 fn has_text(stream: &mut TlsStream<TcpStream>) -> bool {
     !matches!(stream.get_mut().1.reader().fill_buf(), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }

@@ -1,6 +1,6 @@
-//! The binary tensors of a large HTTP request on their way into its slot: each piece is copied to where it belongs as it
-//! arrives, while it is warm, and nothing is gathered before. Should the rest not come, or the worker not do it, the
-//! request is put together again, as it was.
+//! The binary tensors of a large HTTP request on their way into its slot: each piece is copied to where it belongs as
+//! it arrives, while it is warm, and nothing is gathered before. Should the rest not come, or the worker not do it,
+//! the request is put together again, as it was.
 
 use crate::fastpath::flight::Flight;
 use crate::templates::template::Place;

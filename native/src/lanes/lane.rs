@@ -1,7 +1,7 @@
-//! One lane as the door sees it: the requests that it has given to one worker, and what became of them.
+//! One lane as the front end sees it: the requests that it has given to one worker, and what became of them.
 //!
 //! The worker is not trusted: a completion counts only when it names a request that is in flight, by number and
-//! generation, and the times it tells are bounded by the door's own.
+//! generation, and the times it tells are bounded by the front end's own.
 
 use crate::lanes::load::Load;
 use crate::lanes::load::Price;
@@ -116,8 +116,8 @@ impl Lane {
         self.used
     }
 
-    /// The work that the worker has. Requests whose tensors are still coming, for which a client may take its time, are no
-    /// work yet.
+    /// The work that the worker has. Requests whose tensors are still coming, for which a client may take its time,
+    /// are no work yet.
     pub(crate) fn load(&self) -> &Load {
         &self.load
     }
@@ -234,7 +234,7 @@ impl Lane {
         }
     }
 
-    /// The outcome, if it is over; else who is to be woken when it is.
+    /// The outcome, if it is over; else what is to be woken when it is.
     pub(crate) fn poll(&mut self, ticket: Ticket, task: &Waker) -> Option<Outcome> {
         let entry = &mut self.entries[ticket.number as usize];
         if let State::Over(outcome) = entry.state {
@@ -344,7 +344,7 @@ impl Lane {
             }
             status::HAND_OVER => Outcome::HandOver { attempts: 0 },
             status::EXPIRED => Outcome::Expired,
-            status::WITHDRAWN if entry.state == State::Abandoned => Outcome::Expired, // which nobody hears of
+            status::WITHDRAWN if entry.state == State::Abandoned => Outcome::Expired, // which is told to none
             _ => return false,
         };
         if entry.state == State::Abandoned {
@@ -373,9 +373,9 @@ impl Lane {
         news.answered((template.model, template.kind, self.id), who, &answered);
     }
 
-    /// Its process has ended: what it had is handed over, and its memory is the door's again. The model of what it had had
-    /// for longest, and how many requests it had. Only those that may have been in the batch that ran count as tried: the
-    /// worker takes them in their order, and the others have nothing to do with its death.
+    /// Its process has ended: what it had is handed over, and its memory is the front end's again. The model of what
+    /// it had had for longest, and how many requests it had. Only those that may have been in the batch that ran count
+    /// as tried: the worker takes them in their order, and the others have nothing to do with its death.
     pub(crate) fn close(&mut self, slots: &mut Slots) -> (Option<u32>, usize) {
         self.closed = true;
         self.limit = 0;

@@ -1,6 +1,6 @@
 //! What requests cost, as the engine has learnt, and the work that one worker has at these prices.
 
-/// What a request of one kind costs, as the engine has learnt. The arithmetic is that of `core/scheduling/grants.py`.
+/// What a request of one kind costs, as the engine has learnt. The arithmetic is that of `core/scheduling/leases.py`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Price {
     /// For each row, in a batch of the planned size.
@@ -73,14 +73,14 @@ impl Load {
         deadline_ns >= self.latest_deadline_ns
     }
 
-    /// Since when the worker has something to do and has completed nothing; 0: it has nothing. A request that waits in a
-    /// long queue which moves is no sign of a worker that hangs.
+    /// Since when the worker has something to do and has completed nothing; 0: it has nothing. A request that waits in
+    /// a long queue which moves is no sign of a worker that hangs.
     pub(crate) fn owing_ns(&self) -> u64 {
         if self.given == 0 { 0 } else { self.begun_ns }
     }
 
-    /// One more is given. It is charged with its rows, with those that the batch before it wastes when it does not fit, and
-    /// with that whole batch where it does not join it. Its charge, for when it ends.
+    /// One more is given. It is charged with its rows, with those that the batch before it wastes when it does not
+    /// fit, and with that whole batch where it does not join it. Its charge, for when it ends.
     pub(crate) fn begin(
         &mut self,
         (kind, rows): (u32, u32),

@@ -1,8 +1,10 @@
-//! The memory of one lane: a memfd that the door and one worker map, the worker's sleep on a futex and the doorbell that
-//! wakes the door. What the two say there, and when, is in `lanes/rings.rs`; all `unsafe` of shared memory is here.
+//! The memory of one lane: a memfd that the front end and one worker map, the worker's sleep on a futex and the
+//! doorbell that wakes the front end. What the two say there, and when, is in `lanes/rings.rs`; all `unsafe` of shared
+//! memory is here.
 //!
-//! The memory is sealed against a change of its size, so that no worker can make the door's reads fault. Everything in it
-//! is atomic words, so that what a worker writes there against the rules is wrong data and nothing worse.
+//! The memory is sealed against a change of its size, so that no worker can make the front end's reads fault.
+//! Everything in it is atomic words, so that what a worker writes there against the rules is wrong data and nothing
+//! worse.
 
 pub(crate) use crate::lanes::rings::{Completion, Submission, status};
 use crate::lanes::rings::{DoorIndices, Shared, WorkerIndices};
@@ -43,7 +45,7 @@ impl LaneMemory {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was made above and nobody else has it.
+        // SAFETY: the descriptor was made above and has no other owner.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         file.set_len(size_of::<Shared>() as u64)?;
         // SAFETY: a call without pointers.
@@ -60,7 +62,7 @@ impl LaneMemory {
         if copy < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was made above and nobody else has it.
+        // SAFETY: the descriptor was made above and has no other owner.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(copy) });
         // SAFETY: a call without pointers.
         let seals = unsafe { libc::fcntl(copy, libc::F_GET_SEALS) };
@@ -114,15 +116,15 @@ impl LaneMemory {
     }
 }
 
-/// A fresh doorbell: the eventfd of one lane that its worker writes to and nobody reads. No lane shares another's, so
-/// that what a worker does to its own is missed by nobody else.
+/// A fresh doorbell: the eventfd of one lane that its worker writes to and nothing reads. No lane shares another's, so
+/// that what a worker does to its own is missed by no other.
 pub(crate) fn doorbell() -> io::Result<OwnedFd> {
     // SAFETY: a call without pointers.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was made above and nobody else has it.
+    // SAFETY: the descriptor was made above and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -144,11 +146,11 @@ fn futex_wait(word: &AtomicU32, longest: Duration) {
 }
 
 fn futex_wake(word: &AtomicU32) {
-    // SAFETY: the kernel takes the address as the name of whom to wake.
+    // SAFETY: the kernel takes the address as the name of what to wake.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
 }
 
-/// The door's end: produces submissions, consumes completions. One thread's.
+/// The front end's end: produces submissions, consumes completions. One thread's.
 pub(crate) struct DoorEnd {
     memory: Arc<LaneMemory>,
     indices: DoorIndices,
@@ -160,8 +162,8 @@ impl DoorEnd {
         Self { memory, indices: DoorIndices::default() }
     }
 
-    /// Gives the worker a request, of which it hears when it is awake or woken. False when RING are in flight or the lane
-    /// is broken.
+    /// Gives the worker a request, of which it hears when it is awake or woken. False when RING are in flight or the
+    /// lane is broken.
     #[must_use]
     pub(crate) fn submit(&mut self, submission: &Submission) -> bool {
         self.indices.submit(self.memory.shared(), submission)
@@ -172,8 +174,8 @@ impl DoorEnd {
         self.memory.wake_worker();
     }
 
-    /// Nobody wants the request any more that was submitted after so many others; the worker passes over it, unless it has
-    /// begun it.
+    /// Nobody wants the request any more that was submitted after so many others; the worker passes over it, unless it
+    /// has begun it.
     pub(crate) fn withdraw(&self, number: u32) {
         self.indices.withdraw(self.memory.shared(), number);
     }
@@ -193,7 +195,7 @@ impl DoorEnd {
         self.memory.shared().arm();
     }
 
-    /// The door is awake and looks by itself.
+    /// The front end is awake and looks by itself.
     pub(crate) fn disarm(&self) {
         self.memory.shared().disarm();
     }
@@ -212,7 +214,8 @@ pub(crate) struct WorkerEnd {
 }
 
 impl WorkerEnd {
-    /// `doorbell` is the eventfd that the door sleeps on. At most one for each memory, before anything is submitted.
+    /// `doorbell` is the eventfd that the front end sleeps on. At most one for each memory, before anything is
+    /// submitted.
     pub(crate) fn new(memory: LaneMemory, doorbell: OwnedFd) -> Self {
         Self { memory, doorbell, indices: WorkerIndices::default() }
     }
@@ -266,12 +269,13 @@ impl WorkerEnd {
         self.indices.advance(count);
     }
 
-    /// Tells the ends of requests, and rings the doorbell if the door sleeps.
+    /// Tells the ends of requests, and rings the doorbell if the front end sleeps.
     pub(crate) fn complete(&mut self, completions: impl IntoIterator<Item = impl Borrow<Completion>>) {
         self.indices.complete(self.memory.shared(), completions);
         if self.memory.shared().must_ring() {
             let one = 1u64.to_ne_bytes();
-            // SAFETY: the pointer is to eight bytes. It fails when the counter is full, which only a hostile worker makes it.
+            // SAFETY: the pointer is to eight bytes. It fails when the counter is full, which only a hostile worker
+            // makes it.
             unsafe { libc::write(self.doorbell.as_raw_fd(), one.as_ptr().cast(), one.len()) };
         }
     }
@@ -283,7 +287,7 @@ mod tests {
     use std::time::Instant;
 
     fn doorbell() -> OwnedFd {
-        // SAFETY: a call without pointers; the descriptor is nobody else's.
+        // SAFETY: a call without pointers; the descriptor has no other owner.
         unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
     }
 
@@ -337,7 +341,7 @@ mod tests {
         let wrong = |fd| LaneMemory::open(fd).err().map(|error| error.kind());
         assert!(wrong(-1).is_some());
         assert_eq!(wrong(doorbell().as_raw_fd()), Some(io::ErrorKind::InvalidData));
-        // SAFETY: the name ends with a zero; the descriptor is nobody else's.
+        // SAFETY: the name ends with a zero; the descriptor has no other owner.
         let unsealed = unsafe { File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC)) };
         unsealed.set_len(size_of::<Shared>() as u64).unwrap();
         assert_eq!(wrong(unsealed.as_raw_fd()), Some(io::ErrorKind::InvalidData));

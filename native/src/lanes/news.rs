@@ -1,5 +1,5 @@
-//! What the engine is told of requests that were served without it: sums per model, kind and lane, so that telling costs
-//! by time and not by request.
+//! What the engine is told of requests that were served without it: sums per model, kind and lane, so that telling
+//! costs by time and not by request.
 
 use crate::measure::ids::ById;
 use bytes::Bytes;

@@ -1,14 +1,14 @@
-//! The memory that a door and one worker share, and the rules by which they use it: two rings of requests, and who wakes
-//! whom. Safe code without a system call, so that loom can run every interleaving of it (`native/model`).
+//! The memory that a front end and one worker share, and the rules by which they use it: two rings of requests, and
+//! who wakes whom. Safe code without a system call, so that loom can run every interleaving of it (`native/model`).
 //!
 //! Nothing here is taken on trust. Each side keeps its own indices and reads of the other only how many entries it has
 //! published; entries are words, copied once; an impossible count marks the ring as broken, for good.
 //!
-//! A ring cannot overflow: the door has at most RING requests in flight and each is completed once, in an entry that
-//! the door has read. So neither side tells the other how far it has read.
+//! A ring cannot overflow: the front end has at most RING requests in flight and each is completed once, in an entry
+//! that the front end has read. So neither side tells the other how far it has read.
 //!
-//! That no wake-up is lost is the rule of `handover/wakeup.rs`: publish, fence, look whether the other sleeps; against: say that one
-//! sleeps, fence, look at what was published.
+//! That no wake-up is lost is the rule of `handover/wakeup.rs`: publish, fence, look whether the other sleeps;
+//! against: say that one sleeps, fence, look at what was published.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
@@ -24,7 +24,7 @@ pub(crate) const RING: usize = 1024;
 pub(crate) const RING: usize = 2;
 
 const WORDS: usize = 8;
-/// The word of a submission that the door may write once more after it was published.
+/// The word of a submission that the front end may write once more after it was published.
 const WITHDRAWN: usize = 6;
 
 /// How a request ended.
@@ -39,11 +39,12 @@ pub(crate) mod status {
     pub(crate) const WITHDRAWN: u32 = 3;
 }
 
-/// One request for the worker; offsets in bytes from the start of the arena, `start_by_ns` on CLOCK_MONOTONIC (0: none).
+/// One request for the worker; offsets in bytes from the start of the arena, `start_by_ns` on CLOCK_MONOTONIC (0:
+/// none).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Submission {
-    /// The door's name for the request; means nothing to the worker.
+    /// The front end's name for the request; means nothing to the worker.
     pub(crate) ticket: u64,
     /// Where its inputs begin.
     pub(crate) offset: u64,
@@ -59,7 +60,7 @@ pub(crate) struct Submission {
     pub(crate) batch_rows: u32,
     /// Zero.
     pub(crate) _p: u32,
-    /// Not 0: nobody wants it any more, and it need not begin.
+    /// Not 0: it is not wanted any more, and need not begin.
     pub(crate) withdrawn: u64,
     /// Zero.
     pub(crate) _pad: u64,
@@ -135,12 +136,12 @@ impl Completion {
     }
 }
 
-/// A word on a cache line of its own, so that who writes it disturbs nobody else.
+/// A word on a cache line of its own, so that writing it disturbs nothing else.
 #[repr(C, align(64))]
 #[derive(Default)]
 struct Word(AtomicU32);
 
-/// Sets a flag back that is 1; true for the one who did.
+/// Sets a flag back that is 1; true where it was set.
 fn take_flag(flag: &Word) -> bool {
     flag.0.load(Relaxed) == 1 && flag.0.compare_exchange(1, 0, AcqRel, Relaxed).is_ok()
 }
@@ -197,7 +198,8 @@ impl Shared {
         self.has_mail() && self.mail.0.swap(0, AcqRel) != 0
     }
 
-    /// On the worker: says that it sleeps. It must look once more before it does, for what came before will not wake it.
+    /// On the worker: says that it sleeps. It must look once more before it does, for what came before will not wake
+    /// it.
     pub(crate) fn fall_asleep(&self) {
         self.asleep.0.store(1, SeqCst);
         fence(SeqCst);
@@ -213,13 +215,13 @@ impl Shared {
         &self.asleep.0
     }
 
-    /// On the door: the next completion shall ring the doorbell. It must look once more before it sleeps.
+    /// On the front end: the next completion shall ring the doorbell. It must look once more before it sleeps.
     pub(crate) fn arm(&self) {
         self.armed.0.store(1, SeqCst);
         fence(SeqCst);
     }
 
-    /// On the door: it looks by itself.
+    /// On the front end: it looks by itself.
     pub(crate) fn disarm(&self) {
         self.armed.0.store(0, Relaxed);
     }
@@ -232,7 +234,7 @@ impl Shared {
     }
 }
 
-/// How far the door is; its own, never shared.
+/// How far the front end is; its own, never shared.
 #[derive(Debug, Default)]
 pub(crate) struct DoorIndices {
     submitted: u32,
@@ -254,9 +256,9 @@ impl DoorIndices {
         true
     }
 
-    /// Says of the request that was submitted after `number` others, over and over from 0, that nobody wants it any more.
-    /// No more than a hint: the worker may have begun it, and completes it either way. Its entry may have become another's,
-    /// which is left alone: that the worker has taken it is certain then.
+    /// Says of the request that was submitted after `number` others, over and over from 0, that nobody wants it any
+    /// more. No more than a hint: the worker may have begun it, and completes it either way. Its entry may have become
+    /// another's, which is left alone: that the worker has taken it is certain then.
     pub(crate) fn withdraw(&self, shared: &Shared, number: u32) {
         if self.submitted.wrapping_sub(number) as usize <= RING {
             shared.submissions[number as usize % RING].0[WITHDRAWN].store(1, Relaxed);

@@ -1,7 +1,7 @@
-//! Slots of the arena that the engine has left to the door, and the arena itself.
+//! Slots of the arena that the engine has left to the front end, and the arena itself.
 //!
-//! The arena is shared with workers, which may write to any of it at any time. So nothing here ever makes a reference to
-//! its bytes: they are copied in and out through raw pointers, and what is copied out is never trusted.
+//! The arena is shared with workers, which may write to any of it at any time. So nothing here ever makes a reference
+//! to its bytes: they are copied in and out through raw pointers, and what is copied out is never trusted.
 
 use bytes::{BufMut, BytesMut};
 use std::io::{Error, Result};
@@ -76,7 +76,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, with this length, and nobody has a pointer into it any more.
+        // SAFETY: mapped by `map`, with this length, and no pointer into it is left.
         unsafe { libc::munmap(self.base.cast(), self.length) };
     }
 }
@@ -119,7 +119,7 @@ impl Slots {
         fitting.find_map(|(class, slots)| slots.free.pop().map(|offset| Slot { class, offset }))
     }
 
-    /// Gives a slot back; nobody may write to it any more.
+    /// Gives a slot back; it may not be written to any more.
     pub(crate) fn give(&mut self, slot: Slot) {
         self.0[slot.class].free.push(slot.offset);
     }
@@ -137,7 +137,7 @@ mod tests {
 
     /// An arena of `length` bytes of its own.
     fn arena(length: usize) -> Arena {
-        // SAFETY: a valid name; the descriptor is new and belongs to nobody else.
+        // SAFETY: a valid name; the descriptor is new and has no other owner.
         let memory = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"arena".as_ptr(), 0)) };
         // SAFETY: no pointers are passed.
         assert_eq!(unsafe { libc::ftruncate(memory.as_raw_fd(), length as i64) }, 0);

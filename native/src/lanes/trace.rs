@@ -1,5 +1,5 @@
-//! Some of the requests that the door serves by itself, told one by one: every so many, and not too many at a time. What
-//! is not among them costs one count.
+//! Some of the requests that the front end serves by itself, told one by one: every so many, and not too many at a
+//! time. What is not among them costs one count.
 
 use crate::lanes::outcome::Stages;
 use bytes::Bytes;

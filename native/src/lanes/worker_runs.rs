@@ -43,7 +43,7 @@ pub(crate) struct Alone {
     pub(crate) run: Py<PyAny>,
 }
 
-/// The run of a batch, and the memory of this process that it reads and writes; whoever kept it vouches for that.
+/// The run of a batch, and the memory of this process that it reads and writes; its keeper vouches for that.
 pub(crate) struct Merged {
     /// Where its inputs are to lie: address and bytes.
     pub(crate) source: (usize, usize),

@@ -49,8 +49,8 @@ impl Connections {
         self.0.register.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a connection in, or names the limit that keeps it out: `most` in total, or `most_per_peer`. Unix sockets have
-    /// no peer address.
+    /// Lets a connection in, or names the limit that keeps it out: `most` in total, or `most_per_peer`. Unix sockets
+    /// have no peer address.
     pub(crate) fn admit(
         &self,
         most: u64,

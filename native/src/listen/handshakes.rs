@@ -20,7 +20,7 @@ const COUNT: usize = 3;
 const NAMES: [&str; COUNT] = ["late", "plain", "failed"];
 const COUNTERS: [&str; COUNT] = ["handshakes_late", "handshakes_plain", "handshakes_failed"];
 
-/// In each of these stretches one of each kind is told: who scans ports must not fill the log.
+/// In each of these stretches one of each kind is told: a scan of ports must not fill the log.
 const STRETCH: Duration = Duration::from_secs(60);
 
 impl Reason {

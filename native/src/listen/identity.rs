@@ -1,7 +1,7 @@
 //! Who a TLS client is, by its certificate, and who may come.
 //!
-//! The certificate was verified before: what is read here was signed by an authority that the operator trusts. The names
-//! are read by the code that verified it; only the common name, which that has no use for, and whether there are
+//! The certificate was verified before: what is read here was signed by an authority that the operator trusts. The
+//! names are read by the code that verified it; only the common name, which that has no use for, and whether there are
 //! alternative names at all, which it does not tell, are read here.
 
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -133,12 +133,12 @@ fn common_name(mut subject: &[u8]) -> Option<&str> {
 pub(crate) struct Names(Vec<String>);
 
 impl Names {
-    /// These; none: everybody with a certificate.
+    /// These; none: every client with a certificate.
     pub(crate) fn new(names: Vec<String>) -> Self {
         Self(names)
     }
 
-    /// Whether everybody with a certificate may come.
+    /// Whether every client with a certificate may come.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Listening sockets: checked when they are taken over, then accepting until the door drains. Until all of them are taken
-//! in, the door works with duplicates, so that whoever gave them still has them when that fails.
+//! Listening sockets: checked when they are taken over, then accepting until the front end drains. Until all of them
+//! are taken in, the front end works with duplicates, so that the caller still has them when that fails.
 
 use crate::listen::connections::Connections;
 use std::future::poll_fn;
@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 /// How long to wait when the kernel has no connection to give, for instance for want of descriptors.
 const BREATHER: Duration = Duration::from_millis(50);
 
-/// A socket that was checked and belongs to the door.
+/// A socket that was checked and belongs to the front end.
 pub(crate) struct ListeningSocket {
     descriptor: OwnedFd,
     family: libc::c_int,
@@ -66,8 +66,8 @@ fn check(descriptor: RawFd) -> std::result::Result<libc::c_int, (i32, String)> {
     }
 }
 
-/// Duplicates of listening sockets: of all of them, or of none with an errno and a text that names the one that cannot be
-/// used. They stay the caller's until they are `left`.
+/// Duplicates of listening sockets: of all of them, or of none with an errno and a text that names the one that cannot
+/// be used. They stay the caller's until they are `left`.
 pub(crate) fn take_over(descriptors: &[RawFd]) -> std::result::Result<Vec<ListeningSocket>, (i32, String)> {
     let mut taken = Vec::with_capacity(descriptors.len());
     for (place, descriptor) in descriptors.iter().enumerate() {
@@ -86,7 +86,7 @@ pub(crate) fn take_over(descriptors: &[RawFd]) -> std::result::Result<Vec<Listen
     Ok(taken)
 }
 
-/// Closes what was taken over and taken in: it is the door's alone from here on.
+/// Closes what was taken over and taken in: it is the front end's alone from here on.
 pub(crate) fn leave(descriptors: &[RawFd]) {
     for descriptor in descriptors {
         // SAFETY: it is open, was given once, and its owner has left it to us.

@@ -1,12 +1,12 @@
 //! Quotas: how many requests per second, and at a time, each client may have.
 //!
-//! A bucket holds a burst of tokens and gets one each `interval_ns`; a request takes one. Kept is only when the bucket will
-//! be full again (the generic cell rate algorithm, ITU-T I.371 annex A): a request is let in while that is at most
-//! `tolerance_ns` ahead, and moves it on by `interval_ns`; else the next token comes when it is. So a client that owes nothing
-//! and has nothing in flight is as one that never came, and can be forgotten.
+//! A bucket holds a burst of tokens and gets one each `interval_ns`; a request takes one. Kept is only when the bucket
+//! will be full again (the generic cell rate algorithm, ITU-T I.371 annex A): a request is let in while that is at
+//! most `tolerance_ns` ahead, and moves it on by `interval_ns`; else the next token comes when it is. So a client that
+//! owes nothing and has nothing in flight is as one that never came, and can be forgotten.
 //!
-//! What is looked at for each request is atomic, because Python asks as well, for requests that it takes by itself. What
-//! changes seldom is behind a lock that only connections that open, and refusals, take.
+//! What is looked at for each request is atomic, because Python asks as well, for requests that it takes by itself.
+//! What changes seldom is behind a lock that only connections that open, and refusals, take.
 
 use crate::listen::connections::network;
 use crate::listen::identity::{Identity, matches};
@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// So seldom a client's refusals are told at most.
 pub(crate) const TELL_NS: u64 = 10_000_000_000;
-/// The client that all are who come over Unix sockets.
+/// The client that stands for all connections over Unix sockets.
 pub(crate) const UNIX: &str = "unix";
-/// Those who found no room of their own.
+/// Clients that found no room of their own.
 pub(crate) const STRANGERS: &str = "*";
 
-/// What a client may ask (0: no bound), the words for who exceeds it, and under which label that is counted.
+/// What a client may ask (0: no bound), the words for exceeding it, and under which label that is counted.
 #[derive(Clone, Default)]
 pub(crate) struct Terms {
     /// Under which refusals are counted.
@@ -244,8 +244,8 @@ impl Account {
     }
 }
 
-/// A client's account as the edge has it for one connection, together with when the request that is being passed on came
-/// and whether it was let in already.
+/// A client's account as the application has it for one connection, together with when the request that is being
+/// passed on came and whether it was let in already.
 #[derive(Clone)]
 pub(crate) struct Entry {
     /// The client's.

@@ -51,7 +51,7 @@ impl Registry {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These terms hold from now on, for who is here as well.
+    /// These terms hold from now on, for clients that are here as well.
     pub(crate) fn set(&self, default: Terms, named: Vec<(String, Terms)>, most: usize, now_ns: u64) {
         let known = &mut *self.known();
         known.default = Arc::new(default);
@@ -69,7 +69,7 @@ impl Registry {
         }
     }
 
-    /// That of a client, or what those share who find no room.
+    /// That of a client, or what all share that find no room.
     pub(crate) fn account(&self, who: Who, now_ns: u64) -> Arc<Account> {
         let known = &mut *self.known();
         if let Some(account) = known.accounts.get(&who) {
@@ -109,7 +109,7 @@ impl Known {
         self.counts.entry(terms.label.clone()).or_default().clone()
     }
 
-    /// Forgets those that are as if they had never come, if nobody holds them.
+    /// Forgets those that are as if they had never come, if they are not held.
     fn has_room(&mut self, now_ns: u64) -> bool {
         if self.accounts.len() >= self.most && now_ns >= self.sweep_at_ns {
             self.sweep_at_ns = now_ns + SWEEP_NS;

@@ -1,4 +1,4 @@
-//! TLS: certificates that can be replaced while the door serves, and which clients may come with theirs.
+//! TLS: certificates that can be replaced while the front end serves, and which clients may come with theirs.
 
 use crate::listen::identity::{Identity, Names, identity};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -31,7 +31,7 @@ pub(crate) enum Failure {
     Other(std::io::Error),
 }
 
-/// The first byte of whoever speaks TLS.
+/// The first byte of a client that speaks TLS.
 const HANDSHAKE: u8 = 0x16;
 
 /// Whether a new client speaks TLS, by its first byte, which stays where it is. One that went away is taken to.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How many bytes of messages may be held at any time, by everybody or by one connection.
+/// How many bytes of messages may be held at any time, by all or by one connection.
 pub(crate) struct Budget {
     bound: u64,
     used: AtomicU64,
@@ -169,7 +169,7 @@ pub(crate) struct Message {
     /// What the client sent, without prefix and compression.
     pub(crate) bytes: Bytes,
     /// Given back when the message is dropped.
-    #[allow(dead_code)] // held, and read by nobody
+    #[allow(dead_code)] // held, and never read
     pub(crate) reservation: Reservation,
 }
 
@@ -177,8 +177,8 @@ pub(crate) struct Message {
 const SMALL: usize = 32 * 1024;
 
 impl Message {
-    /// For one that is to wait: a small one has memory of its own from here on, since it would keep all that was read with
-    /// it, which no budget knows.
+    /// For one that is to wait: a small one has memory of its own from here on, since it would keep all that was read
+    /// with it, which no budget knows.
     pub(crate) fn settle(&mut self) {
         if self.bytes.len() <= SMALL {
             self.bytes = Bytes::copy_from_slice(&self.bytes);

@@ -1,4 +1,5 @@
-//! CLOCK_MONOTONIC, the clock of deadlines (the same that Python's `time.monotonic_ns` reads), and an alarm of the kernel's.
+//! CLOCK_MONOTONIC, the clock of deadlines (the same that Python's `time.monotonic_ns` reads), and an alarm of the
+//! kernel's.
 
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -15,9 +16,9 @@ pub(crate) fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Wakes the thread once, so long after it was set; within a runtime. A timer of the runtime's that is due soon would be
-/// given to the kernel and taken from it again with every sleep of the thread, which costs a virtual machine more than the
-/// sleep itself.
+/// Wakes the thread once, so long after it was set; within a runtime. A timer of the runtime's that is due soon would
+/// be given to the kernel and taken from it again with every sleep of the thread, which costs a virtual machine more
+/// than the sleep itself.
 pub(crate) struct Alarm(AsyncFd<OwnedFd>);
 
 impl Alarm {
@@ -29,14 +30,15 @@ impl Alarm {
         if descriptor < 0 {
             return Err(Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         // SAFETY: the registration owns the descriptor, which stays open until it is dropped.
         let registered = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) };
         registered.map(Self).map_err(Error::from)
     }
 
-    /// Ready so long from now, which must be more than nothing. The descriptor is never read: each expiry is an edge.
+    /// Ready so long from now, which must be more than nothing. The descriptor is never read: each expiry is an
+    /// application.
     pub(crate) async fn after(&self, time: Duration) -> Result<()> {
         let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let once = libc::itimerspec {

@@ -1,5 +1,5 @@
-//! Maps by ids that the door or Python gave out. They are small numbers that no client chooses, so a hash need not resist
-//! anyone, and they are looked up several times for each request.
+//! Maps by ids that the front end or Python gave out. They are small numbers that no client chooses, so a hash need
+//! not resist anyone, and they are looked up several times for each request.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

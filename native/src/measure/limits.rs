@@ -1,4 +1,4 @@
-//! The bounds that the door keeps, checked once when it is built.
+//! The bounds that the front end keeps, checked once when it is built.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the door counts. Plain relaxed counters: they are read for people, never decided upon.
+//! What the front end counts. Plain relaxed counters: they are read for people, never decided upon.
 
 use crate::measure::limits::{COUNT, Limit, NAMES};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -91,7 +91,7 @@ impl Statistics {
         self.resets.fetch_add(1, Relaxed);
     }
 
-    /// The door's own code failed within a call.
+    /// The front end's own code failed within a call.
     pub(crate) fn panicked(&self) {
         self.panics.fetch_add(1, Relaxed);
     }

@@ -42,7 +42,7 @@ enum Stage {
     Closed,
 }
 
-/// The door; see the stub of the package.
+/// The front end; see the stub of the package.
 #[pyclass(frozen, module = "edge_appliance_door")]
 pub(crate) struct Door {
     resources: Arc<Resources>,

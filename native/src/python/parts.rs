@@ -1,5 +1,5 @@
-//! What reads and writes messages, as Python may call it: for tests that compare that with what the engine's own readers
-//! and writers do. No request is served through here.
+//! What reads and writes messages, as Python may call it: for tests that compare that with what the engine's own
+//! readers and writers do. No request is served through here.
 
 use crate::templates::array::{Array, Step};
 use crate::templates::number::Number;

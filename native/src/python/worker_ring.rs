@@ -1,9 +1,10 @@
 //! The worker's side of its lane as Python sees it, and the daemon's hold on the memory of a lane.
 //!
-//! `WorkerRing` forms batches, lays their tensors out and tells their ends; what runs a batch is Python's business. What
-//! Python has prepared and kept here (`lanes/worker_runs.rs`) is called in a loop that otherwise stays out of the interpreter:
-//! after a halt every line of code is fetched anew, and Python's are many. One batch is out at a time. The arena is shared
-//! with the door and with other workers: no reference to its bytes is ever made, they are copied through raw pointers.
+//! `WorkerRing` forms batches, lays their tensors out and tells their ends; what runs a batch is Python's business.
+//! What Python has prepared and kept here (`lanes/worker_runs.rs`) is called in a loop that otherwise stays out of the
+//! interpreter: after a halt every line of code is fetched anew, and Python's are many. One batch is out at a time.
+//! The arena is shared with the front end and with other workers: no reference to its bytes is ever made, they are
+//! copied through raw pointers.
 
 use crate::lanes::memory::{self as lane_memory, Completion, MAIL, Submission, WorkerEnd, status};
 use crate::lanes::worker_layouts::{Layout, Layouts, Tensor, aligned};

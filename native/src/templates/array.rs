@@ -1,9 +1,10 @@
 //! An array of numbers in JSON, flat or nested, read into the bytes of a tensor: by the letter, in steps, and without
-//! taking memory for its depth. Whatever the edge would refuse is *strange*, and the edge's to refuse in its words.
+//! taking memory for its depth. Whatever the application would refuse is *strange*, and the application's to refuse in
+//! its words.
 
 use crate::templates::number::Number;
 
-/// Deepest nesting that is read; the edge reads more.
+/// Deepest nesting that is read; the application reads more.
 const DEPTH: usize = 16;
 /// How much text a step reads at most, and some.
 const STEP: usize = 16 * 1024;
@@ -15,7 +16,7 @@ pub(crate) enum Step {
     More,
     /// That was all, and it is as many elements as there should be.
     Whole,
-    /// It is not for the door.
+    /// It is not for the front end.
     Strange,
 }
 

@@ -1,8 +1,9 @@
-//! Elements of tensors as JSON, both ways, exactly as the edge in Python reads and writes them (`frontend/http/json_tensor.py`).
+//! Elements of tensors as JSON, both ways, exactly as the application in Python reads and writes them
+//! (`frontend/http/json_tensor.py`).
 //!
-//! What Python's `json` reads and `struct` packs is a double that was rounded once from its digits, and a float that was
-//! rounded from that double. What it writes are the fewest digits that read as the same double, floats included. What is
-//! refused there is `None` here.
+//! What Python's `json` reads and `struct` packs is a double that was rounded once from its digits, and a float that
+//! was rounded from that double. What it writes are the fewest digits that read as the same double, floats included.
+//! What is refused there is `None` here.
 
 use lexical_parse_float::{FromLexicalWithOptions, Options, format, options};
 use std::io::{Result, Write};
@@ -173,8 +174,8 @@ fn not_finite(text: &[u8]) -> Option<(f64, usize)> {
     Some((*value, name.len()))
 }
 
-/// As Python's `repr`: the fewest digits, and of the numbers with so few the nearest; with an exponent of two digits and
-/// more below 1e-4 and from 1e16 on.
+/// As Python's `repr`: the fewest digits, and of the numbers with so few the nearest; with an exponent of two digits
+/// and more below 1e-4 and from 1e16 on.
 fn write_double(value: f64, into: &mut Vec<u8>) -> Result<()> {
     if !value.is_finite() {
         let name = if value.is_nan() { 0 } else { 1 + usize::from(value < 0.0) };
