@@ -256,7 +256,7 @@ impl DoorIndices {
         true
     }
 
-    /// Says of the request that was submitted after `number` others, over and over from 0, that nobody wants it any
+    /// Says of the request that was submitted after `number` others, over and over from 0, that it is not wanted any
     /// more. No more than a hint: the worker may have begun it, and completes it either way. Its entry may have become
     /// another's, which is left alone: that the worker has taken it is certain then.
     pub(crate) fn withdraw(&self, shared: &Shared, number: u32) {

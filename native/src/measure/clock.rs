@@ -38,7 +38,7 @@ impl Alarm {
     }
 
     /// Ready so long from now, which must be more than nothing. The descriptor is never read: each expiry is an
-    /// application.
+    /// edge.
     pub(crate) async fn after(&self, time: Duration) -> Result<()> {
         let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let once = libc::itimerspec {
