@@ -25,8 +25,8 @@ SERIES = re.compile(r"^(?P<name>\w+)(?P<labels>\{.*\})? (?P<value>\S+)$")
 TIMED = re.compile(
     r"(_sum|_bucket|_created|_seconds|_seconds_total|_ns|_us|_duration_us|_duration_us_total|residency_used_bytes)$"
 )
-OF_THE_DOOR = re.compile(r"^(python|process|appliance_http|appliance_front_end)_|leased|asked|slots|worker")
-"""Figures of processes, of the HTTP edge, and of the native door's own doing."""
+OTHERS = re.compile(r"^(python|process|appliance_(http|quota|front_end))_|leased|asked|slots|worker")
+"""Figures of processes, of HTTP, and of what only the native front end does."""
 
 
 @pytest.fixture
@@ -146,12 +146,10 @@ def metrics(daemon: ApplianceProcess) -> tuple[set[str], dict[str, str]]:
     """Names of all series, and the values of those that tell neither time nor memory."""
     found = [SERIES.match(line) for line in daemon.get("/metrics").decode().splitlines()]
     series = [match for match in found if match is not None]
-    plain = [
-        match for match in series if not (TIMED.search(match["name"]) or OF_THE_DOOR.search(match["name"]))
-    ]
+    plain = [match for match in series if not (TIMED.search(match["name"]) or OTHERS.search(match["name"]))]
     values = {match["name"] + (match["labels"] or ""): match["value"] for match in plain}
     assert len(values) > 20
-    return {match["name"] for match in series if not OF_THE_DOOR.search(match["name"])}, values
+    return {match["name"] for match in series if not OTHERS.search(match["name"])}, values
 
 
 def _rows(model: str, rows: int) -> pb.ModelInferRequest:
