@@ -121,7 +121,7 @@ class Accountant:
         return self._devices[device].books.reservations.limit(0)
 
     def limit_beside(self, device: str, model: int) -> Limit:
-        """What there is of a device, and what nobody takes of it from other models than this."""
+        """What there is of a device, and what cannot be taken of it from other models than this."""
         books = self._devices[device].books
         return books.reservations.limit(books.ledger.retained_beside(model))
 

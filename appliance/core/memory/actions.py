@@ -19,7 +19,7 @@ class Miss(Enum):
 
 
 class Load(NamedTuple):
-    """COLD to RESIDENT. ``background``: nobody waits for it."""
+    """COLD to RESIDENT. ``background``: no request waits for it."""
 
     model: int
     background: bool

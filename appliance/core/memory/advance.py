@@ -1,7 +1,7 @@
 """What to bring and what to put out next.
 
-What is above the budget is freed first, whoever holds it. Then loads start in the order in which requests wait for
-them, as far as places and memory go. When nobody waits, refused requests that may come back are thought of, and after
+What is above the budget is freed first, whatever holds it. Then loads start in the order in which requests wait for
+them, as far as places and memory go. When none waits, refused requests that may come back are thought of, and after
 them what is pinned.
 """
 
@@ -14,8 +14,8 @@ from appliance.core.memory.model import ARRIVING, Model, Move
 
 
 def advance(books: Books, now_ns: int, idle: frozenset[int] | None) -> list[Action]:
-    """What is to be done now. ``idle`` are models that were found to have nothing in flight; None: nobody has looked,
-    so that before anything is put out CheckUse asks for it."""
+    """What is to be done now. ``idle`` are models that were found to have nothing in flight; None: that was not looked
+    at, so that before anything is put out CheckUse asks for it."""
     return _Advance(books, now_ns, idle).run()
 
 
@@ -93,7 +93,7 @@ class _Advance:
 
     def _bring_retained(self) -> None:
         """Load what is pinned or held, one after the other. Nothing else is fetched ahead: in the simulation the gaps
-        that evictions leave would be used again and again for what nobody asks for."""
+        that evictions leave would be used again and again for what is not asked for."""
         ledger = self._books.ledger
         absent = [each for each in ledger if each.stays and not each.resident]
         model = next((each for each in absent if each.not_before_ns <= self._now_ns), None)
@@ -142,7 +142,7 @@ class _Advance:
             self._actions.append(Unload(number) if number in whole else EvictWeights(number))
 
     def _wake_for(self, missing: int, *, forced: bool = False) -> None:
-        """Look again when so much may be had, as far as time alone says; never, if whoever leaves is not enough."""
+        """Look again when so much may be had, as far as time alone says; never, if all that may leave is not enough."""
         waited = bool(self._books.waiting.queue)
         spare = [
             (max(0 if forced else each.available_ns, 0 if waited else each.wished_until_ns), each.bytes_now)

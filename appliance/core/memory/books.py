@@ -1,4 +1,4 @@
-"""What is known of one device: its budget, its models, who waits, what comes and goes. Decisions are made by others."""
+"""What is known of one device: its budget, its models, what waits, comes and goes. Decisions are made elsewhere."""
 
 from __future__ import annotations
 

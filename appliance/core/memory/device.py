@@ -6,7 +6,7 @@ loading it took, so that the box does not only load) or was used within its keep
 (``popularity``) goes first; evicting a model's weights is one step, unloading it another one with a price and bytes of
 its own, so that weights go before processes.
 
-It does not know what a load is, and trusts whoever drives it to answer every Load, PageIn, EvictWeights and Unload by
+It does not know what a load is, and trusts its driver to answer every Load, PageIn, EvictWeights and Unload by
 one Done, Declined or Failed.
 """
 
@@ -37,7 +37,7 @@ from appliance.core.memory.reservations import Taken
 from appliance.core.memory.waits import Budget
 
 FAILURES_MAX: Final = 2
-"""After so many failed loads in a row nobody waits for another one."""
+"""After so many failed loads in a row no request waits for another one."""
 
 
 class DeviceMemory:

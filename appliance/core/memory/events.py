@@ -21,7 +21,7 @@ class Added(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A version serves no more, or never will, and takes ``bytes`` until it is Gone; nobody waits for it any more.
+    """A version serves no more, or never will, and takes ``bytes`` until it is Gone; no request waits for it any more.
     ``heir`` serves in its place and takes ``heir_bytes`` (0: not known)."""
 
     model: int

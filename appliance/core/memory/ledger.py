@@ -19,14 +19,14 @@ class Ledger:
         self.used_bytes = 0
         self.leaving_bytes = 0
         self.retained_bytes = 0
-        """What nobody takes from the models that have it, or are to have it."""
+        """What is kept for the models that have it, or are to have it."""
         self._arrivals = 0
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self.models.values())
 
     def add(self, model: Model, residency: Residency) -> None:
-        """Keep ``model``, which is COLD and retained by nobody so far, and is as ``residency`` says."""
+        """Keep ``model``, which is COLD and not retained so far, and is as ``residency`` says."""
         assert model.model not in self.models, f"model {model.model} serves already"
         self.models[model.model] = model
         self.arrive(model)
@@ -63,7 +63,7 @@ class Ledger:
         self._book(model, 1)
 
     def retained_beside(self, model: int | None) -> int:
-        """What nobody takes from models other than ``model``."""
+        """What is kept for models other than ``model``."""
         own = self.models.get(model) if model is not None else None
         return self.retained_bytes - (own.footprint.bytes if own is not None and own.stays else 0)
 

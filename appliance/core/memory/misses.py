@@ -1,8 +1,8 @@
 """Requests for models that are not in memory: which of them wait, by a forecast of when their model is there.
 
 A request waits if by the forecast (``forecast``, with upper quantiles of what was measured) it meets its deadline, and
-is refused at once if not; the model is then loaded all the same when nobody waits for another, because the client was
-told when to come back.
+is refused at once if not; the model is then loaded all the same when no request waits for another, because the client
+was told when to come back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One model as the accountant keeps it: what it takes, what is being done to it, and who waits for it."""
+"""One model as the accountant keeps it: what it takes, what is being done to it, and what waits for it."""
 
 from __future__ import annotations
 

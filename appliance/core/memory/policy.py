@@ -16,7 +16,7 @@ class ResidencyPolicy(ResidencyConfig):
     times faster than making a session."""
     early_bytes: int = 32 << 20
     """Models with at least so much in a file of weights answer while their fast session is still made: that of a
-    smaller one is made before anybody would notice."""
+    smaller one is made before it would be noticed."""
     verify: bool = True
     """Hold weights that come back to memory against their digests: a disk that rots must not answer."""
     loads_at_once: int = 2

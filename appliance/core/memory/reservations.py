@@ -1,7 +1,7 @@
 """Memory that is reserved for versions on their way to serving, and what versions that serve no more still take.
 
 A rollout needs the old and the new version in memory at the same time, so others are put out for a version on its way -
-but only where that makes enough room. What never fits beside pins and the version that it replaces takes nobody's
+but only where that makes enough room. What never fits beside pins and the version that it replaces takes no other's
 place: one at a time is tried above the budget (overcommit), if the machine has the memory; else it waits, and says why.
 """
 
@@ -30,7 +30,7 @@ EVICTING_MAX: Final = 2
 SPARE_BYTES: Final = 128 << 20
 """What the machine must have left when a version is tried above the budget."""
 PATIENCE_NS: Final = 3 * SECOND
-"""So long memory is kept for a version while nobody can be put out for it, because all are in use."""
+"""So long memory is kept for a version while no other can be put out for it, because all are in use."""
 PAUSE_NS: Final = 10 * SECOND
 """Before it is tried again for such a version."""
 LOOK_NS: Final = SECOND
@@ -161,7 +161,7 @@ class Reservations:
     def _above(
         self, event: ReservationWanted, taken: Taken, free_bytes: int | None, now_ns: int
     ) -> Reply | None:
-        """Decide about a version that does not fit, whoever leaves."""
+        """Decide about a version that does not fit, whatever leaves."""
         reason: WaitsForMemory
         need = event.bytes
         limit = self.limit(taken.retained_bytes)

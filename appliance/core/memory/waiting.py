@@ -1,4 +1,4 @@
-"""Who waits for models that are not in memory: which models are wanted, in turn, and how much all requests hold."""
+"""Requests that wait for models that are not in memory: which models are wanted, in turn, and how much they hold."""
 
 from __future__ import annotations
 

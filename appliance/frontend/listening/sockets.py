@@ -118,12 +118,12 @@ class Listeners:
         check_free(address, self._edge)
         listener = self._new(socket.AF_UNIX)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(address.path)  # nobody listens there: check_free said so
+            os.unlink(address.path)  # nothing listens there: check_free said so
         with masked(access.mode):
             listener.bind(address.path)
         self._files.append(address)
         give_to_group(address.path, access.group)
-        listener.listen(BACKLOG)  # nobody could connect before
+        listener.listen(BACKLOG)  # no client could connect before
         return [address.with_port(0)]
 
     def _listen_port(self, address: Address, reuse_port: bool) -> list[str]:

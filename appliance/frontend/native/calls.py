@@ -64,7 +64,7 @@ class InferCalls:
             self._break(call, error)
 
     def gone(self, call: int) -> None:
-        """The client of ``call`` went away: nobody waits for the outcome."""
+        """The client of ``call`` went away: its outcome is not wanted."""
         waiting = self._open.pop(call, None)
         if waiting is not None:
             waiting.gone = True

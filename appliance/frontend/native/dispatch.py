@@ -211,7 +211,7 @@ class Dispatch:
                 stream[0].sent()
 
     def _caller(self, rpc: str, event: tuple[Any, ...]) -> Caller:
-        """Who sent a CALL."""
+        """The client of a CALL."""
         return self._inference.caller(event[8], rpc, event[9], event[5])
 
     def _answer(self, call: int, method: int, message: bytes) -> None:

@@ -43,7 +43,7 @@ CONSTANTS: Final[Mapping[str, str]] = {
 """The bounds of that kind that no setting sets."""
 
 PROTOCOL: Final[Mapping[str, str]] = {"protocol_errors": "http2_protocol", "window_errors": "http2_window"}
-"""The rules of HTTP/2, which no setting sets, by the names under which the server counts who broke them."""
+"""The rules of HTTP/2, which no setting sets, by the names under which the server counts breaches of them."""
 
 
 def limits_of(config: GrpcConfig) -> dict[str, int]:

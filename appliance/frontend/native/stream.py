@@ -102,7 +102,7 @@ class NativeStream:
             self._room.set_result(None)
 
     def gone(self) -> None:
-        """GONE. Neither MESSAGE nor SENT will come, so whoever waits for one is let go. Cancelling the task that serves
+        """GONE. Neither MESSAGE nor SENT will come, so what waits for one is let go. Cancelling the task that serves
         is not enough: it may have been about to be cancelled for another reason and go on to its end."""
         if self._message is not None:
             self._message.cancel()
@@ -111,7 +111,7 @@ class NativeStream:
     async def _left(self) -> None:
         """Wait until the last message was taken by the transport."""
         if self._room is not None and not self._room.done():
-            # Shielded: who stops waiting must not make it look as if there were room.
+            # Shielded: to stop waiting must not make it look as if there were room.
             await asyncio.shield(self._room)
 
 

@@ -21,10 +21,10 @@ from appliance.telemetry.snapshot import QuotaFigures, Refusals
 LET_IN: Final = 0
 IN_FLIGHT: Final = -1
 LET_IN_BEFORE: Final = -2
-"""Answers of ``Account.take``; above zero: nanoseconds until the next token. What whoever carried the request has let
+"""Answers of ``Account.take``; above zero: nanoseconds until the next token. What the carrier of the request has let
 in is not to be given back."""
 STRANGERS: Final = "*"
-"""Those who found no room of their own. Figures of all that are not named have this label."""
+"""Clients that found no room of their own. Figures of all that are not named have this label."""
 CLIENTS: Final = 4096
 """Clients that are told apart at a time, beside those that are named; more of them share one quota. Each costs some
 hundred bytes."""
@@ -32,7 +32,7 @@ _NS: Final = 1_000_000_000
 
 
 class Terms(NamedTuple):
-    """What a client may ask, in the rule's numbers (0: no bound), the words for who exceeds it, and the ``label`` under
+    """What a client may ask, in the rule's numbers (0: no bound), the words for exceeding it, and the ``label`` under
     which that is counted."""
 
     label: str
@@ -51,7 +51,7 @@ class Account(Protocol):
 
     @property
     def client(self) -> str:
-        """Who it is."""
+        """Its name."""
 
     def arrived_ns(self) -> int:
         """When the request came that is being passed on; 0: that is not known."""
@@ -96,11 +96,11 @@ class Quotas:
         self._report = report
         self.config = config
         self.on = False
-        """Whether anybody is bounded: else nobody needs to ask."""
+        """Whether any client is bounded: else there is nothing to ask."""
         self.set(config)
 
     def set(self, config: QuotasConfig) -> None:
-        """These hold from now on, also for who is here."""
+        """These hold from now on, also for clients that are here."""
         self.config = config
         names = sorted(config.clients, key=lambda name: name.startswith("*."))
         named = [(address_of(name) or name, terms_of(name, config.clients[name])) for name in names]
