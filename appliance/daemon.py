@@ -33,8 +33,8 @@ from appliance.domain.errors import OperatorError, WorkerError
 from appliance.engine.control.costs import Costs
 from appliance.engine.control.desired import Desired
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
+from appliance.engine.control.recorder import SwapTerms
 from appliance.engine.control.supervisor import RestartPolicy
-from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import IndexEntry

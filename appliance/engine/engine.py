@@ -16,7 +16,6 @@ from typing import Final
 
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
-from appliance.core.memory.actions import Reply
 from appliance.core.rollout.catalog import Catalog
 from appliance.core.scheduling import events
 from appliance.core.scheduling.scheduler import Scheduler
@@ -26,9 +25,9 @@ from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.validation import plan_request
 from appliance.engine.control.hangs import Hangs
 from appliance.engine.control.model_cache import ModelCache, ResidencyTerms
-from appliance.engine.control.roster import Roster
+from appliance.engine.control.recorder import SwapTerms, default_terms
+from appliance.engine.control.rollouts import Rollouts, RolloutTerms
 from appliance.engine.control.supervisor import RestartPolicy
-from appliance.engine.control.swaps import SwapTerms, default_terms
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.lanes import Lanes
 from appliance.engine.fastpath.leases import Leases
@@ -96,10 +95,10 @@ class Engine:
         self._routes = Routes(self._note_change)
         self._inbox = Inbox(scheduler)
         self._shapes = Shapes(self._inbox, terms.shapes_per_model)
-        self._roster = Roster(
-            routes=self._routes, workers=pool, placement=terms.placement, supervisor=terms.supervisor,
-            swap=terms.swap, settings=settings, feed=self._feed, idle=self._is_idle, soon=shell.pace.soon,
-            at=shell.pace.at, report=shell.log.event, wall_ms=shell.wall_ms, room=self._has_room, rests=self._rests,
+        self._rollouts = Rollouts(
+            terms=RolloutTerms(swap=terms.swap, placement=terms.placement, supervisor=terms.supervisor),
+            routes=self._routes, workers=pool, settings=settings, feed=self._feed,
+            idle=self._is_idle, shell=shell,
         )  # fmt: skip
         self.leases = self._make_leases(terms.engine, pool)
         table = RequestTable(arena=arena, shapes=self._shapes, leases=self.leases, inbox=self._inbox)
@@ -111,9 +110,10 @@ class Engine:
         )
         displaced = Displaced(rerouting, completion, shell.pace)
         self._cache = ModelCache(
-            terms=terms.residency, routes=self._routes, roster=self._roster, workers=pool, leases=self.leases,
+            terms=terms.residency, routes=self._routes, rollouts=self._rollouts, workers=pool, leases=self.leases,
             room=WaitingRoom(table, completion, displaced), shell=shell,
         )  # fmt: skip
+        self._rollouts.use(self._cache)
         dispatch = Dispatch(
             inbox=self._inbox, pool=pool, pace=shell.pace, leases=self.leases, table=table,
             completion=completion, rerouting=rerouting, displaced=displaced,
@@ -123,9 +123,9 @@ class Engine:
             accounts=accounts, table=table, dispatch=dispatch, mirroring=mirroring, cold=self._cache,
         )  # fmt: skip
         self._turn = Turn(
-            inbox=self._inbox, roster=self._roster, cache=self._cache, leases=self.leases,
+            inbox=self._inbox, rollouts=self._rollouts, cache=self._cache, leases=self.leases,
             dispatch=dispatch, completion=completion, mirroring=mirroring,
-            hangs=Hangs(dispatch.batches, self._roster.groups, pool),
+            hangs=Hangs(dispatch.batches, self._rollouts.groups, pool),
         )  # fmt: skip
 
     def _make_leases(self, config: EngineConfig, pool: workers.WorkerPort) -> Leases:
@@ -135,7 +135,7 @@ class Engine:
             default_timeout_ns=config.default_deadline_ms * 1_000_000,
         )  # fmt: skip
         usage = Usage(
-            lanes=lanes, templates=templates, versions=self._roster, workers=pool, shell=self._shell
+            lanes=lanes, templates=templates, versions=self._rollouts, workers=pool, shell=self._shell
         )
         return Leases(
             config=config, arena=self._arena, workers=pool, shell=self._shell, inbox=self._inbox,
@@ -208,7 +208,7 @@ class Engine:
             return plan_request(served.model, head)
         except InvalidRequest:
             if not head.model_version:
-                self._roster.swaps.refused(served, head)
+                self._rollouts.refused(served, head)
             raise
 
     def rejected(self, error: ApplianceError, request_id: str, client: str = "") -> None:
@@ -232,7 +232,7 @@ class Engine:
 
     def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
         """See EnginePort."""
-        return self._routes.index(ready_only, self._roster.said_of)
+        return self._routes.index(ready_only, self._rollouts.said_of)
 
     def statistics(self, name: str, version: str) -> tuple[VersionStatistics, ...]:
         """See EnginePort."""
@@ -250,20 +250,22 @@ class Engine:
         running = self._turn.batches.running_by_model() + self.leases.running_by_model()
         parked = self.leases.parked_by_model()
         scheduled, usage = self._inbox.scheduler.statistics(), self._arena.statistics()
-        versions = self._roster.version_statuses(parked + Counter(scheduled.queued_by_model), running)
+        versions = self._rollouts.version_statuses(parked + Counter(scheduled.queued_by_model), running)
         return EngineStatus(
             now_ns=self._shell.clock(),
             started_ns=self._started_ns,
             accepting=self._admission.accepting,
             versions=with_index(versions, self.index(ready_only=False)),
-            workers=self._roster.groups.statuses(self._roster.key_of, self._shell.memory_of, self._lane_use),
+            workers=self._rollouts.groups.statuses(
+                self._rollouts.key_of, self._shell.memory_of, self._lane_use
+            ),
             queued_requests=scheduled.queued + parked.total(),
             queued_bytes=scheduled.queued_bytes,
             running_requests=running.total(),
             arena_used_bytes=usage.allocated_bytes - self.leases.idle_bytes(),
             arena_limit_bytes=usage.limit_bytes,
             slots=self.leases.slots(),
-            swaps=self._roster.swaps.figures(),
+            swaps=self._rollouts.figures(),
             residency=self._cache.figures(),
         )
 
@@ -278,22 +280,22 @@ class Engine:
 
     def held(self) -> list[ModelVersion]:
         """All that has, or is about to get, a worker. From whatever thread."""
-        return self._roster.held()
+        return self._rollouts.held()
 
     def settled_of(self, name: str) -> bool:
         """Whether every version of ``name`` that is wanted either serves or was given up."""
-        return self._roster.settled_of(name)
+        return self._rollouts.settled_of(name)
 
     def apply(self, catalog: Catalog, asked: Collection[str] = ()) -> None:
         """Work towards ``catalog`` from the next turn on. ``asked``: names of models of which an operator wants what
         was given up to be tried again."""
-        self._roster.apply(catalog, self._shell.clock(), asked)
+        self._rollouts.apply(catalog, self._shell.clock(), asked)
         self._shell.pace.soon()
 
     def drain(self) -> None:
         """Take no more requests; what was accepted, or had come to the native front end before, is still served."""
         if self._admission.accepting:
-            self._roster.swaps.spare()
+            self._rollouts.stopping(self._shell.clock())
         self._admission.close()
         self._routes.touch()
         self.leases.forget()
@@ -301,7 +303,7 @@ class Engine:
 
     def stop_workers(self) -> None:
         """Ask every worker to leave; call after the drain."""
-        self._roster.stop_all()
+        self._rollouts.stop_all()
 
     def pool_event(self, event: workers.PoolEvent) -> None:
         """Something happened to a worker; handled in the next turn."""
@@ -322,7 +324,7 @@ class Engine:
 
     def hand_out(self) -> None:
         """Give out the outcomes that turns left; callbacks may submit again."""
-        if self._turn.hand_out(self._shell.clock()) and self._roster.leaving:
+        if self._turn.hand_out(self._shell.clock()) and self._rollouts.leaving:
             self._shell.pace.soon()
 
     # --- small things
@@ -332,14 +334,8 @@ class Engine:
         if type(event) is events.ModelClosed:
             self._shapes.forget(event.model)
 
-    def _has_room(self, served: Served, before: Served | None, now_ns: int) -> Reply:
-        return self._cache.reserve(served, before, now_ns)
-
-    def _rests(self, served: Served) -> bool:
-        return self._cache.rests(served, self._shell.clock())
-
     def _is_idle(self, model: int) -> bool:
-        served = self._roster.served(model)
+        served = self._rollouts.served(model)
         return served is None or (served.live == 0 and self.leases.is_through(model))
 
     def _note_change(self, moved: Sequence[Served]) -> None:
@@ -351,7 +347,7 @@ class Engine:
     def _announce(self, now_ns: int) -> None:
         self._watchers.changed = False
         self._cache.look(now_ns)
-        self._roster.look(now_ns)
-        self._wanted_headers = self._roster.swaps.headers()
-        self._settled_once = self._settled_once or self._roster.settled
+        self._rollouts.look(now_ns)
+        self._wanted_headers = self._rollouts.headers()
+        self._settled_once = self._settled_once or self._rollouts.settled
         self._watchers.tell()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from appliance.engine.control.hangs import Hangs
 from appliance.engine.control.model_cache import ModelCache
-from appliance.engine.control.roster import Roster
+from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
 from appliance.engine.requests.batches import Batches
@@ -25,7 +25,7 @@ class Turn:
         self,
         *,
         inbox: Inbox,
-        roster: Roster,
+        rollouts: Rollouts,
         cache: ModelCache,
         leases: Leases,
         dispatch: Dispatch,
@@ -34,7 +34,7 @@ class Turn:
         hangs: Hangs,
     ) -> None:
         self._inbox = inbox
-        self._roster = roster
+        self._rollouts = rollouts
         self._cache = cache
         self._leases = leases
         self._dispatch = dispatch
@@ -58,7 +58,7 @@ class Turn:
         """Take a turn."""
         finished, ended = self._take_news(now_ns)
         self.take_mirrored()
-        self._roster.tick(now_ns)
+        self._rollouts.tick(now_ns)
         self._cache.tick(now_ns)
         self._dispatch.step(now_ns)
         self._dispatch.settle(now_ns)
@@ -92,8 +92,8 @@ class Turn:
         """Tell the rollout what became of mirrored requests."""
         report = self._mirroring.report()
         for served, difference in report.compared:
-            self._roster.swaps.compared(served, difference)
-        self._roster.swaps.accounts.count(shadow_requests=report.mirrored, shadow_dropped=report.left_out)
+            self._rollouts.compared(served, difference)
+        self._rollouts.count_mirrored(report.mirrored, report.left_out)
 
     def _take_news(self, now_ns: int) -> tuple[list[tuple[Request, workers.RunResult]], list[int]]:
         """What came back, and which workers have ended."""
@@ -108,9 +108,9 @@ class Turn:
                 if request is not None:
                     finished.append((request, event.result))
             elif type(event) is workers.WorkerStarted:
-                self._roster.worker_started(event)
+                self._rollouts.worker_started(event)
             elif type(event) is workers.FormBuilt:
-                self._roster.form_built(event, now_ns)
+                self._rollouts.form_built(event, now_ns)
             elif type(event) is workers.WorkerExited:
                 self._worker_exited(event, now_ns)
                 ended.append(event.worker)
@@ -122,6 +122,6 @@ class Turn:
         batches = self._dispatch.batches
         blamed, had = self._leases.worker_exited(event.worker)
         away = self._cache.exiting(event)
-        self._roster.worker_exited(event, batches.model_of, blamed, had, now_ns)
+        self._rollouts.worker_exited(event, batches.model_of, blamed, had, now_ns)
         self._cache.exited(event, away, now_ns)
         self._inbox.extend(batches.lost(event.worker, event.batches))

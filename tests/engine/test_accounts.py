@@ -13,6 +13,7 @@ from appliance.engine.requests.accounts import Accounts
 from appliance.engine.versions.routes import Routes, Served
 from appliance.telemetry.meter import Result, VersionMeter
 from tests.domain.sample import make_version
+from tests.engine.versions import make_served
 from tests.simulation.engine_world import SilentLog
 
 
@@ -28,7 +29,7 @@ class Lines(SilentLog):
 
 @pytest.fixture
 def served() -> Served:
-    return Served(
+    return make_served(
         id=1,
         model=make_version("m", 3),
         fingerprint="",

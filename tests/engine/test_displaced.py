@@ -17,9 +17,9 @@ from appliance.domain.validation import plan_request
 from appliance.engine.port import Submission
 from appliance.engine.requests.displaced import Displaced
 from appliance.engine.requests.request import Request
-from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from tests.engine.memory_terms import terms_of
+from tests.engine.versions import make_served
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import REFUSED_ANEW, SOUND, SwapWorld, version_of
 
@@ -102,7 +102,7 @@ def test_who_is_cancelled_before_it_is_known_what_serves_waits_for_nothing() -> 
     pace, cold = SimpleNamespace(soon=lambda: None), SimpleNamespace(ask=lambda *asked: None)
     displaced = Displaced(cast(Any, rerouting), cast(Any, completion), cast(Any, pace))
     model = version_of("m", 1, SOUND)
-    served = Served(id=1, model=model, fingerprint="", meter=VersionMeter("m", 1))
+    served = make_served(id=1, model=model, fingerprint="", meter=VersionMeter("m", 1))
     submission = Submission(plan_request(model, head_of("m")), "", 0, NO_DEADLINE, outcomes.append)
     request = Request(1, submission, served, NO_DEADLINE)
     displaced.add(request)

@@ -8,9 +8,9 @@ from appliance.core.rollout.wish import TrialWish
 from appliance.domain.inference import RequestHead, RequestPlan, TensorHead
 from appliance.domain.validation import plan_request
 from appliance.engine.versions.diversion import Diversion
-from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version
+from tests.engine.versions import make_served
 
 HEAD = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
 
@@ -18,7 +18,7 @@ HEAD = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP
 def diversion(percent: float, wish: TrialWish | None = None) -> tuple[Diversion, RequestPlan]:
     """One to another version of the sample, and a request that it may concern."""
     model = make_version()
-    served = Served(id=2, model=model, fingerprint="f", meter=VersionMeter("m", 2), identity="m/2@f")
+    served = make_served(id=2, model=model, fingerprint="f", meter=VersionMeter("m", 2), identity="m/2@f")
     unseen = VersionMeter("m", 2)
     made = Diversion(served, wish or TrialWish(canary_percent=percent), percent, shadow=False, unseen=unseen)
     return made, plan_request(model, HEAD)

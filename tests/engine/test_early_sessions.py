@@ -11,6 +11,7 @@ from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version
+from tests.engine.versions import make_served
 
 ONE, OTHER = 11, 12
 LARGE = WeightsFile(path="weights.bin", size=1000)
@@ -18,7 +19,7 @@ LARGE = WeightsFile(path="weights.bin", size=1000)
 
 @pytest.fixture
 def served() -> Served:
-    return Served(id=5, model=make_version("a", 1), fingerprint="", meter=VersionMeter("a", 1))
+    return make_served(id=5, model=make_version("a", 1), fingerprint="", meter=VersionMeter("a", 1))
 
 
 @pytest.mark.parametrize(

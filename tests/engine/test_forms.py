@@ -15,6 +15,7 @@ from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import FormBuilt, WorkerSettings
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
+from tests.engine.versions import make_served
 
 DIGEST = "d" * 64
 SETTINGS = WorkerSettings(1, (), 0)
@@ -70,7 +71,9 @@ def rig() -> Rig:
 def served() -> Served:
     weights = WeightsFile(path="w", size=1)
     model = replace(make_version("m", 1), forms="/nowhere", digest=DIGEST, weights=weights)
-    return Served(id=1, model=model, fingerprint="", identity=f"m/1@{DIGEST}", meter=VersionMeter("m", 1))
+    return make_served(
+        id=1, model=model, fingerprint="", identity=f"m/1@{DIGEST}", meter=VersionMeter("m", 1)
+    )
 
 
 def test_a_version_that_comes_again_after_it_was_gone_has_its_form_built_again(
@@ -87,7 +90,7 @@ def test_a_version_that_comes_again_after_it_was_gone_has_its_form_built_again(
 def test_a_form_that_a_version_ran_from_and_cannot_any_more_is_built_anew(rig: Rig, served: Served) -> None:
     rig.consider_and_build(served)
     for packed in (True, False, False):
-        served.packed = packed
+        served.version.packed = packed
         rig.consider_and_build(served)
     assert rig.builds == 2, "once for each that it ran from"
 
@@ -142,5 +145,5 @@ def test_a_version_without_a_directory_of_forms_is_refused_without_an_error(
     rig: Rig, served: Served, tmp_path: Path
 ) -> None:
     served.model = replace(served.model, forms=str(tmp_path / "missing"))
-    served.artifact = Artifact.PACKED
+    served.version.spec = replace(served.version.spec, artifact=Artifact.PACKED)
     rig.forms.refuse(served, "it crashed")

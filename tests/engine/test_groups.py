@@ -13,6 +13,7 @@ from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import LoadWish, ModelLoaded, WorkerSettings
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
+from tests.engine.versions import make_served
 
 MS = 1_000_000
 HOUR_NS = 3_600_000 * MS
@@ -22,7 +23,7 @@ WORKER = 1001
 
 def version(number: int) -> Served:
     model = replace(make_version(f"m{number}", 1), file_bytes=1)
-    return Served(id=number, model=model, fingerprint="", meter=VersionMeter(model.name, 1))
+    return make_served(id=number, model=model, fingerprint="", meter=VersionMeter(model.name, 1))
 
 
 class Rig:

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
+from appliance.core.rollout.attempt import Attempt
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.trial import Figures, Seen
 from appliance.domain import histogram
-from appliance.engine.control.hangs import LOOK_NS, LOOKS_MIN, Hangs, longest_run_ns
-from appliance.engine.versions.routes import Served
+from appliance.engine.control.hangs import LOOK_NS, LOOKS_MIN, Hangs
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import Assessment, ExitCause
 from tests.domain.sample import make_version
+from tests.engine.versions import make_served
 
 BOUND_NS = 10 * LOOK_NS
 MS = 1_000_000
@@ -66,7 +67,8 @@ def test_a_machine_that_stood_still_is_looked_at_again_first() -> None:
 
 def test_only_a_version_with_another_behind_it_and_with_all_its_weights_is_bound() -> None:
     one, other = (
-        Served(id=n, model=make_version("m", n), fingerprint="", meter=VersionMeter("m", n)) for n in (1, 2)
+        make_served(id=n, model=make_version("m", n), fingerprint="", meter=VersionMeter("m", n))
+        for n in (1, 2)
     )
     one.run_limit_ns = 7
     assert one.run_bound_ns == 0
@@ -82,10 +84,11 @@ def runs(count: int, bucket: int) -> tuple[int, ...]:
 
 def bound_ms(p99_ns: int, rows: int, seen: tuple[int, ...], factor: float = 10.0) -> float:
     proof = Assessment(0, (), rows, 100, p99_ns, p99_ns, "") if p99_ns else None
-    served = SimpleNamespace(assessment=proof, model=SimpleNamespace(max_batch_size=8))
+    version = SimpleNamespace(assessment=proof, model=SimpleNamespace(max_batch_size=8))
+    attempt: Any = SimpleNamespace(version=version)
     figures = Seen(Figures(0, 0, runs(0, 0)), Figures(0, 0, seen))
-    candidate: Any = SimpleNamespace(served=served, seen=lambda: figures)
-    return longest_run_ns(candidate, RolloutPolicy(hang_factor=factor, hang_slack_ms=100)) / MS
+    config = RolloutPolicy(hang_factor=factor, hang_slack_ms=100)
+    return Attempt.longest_run_ns(attempt, figures, config) / MS
 
 
 def test_what_a_run_may_take_goes_by_its_proof_and_by_what_was_seen() -> None:

@@ -13,10 +13,11 @@ from appliance.engine.versions.routes import Routes, Served
 from appliance.engine.versions.wording import Said
 from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version
+from tests.engine.versions import make_served
 
 
 def served(version: int, phase: Phase = Phase.LIVE, name: str = "m") -> Served:
-    return Served(
+    return make_served(
         id=version,
         model=make_version(name, version),
         fingerprint="",
@@ -42,7 +43,7 @@ def test_a_version_that_fails_later_falls_back_to_the_older_one() -> None:
     newest = served(2)
     table = routes(served(1), newest)
     generation = table.generation
-    newest.phase = Phase.FAILED
+    newest.version.phase = Phase.FAILED
     table.touch()
     assert table.resolve("m", "").model.version == 1
     assert table.generation > generation
@@ -58,10 +59,10 @@ def test_only_those_are_told_of_whose_requests_go_elsewhere() -> None:
     two = served(2, Phase.LOADING)
     table.put(two)
     table.set_problems({("broken", ""): "not ONNX"})
-    one.retiring = True
+    one.version.retiring = True
     table.touch()
     assert told[2:] == [[], [], []], "it loads; another is broken; it serves as long as nothing else does"
-    two.phase = Phase.LIVE
+    two.version.phase = Phase.LIVE
     table.touch()
     assert told[5:] == [[("m", 1), ("m", 2)]]
     two.diversion = cast(Diversion, object())
@@ -73,7 +74,7 @@ def test_only_those_are_told_of_whose_requests_go_elsewhere() -> None:
 
 def test_a_retiring_version_serves_only_until_another_can() -> None:
     old = served(2)
-    old.retiring = True
+    old.version.retiring = True
     assert routes(old).resolve("m", "").model.version == 2
     assert routes(served(1), old).resolve("m", "").model.version == 1
 

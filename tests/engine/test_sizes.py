@@ -20,6 +20,7 @@ from appliance.engine.versions.routes import Routes, Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ModelLoaded
 from tests.domain.sample import make_version
+from tests.engine.versions import make_served
 
 MB = 1_000_000
 LIMITS = {"cpu": 100 * MB}
@@ -27,7 +28,7 @@ LIMITS = {"cpu": 100 * MB}
 
 def version(number: int, size_bytes: int, name: str = "m") -> Served:
     model = replace(make_version(name, number), file_bytes=size_bytes - PROCESS_BYTES)
-    return Served(id=number, model=model, fingerprint="", meter=VersionMeter(name, number))
+    return make_served(id=number, model=model, fingerprint="", meter=VersionMeter(name, number))
 
 
 def measured(sizes: Sizes, served: Served, memory: int, weights: int = 0, *, packed: bool = False) -> None:
@@ -111,7 +112,7 @@ def found(
 
 def serving(number: int, size_bytes: int, name: str) -> Served:
     served = version(number, size_bytes, name)
-    served.phase = Phase.LIVE
+    served.version.phase = Phase.LIVE
     return served
 
 

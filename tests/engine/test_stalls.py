@@ -16,6 +16,7 @@ from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ExitCause
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
+from tests.engine.versions import make_served
 
 NOW_NS = 1_000_000_000_000
 S = 1_000_000_000
@@ -59,7 +60,7 @@ class Stage:
 
 
 def served(number: int, group: int, seconds: int) -> Served:
-    made = Served(
+    made = make_served(
         id=number, model=make_version("m", seconds), fingerprint="", meter=VersionMeter("m", seconds)
     )
     made.group = group

@@ -35,8 +35,8 @@ from appliance.domain.model import Batching, ModelVersion, WeightsFile
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
 from appliance.engine.control.model_cache import ResidencyTerms
+from appliance.engine.control.recorder import SwapTerms
 from appliance.engine.control.supervisor import RestartPolicy
-from appliance.engine.control.swaps import SwapTerms
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission

@@ -17,8 +17,8 @@ from functools import partial
 
 from appliance.core.rollout.ledger import Standing
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.standing import pause_ms
 from appliance.domain.model import VersionState
-from appliance.engine.control.tries import pause_ms
 from tests.simulation.scripted_workers import MS, World
 from tests.simulation.swap_world import SwapWorld, fate_of, version_of
 
@@ -50,14 +50,14 @@ class PowerCutWorld(SwapWorld):
     def check(self) -> None:
         self.scheduler.check_integrity()
         served = [each for each in self.engine._routes.all() if each.state is VersionState.READY]
-        swaps = self.engine._roster.swaps
-        again = [each for each in swaps._candidates.values() if each.again]
+        attempts = self.engine._rollouts._core.attempts
+        again = [each for each in attempts.values() if each.again]
         assert len(again) <= 1, "several risky tries at once"
         for candidate in again:
-            others = [each for each in served if each.model.name == candidate.served.model.name]
-            assert others in ([], [candidate.served]), "something else serves"
+            others = [each for each in served if each.model.name == candidate.version.model.name]
+            assert [each.version for each in others] in ([], [candidate.version]), "something else serves"
         self._check_pauses()
-        lethal = [each for each in served if self.lethal[each.model.name] and swaps.status(each) is not None]
+        lethal = [each for each in served if self.lethal[each.model.name] and each.id in attempts]
         if lethal and not self._cut_at:
             self._cut_at = self.world.now + self.world.random.randrange(25) * SECOND
             self.world.at(self._cut_at, self.cut)
@@ -68,7 +68,7 @@ class PowerCutWorld(SwapWorld):
             if standing == before:
                 continue
             if standing.again > before.again and not self._jumps:
-                pause = pause_ms(before, self.config, before.at_ms) * MS
+                pause = (pause_ms(before, self.config, before.at_ms) or 0) * MS
                 assert self.world.now - at >= pause, f"{identity} had {self.world.now - at} ns of {pause}"
             self._counted[identity] = (self.world.now, standing)
         for identity in self._counted.keys() - self.records.standings.keys():

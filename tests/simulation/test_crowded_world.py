@@ -47,7 +47,7 @@ class FullWorld(SwapWorld):
 
     def check(self) -> None:
         super().check()
-        workers = self.engine._roster.groups._workers.values()
+        workers = self.engine._rollouts.groups._workers.values()
         there = [model for worker in workers for model in worker.loaded | worker.loading.keys()]
         assert len(there) <= 2, "memory is given to two"
 
@@ -76,7 +76,7 @@ class LeavingWorld(SwapWorld):
 
     def in_memory(self) -> set[int]:
         """The versions that processes have, or are given."""
-        workers = self.engine._roster.groups._workers.values()
+        workers = self.engine._rollouts.groups._workers.values()
         return {model for worker in workers for model in worker.loaded | worker.loading.keys()}
 
     def check(self) -> None:
@@ -97,7 +97,7 @@ def test_a_version_that_is_gone_back_from_counts_until_its_last_request_has_ende
     world.world.run(world.world.now)
     with suppress(ModelAway):
         ask(world, world.wanted["m2"])
-    (served,) = [each for each in world.engine._roster._census.served.values() if each.model is new]
+    (served,) = [each for each in world.engine._rollouts._served.values() if each.model is new]
     assert served.live == 1
     world.wanted["m0"] = first
     world.apply()

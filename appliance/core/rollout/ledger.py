@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.version import Artifact
+from appliance.domain.model import ModelVersion
 from appliance.workers.port import Assessment
 
 MADE: Final[Mapping[Artifact, str]] = MappingProxyType({Artifact.PACKED: "#packed"})
@@ -80,3 +81,16 @@ def of_record_key(key: str) -> tuple[str, Artifact]:
         if key.endswith(ending):
             return key.removesuffix(ending), artifact
     return key, Artifact.AS_PACKAGED
+
+
+class Ledger(Protocol):
+    """What is remembered, to be read. A version is named by its key (see ``record_key``); a proof is of this box."""
+
+    def standing(self, key: str) -> Standing:
+        """How it stands."""
+
+    def proof(self, key: str, model: ModelVersion) -> Proof | None:
+        """What it proved."""
+
+    def history(self, name: str) -> tuple[Change, ...]:
+        """The lines of one model, or of all for "", oldest first, as many as are kept."""

@@ -1,8 +1,14 @@
-"""What a version is made of."""
+"""What a version is made of, and where it stands."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from appliance.core.rollout.phase import Phase, advance
+from appliance.core.rollout.reasons import Refusal, WaitReason
+from appliance.domain.model import ModelVersion
+from appliance.workers.port import Assessment
 
 
 class Artifact(StrEnum):
@@ -11,3 +17,81 @@ class Artifact(StrEnum):
 
     AS_PACKAGED = "as packaged"
     PACKED = "packed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSpec:
+    """``id`` is the version's towards scheduler and workers; ``fingerprint`` and ``identity`` are those of its
+    CatalogVersion."""
+
+    id: int
+    model: ModelVersion
+    fingerprint: str
+    identity: str = ""
+    artifact: Artifact = Artifact.AS_PACKAGED
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Version:
+    """A version that is here, or was. ``waiting`` is what it waits for before it can serve, ``refusal`` why it never
+    will; ``retiring``: it serves until what replaces it does. ``deferred``: there was no memory to load it with the
+    first ones. ``assessment`` is what it proved, here or earlier, ``seeds`` how long runs of so many rows took
+    when it was loaded; ``packed``: it runs from a form that was built on this
+    box; ``untried`` is why it went live without the trial that is configured, "" where it did not."""
+
+    spec: VersionSpec
+    phase: Phase = Phase.QUEUED
+    waiting: WaitReason | None = None
+    refusal: Refusal | None = None
+    retiring: bool = False
+    deferred: bool = False
+    assessment: Assessment | None = None
+    seeds: tuple[tuple[int, int], ...] = ()
+    packed: bool = False
+    untried: str = ""
+
+    def enter(self, phase: Phase) -> None:
+        """Go on to ``phase``; nothing else changes it."""
+        self.phase = advance(self.phase, phase)
+
+    def refresh(self, fingerprint: str) -> None:
+        """Its files were replaced by the same."""
+        self.spec = replace(self.spec, fingerprint=fingerprint)
+
+    def drop_form(self, *, refused: bool) -> None:
+        """It runs from no packed form; ``refused``: nor will it."""
+        self.packed = False
+        if refused:
+            self.spec = replace(self.spec, artifact=Artifact.AS_PACKAGED)
+
+    @property
+    def id(self) -> int:
+        """See VersionSpec."""
+        return self.spec.id
+
+    @property
+    def model(self) -> ModelVersion:
+        """See VersionSpec."""
+        return self.spec.model
+
+    @property
+    def identity(self) -> str:
+        """See VersionSpec."""
+        return self.spec.identity
+
+    @property
+    def slot(self) -> tuple[str, int]:
+        """Its name and number, which other files may have, too."""
+        return self.spec.model.name, self.spec.model.version
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is there to run from its packed form."""
+        return self.spec.artifact is Artifact.PACKED
+
+    def run_ns(self, rows: int) -> int:
+        """How long a run of ``rows`` rows takes, as was measured when it was loaded; 0: not known."""
+        proof = self.assessment
+        if proof is not None and proof.rows == rows:
+            return proof.p50_ns
+        return next((ns for seeded, ns in self.seeds if seeded == rows), 0)

@@ -14,7 +14,7 @@ from appliance.core.memory.footprint import Residency
 from appliance.core.memory.policy import ResidencyPolicy
 from appliance.engine.control.cache_tally import CacheTally
 from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
-from appliance.engine.control.roster import Roster
+from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.control.sizes import Sizes
 from appliance.engine.environment import Shell
 from appliance.engine.versions.routes import Served
@@ -62,14 +62,14 @@ class CacheMoves:
         self,
         *,
         config: ResidencyPolicy,
-        roster: Roster,
+        rollouts: Rollouts,
         workers: WorkerPort,
         sizes: Sizes,
         tally: CacheTally,
         shell: Shell,
     ) -> None:
         self._config = config
-        self._roster = roster
+        self._rollouts = rollouts
         self._workers = workers
         self._sizes = sizes
         self._tally = tally
@@ -89,7 +89,7 @@ class CacheMoves:
         served = cached.served
         moves = served.returning or cached.pending is not None or cached.draining
         if not served.opened and moves:
-            self._roster.put_out(served, now_ns)
+            self._rollouts.put_out(served, now_ns)
             served.residency = Residency.COLD
         del self.cached[served.id]
         self._early.forget(served.id)
@@ -97,7 +97,7 @@ class CacheMoves:
 
     def changing(self, served: Served) -> bool:
         """Whether something of it is on its way to its workers, or some of them do not hold it."""
-        return self._early.busy(served.id) or (served.opened and not self._roster.groups.complete(served))
+        return self._early.busy(served.id) or (served.opened and not self._rollouts.groups.complete(served))
 
     # --- what is to be done
 
@@ -108,13 +108,13 @@ class CacheMoves:
         cached.moved_ns = now_ns
         quick = comes_quickly(served.model, self._config.early_bytes) and not cached.failures
         self._early.asked(served, now_ns)
-        self._roster.bring(served, now_ns, quick=quick)
+        self._rollouts.bring(served, now_ns, quick=quick)
 
     def page_in(self, cached: Cached, now_ns: int) -> list[Event]:
         """WEIGHTS_EVICTED to RESIDENT."""
         self._tally.count(page_ins=1)
         cached.moved_ns = now_ns
-        holders = self._roster.groups.holders(cached.served)
+        holders = self._rollouts.groups.holders(cached.served)
         cached.pending = set(holders)
         for worker in holders:
             self._workers.page_in(worker, cached.served.id, self._config.verify)
@@ -122,9 +122,9 @@ class CacheMoves:
 
     def evict(self, cached: Cached) -> None:
         """RESIDENT to WEIGHTS_EVICTED."""
-        holders = self._roster.groups.holders(cached.served)
+        holders = self._rollouts.groups.holders(cached.served)
         self._tally.count(evictions=1)
-        self._roster.send_away(cached.served)
+        self._rollouts.send_away(cached.served)
         cached.pending = set(holders)
         for worker in holders:
             self._workers.evict_weights(worker, cached.served.id)
@@ -132,7 +132,7 @@ class CacheMoves:
     def unload(self, cached: Cached) -> None:
         """To COLD, when its last request has ended."""
         self._tally.count(unloads=1)
-        self._roster.send_away(cached.served)
+        self._rollouts.send_away(cached.served)
         cached.draining = True
         self._draining.append(cached)
         self._shell.pace.soon()
@@ -152,7 +152,7 @@ class CacheMoves:
                 self._shell.pace.at(now_ns + DRAIN_NS)
                 continue
             cached.draining = False
-            cached.pending = set(self._roster.put_out(cached.served, now_ns))
+            cached.pending = set(self._rollouts.put_out(cached.served, now_ns))
             if not cached.pending:
                 ended += self._out(cached)
         return ended
@@ -165,13 +165,13 @@ class CacheMoves:
     # --- what workers say
 
     def news(self, event: PoolEvent, now_ns: int) -> list[Event]:
-        """Take in what happened to versions in workers: this and the roster have to know."""
+        """Take in what happened to versions in workers: this and the rollouts have to know."""
         told: list[Event] = []
         match event:
             case ModelLoaded():
                 told += self._loaded(event, now_ns)
             case ModelProgress():
-                self._roster.groups.progressed(event, self._roster.served(event.model))
+                self._rollouts.groups.progressed(event, self._rollouts.served(event.model))
             case ModelRefused():
                 told += self._refused(event, now_ns)
             case WeightsEvicted():
@@ -179,23 +179,23 @@ class CacheMoves:
             case WeightsPagedIn():
                 told += self._paged_in(event, now_ns)
         # What is said of one may open others that come back and that its process holds already.
-        for each in self._roster.groups.members(event.worker):
+        for each in self._rollouts.groups.members(event.worker):
             cached = self.cached.get(each.id)
             if cached is not None and each.opened and each.residency is Residency.COLD:
                 told += self._back(cached, now_ns)
         return told
 
     def _loaded(self, event: ModelLoaded, now_ns: int) -> list[Event]:
-        served = self._roster.served(event.model)
+        served = self._rollouts.served(event.model)
         self._early.renewed(event.model, event.worker)
-        quick = self._roster.groups.loads_quickly(event.worker, event.model)
+        quick = self._rollouts.groups.loads_quickly(event.worker, event.model)
         if served is not None and quick:
             self._early.opened(served, event.worker)
         elif served is not None:
             served.quick = False
             self._tally.loaded(served.model, event)
             self._sizes.measured(served, event)
-        self._roster.model_loaded(event, now_ns)
+        self._rollouts.model_loaded(event, now_ns)
         if served is None or served.id not in self.cached or quick:
             return []
         return [events.Measured(served.id, self._sizes.footprint(served))]
@@ -236,7 +236,7 @@ class CacheMoves:
         if self._early.arrived(served, event.worker, now_ns):
             self._workers.load(event.worker, served.id, served.model, LoadWish(background=True))
         elif self._answering(event.model, event.worker) is not None:
-            self._roster.take_back(served)
+            self._rollouts.take_back(served)
             self._tally.count(paged_in_bytes=event.nbytes)
             return self._arrived(cached, cached.took_ns(now_ns), event.nbytes)
         return []
@@ -246,7 +246,7 @@ class CacheMoves:
             return self._come_anew(cached, event.failure, now_ns)
         if self._early.rejected(event.model, event.worker):
             refused = ModelRefused(event.worker, event.model, event.failure)
-            self._roster.model_refused(refused, now_ns)
+            self._rollouts.model_refused(refused, now_ns)
         return []
 
     def _answering(self, model: int, worker: int) -> Cached | None:
@@ -263,14 +263,14 @@ class CacheMoves:
     def _refused(self, event: ModelRefused, now_ns: int) -> list[Event]:
         """A version was refused. One that comes back, maybe for want of memory, is tried again, or serves on."""
         self._tally.refused(event)
-        self._roster.groups.refused(event)
+        self._rollouts.groups.refused(event)
         cached = self.cached.get(event.model)
         if self._early.renewed(event.model, event.worker) and cached is not None:
             said = "model goes on with its quick session"
             self._shell.log.event(said, model=cached.served.key, reason=event.reason)
             return []
         if cached is None or cached.served.opened or cached.failures + 1 >= FAILURES_MAX:
-            self._roster.model_refused(event, now_ns)
+            self._rollouts.model_refused(event, now_ns)
             return []
         return self._come_anew(cached, event.reason, now_ns)
 
@@ -283,7 +283,7 @@ class CacheMoves:
 
     def exiting(self, event: WorkerExited) -> list[Served]:
         """Versions that an ending worker held or was to hold, and that are not open; for ``exited``."""
-        members = self._roster.groups.members(event.worker)
+        members = self._rollouts.groups.members(event.worker)
         return [served for served in members if served.id in self.cached and not served.opened]
 
     def exited(self, event: WorkerExited, held: Sequence[Served], now_ns: int) -> list[Event]:
@@ -303,6 +303,6 @@ class CacheMoves:
     def _fail(self, cached: Cached, now_ns: int) -> list[Event]:
         cached.pending, cached.draining = None, False
         self._draining = [other for other in self._draining if other is not cached]
-        self._roster.put_out(cached.served, now_ns)
+        self._rollouts.put_out(cached.served, now_ns)
         cached.served.residency = Residency.COLD
         return [events.Failed(cached.served.id)]

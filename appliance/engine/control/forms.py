@@ -3,7 +3,7 @@
 A form that was built is taken up as a swap of the version for itself: it has to prove itself like any other. That of a
 version that stays is built once in the life of the process, and anew where the version ran from it and cannot any more;
 one that fails later is marked, and not used again. One for which there is no room on the disk is tried again after a
-pause that doubles. Owner: the roster.
+pause that doubles. Owner: the rollouts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from appliance.core.rollout.version import Artifact
 from appliance.engine.versions.routes import Served
 from appliance.workers.forms import refuse_forms
 from appliance.workers.port import ExitCause, FormBuilt, WorkerPort, WorkerSettings
@@ -130,13 +129,12 @@ class Forms:
         model = served.model
         if not model.forms or not model.digest or not refuse_forms(model.forms, model.digest, reason):
             return False
-        served.packed, served.artifact = False, Artifact.AS_PACKAGED
         self._report("packed form dropped", model=served.key, reason=reason)
         return True
 
     def refuse(self, served: Served, reason: str) -> None:
         """``served`` failed; if it ran from a form, that is not used again."""
-        if served.artifact is Artifact.PACKED:
+        if served.version.is_packed:
             refuse_forms(served.model.forms, served.model.digest, reason)
 
     def stop(self) -> None:

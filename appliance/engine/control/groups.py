@@ -1,7 +1,7 @@
 """Groups of worker processes: placed, started, restarted, closed, and which of them hold which versions.
 
-Knows nothing of what versions are for: the roster says which are wanted, and is told when one can be opened. One owner:
-the roster.
+Knows nothing of what versions are for: the rollout says which are wanted, and is told when one can be opened. One
+owner: the rollouts.
 """
 
 from __future__ import annotations

@@ -1,27 +1,21 @@
 """Runs that do not end, of versions for which another could answer: noticed long before any run may take too long.
 
-While a version is on trial or watched, what it took so far bounds what it may take (``longest_run_ns``); one that takes
-longer loses its worker, its requests go to the version before, and its trial ends with that. Measured in looks, not by
-the clock alone: where the whole machine stood still, nobody hung. Requests that the native front end gave to a worker
-are looked at in ``fastpath/stalls``. Owner: the turn.
+While a version is on trial or watched, what it took so far bounds what it may take (``Attempt.longest_run_ns``); one
+that takes longer loses its worker, its requests go to the version before, and its trial ends with that. Measured in
+looks, not by the clock alone: where the whole machine stood still, nobody hung. Requests that the native front
+end gave to a worker are looked at in ``fastpath/stalls``. Owner: the turn.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from appliance.core.rollout.policy import RolloutPolicy
-from appliance.domain.histogram import HistogramValue
-from appliance.engine.control.candidate import Candidate
 from appliance.engine.control.groups import Groups
 from appliance.engine.requests.batches import Batches
 from appliance.workers.port import ExitCause, WorkerPort
 
 LOOK_NS: Final = 100_000_000
 LOOKS_MIN: Final = 5
-RUNS_MIN: Final = 20
-"""So many runs tell what one takes where nothing was measured."""
-MS_NS: Final = 1_000_000
 
 
 class _Seen(NamedTuple):
@@ -55,19 +49,3 @@ class Hangs:
             self._seen[worker] = known._replace(looks=known.looks + 1)
             if known.looks >= LOOKS_MIN and now_ns - known.since_ns > served.run_bound_ns:
                 self._pool.kill(worker, ExitCause.HUNG)
-
-
-def longest_run_ns(candidate: Candidate, config: RolloutPolicy) -> int:
-    """How long a run of it may take before it counts as hanging: many times the longest that was seen, of it or of the
-    version before, or that its proof stands for, of as many rows as it may have; 0: too little is known."""
-    proof, seen = candidate.served.assessment, candidate.seen()
-    most_ns = 0
-    if proof is not None:
-        most_ns = (
-            proof.p99_ns * max(candidate.served.model.max_batch_size, proof.rows, 1) // max(proof.rows, 1)
-        )
-    runs = [old + new for old, new in zip(seen.old.runs, seen.new.runs, strict=True)]
-    if not most_ns and sum(runs) < RUNS_MIN:
-        return 0
-    most_ns = max(most_ns, HistogramValue(counts=tuple(runs), sum_ns=0).quantile_ns(1.0))
-    return int(config.hang_factor * most_ns) + config.hang_slack_ms * MS_NS if config.hang_factor else 0

@@ -23,7 +23,7 @@ from appliance.engine.control.cache_moves import Cached, CacheMoves
 from appliance.engine.control.cache_tally import CacheTally
 from appliance.engine.control.costs import Costs
 from appliance.engine.control.memory_problems import Situation, problems
-from appliance.engine.control.roster import Roster
+from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.control.sizes import Sizes
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leases
@@ -61,7 +61,7 @@ class ModelCache:
         *,
         terms: ResidencyTerms,
         routes: Routes,
-        roster: Roster,
+        rollouts: Rollouts,
         workers: WorkerPort,
         leases: Leases,
         room: WaitingRoom,
@@ -70,7 +70,7 @@ class ModelCache:
         limits = {budget.device: budget.bytes for budget in terms.budgets}
         self._terms = terms
         self._routes = routes
-        self._roster = roster
+        self._rollouts = rollouts
         self._leases = leases
         self._room = room
         self._shell = shell
@@ -79,7 +79,7 @@ class ModelCache:
         self._tally = CacheTally()
         self._moves = CacheMoves(
             config=terms.config,
-            roster=roster,
+            rollouts=rollouts,
             workers=workers,
             sizes=self._sizes,
             tally=self._tally,
@@ -145,7 +145,7 @@ class ModelCache:
 
     def _has_left(self, model: int) -> bool:
         """Whether a version that served takes no memory any more; what serves again is told of by ``look``."""
-        served = self._roster.served(model)
+        served = self._rollouts.served(model)
         return served is None or served.state not in (VersionState.UNLOADING, VersionState.READY)
 
     def _sample(self, now_ns: int) -> None:
@@ -175,7 +175,7 @@ class ModelCache:
         news += [self._retained(cached.served) for cached in self._cached.values()]
         self._tell(events.Changed(tuple(news)), now_ns)
         for model in self._sizes.known():
-            if self._roster.served(model) is None:
+            if self._rollouts.served(model) is None:
                 self._sizes.forget(model)
         self._find_problems(there.values())
 
@@ -192,7 +192,7 @@ class ModelCache:
     def _ends(self, arriving: set[int]) -> Iterator[events.Told]:
         """What became of versions that were on their way, or are to leave."""
         for model in self._memory.outside() - arriving:
-            served = self._roster.served(model)
+            served = self._rollouts.served(model)
             if served is None or served.state in (VersionState.READY, VersionState.UNAVAILABLE):
                 yield events.Gone(model)
             elif served.state is VersionState.UNLOADING:

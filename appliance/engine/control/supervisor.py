@@ -43,7 +43,7 @@ class RestartPolicy(SupervisorConfig):
 
 
 class Supervisor:
-    """Crash records per model id and restart delays per group. Owner: the engine's roster."""
+    """Crash records per model id and restart delays per group. Owner: the rollouts."""
 
     def __init__(self, config: RestartPolicy) -> None:
         self._config = config

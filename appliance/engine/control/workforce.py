@@ -1,4 +1,4 @@
-"""A worker process and a group of them, as the roster keeps them. Owner: the roster."""
+"""A worker process and a group of them, as they are kept. Owner: the rollouts."""
 
 from __future__ import annotations
 

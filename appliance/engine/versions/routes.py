@@ -11,11 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.core.memory.footprint import Residency
-from appliance.core.rollout.catalog import CatalogVersion
-from appliance.core.rollout.ledger import record_key
-from appliance.core.rollout.phase import SERVING, STATES, Phase, advance
-from appliance.core.rollout.reasons import Refusal, WaitReason
-from appliance.core.rollout.version import Artifact
+from appliance.core.rollout.phase import SERVING, STATES, Phase
+from appliance.core.rollout.version import Version
 from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
@@ -24,7 +21,7 @@ from appliance.engine.versions.expectation import Expectations
 from appliance.engine.versions.layout import LAYOUTS_KEPT, Layout, layout_of
 from appliance.engine.versions.wording import Said, refusal_text, wait_text
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import Assessment, ModelProgress
+from appliance.workers.port import ModelProgress
 
 if TYPE_CHECKING:
     from appliance.engine.versions.diversion import Diversion
@@ -34,55 +31,41 @@ MAX_VERSION = (1 << 63) - 1
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Served:
-    """One version with everything the engine knows of it. ``id`` is its model id towards scheduler and workers.
+    """One version with everything the engine knows of it, but for where it stands: that is in its ``version``, which
+    the rollout alone changes.
 
-    ``waiting`` is what it waits for before it can serve, ``refusal`` why it never will.
-    ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``retiring``: it serves until
-    what replaces it is ready. ``expectations`` are how much room its outputs will take; ``live`` counts requests that
-    are not done. ``identity`` is that of its CatalogVersion, ``artifact`` what it is to run from, for which it has
-    records of its own; ``assessment`` what it proved, here or earlier. ``diversion`` leads some of its requests to a
-    version on trial; ``fallback`` runs what fails on this one, within ``run_limit_ns`` if that is known, and
-    ``fallen_back`` counts that. ``packed``: it runs from a form that was
-    built on this box. ``untried``: why it went live without the trial that is configured, "" where it did not.
+    ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``expectations`` are how much
+    room its outputs will take; ``live`` counts requests that are not done. ``diversion`` leads some of its requests to
+    a version on trial; ``fallback`` runs what fails on this one, within ``run_limit_ns`` if that is known, and
+    ``fallen_back`` counts that.
 
     ``residency`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
-    ``quick``: with sessions that are there at once and are exchanged for fast ones later, ``deferred``: there was no
-    memory to load it with the first ones; ``epoch`` counts how often front ends had to forget what they were taught of
-    it. ``progress`` is how far its load is.
+    ``quick``: with sessions that are there at once and are exchanged for fast ones later; ``epoch`` counts how often
+    front ends had to forget what they were taught of it. ``progress`` is how far its load is.
     """
 
-    id: int
-    model: ModelVersion
-    fingerprint: str
+    version: Version
     meter: VersionMeter
-    phase: Phase = Phase.QUEUED
-    waiting: WaitReason | None = None
-    refusal: Refusal | None = None
+    id: int = field(init=False)
+    model: ModelVersion = field(init=False)
+    expectations: Expectations = field(init=False)
     group: int = -1
     opened: bool = False
-    retiring: bool = False
-    seeds: tuple[tuple[int, int], ...] = ()
-    expectations: Expectations = field(init=False)
     live: int = 0
-    identity: str = ""
-    artifact: Artifact = Artifact.AS_PACKAGED
-    assessment: Assessment | None = None
     load_ns: int = 0
     diversion: Diversion | None = None
     fallback: Served | None = None
     run_limit_ns: int = 0
     fallen_back: int = 0
-    untried: str = ""
-    packed: bool = False
     residency: Residency = Residency.RESIDENT
     returning: bool = False
     quick: bool = False
-    deferred: bool = False
     epoch: int = 0
     progress: ModelProgress | None = None
     layouts: dict[int, Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.id, self.model = self.version.id, self.version.model
         self.expectations = Expectations(self.model)
 
     def layout(self, plan: RequestPlan) -> Layout:
@@ -94,30 +77,38 @@ class Served:
             layout = self.layouts[id(plan)] = layout_of(plan, self.expectations)
         return layout
 
-    def is_of(self, entry: CatalogVersion) -> bool:
-        """Whether it is what ``entry`` wants, or runs from a form of it."""
-        return self.model == entry.model and self.identity == entry.identity
-
-    def enter(self, phase: Phase) -> None:
-        """Go on to ``phase``; nothing else changes it."""
-        self.phase = advance(self.phase, phase)
+    @property
+    def phase(self) -> Phase:
+        """How far its life has come."""
+        return self.version.phase
 
     @property
     def state(self) -> VersionState:
         """What clients are told of its phase."""
-        return STATES[self.phase]
+        return STATES[self.version.phase]
 
     @property
     def reason(self) -> str:
         """Why it is not READY, in words."""
-        if self.refusal is not None:
-            return refusal_text(self.refusal)
-        return wait_text(self.waiting) if self.waiting is not None else ""
+        version = self.version
+        if version.refusal is not None:
+            return refusal_text(version.refusal)
+        return wait_text(version.waiting) if version.waiting is not None else ""
 
     @property
-    def record_key(self) -> str:
-        """Under what name it has its records."""
-        return record_key(self.identity, self.artifact)
+    def identity(self) -> str:
+        """See VersionSpec."""
+        return self.version.spec.identity
+
+    @property
+    def packed(self) -> bool:
+        """See Version."""
+        return self.version.packed
+
+    @property
+    def seeds(self) -> tuple[tuple[int, int], ...]:
+        """See Version."""
+        return self.version.seeds
 
     @property
     def run_bound_ns(self) -> int:
@@ -141,21 +132,6 @@ def not_ready(name: str, version: int, why: str = "") -> NotReady:
 def late_text(model_name: str) -> str:
     """What a request is told that cannot be served in time, by the engine or by the front end."""
     return f"request for model '{model_name}' cannot be served before its deadline"
-
-
-def tombstone(served: Served, number: int, refusal: Refusal) -> Served:
-    """What stands in the table of names, under the id ``number``, for a version that serves no more."""
-    return Served(
-        id=number,
-        model=served.model,
-        fingerprint=served.fingerprint,
-        identity=served.identity,
-        artifact=served.artifact,
-        meter=served.meter,
-        phase=Phase.FAILED,
-        refusal=refusal,
-        retiring=served.retiring,
-    )
 
 
 class _Meaning(NamedTuple):
@@ -271,7 +247,7 @@ class Routes:
     def current(self, name: str) -> Served | None:
         """What serves requests for ``name`` that ask for no version; None: nothing."""
         ready = self._ready(name)
-        current = [served for served in ready if not served.retiring] or ready
+        current = [served for served in ready if not served.version.retiring] or ready
         return max(current, key=lambda served: served.model.version, default=None)
 
     def _latest(self, name: str) -> Served:
@@ -309,7 +285,9 @@ class Routes:
 
 def _waiting(versions: Iterable[Served]) -> str:
     """Why those do not serve that could, in the words behind an error."""
-    known = [each for each in versions if each.state is VersionState.LOADING and each.waiting is not None]
+    known = [
+        each for each in versions if each.state is VersionState.LOADING and each.version.waiting is not None
+    ]
     return "".join(f"; version {each.model.version} {each.reason}" for each in known)
 
 

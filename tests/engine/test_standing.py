@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from appliance.core.rollout.ledger import Standing
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.engine.control.tries import Tries, pause_ms
+from appliance.core.rollout.standing import has_fallen, pause_ms, refusal_of, tries_left
 from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.wording import refusal_text
+from tests.domain.sample import make_version
 
 CONFIG = RolloutPolicy(tries=3, retry_first_s=600.0, retry_max_s=86_400.0)
 MINUTE_MS = 60_000
@@ -42,50 +45,52 @@ def test_a_version_whose_last_try_has_no_time_waits_all_of_it() -> None:
 
 
 def test_what_was_rejected_is_not_tried_again_by_itself() -> None:
-    tries = Tries(MemoryRecords([("m/1@a", Standing(1, "rolled back", NOW_MS))]), CONFIG, lambda: NOW_MS)
-    assert tries.pause_ms("m/1@a") is None
-    assert tries.pause_ms("m/1@b") == 10 * MINUTE_MS
+    assert pause_ms(Standing(1, "rolled back", NOW_MS), CONFIG, NOW_MS) is None
+    assert pause_ms(Standing(), CONFIG, NOW_MS) == 10 * MINUTE_MS
 
 
 @pytest.mark.parametrize(
-    ("identity", "command"),
-    [("m/1@" + "d" * 64, "appliance model want m/1"), ("m/1@" + "d" * 32, "appliance model load m")],
+    ("digest", "command"), [("d" * 64, "appliance model want m/1"), ("", "appliance model load m")]
 )
-def test_a_refusal_names_the_command_that_asks_again(identity: str, command: str) -> None:
+def test_a_refusal_names_the_command_that_asks_again(digest: str, command: str) -> None:
+    model = replace(make_version("m", 1), digest=digest)
     for standing in (Standing(1, "rolled back", NOW_MS), Standing(3, "", NOW_MS)):
-        refusal = Tries(MemoryRecords([(identity, standing)]), CONFIG, lambda: 0).refusal(identity)
+        refusal = refusal_of(standing, CONFIG, model)
         assert refusal is not None
         assert f"'{command}'" in refusal_text(refusal)
 
 
 def test_a_try_that_is_given_back_is_one_less_and_that_it_was_given_up_stands() -> None:
     records = MemoryRecords([("m/1@a", Standing(0, "", NOW_MS))])
-    tries = Tries(records, CONFIG, lambda: NOW_MS)
-    tries.count(["m/1@a"], lambda problem: None, again=True)
+    records.count(["m/1@a"], NOW_MS, lambda problem: None, again=True)
     assert records.standing("m/1@a") == Standing(1, "", NOW_MS, 1)
-    tries.give_back("m/1@a", again=True)
+    records.give_back("m/1@a", again=True)
     assert records.standing("m/1@a") == Standing(0, "", NOW_MS, 0)
-    assert tries.fallen("m/1@a")
-    tries.give_back("m/1@b", again=False)
+    assert has_fallen(records.standing("m/1@a"))
+    records.give_back("m/1@b", again=False)
     assert set(records.standings) == {"m/1@a"}, "nothing is known of what was never counted"
 
 
 def test_a_first_pause_of_nothing_means_never() -> None:
-    tries = Tries(MemoryRecords(), RolloutPolicy(retry_first_s=0.0), lambda: NOW_MS)
-    assert tries.pause_ms("m/1@a") is None
+    assert pause_ms(Standing(), RolloutPolicy(retry_first_s=0.0), NOW_MS) is None
 
 
 def test_tries_of_either_kind_are_counted_and_forgiven_together() -> None:
-    records = MemoryRecords()
-    tries = Tries(records, CONFIG, lambda: NOW_MS)
+    records, model = MemoryRecords(), make_version("m", 1)
     for again in (False, False, False, True, True):
-        tries.count(["m/1@a"], lambda problem: None, again=again)
-    assert records.standing("m/1@a") == Standing(5, "", NOW_MS, 2)
-    assert tries.left("m/1@a") == 0
-    refusal = tries.refusal("m/1@a")
+        records.count(["m/1@a"], NOW_MS, lambda problem: None, again=again)
+    standing = records.standing("m/1@a")
+    assert standing == Standing(5, "", NOW_MS, 2)
+    assert tries_left(standing, CONFIG) == 0
+    refusal = refusal_of(standing, CONFIG, model)
     assert refusal is not None
     assert "was tried 5 times" in refusal_text(refusal)
-    tries.given_up("m/1@a")
-    assert tries.pause_ms("m/1@a") == 40 * MINUTE_MS
-    tries.forgive("m/1@a")
-    assert (tries.left("m/1@a"), tries.refusal("m/1@a")) == (3, None)
+    records.given_up("m/1@a", NOW_MS)
+    assert pause_ms(records.standing("m/1@a"), CONFIG, NOW_MS) == 40 * MINUTE_MS
+    records.forgive("m/1@a")
+    standing = records.standing("m/1@a")
+    assert (tries_left(standing, CONFIG), refusal_of(standing, CONFIG, model)) == (3, None)
+
+
+def test_what_was_rejected_counts_as_fallen() -> None:
+    assert has_fallen(Standing(0, "rolled back"))

@@ -1,0 +1,152 @@
+"""A version's attempt to take over, with all that is known of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.core.rollout.events import FiguresRead
+from appliance.core.rollout.ledger import record_key
+from appliance.core.rollout.phase import CHOSEN, SERVING, Phase
+from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.trial import Figures, Seen, Trial
+from appliance.core.rollout.version import Version
+from appliance.domain.histogram import HistogramValue
+from appliance.domain.model import interchangeable, unlike
+from appliance.workers.port import LoadWish
+
+RUNS_MIN: Final = 20
+"""So many runs tell what one takes where nothing was measured."""
+MS_NS: Final = 1_000_000
+
+
+def key_of(version: Version) -> str:
+    """Under what name a version has its records."""
+    return record_key(version.identity, version.spec.artifact)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Attempt:
+    """``before`` is what it would replace; ``background``: nobody waits for it; ``known``: it was proven here before;
+    ``order``: it is to serve at once, whatever ``before`` does.
+
+    ``again``: it had been given up, and nothing else of its model serves; ``fallen``: its history says last that it was
+    given up or withdrawn, and not yet that it serves again. ``began_ns`` is when its load began; ``again_ns``: when to
+    ask for memory for it again; ``kept``: that is kept for it; ``problem``: why it is not even started. ``counted``:
+    its attempt is, and was not given back. ``blameless``: that it does not serve is not its fault. ``reference`` are
+    the figures of ``before`` when it stopped serving; ``missed`` counts requests that it refused as invalid and
+    ``before`` would have taken.
+    """
+
+    version: Version
+    before: Version | None
+    trial: Trial
+    background: bool
+    order: bool
+    known: bool
+    again: bool
+    fallen: bool
+    began_ns: int | None = None
+    again_ns: int = 0
+    kept: bool = False
+    problem: str = ""
+    counted: bool = False
+    due_ns: int = 0
+    crashed: bool = False
+    blameless: bool = False
+    reference: Figures | None = None
+    missed: int = 0
+
+    @property
+    def phase(self) -> Phase:
+        """How far it has come."""
+        return self.version.phase
+
+    @property
+    def key(self) -> str:
+        """Under what name the version has its records."""
+        return key_of(self.version)
+
+    @property
+    def live(self) -> bool:
+        """Whether it serves."""
+        return self.phase in SERVING
+
+    @property
+    def occupies(self) -> bool:
+        """Whether it takes one of the places for loading in the background."""
+        return self.background and self.phase in CHOSEN
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it waits for memory that there may never be."""
+        return self.phase is Phase.QUEUED and self.version.waiting is not None
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether it can serve without having been loaded: it is proven, and waits for no trial."""
+        return self.known and self.before is None and not self.trial.wish.hold
+
+    @property
+    def comparable(self) -> bool:
+        """Whether requests can go to either version."""
+        return self.before is not None and interchangeable(self.version.model, self.before.model)
+
+    @property
+    def untried(self) -> str:
+        """Why the trial that is wished cannot be; "" where it can, or none is wished."""
+        before = self.before
+        if before is None or not self.trial.left_out:
+            return ""
+        what = unlike(self.version.model, before.model)
+        return f"its {what} not those of version {before.model.version}" if what else ""
+
+    @property
+    def keeps_before(self) -> bool:
+        """Whether ``before`` may be gone back to."""
+        return self.phase is Phase.WATCHED and self.before is not None
+
+    @property
+    def load_wish(self) -> LoadWish:
+        """How it is loaded before it serves."""
+        held_to = bool(self.version.model.golden) or self.before is not None
+        assess = held_to and self.version.assessment is None
+        return LoadWish(background=self.background, assess=assess, tell=True)
+
+    def seen(self, read: FiguresRead) -> Seen:
+        """Its figures, and those of the version before."""
+        if self.trial.phase is Phase.MIRRORED:
+            return Seen(read.mirrored, read.old)
+        mine = read.new._replace(failed=read.new.failed + self.missed)
+        return Seen(mine, self.reference if self.reference is not None else read.old)
+
+    def longest_run_ns(self, seen: Seen, config: RolloutPolicy) -> int:
+        """How long a run of it may take before it counts as hanging: many times the longest that was seen, of it or of
+        the version before, or that its proof stands for, of as many rows as it may have; 0: too little is known."""
+        proof, most_ns = self.version.assessment, 0
+        if proof is not None:
+            rows = max(proof.rows, 1)
+            most_ns = proof.p99_ns * max(self.version.model.max_batch_size, rows) // rows
+        runs = tuple(old + new for old, new in zip(seen.old.runs, seen.new.runs, strict=True))
+        if not config.hang_factor or (not most_ns and sum(runs) < RUNS_MIN):
+            return 0
+        most_ns = max(most_ns, HistogramValue(counts=runs, sum_ns=0).quantile_ns(1.0))
+        return int(config.hang_factor * most_ns) + config.hang_slack_ms * MS_NS
+
+    def in_words(self) -> str:
+        """What it went through."""
+        version, trial = self.version, self.trial
+        said = [f"without the configured trial: {version.untried}"] if version.untried else []
+        if trial.compared:
+            said.append(f"{trial.compared} answers compared, {trial.differing} of them different")
+        if version.assessment is not None:
+            said.append(f"a run takes {version.assessment.p50_ns / 1_000:,.0f} us")
+        return ", ".join(said)
+
+    @property
+    def reason(self) -> str:
+        """Why it failed."""
+        if not self.missed or self.before is None:
+            return self.trial.reason
+        of = f"requests that version {self.before.model.version} would have taken"
+        return f"{self.trial.reason}; it refused {self.missed} {of}"

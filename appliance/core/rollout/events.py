@@ -1,0 +1,153 @@
+"""What the rollout is told. Versions are named by their ids; times are monotonic nanoseconds, but for the wall clock's
+in milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from appliance.core.memory.waits import WaitsForMemory
+from appliance.core.rollout.catalog import Catalog
+from appliance.core.rollout.trial import Figures
+from appliance.workers.port import Assessment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """``catalog`` is wanted from now on. ``asked``: names of models, or keys of versions, of which an operator wants
+    what was given up to be tried again."""
+
+    catalog: Catalog
+    asked: frozenset[str]
+    wall_ms: int
+
+
+class Tick(NamedTuple):
+    """Time has passed. ``loading`` are the versions that load in the background, wanted or not."""
+
+    loading: frozenset[int]
+    wall_ms: int
+
+
+class Changed(NamedTuple):
+    """What names mean has changed."""
+
+    wall_ms: int
+
+
+class Stopping(NamedTuple):
+    """The daemon is asked to stop: what serves or is on trial has not failed, so that its attempt does not count."""
+
+
+class Loaded(NamedTuple):
+    """A worker holds a version, and perhaps assessed it; ``seeds`` and ``packed``: see Version."""
+
+    version: int
+    assessment: Assessment | None
+    seeds: tuple[tuple[int, int], ...]
+    packed: bool
+
+
+class Opened(NamedTuple):
+    """All workers of its group hold a version: it can take requests, and shall not before its trial says so."""
+
+    version: int
+
+
+class Refused(NamedTuple):
+    """The runtime will not have a version, or it broke its promise."""
+
+    version: int
+    reason: str
+
+
+class Crashed(NamedTuple):
+    """A worker ended because of a version. ``repeated``: that was once too often."""
+
+    version: int
+    detail: str
+    repeated: bool
+
+
+class Compared(NamedTuple):
+    """An answer of a version lay beside the real one; ``difference`` in words, "" where it is near enough."""
+
+    version: int
+    difference: str
+
+
+class Missed(NamedTuple):
+    """A request was none for a version that serves, and would have been one for the version before."""
+
+    version: int
+
+
+class FiguresRead(NamedTuple):
+    """Answers ReadFigures: what a version did on its own account and for requests that were mirrored, and what the
+    version before did."""
+
+    version: int
+    new: Figures
+    mirrored: Figures
+    old: Figures
+    reference: bool
+
+
+class MemoryAnswered(NamedTuple):
+    """Answers ReserveMemory; ``asked``: with what became of its ``reserve``. ``rests``: it begins out of memory, for
+    there is no room; else ``there``: it may be loaded; else ``reason`` says what it waits for if that may never come,
+    ``again_ns`` when to ask again (0: soon), and ``kept`` that memory is kept for it."""
+
+    version: int
+    asked: bool = True
+    rests: bool = False
+    there: bool = False
+    reason: WaitsForMemory | None = None
+    again_ns: int = 0
+    kept: bool = False
+
+
+class AttemptsRecorded(NamedTuple):
+    """Answers RecordAttempts: they are on the disk, or why not."""
+
+    versions: tuple[int, ...]
+    problem: str
+
+
+class FormBuilt(NamedTuple):
+    """A packed form of a version is there."""
+
+    version: int
+
+
+class FormDropped(NamedTuple):
+    """A version runs from no packed form any more. ``refused``: it will not either, for that was to blame."""
+
+    version: int
+    refused: bool
+
+
+class Drained(NamedTuple):
+    """The last requests of these versions have ended."""
+
+    versions: tuple[int, ...]
+
+
+Event = (
+    Wanted
+    | Tick
+    | Changed
+    | Stopping
+    | Loaded
+    | Opened
+    | Refused
+    | Crashed
+    | Compared
+    | Missed
+    | FiguresRead
+    | MemoryAnswered
+    | AttemptsRecorded
+    | FormBuilt
+    | FormDropped
+    | Drained
+)

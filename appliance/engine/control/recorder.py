@@ -1,0 +1,115 @@
+"""Writes down what the rollout wants remembered, tells it what is known, and counts what becomes of versions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from appliance.core.rollout import actions as do
+from appliance.core.rollout.ledger import Change, Proof, Standing
+from appliance.core.rollout.policy import RolloutPolicy
+from appliance.domain.model import ModelVersion
+from appliance.engine.versions.records import MemoryRecords, Records
+from appliance.engine.versions.wording import next_try, refusal_text
+from appliance.telemetry.snapshot import SwapFigures
+from appliance.workers.port import ModelLoaded
+
+
+class SwapTerms(NamedTuple):
+    """What rollouts go by; ``box`` says on what a version's proof depends."""
+
+    config: RolloutPolicy
+    records: Records
+    box: Callable[[ModelVersion], str]
+
+
+def default_terms() -> SwapTerms:
+    """As configured by nobody, and remembered for as long as the process lives."""
+    return SwapTerms(RolloutPolicy(), MemoryRecords(), lambda model: "")
+
+
+Remembered = do.Forgive | do.GiveBack | do.Reject | do.GiveUp | do.Prove | do.Seat | do.Note | do.Retried
+
+
+class Recorder:
+    """Implements Ledger. ``wall_ms`` is the wall clock in milliseconds."""
+
+    def __init__(self, terms: SwapTerms, wall_ms: Callable[[], int]) -> None:
+        _, self._records, self._box = terms
+        self._wall_ms = wall_ms
+        self._endings: Counter[str] = Counter()
+        self._figures = SwapFigures()
+
+    # --- Ledger
+
+    def standing(self, key: str) -> Standing:
+        """See Ledger."""
+        return self._records.standing(key)
+
+    def proof(self, key: str, model: ModelVersion) -> Proof | None:
+        """See Ledger."""
+        return self._records.proof(key, self._box(model))
+
+    def history(self, name: str) -> tuple[Change, ...]:
+        """See Ledger."""
+        return self._records.history(name)
+
+    # --- what is wanted remembered
+
+    def record_attempts(self, action: do.RecordAttempts, done: Callable[[str], None]) -> None:
+        """Count them on the disk; then ``done`` is called with "", or with why they could not be."""
+        self._records.count(action.keys, self._wall_ms(), done, again=action.again)
+
+    def perform(self, action: Remembered) -> None:
+        """Remember it."""
+        match action:
+            case do.Forgive():
+                self._records.forgive(action.key)
+            case do.GiveBack():
+                self._records.give_back(action.key, again=action.again)
+            case do.Reject():
+                self._records.reject(action.key, action.reason)
+            case do.GiveUp():
+                self._records.given_up(action.key, self._wall_ms())
+            case do.Prove():
+                self._records.prove(action.key, self._box(action.model), action.proof)
+            case do.Seat():
+                self._records.seat(action.name, action.identity)
+            case do.Retried():
+                self.count(retries=1)
+            case do.Note():
+                self._note(action)
+
+    def _note(self, note: do.Note) -> None:
+        change = note.change
+        if note.counted:
+            self._endings[change.ending.value] += 1
+        if note.refusal is not None:
+            change = replace(change, reason=refusal_text(note.refusal))
+        elif note.again_at_ms:
+            change = replace(change, reason=f"nothing else of the model serves; {next_try(note.again_at_ms)}")
+        self._records.happened(replace(change, at_ms=self._wall_ms()))
+
+    # --- what is counted
+
+    def loaded(self, event: ModelLoaded) -> None:
+        """A worker has loaded a version."""
+        self.count(loads=1, load_ns=event.load_ns)
+        if event.assessment is not None:
+            self.count(assessments=1, assessments_failed=bool(event.assessment.failure))
+
+    def count(self, **more: int) -> None:
+        """Add to figures, by their names."""
+        figures = self._figures
+        self._figures = figures._replace(
+            **{key: getattr(figures, key) + value for key, value in more.items()}
+        )
+
+    def figures(self, splits_now: int) -> SwapFigures:
+        """All there is, with the requests of versions on trial that are under way."""
+        figures = self._figures
+        return figures._replace(
+            endings=dict(self._endings), canary_requests=figures.canary_requests + splits_now
+        )

@@ -1,0 +1,476 @@
+"""Performs what ``core/rollout`` decides, and tells it what happens: the versions there are, and their workers.
+
+Takes the catalog that is wanted and the events of workers; gives events to the scheduler. One owner: the engine, which
+calls from its turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from appliance.config.placement import PlacementConfig
+from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
+from appliance.core.memory.footprint import Residency
+from appliance.core.rollout import actions as do
+from appliance.core.rollout import events as told
+from appliance.core.rollout.attempt import key_of
+from appliance.core.rollout.catalog import Catalog
+from appliance.core.rollout.rollout import Rollout
+from appliance.core.rollout.standing import tries_left
+from appliance.core.scheduling.events import Event, ModelClosed, ModelOpened
+from appliance.domain.errors import ApplianceError
+from appliance.domain.inference import RequestHead
+from appliance.domain.model import Batching, ModelVersion
+from appliance.domain.validation import plan_request
+from appliance.engine.control.forms import Forms
+from appliance.engine.control.groups import Groups
+from appliance.engine.control.recorder import Recorder, SwapTerms
+from appliance.engine.control.supervisor import RestartPolicy, Supervisor, culprit_of
+from appliance.engine.control.traffic import Traffic
+from appliance.engine.environment import Shell
+from appliance.engine.versions.layout import merges
+from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.version_status import said_of, version_status
+from appliance.engine.versions.wording import Said, wait_text
+from appliance.telemetry.meter import VersionMeter
+from appliance.telemetry.snapshot import SwapFigures, VersionStatus
+from appliance.workers.port import (
+    ExitCause,
+    FormBuilt,
+    LoadWish,
+    ModelLoaded,
+    ModelRefused,
+    WorkerExited,
+    WorkerPort,
+    WorkerSettings,
+    WorkerStarted,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutTerms:
+    """What rollouts go by, and the processes that versions are loaded into."""
+
+    swap: SwapTerms
+    placement: PlacementConfig
+    supervisor: RestartPolicy
+
+
+class MemoryPort(Protocol):
+    """Who knows whether there is memory for a version."""
+
+    def reserve(self, served: Served, before: Served | None, now_ns: int) -> Reply:
+        """Whether there is memory to load a version that is on its way to serving, in the place of ``before``."""
+
+    def rests(self, served: Served, now_ns: int) -> bool:
+        """Whether a version that is known to serve begins out of memory, because there is no room for it."""
+
+
+class Rollouts:
+    """``feed`` takes scheduler events; ``idle`` tells whether a model id has no request anywhere; ``settings`` are
+    those of the n-th process."""
+
+    def __init__(
+        self,
+        *,
+        terms: RolloutTerms,
+        routes: Routes,
+        workers: WorkerPort,
+        settings: Callable[[int], WorkerSettings],
+        feed: Callable[[Event], None],
+        idle: Callable[[int], bool],
+        shell: Shell,
+    ) -> None:
+        self._routes = routes
+        self._shell = shell
+        self._feed = feed
+        self._idle = idle
+        self._memory: MemoryPort | None = None
+        self._supervisor = Supervisor(terms.supervisor)
+        self._recorder = Recorder(terms.swap, shell.wall_ms)
+        self._core = Rollout(terms.swap.config, self._recorder)
+        self._groups = Groups(
+            workers=workers,
+            placement=terms.placement,
+            settings=settings,
+            feed=feed,
+            at=shell.pace.at,
+            take_id=self._core.registry.take_id,
+            wish=self._load_wish,
+            can_open=self._can_open,
+            closed=self._supervisor.group_closed,
+        )
+        self._forms = Forms(
+            workers=workers, settings=settings, take_id=self._core.registry.take_id, report=shell.log.event,
+            wanted=lambda served: self._core.lacks_form(served.version), built=self._form_built, at=shell.pace.at,
+        )  # fmt: skip
+        self._served: dict[int, Served] = {}
+        self._traffic = Traffic(self._served, self._recorder)
+        self._told: deque[told.Event] = deque()
+        self._busy = False
+
+    def use(self, memory: MemoryPort) -> None:
+        """Ask ``memory`` from now on."""
+        self._memory = memory
+
+    # --- the core
+
+    def _tell(self, event: told.Event, now_ns: int) -> None:
+        """Tell the core, and perform what it wants, until it wants nothing more."""
+        self._told.append(event)
+        if self._busy:
+            return
+        self._busy, touched = True, False
+        try:
+            while self._told:
+                for action in self._core.step(self._told.popleft(), now_ns):
+                    touched |= isinstance(action, do.Touch)
+                    self._perform(action, now_ns)
+        finally:
+            self._busy = False
+        if touched:
+            self._routes.touch()
+
+    def _perform(self, action: do.Action, now_ns: int) -> None:
+        match action:
+            case do.Add():
+                self._add(action)
+            case do.Route():
+                self._route(action)
+            case do.Unroute():
+                self._routes.remove(self._served[action.version])
+            case do.Split() | do.Resplit() | do.Unsplit() | do.FallBack() | do.LimitRuns():
+                self._traffic.perform(action)
+            case do.ReadFigures():
+                self._told.append(self._traffic.figures(action))
+            case do.ReserveMemory():
+                self._told.append(self._reserve(action, now_ns))
+            case do.Rest():
+                self._served[action.version].residency = Residency.COLD
+            case do.RecordAttempts():
+                self._recorder.record_attempts(action, partial(self._recorded, action.versions))
+            case do.Load():
+                fresh = [self._served[version] for version in action.versions]
+                self._groups.place(fresh, now_ns, alone=action.alone)
+            case do.Unload():
+                served = self._served[action.version]
+                self._groups.drop(served, now_ns)
+                served.group = -1
+            case do.Close():
+                self._close(self._served[action.version])
+            case do.Forget():
+                self._served.pop(action.version, None)
+                self._traffic.forget(action.version)
+            case do.ConsiderForm() | do.RefuseForm() | do.ForgetForm():
+                self._form(action)
+            case do.Report():
+                self._report(action)
+            case do.WakeAt():
+                self._wake(action.at_ns)
+            case do.Touch():
+                pass  # see ``_tell``
+            case _:
+                self._recorder.perform(action)
+
+    def _add(self, action: do.Add) -> None:
+        version, like = action.version, self._served.get(action.like or 0)
+        meter = like.meter if like is not None else VersionMeter(*version.slot)
+        self._served[version.id] = Served(version=version, meter=meter)
+
+    def _route(self, action: do.Route) -> None:
+        served = self._served[action.version]
+        previous = self._routes.put(served)
+        if action.counted and previous is not None:
+            previous.meter.absorb(served.meter)
+            served.meter = previous.meter
+
+    def _reserve(self, action: do.ReserveMemory, now_ns: int) -> told.MemoryAnswered:
+        assert self._memory is not None, "memory is in use before there is any"
+        served = self._served[action.version]
+        if action.rest and self._memory.rests(served, now_ns):
+            return told.MemoryAnswered(served.id, asked=False, rests=True)
+        if not action.reserve:
+            return told.MemoryAnswered(served.id, asked=False)
+        before = self._served[action.before] if action.before is not None else None
+        reply = self._memory.reserve(served, before, now_ns)
+        if isinstance(reply, RefuseReservation):
+            return told.MemoryAnswered(served.id, reason=reply.reason, again_ns=reply.again_ns)
+        there, kept = isinstance(reply, GrantReservation), isinstance(reply, HoldReservation)
+        return told.MemoryAnswered(served.id, there=there, kept=kept)
+
+    def _recorded(self, versions: tuple[int, ...], problem: str) -> None:
+        self._tell(told.AttemptsRecorded(versions, problem), self._shell.clock())
+
+    def _form(self, action: do.ConsiderForm | do.RefuseForm | do.ForgetForm) -> None:
+        match action:
+            case do.ForgetForm():
+                self._forms.forget(action.identity)
+            case do.ConsiderForm():
+                self._consider_form(self._served[action.version])
+            case do.RefuseForm():
+                served = self._served[action.version]
+                if not served.quick:  # that session runs from no form
+                    self._forms.refuse(served, action.reason)
+
+    def _consider_form(self, served: Served) -> None:
+        if self._core.config.packed_forms:
+            self._forms.consider(served)
+            self._shell.pace.soon()
+
+    def _form_built(self, served: Served, now_ns: int) -> None:
+        self._tell(told.FormBuilt(served.id), now_ns)
+
+    def _report(self, action: do.Report) -> None:
+        fields = dict(action.fields)
+        if action.waiting is not None:
+            fields["reason"] = wait_text(action.waiting)
+        self._shell.log.event(action.what, **fields)
+
+    def _wake(self, at_ns: int) -> None:
+        if at_ns:
+            self._shell.pace.at(at_ns)
+        else:
+            self._shell.pace.soon()
+
+    # --- what is wanted
+
+    def apply(self, catalog: Catalog, now_ns: int, asked: Collection[str] = ()) -> None:
+        """Work towards ``catalog``: new and changed versions load, unwanted ones leave when they can be spared.
+        ``asked``: see Wanted."""
+        self._routes.set_problems({(p.name, p.version): p.reason for p in catalog.problems})
+        self._routes.set_aside({(p.name, p.version): p.reason for p in catalog.aside})
+        wanted = told.Wanted(catalog=catalog, asked=frozenset(asked), wall_ms=self._shell.wall_ms())
+        self._tell(wanted, now_ns)
+
+    def stopping(self, now_ns: int) -> None:
+        """The daemon is asked to stop."""
+        self._tell(told.Stopping(), now_ns)
+
+    def tick(self, now_ns: int) -> None:
+        """Time passed: start what is due, look at trials, let go what has drained."""
+        self._groups.tick(now_ns)
+        self._tell(told.Tick(frozenset(self._groups.loading_aside()), self._shell.wall_ms()), now_ns)
+        self._forms.tick(now_ns)
+        if self._forms.waiting and self._core.calm:
+            self._forms.build()
+        drained = tuple(each.id for each in self._core.registry.leaving if self._idle(each.id))
+        if drained:
+            self._tell(told.Drained(drained), now_ns)
+
+    def look(self, now_ns: int) -> None:
+        """The routes have changed."""
+        self._tell(told.Changed(self._shell.wall_ms()), now_ns)
+
+    # --- what requests say
+
+    def compared(self, served: Served, difference: str) -> None:
+        """An answer of it lay beside the real one; taken in with the next ``tick``."""
+        self._told.append(told.Compared(served.id, difference))
+        self._recorder.count(compared=1, differing=bool(difference))
+        self._shell.pace.soon()
+
+    def count_mirrored(self, mirrored: int, left_out: int) -> None:
+        """So many requests were mirrored, or were to be and there was no room."""
+        self._recorder.count(shadow_requests=mirrored, shadow_dropped=left_out)
+
+    def refused(self, served: Served, head: RequestHead) -> None:
+        """A request that named no version was none for ``served``, which serves its model."""
+        before = self._core.awaits_requests_of(served.id)
+        if before is None:
+            return
+        with suppress(ApplianceError):
+            plan_request(before.model, head)
+            self._told.append(told.Missed(served.id))
+
+    # --- what workers say
+
+    def worker_started(self, event: WorkerStarted) -> None:
+        """The process exists; its loads are under way."""
+        self._groups.worker_started(event)
+
+    def model_loaded(self, event: ModelLoaded, now_ns: int) -> None:
+        """One worker holds one more model: maybe its lane opens, maybe the model does."""
+        served = self.served(event.model)
+        if served is not None:
+            self._recorder.loaded(event)
+            self._tell(told.Loaded(served.id, event.assessment, event.seeds, event.packed), now_ns)
+            comes = served.returning or event.worker in self._groups.holders(served)
+            quick = self._groups.loads_quickly(event.worker, served.id)
+            if comes and not quick and served.id not in self._core.attempts:
+                # What began out of memory had no chance yet to have its form built. A quick session uses none.
+                self._consider_form(served)
+        self._groups.loaded(event, served, now_ns)
+
+    def model_refused(self, event: ModelRefused, now_ns: int) -> None:
+        """The runtime will not have it, or it gave wrong answers."""
+        if event.model in self._core.registry.versions:
+            self._recorder.count(assessments=event.assessed, assessments_failed=event.assessed)
+            self._tell(told.Refused(event.model, event.reason), now_ns)
+
+    def _can_open(self, served: Served, now_ns: int) -> None:
+        """The scheduler may have it; whether it serves is for its trial to say."""
+        self.take_back(served)
+        self._tell(told.Opened(served.id), now_ns)
+
+    def worker_exited(
+        self, event: WorkerExited, model_of_batch: Callable[[int], int], blamed: int, had: int, now_ns: int
+    ) -> None:
+        """A process is gone: close its lane, find the culprit, plan the replacement. ``had``: requests that it had by
+        grant, the oldest of the model ``blamed``."""
+        known = self._groups.exited(event.worker)
+        if known is None:
+            self._forms.exited(event.worker, event.detail)
+            return
+        worker, group = known
+        if worker.stopping or event.cause is ExitCause.STOPPED:
+            self._groups.left(worker, group)
+            return
+        is_new = self._core.registry.is_new
+        culprit = self.served(culprit_of(event, model_of_batch, blamed, is_new))
+        self._shell.log.event(
+            "worker exited", worker=worker.id, pid=worker.pid, detail=event.detail,
+            model=culprit.key if culprit else None, batches_lost=len(event.batches), requests_handed_over=had,
+            reason=event.cause.value,
+        )  # fmt: skip
+        delay_ns = self._supervisor.restart_delay_ns(group.id, now_ns - worker.started_ns)
+        self._groups.lost(worker, group, now_ns + delay_ns)
+        if culprit is not None:
+            wish = worker.loading.get(culprit.id)
+            if wish is not None and wish.quick:  # that session runs from no form
+                self._tell(told.FormDropped(culprit.id, refused=False), now_ns)
+            loading = not wish.quick if wish is not None else event.loading == culprit.id
+            self._blame(culprit, f"{event.cause.value}, {event.detail}", loading, now_ns)
+        self._groups.resume(group, now_ns)
+
+    def _blame(self, culprit: Served, detail: str, loading: bool, now_ns: int) -> None:
+        """What a packed form did costs the form first: at once while it loads or the version is on trial, else when
+        that would be given up. A version that changes over to its form has a trial of its own."""
+        repeated = self._supervisor.crashed(culprit.id, now_ns)
+        trying = culprit.id in self._core.attempts
+        changing = trying and culprit.version.is_packed
+        formed = not changing and (loading or (culprit.packed and (repeated or trying)))
+        if formed and self._forms.blame(culprit, detail):
+            self._supervisor.forgive(culprit.id)
+            self._tell(told.FormDropped(culprit.id, refused=True), now_ns)
+            return
+        self._tell(told.Crashed(culprit.id, detail, repeated), now_ns)
+
+    # --- what memory wants
+
+    def _close(self, served: Served) -> None:
+        """The scheduler may have it no more."""
+        if served.opened:
+            served.opened = False
+            self._feed(ModelClosed(served.id))
+
+    def send_away(self, served: Served) -> None:
+        """It serves on, but has to be asked for: its requests go by the scheduler no more."""
+        self._close(served)
+        served.epoch += 1
+
+    def take_back(self, served: Served) -> None:
+        """It is in memory: the scheduler may have it."""
+        served.opened = True
+        max_batch = served.model.max_batch_size if merges(served.model) else 1
+        self._feed(ModelOpened(served.id, served.group, max_batch, served.model.batching or Batching()))
+
+    def put_out(self, served: Served, now_ns: int) -> tuple[int, ...]:
+        """It leaves its workers; gives those that end with that."""
+        self._close(served)
+        group = served.group
+        self._groups.drop(served, now_ns)
+        served.group, served.returning, served.quick = -1, False, False
+        return self._groups.ending(group)
+
+    def bring(self, served: Served, now_ns: int, *, quick: bool) -> None:
+        """Load it again, for it serves: it is taken back when a worker has it. ``quick``: with a session that is there
+        at once."""
+        served.returning, served.quick = True, quick
+        self._groups.place([served], now_ns)
+
+    def _load_wish(self, served: Served) -> LoadWish:
+        """How a version is to be loaded: at once where it serves, else as its attempt says."""
+        attempt = self._core.attempts.get(served.id)
+        if attempt is None or attempt.live or served.opened or served.returning:
+            return LoadWish(quick=served.quick)
+        return attempt.load_wish
+
+    # --- what else happens
+
+    def form_built(self, event: FormBuilt, now_ns: int) -> None:
+        """A packed form is there, or is not to be had."""
+        self._forms.ended(event, now_ns)
+
+    def stop_all(self) -> None:
+        """The daemon ends: every worker is asked to leave."""
+        self._forms.stop()
+        self._groups.stop_all()
+
+    # --- what others ask
+
+    @property
+    def groups(self) -> Groups:
+        """To be asked only."""
+        return self._groups
+
+    @property
+    def settled(self) -> bool:
+        """See Registry."""
+        return self._core.registry.settled
+
+    @property
+    def leaving(self) -> bool:
+        """Whether some version waits for its last requests."""
+        return bool(self._core.registry.leaving)
+
+    def settled_of(self, name: str) -> bool:
+        """See Registry."""
+        return self._core.registry.settled_of(name)
+
+    def held(self) -> list[ModelVersion]:
+        """See Registry."""
+        return self._core.registry.held()
+
+    def served(self, model: int) -> Served | None:
+        """The version with model id ``model``, if it has, or is about to get, a worker."""
+        return self._served.get(model) if model in self._core.registry.versions else None
+
+    def key_of(self, model: int) -> str | None:
+        """What the version with that id is called."""
+        served = self.served(model)
+        return served.key if served is not None else None
+
+    def said_of(self, served: Served) -> Said:
+        """What there is to say of a version."""
+        return said_of(served.version, self._core.registry)
+
+    def headers(self) -> tuple[str, ...]:
+        """Headers by whose values requests are led to versions on trial."""
+        return self._traffic.headers(self._core.splits)
+
+    def figures(self) -> SwapFigures:
+        """For people, as of now."""
+        return self._recorder.figures(self._traffic.taken(self._core.splits))
+
+    def version_statuses(
+        self, queued: Mapping[int, int], running: Mapping[int, int]
+    ) -> tuple[VersionStatus, ...]:
+        """All versions, for people; ``queued`` and ``running`` count requests by model id."""
+        return tuple(
+            version_status(
+                served,
+                said=self.said_of(served),
+                queued=queued.get(served.id, 0),
+                running=running.get(served.id, 0),
+                workers=self._groups.holders(served),
+                trial=self._traffic.status(self._core.attempts.get(served.id)),
+                tries_left=tries_left(self._recorder.standing(key_of(served.version)), self._core.config),
+                next_try_ms=self._core.retries.next_try_ms(served.version),
+            )
+            for served in self._routes.all()
+        )

@@ -1,0 +1,277 @@
+"""What is wanted, over time: what was given up is tried again as it is wanted then, and the end of a model is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from appliance.core.rollout import actions as do
+from appliance.core.rollout import events as told
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.rollout.ledger import Change, Ending, Proof
+from appliance.core.rollout.phase import Phase
+from appliance.core.rollout.version import Version
+from appliance.core.rollout.wish import TrialWish
+from appliance.domain.model import WeightsFile
+from appliance.engine.versions.records import MemoryRecords
+from tests.domain.sample import make_version
+from tests.engine.rollout_rig import NOW_MS, RolloutRig
+
+LATER_NS = 601 * 1_000_000_000
+PROVEN = Proof(None, proven=True)
+
+
+def want(rig: RolloutRig, *entries: CatalogVersion) -> None:
+    """These are wanted from now on."""
+    rig.tell(told.Wanted(catalog=Catalog(versions=entries), asked=frozenset(), wall_ms=NOW_MS))
+
+
+def test_a_try_takes_what_is_wanted_by_then() -> None:
+    rig = RolloutRig()
+    rig.opens = False
+    first = CatalogVersion(model=make_version("m", 1), fingerprint="damaged")
+    want(rig, first)
+    for _ in range(2):
+        rig.start()
+    (version,) = rig.core.registry.versions.values()
+    rig.tell(told.Refused(version.id, "it is damaged"))
+    rig.tell(told.Changed(NOW_MS))
+    last = replace(first, trial=TrialWish(canary_percent=10.0))
+    want(rig, last)
+    rig.tell(told.Changed(NOW_MS))
+    rig.start()
+    assert version.phase is Phase.FAILED
+    rig.start(LATER_NS)
+    (again,) = (each for each in rig.core.registry.versions.values() if each.phase is not Phase.DRAINING)
+    assert again is not version
+    assert rig.core.attempts[again.id].trial.wish == last.trial
+    assert any(isinstance(action, do.Retried) for action in rig.done)
+
+
+def version(rig: RolloutRig, number: int, phase: Phase, files: str = "d") -> Version:
+    found = rig.version(number, files)
+    found.phase = phase
+    return found
+
+
+def let_go(rig: RolloutRig) -> None:
+    """The last requests of all that leaves have ended."""
+    rig.drain(0)
+    rig.tell(told.Drained(tuple(each.id for each in rig.core.registry.leaving)))
+
+
+def test_other_files_of_a_version_that_begin_out_of_memory_take_its_place() -> None:
+    rig = RolloutRig()
+    registry = rig.core.registry
+    old, new = version(rig, 1, Phase.LIVE, "a"), version(rig, 1, Phase.QUEUED, "b")
+    registry.incoming[new.slot] = new
+    rig.try_(new, None)
+    rig.core._rest([rig.core.attempts[new.id]], 0)
+    rig.drain(0)
+    assert registry.find(("m", 1)) is new
+    assert (new.phase, old.phase) == (Phase.LIVE, Phase.DRAINING)
+    assert not registry.incoming
+    assert do.Route(new.id, counted=True) in rig.done, "what was counted of the version goes on"
+    let_go(rig)
+    assert list(registry.versions.values()) == [new]
+
+
+def test_a_version_that_is_alone_with_its_name_rests_where_it_stands() -> None:
+    rig = RolloutRig()
+    found = rig.version(1)
+    rig.try_(found, None)
+    rig.core._rest([rig.core.attempts[found.id]], 0)
+    assert rig.core.registry.find(("m", 1)) is found
+    assert found.phase is Phase.LIVE
+    assert not rig.core.registry.leaving
+
+
+@pytest.mark.parametrize(
+    ("phase", "other", "told_of"),
+    [
+        (Phase.LIVE, None, [(Ending.WITHDRAWN, 1, 0)]),
+        (Phase.FAILED, None, []),
+        (Phase.LIVE, Phase.LIVE, []),
+    ],
+    ids=["the_last_that_served", "none_served", "another_serves"],
+)
+def test_a_model_that_is_not_wanted_any_more_has_that_in_its_history(
+    phase: Phase, other: Phase | None, told_of: list[tuple[Ending, int, int]]
+) -> None:
+    rig = RolloutRig()
+    version(rig, 1, phase).retiring = True
+    if other is not None:
+        version(rig, 2, other)
+    for _ in range(2):
+        rig.core._retire(0)
+    rig.drain(0)
+    assert rig.core.registry.find(("m", 1)) is None
+    history = rig.records.history("m")
+    assert [(change.ending, change.before, change.after) for change in history] == told_of
+
+
+def formed(rig: RolloutRig) -> Version:
+    """A version that serves, for which there may be a form."""
+    weights = WeightsFile(path="w", size=1)
+    model = replace(make_version("m", 1), forms="/nowhere", digest="d" * 64, weights=weights)
+    found = rig.version(1, "a", model)
+    found.phase = Phase.LIVE
+    return found
+
+
+def refusals(rig: RolloutRig) -> list[do.RefuseForm]:
+    """Forms that are not used again."""
+    return [action for action in rig.done if isinstance(action, do.RefuseForm)]
+
+
+def changing(rig: RolloutRig, served: Version) -> Version:
+    """It changes over to its form, and is loading."""
+    rig.opens = False
+    rig.tell(told.FormBuilt(served.id))
+    return rig.core.registry.incoming[served.slot]
+
+
+def test_a_form_that_fails_is_no_trouble_of_the_version_that_serves_without_it() -> None:
+    rig = RolloutRig()
+    served = formed(rig)
+    packed = changing(rig, served)
+    rig.core._give_up(packed, "it answers wrongly", 0)
+    rig.drain(0)
+    assert not rig.core.registry.setbacks
+    assert not rig.core.registry.incoming
+    assert [refusal.version for refusal in refusals(rig)] == [packed.id]
+
+
+@pytest.mark.parametrize(("packed", "crashed"), [(False, False), (True, False), (False, True)])
+def test_a_try_that_came_to_no_load_does_not_cost_the_form(packed: bool, crashed: bool) -> None:
+    rig = RolloutRig()
+    rig.room = False
+    new = changing(rig, formed(rig))
+    new.packed = packed
+    attempt = rig.core.attempts[new.id]
+    attempt.crashed = crashed
+    rig.core._fail(attempt, "its try cannot be counted: the disk is full", 0)
+    rig.drain(0)
+    assert bool(refusals(rig)) == (packed or crashed)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_runs_from_a_form_already_does_not_change_over_to_it(packed: bool) -> None:
+    rig = RolloutRig()
+    served = formed(rig)
+    served.packed = packed
+    rig.opens = False
+    rig.tell(told.FormBuilt(served.id))
+    assert len(rig.core.registry.incoming) == (not packed)
+
+
+def test_what_is_made_of_a_version_is_forgotten_when_all_of_it_is_gone() -> None:
+    rig = RolloutRig()
+    served = formed(rig)
+    packed = changing(rig, served)
+    rig.core.registry.incoming.clear()
+    rig.core._place(packed, 0)
+    let_go(rig)
+    forgotten = [action for action in rig.done if isinstance(action, do.ForgetForm)]
+    assert not forgotten, "it is still here, from its form"
+    rig.core._leave(packed, 0)
+    let_go(rig)
+    forgotten = [action for action in rig.done if isinstance(action, do.ForgetForm)]
+    assert forgotten == [do.ForgetForm(served.identity)]
+
+
+@pytest.mark.parametrize("order", [True, False])
+def test_an_order_is_no_proposal(order: bool) -> None:
+    """A version that was proven here, served, and is ordered back later."""
+    rig = RolloutRig()
+    first = CatalogVersion(model=make_version("m", 1), fingerprint="a")
+    second = CatalogVersion(model=make_version("m", 2), fingerprint="b")
+    rig.recorder.perform(do.Prove("m/1@a", first.model, PROVEN))
+    want(rig, second)
+    for _ in range(2):
+        rig.start()
+    want(rig, replace(first, order=order))
+    rig.start()
+    phases = {each.model.version: each.phase for each in rig.core.registry.versions.values()}
+    at_once = {1: Phase.LIVE, 2: Phase.DRAINING}
+    assert phases == (at_once if order else {1: Phase.WATCHED, 2: Phase.STANDBY})
+
+
+@pytest.mark.parametrize(
+    ("ending", "was", "told_of"),
+    [
+        (Ending.LIVE, Phase.SPLIT, (2, 3)),
+        (Ending.REFUSED, Phase.LOADING, (2, 2)),
+        (Ending.ROLLED_BACK, Phase.SPLIT, (2, 2)),
+        (Ending.ROLLED_BACK, Phase.WATCHED, (3, 2)),
+    ],
+)
+def test_which_version_served(ending: Ending, was: Phase, told_of: tuple[int, int]) -> None:
+    rig = RolloutRig()
+    before, version = rig.version(2), rig.version(3)
+    rig.try_(version, before)
+    rig.core._came_out(rig.core.attempts[version.id], ending, was, "why", 0)
+    rig.drain(0)
+    (change,) = rig.records.history("m")
+    assert (change.before, change.after) == told_of
+
+
+def change(version: int, ending: Ending, before: int, after: int, name: str = "m") -> Change:
+    identity = f"{name}/{version}@files"
+    return Change(
+        at_ms=1, name=name, version=version, identity=identity, ending=ending, before=before, after=after
+    )
+
+
+LIVE = change(1, Ending.LIVE, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("history", "wanted", "withdrawn"),
+    [
+        ([LIVE], set(), 1),
+        ([LIVE], {"m"}, 0),
+        ([LIVE], {"other"}, 1),
+        ([LIVE, change(2, Ending.LIVE, 1, 2)], set(), 2),
+        ([LIVE, change(2, Ending.REFUSED, 1, 1)], set(), 1),
+        ([LIVE, change(1, Ending.GIVEN_UP, 1, 0)], set(), 0),
+        ([LIVE, change(1, Ending.WITHDRAWN, 1, 0)], set(), 0),
+        ([change(2, Ending.ABANDONED, 3, 3)], set(), 3),
+        ([], set(), 0),
+    ],
+    ids=[
+        "served",
+        "wanted",
+        "another_wanted",
+        "the_later",
+        "the_one_before",
+        "given_up",
+        "told",
+        "old",
+        "new",
+    ],
+)
+def test_what_served_and_is_wanted_no_more_at_the_start_was_withdrawn(
+    history: list[Change], wanted: set[str], withdrawn: int
+) -> None:
+    records = MemoryRecords()
+    for each in [*history, change(5, Ending.LIVE, 0, 5, "n")]:
+        records.happened(each)
+    for _ in range(2):
+        rig = RolloutRig(records)
+        rig.opens = False
+        want(
+            rig,
+            *(CatalogVersion(model=make_version(name, 7), fingerprint="x") for name in {*wanted, "n"}),
+        )
+    more = records.history("m")[len(history) :]
+    assert len(more) == bool(withdrawn)
+    for each in more:
+        assert (each.ending, each.version, each.before, each.after) == (
+            Ending.WITHDRAWN, withdrawn, withdrawn, 0,
+        )  # fmt: skip
+        assert each.at_ms == NOW_MS
+        assert each.identity == ("" if withdrawn == 3 else f"m/{withdrawn}@files")
+        assert "when the appliance started" in each.reason
+    assert len(records.history("n")) == 1
