@@ -12,7 +12,6 @@ import asyncio
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +62,7 @@ from appliance.maintenance.heap import RESERVE_BYTES, reserve
 from appliance.maintenance.scrubbing import Scrubbing
 from appliance.repository.directory import RepositoryScan
 from appliance.rereading import Rereading
+from appliance.shutdown import Shutdown, first_of
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Source
 from appliance.sources.store import StoreSource
@@ -72,7 +72,7 @@ from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.meters import Meters
 from appliance.telemetry.notify import notify
 from appliance.telemetry.snapshot import StoreFigures
-from appliance.telemetry.trace import open_tracer
+from appliance.telemetry.trace import Tracer, open_tracer
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.machine import free_bytes, memory_bytes
 from appliance.workers.daemon.pool import WorkerPool
@@ -141,23 +141,24 @@ class Daemon:
         log: LogControl,
         reread: Callable[[], ApplianceConfig] | None = None,
     ) -> None:
-        self._loop = loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        self._end = Shutdown(log)
         self._config = config
         self._log = log
-        self._arena = Arena(config.arena)
-        self._tracer = open_tracer(config.trace, log.event)
-        self._ticker = Ticker(loop, partial(self._on_failure, "the engine"))
-        self._kind = chosen(config.frontend.kind)
+        arena = Arena(config.arena)
+        tracer = open_tracer(config.trace, log.event)
+        self._ticker = Ticker(loop, partial(self._end.failed_part, "the engine"))
+        kind = chosen(config.frontend.kind)
         self._pool = WorkerPool(
-            self._arena,
+            arena,
             config.workers,
             loop,
             self._on_worker,
             config.repository.runtimes,
-            rings=lane_memory(self._kind),
+            rings=lane_memory(kind),
         )
-        self._records = self._open_records()
-        self._engine = self._make_engine()
+        records = self._open_records()
+        self._engine = self._make_engine(arena, records, tracer)
         source = self._source()
         self._scrubbing: Scrubbing | None = None
         figures: Callable[[], StoreFigures] | None = None
@@ -169,21 +170,19 @@ class Daemon:
             log=log,
             read=lambda: self._meters.read(),  # noqa: PLW0108  they are made later
             metrics=config.metrics,
-            tracer=self._tracer,
+            tracer=tracer,
         )
-        quotas = make_quotas(self._kind, config.quotas, log.event)
+        quotas = make_quotas(kind, config.quotas, log.event)
         self._front_end = make_front_end(
-            self._kind,
+            kind,
             backend,
             config,
-            partial(self._on_failure, "the native front end"),
+            partial(self._end.failed_part, "the native front end"),
             self._engine.leases,
             quotas,
         )
-        self._meters = self._make_meters(figures, quotas)
-        self._desired = Desired(
-            source, self._engine, config.reload, config.repository, self._records, log.event
-        )
+        self._meters = self._make_meters(figures, quotas, tracer)
+        self._desired = Desired(source, self._engine, config.reload, config.repository, records, log.event)
         self._control = make_control_socket(backend, config.control, self._desired)
         self._rereading = Rereading(
             self._desired,
@@ -191,14 +190,11 @@ class Daemon:
             quotas,
             reread,
             log,
-            partial(self._on_failure, "reading the models"),
+            partial(self._end.failed_part, "reading the models"),
         )
         self._collector = Collector(loop, lambda: self._engine.live_requests > 0)
         self._room: list[bytes] = []
-        self._signals = 0
-        self._failed = False
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._closing = self._steps(arena, records, tracer)
 
     async def serve(self, announce: Callable[[Started], None]) -> int:
         """Open, serve until a signal, drain, close; gives the exit status. Raises OperatorError when it cannot open."""
@@ -209,7 +205,7 @@ class Daemon:
                 await self._open_and_serve(first, announce)
         finally:
             await self._close()
-        return EXIT_SOFTWARE if self._failed else EXIT_OK
+        return EXIT_SOFTWARE if self._end.failed else EXIT_OK
 
     async def _prepare(self) -> RepositoryScan:
         """What the source holds, once workers can be had. Raises OperatorError."""
@@ -226,9 +222,9 @@ class Daemon:
     async def _unless_stopped(self, work: Coroutine[Any, Any, RepositoryScan]) -> RepositoryScan | None:
         """What ``work`` comes to; None when a signal to stop comes first."""
         done = asyncio.Event()
-        task = self._loop.create_task(work)
+        task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: done.set())
-        await _first_of(done, self._stop)
+        await first_of(done, self._end.stop)
         if task.done():
             return task.result()
         notify(STOPPING="1")
@@ -244,7 +240,7 @@ class Daemon:
             await self._control.open()
         self._catch_reload()
         await self._first_load()
-        if not self._stop.is_set():  # who waits there is for the next start then
+        if not self._end.stop.is_set():  # who waits there is for the next start then
             self._front_end.admit()
         self._desired.watch()
         if self._scrubbing is not None:
@@ -254,11 +250,15 @@ class Daemon:
         self._engine.watch(self._collector.changed)
         self._announce(
             announce,
-            Started(front_end=self._kind, bound=bound, index=self._engine.index(ready_only=False)),
+            Started(
+                front_end=chosen(self._config.frontend.kind),
+                bound=bound,
+                index=self._engine.index(ready_only=False),
+            ),
         )
-        await self._stop.wait()
-        if not self._failed:
-            await self._end("draining", self._drain)
+        await self._end.stop.wait()
+        if not self._end.failed:
+            await self._end.step("draining", self._drain)
 
     def _announce(self, announce: Callable[[Started], None], started: Started) -> None:
         self._log.event(
@@ -282,7 +282,7 @@ class Daemon:
         end = self._engine.watch(lambda: settled.set() if self._engine.ready else None)
         try:
             if not self._engine.ready:
-                await _first_of(settled, self._stop)
+                await first_of(settled, self._end.stop)
         finally:
             end()
 
@@ -291,29 +291,16 @@ class Daemon:
     def _catch_stop(self) -> None:
         """The system keeps a SIGHUP that comes from here on until ``_catch_reload``."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._on_stop)
+            asyncio.get_running_loop().add_signal_handler(number, self._end.asked)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
 
     def _catch_reload(self) -> None:
-        self._loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_reload)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
 
-    def _on_stop(self) -> None:
-        self._signals += 1
-        if self._signals > 1:
-            self._hurry.set()
-        self._stop.set()
-
     def _on_reload(self) -> None:
-        if not self._stop.is_set():
+        if not self._end.stop.is_set():
             self._rereading.begin(self._config.place)
-
-    def _on_failure(self, part: str, error: BaseException) -> None:
-        """The engine broke one of its own rules, or the front end lost its thread: nothing ``part`` holds can be
-        trusted, a new start can."""
-        self._log.event(f"{part} failed; stopping", error="".join(traceback.format_exception(error)))
-        self._failed = True
-        self._stop.set()
 
     # --- the end
 
@@ -323,12 +310,12 @@ class Daemon:
         notify(STOPPING="1")
         self._log.event("draining", requests=self._engine.live_requests)
         self._front_end.announce_stop()
-        await self._end("the end of looking at the models", self._desired.stop)
-        await _first_of(self._hurry, timeout_s=self._config.daemon.drain_notice_s)
+        await self._end.step("the end of looking at the models", self._desired.stop)
+        await first_of(self._end.hurry, timeout_s=self._config.daemon.drain_notice_s)
         self._engine.drain()
         deadline = time.monotonic() + self._config.daemon.drain_grace_s
-        while self._engine.live_requests and time.monotonic() < deadline and not self._hurry.is_set():
-            await _first_of(self._hurry, timeout_s=DRAIN_POLL_S)
+        while self._engine.live_requests and time.monotonic() < deadline and not self._end.hurry.is_set():
+            await first_of(self._end.hurry, timeout_s=DRAIN_POLL_S)
         left = max(0.1, deadline - time.monotonic())
         if self._engine.live_requests:
             self._log.event("grace is over", requests=self._engine.live_requests)
@@ -336,45 +323,47 @@ class Daemon:
 
     async def _close(self) -> None:
         """Close every part, front end first, whatever becomes of the others."""
-        if self._scrubbing is not None:
-            await self._end("the end of scrubbing", self._scrubbing.stop)
-        if self._control is not None:
-            await self._end("closing the operator's socket", self._control.close)
-        await self._end("closing the front end", self._front_end.close)
-        await self._end("stopping the workers", self._engine.stop_workers)
-        await self._end("the end of the workers", self._pool.close)
-        await self._end("closing the tensors' memory", self._arena.close)
-        await self._end("closing the collector", self._collector.close)
-        if isinstance(self._records, FileRecords):
-            await self._end("writing the records", self._records.close)
-        if self._tracer is not None:
-            await self._end("closing the traces", self._tracer.close)
-        await self._end("closing the models", self._desired.close)  # last: a disk that hangs holds it up
+        for what, close in self._closing:
+            await self._end.step(what, close)
         self._log.event("stopped")
 
-    async def _end(self, what: str, step: Callable[[], Awaitable[None] | None]) -> None:
-        """One step on the way out. What fails is told, shows in the exit status, and keeps nothing from its end."""
-        try:
-            done = step()
-            if done is not None:
-                await done
-        except Exception as error:  # noqa: BLE001  whatever it is, the others are still to be closed
-            self._on_failure(what, error)
+    def _steps(
+        self, arena: Arena, records: Records, tracer: Tracer | None
+    ) -> list[tuple[str, Callable[[], Awaitable[None] | None]]]:
+        """How each part is closed, in order."""
+        steps: list[tuple[str, Callable[[], Awaitable[None] | None]]] = []
+        if self._scrubbing is not None:
+            steps.append(("the end of scrubbing", self._scrubbing.stop))
+        if self._control is not None:
+            steps.append(("closing the operator's socket", self._control.close))
+        steps += [
+            ("closing the front end", self._front_end.close),
+            ("stopping the workers", self._engine.stop_workers),
+            ("the end of the workers", self._pool.close),
+            ("closing the tensors' memory", arena.close),
+            ("closing the collector", self._collector.close),
+        ]
+        if isinstance(records, FileRecords):
+            steps.append(("writing the records", records.close))
+        if tracer is not None:
+            steps.append(("closing the traces", tracer.close))
+        steps.append(("closing the models", self._desired.close))  # last: a disk that hangs holds it up
+        return steps
 
     # --- small things
 
-    def _make_engine(self) -> Engine:
+    def _make_engine(self, arena: Arena, records: Records, tracer: Tracer | None) -> Engine:
         config, environment = self._config, EnvironmentFingerprint(this_cpu())
         return Engine(
             terms=EngineTerms(
                 engine=config.engine,
                 placement=config.placement,
                 supervisor=extended(RestartPolicy, config.supervisor),
-                swap=SwapTerms(extended(RolloutPolicy, config.swap), self._records, environment),
-                residency=_residency(config, Costs(self._records, environment)),
+                swap=SwapTerms(extended(RolloutPolicy, config.swap), records, environment),
+                residency=_residency(config, Costs(records, environment)),
             ),
             scheduler=Scheduler(extended(Planning, config.scheduling)),
-            arena=self._arena,
+            arena=arena,
             pool=self._pool,
             settings=partial(worker_settings, config.workers),
             shell=Shell(
@@ -383,18 +372,20 @@ class Daemon:
                 pace=self._ticker,
                 memory_of=MemorySamples(time.monotonic_ns).private_bytes,
                 log=self._log,
-                tracer=self._tracer,
+                tracer=tracer,
             ),
         )
 
-    def _make_meters(self, store: Callable[[], StoreFigures] | None, quotas: Quotas | None) -> Meters:
+    def _make_meters(
+        self, store: Callable[[], StoreFigures] | None, quotas: Quotas | None, tracer: Tracer | None
+    ) -> Meters:
         return Meters(
             engine=self._engine,
             front_end=self._front_end.figures,
             http=self._front_end.http_statistics,
             store=store,
             quotas=quotas.figures if quotas is not None else None,
-            traces=self._tracer.figures if self._tracer is not None else None,
+            traces=tracer.figures if tracer is not None else None,
         )
 
     def _open_records(self) -> Records:
@@ -402,7 +393,7 @@ class Daemon:
         if not self._config.state_dir:
             return MemoryRecords()
         folder = Path(self._config.state_dir).absolute() / SERVE
-        return FileRecords(folder, self._loop.call_soon_threadsafe, self._log.event)
+        return FileRecords(folder, asyncio.get_running_loop().call_soon_threadsafe, self._log.event)
 
     def _warn_of_fakes(self) -> None:
         """Its answers are made up: nobody shall take them for a model's."""
@@ -421,7 +412,7 @@ class Daemon:
 
     def _warn_of_few_descriptors(self) -> None:
         """An HTTP connection that the native front end passes on to Python is three."""
-        each = 3 if self._kind is FrontEndKind.NATIVE else 1
+        each = 3 if chosen(self._config.frontend.kind) is FrontEndKind.NATIVE else 1
         connections = self._config.grpc.max_connections + each * self._config.http.max_connections
         if reason := descriptor_shortage(connections, descriptor_limit()):
             self._log.event("connections can use up the descriptors that workers need", reason=reason)
@@ -438,7 +429,7 @@ class Daemon:
         """Whoever looks at the store calls, in a thread of its own."""
         note = "until it can, the store's writer removes nothing"
         say = partial(self._log.event, "what runs cannot be written", error=problem, note=note)
-        self._loop.call_soon_threadsafe(say)
+        asyncio.get_running_loop().call_soon_threadsafe(say)
 
     def _figures(self, source: StoreSource, scrubbing: Scrubbing) -> StoreFigures:
         return store_figures(source.catalog, scrubbing, self._desired.generation, self._desired.trouble)
@@ -475,13 +466,3 @@ def _memory_for_models(config: ApplianceConfig) -> int:
         return 1 << 62
     others = config.residency.reserve_bytes + config.arena.memory_limit_bytes
     return max(limit - others, limit // 4)
-
-
-async def _first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
-    """Wait until one of ``events`` is set or the time is over."""
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

@@ -24,7 +24,7 @@ LEVELS: Mapping[str, int] = {
     "frontend/native": 10,
     "frontend": 11,
     "configuration": 12,
-    "rereading": 13,
+    "rereading": 13, "shutdown": 13,
     "daemon": 14,
     "cli": 15,
     "tools": 16,
