@@ -12,7 +12,7 @@ mod http_head_check;
 #[path = "../fuzz/src/http_json_check.rs"]
 mod http_json_check;
 #[path = "../fuzz/src/message.rs"]
-mod message;
+pub(crate) mod message;
 #[path = "../fuzz/src/scan_check.rs"]
 mod scan_check;
 

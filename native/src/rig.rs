@@ -1,5 +1,6 @@
 //! For tests: a front end with one lane, and the worker at its other end.
 
+use crate::corpus::message;
 use crate::fastpath::admission::Admission;
 use crate::fastpath::direct::{Attached, Direct};
 use crate::fastpath::flight::Flight;
@@ -13,12 +14,9 @@ use bytes::Bytes;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-#[path = "../fuzz/src/message.rs"]
-mod message_of_parts;
-
 /// A request message made of its parts.
 pub(crate) fn rebuilt(head: &[u8], id: &[u8], tensors: &[&[u8]]) -> Bytes {
-    message_of_parts::rebuilt(head, id, tensors).into()
+    message::rebuilt(head, id, tensors).into()
 }
 
 pub(crate) const HEAD: &[u8] = b"\x0a\x01m";

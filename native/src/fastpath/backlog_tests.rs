@@ -65,7 +65,7 @@ fn who_waits_keeps_nothing_of_what_its_message_was_read_with() {
     let rig = Rig::new();
     let _with_engine = fill_engine(&rig);
     let read = message();
-    let Admission::Waiting(_parked) = rig.direct.admit(&read, now_ns(), 0, true) else {
+    let Admission::Waiting(_waiting) = rig.direct.admit(&read, now_ns(), 0, true) else {
         panic!("does not wait")
     };
     assert!(read.is_unique());
