@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 from appliance import __version__
 from appliance.cli.main import TABLE
+from appliance.config.tree import ApplianceConfig
 from tests.architecture.sources import ROOT, name_of, python_files, tree_of
 
 TEXT_SUFFIXES = frozenset(
@@ -20,6 +24,14 @@ SAID = 40
 """The least that a room's documentation has, in characters."""
 DESIGN = {"FAST_PATH", "SCHEDULING", "MEMORY", "ROLLOUT", "PROCESSES", "STORE", "HTTP", "SECURITY"}
 DESIGN_LINES = 110
+ARCHITECTURE_WORDS = 1_500
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+PLACE = re.compile(
+    r"(?<![\w/.~-])"
+    r"((?:appliance|native|tests|docs|benchmarks|models|proto)/[\w./-]*\w|(?:[a-z_]+/)+[a-z_]+\.(?:py|rs))"
+)
+NO_SETTINGS = {"store.lock", "store.trouble", "grpc.aio", "arena.py"}
+"""What looks like one: files, fields of the status document, other people's names."""
 
 
 def texts() -> list[Path]:
@@ -67,14 +79,66 @@ def test_every_dependency_is_locked() -> None:
     assert wanted <= locked
 
 
-def test_architecture_mentions_no_file_that_is_not_there() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    mentioned = set(re.findall(r"(?<![\w/.])((?:[a-z_]+/)+[a-z_]+\.py)\b", text))
-    assert not {
-        place
-        for place in mentioned
-        if not (ROOT / place).exists() and not (ROOT / "appliance" / place).exists()
-    }
+def documents() -> list[Path]:
+    """What is written for people, but for the changelog, which tells of what is gone."""
+    found = [path for place in (".", "native", "benchmarks") for path in (ROOT / place).glob("*.md")]
+    found += [path for place in ("docs", "models") for path in (ROOT / place).rglob("*.md")]
+    return [path for path in found if path.name != "CHANGELOG.md"]
+
+
+def test_links_lead_somewhere() -> None:
+    links = [(path, link) for path in documents() for link in LINK.findall(path.read_text())]
+    assert len(links) > 20
+    assert not [
+        f"{name_of(path)}: {link}"
+        for path, link in links
+        if "://" not in link and not (path.parent / link).exists()
+    ]
+
+
+def test_documents_name_no_file_that_is_not_there() -> None:
+    named = [(path, place) for path in documents() for place in PLACE.findall(path.read_text())]
+    assert len(named) > 100
+    homes = ("", "appliance", "native", "native/src")
+    assert not [
+        f"{name_of(path)}: {place}"
+        for path, place in named
+        if not any((ROOT / home / place).exists() for home in homes)
+    ]
+
+
+def test_documents_name_no_setting_that_is_not_there() -> None:
+    there = set(settings())
+    sections = "|".join(sorted({name.partition(".")[0] for name in there if "." in name}))
+    named = [
+        (path, name)
+        for path in documents()
+        for name in re.findall(rf"`((?:{sections})\.[a-z_0-9.]+)`", path.read_text())
+    ]
+    assert len(named) > 30
+    wrong = {f"{name_of(path)}: {name}" for path, name in named if name not in there | NO_SETTINGS}
+    assert not wrong
+
+
+def settings(section: type = ApplianceConfig, prefix: str = "") -> Iterator[str]:
+    """The name of every section and setting."""
+    types = get_type_hints(section)
+    for field in fields(section):
+        yield prefix + field.name
+        if is_dataclass(types[field.name]):
+            yield from settings(types[field.name], f"{prefix}{field.name}.")
+
+
+def test_architecture_is_read_in_five_minutes() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().split()) <= ARCHITECTURE_WORDS
+
+
+def test_architecture_gives_a_reason_for_every_dependency() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text().partition("## Dependencies")[2]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    crates = tomllib.loads((ROOT / "native" / "Cargo.toml").read_text())["dependencies"]
+    wanted = {re.split(r"[<>=!~;\[ ]", dependency)[0] for dependency in project["dependencies"]} | set(crates)
+    assert not {name for name in wanted if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)}
 
 
 def test_every_package_says_what_its_room_is_for() -> None:
