@@ -206,7 +206,7 @@ class ResidencyWorld:
             case actions.EvictWeights() | actions.Unload():
                 over = isinstance(event, FORCING) or self.above_before
                 known = self.served(action.model)
-                assert not known.pinned, action
+                assert not known.retention.pinned, action
                 assert not known.waiting, action
                 assert action.model not in self.in_use, action
                 assert over or known.available_ns <= self.now_ns, f"{action} while it is held"

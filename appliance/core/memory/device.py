@@ -66,7 +66,7 @@ class DeviceMemory:
             case events.Retained():
                 model = books.ledger.models[event.model]
                 books.ledger.retain(model, pinned=event.pinned, held=event.held)
-                model.keep_warm_ns = event.keep_warm_ns
+                model.retention.keep_warm_ns = event.keep_warm_ns
             case events.BudgetSet():
                 books.reservations.budget = event.budget
             case events.Measured():
@@ -137,7 +137,7 @@ class DeviceMemory:
         books = self._books
         books.ledger.arrive(model)
         took_ns = now_ns - model.moving_since_ns
-        model.held_until_ns = books.timing.held_until_ns(model, now_ns, took_ns)
+        model.retention.until_ns = books.timing.held_until_ns(model, now_ns, took_ns)
         model.wished_until_ns = model.failures = model.not_before_ns = 0
         books.ledger.become(model, Residency.RESIDENT, Move.NONE)
         return self._release(model)

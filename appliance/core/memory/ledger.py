@@ -59,7 +59,7 @@ class Ledger:
     def retain(self, model: Model, *, pinned: bool, held: bool) -> None:
         """Change whether ``model`` stays."""
         self._book(model, -1)
-        model.pinned, model.held = pinned, held
+        model.retention.pinned, model.retention.held = pinned, held
         self._book(model, 1)
 
     def retained_beside(self, model: int | None) -> int:

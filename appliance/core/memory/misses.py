@@ -51,7 +51,9 @@ def _objection(books: Books, model: Model, event: Asked, now_ns: int, ready_ns: 
     if model.not_before_ns > now_ns:
         return Miss.FAILING
     if ready_ns is None:
-        others = sum(each.footprint.bytes for each in books.ledger if each.pinned and each is not model)
+        others = sum(
+            each.footprint.bytes for each in books.ledger if each.retention.pinned and each is not model
+        )
         return Miss.NO_ROOM if model.footprint.bytes + others <= books.budget.bytes else Miss.NEVER
     if ready_ns > event.deadline_ns:
         return Miss.DEADLINE

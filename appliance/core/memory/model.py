@@ -24,6 +24,17 @@ LEAVING = frozenset({Move.EVICTING, Move.UNLOADING})
 
 
 @dataclass(slots=True, eq=False)
+class Retention:
+    """What keeps a model in memory: it is ``pinned`` always, ``held`` for the time being; else it stays for
+    ``keep_warm_ns`` after its last request, and until ``until_ns`` in any case."""
+
+    pinned: bool = False
+    held: bool = False
+    keep_warm_ns: int = 0
+    until_ns: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Model:
     """A model that serves. ``residency``, ``move``, ``footprint`` and what retains it are changed by its ledger alone.
 
@@ -40,11 +51,8 @@ class Model:
     move: Move = Move.NONE
     moving_since_ns: int = 0
     arrival: int = 0
-    pinned: bool = False
-    held: bool = False
-    keep_warm_ns: int = 0
     used_ns: int = 0
-    held_until_ns: int = 0
+    retention: Retention = field(default_factory=Retention)
     waiting: dict[int, int] = field(default_factory=dict)
     wished_until_ns: int = 0
     failures: int = 0
@@ -77,20 +85,21 @@ class Model:
     @property
     def stays(self) -> bool:
         """Whether it is to be RESIDENT, asked for or not."""
-        return self.pinned or self.held
+        return self.retention.pinned or self.retention.held
 
     @property
     def may_leave(self) -> bool:
         """Whether it takes memory, and nothing but time and requests in flight may speak against putting it out."""
         there = self.move is Move.NONE and self.residency is not Residency.COLD
-        return there and not (self.pinned or self.held or self.waiting)
+        return there and not (self.retention.pinned or self.retention.held or self.waiting)
 
     @property
     def available_ns(self) -> int:
         """From when on it may be put out, as far as time alone says."""
         if self.residency is not Residency.RESIDENT:
             return 0
-        return max(self.held_until_ns, self.used_ns + self.keep_warm_ns if self.keep_warm_ns else 0)
+        kept = self.retention
+        return max(kept.until_ns, self.used_ns + kept.keep_warm_ns if kept.keep_warm_ns else 0)
 
     @property
     def comes_by_page_in(self) -> bool:
