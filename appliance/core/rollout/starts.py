@@ -40,7 +40,7 @@ class Starts(Succession):
     def __init__(self, config: RolloutPolicy, ledger: Ledger) -> None:
         super().__init__(config, ledger)
         self._loading: frozenset[int] = frozenset()
-        """What loads in the background, wanted or not, as was told last."""
+        """What loads in the background, wanted or not, as was told last, and what was started since."""
         self._round: Round | None = None
 
     def _start(self, now_ns: int) -> None:
@@ -137,6 +137,7 @@ class Starts(Succession):
                 attempt.version.enter(Phase.LOADING)
                 groups.setdefault(attempt.trial.tries, []).append(attempt.version.id)
         for alone, versions in sorted(groups.items()):
+            self._loading |= {version for version in versions if self.attempts[version].background}
             self._do(do.Load(tuple(versions), alone))
         for attempt in ready:
             if attempt.problem:

@@ -1,0 +1,288 @@
+"""A world for the rollout's core alone: no workers, no requests, no scheduler; everything follows from a seed.
+
+A model of what each version is worth says what must serve at the end: a version has a fate, which its loads, its
+figures and its crashes follow. Catalogs come and go, some of them as orders; memory is short now and then; the daemon
+dies and starts anew with the records that there are. After every step these hold:
+
+* the same id is loaded once, after its attempt was counted, and never more in the background than there are places;
+* names mean a version that is there; what may answer never has a fate that is found out before it serves;
+* once something serves a model, something does until nothing of it is wanted.
+
+At the end the wanted version serves if it is sound, and nothing is on its way or leaves.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+
+from appliance.core.memory.waits import WaitsForIdle
+from appliance.core.rollout import actions as do
+from appliance.core.rollout import events as told
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
+from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.rollout import Rollout
+from appliance.core.rollout.trial import Figures
+from appliance.core.rollout.version import Version
+from appliance.domain.histogram import BOUNDS_NS
+from appliance.engine.control.recorder import Recorder, SwapTerms
+from appliance.engine.versions.records import MemoryRecords
+from tests.domain.sample import make_version
+
+SECOND = 1_000_000_000
+SOUND, REFUSED, CRASHES, FAILS, UNLIKE = "sound", "refused", "crashes", "fails", "unlike"
+FATES = (SOUND, SOUND, SOUND, REFUSED, CRASHES, FAILS, UNLIKE)
+NEVER_SERVE = (REFUSED, CRASHES)
+RUNS = (0,) * (len(BOUNDS_NS) + 1)
+
+
+class RolloutWorld:
+    """One run: a core, and whoever does what it wants."""
+
+    def __init__(self, seed: int) -> None:
+        self.rand = rand = random.Random(seed)
+        self.policy = RolloutPolicy(
+            loads=rand.choice((1, 2)),
+            tries=rand.choice((1, 3)),
+            shadow_percent=rand.choice((0.0, 50.0)),
+            canary_percent=rand.choice((0.0, 20.0)),
+            trial_requests=5,
+            stage_s=0.5,
+            error_percent=0.0,
+            differing_percent=0.0,
+            watch_s=rand.choice((0.0, 5.0)),
+        )
+        self.records = MemoryRecords()
+        self.now = 0
+        self.fates: dict[str, str] = {}
+        self.wanted: dict[str, CatalogVersion] = {}
+        self.before: dict[str, CatalogVersion] = {}
+        self.full = False
+        self.endings = 0
+        self._files = 0
+        for name in ("a", "b"):
+            self.wish(name, 1, SOUND)
+        self.boot()
+
+    def boot(self) -> None:
+        """A daemon that begins, with the records there are."""
+        recorder = Recorder(SwapTerms(self.policy, self.records, lambda model: "box"), self.wall_ms)
+        self.recorder, self.core = recorder, Rollout(self.policy, recorder)
+        self.versions: dict[int, Version] = {}
+        self.loading: dict[int, bool] = {}
+        self.counted: set[int] = set()
+        self.answered: dict[int, int] = {}
+        self.splits: dict[int, int] = {}
+        self.told: deque[told.Event] = deque()
+        self.names: dict[tuple[str, int], int] = {}
+        self.served: set[str] = set()
+        self.apply()
+
+    def wall_ms(self) -> int:
+        return 1_800_000_000_000 + self.now // 1_000_000
+
+    # --- what is wanted
+
+    def wish(self, name: str, number: int, fate: str, *, order: bool = False) -> None:
+        self._files += 1
+        model, files = make_version(name, number), str(self._files)
+        if name in self.wanted:
+            self.before[name] = self.wanted[name]
+        self.wanted[name] = CatalogVersion(model=model, fingerprint=files, order=order)
+        self.fates[self.wanted[name].identity] = fate
+
+    def apply(self, asked: frozenset[str] = frozenset()) -> None:
+        catalog = Catalog(versions=tuple(self.wanted.values()))
+        self.tell(told.Wanted(catalog=catalog, asked=asked, wall_ms=self.wall_ms()))
+
+    # --- what is done
+
+    def tell(self, event: told.Event) -> None:
+        """Let it happen, with whatever follows at once."""
+        self.told.append(event)
+        touched = False
+        while self.told:
+            for action in self.core.step(self.told.popleft(), self.now):
+                touched |= isinstance(action, do.Touch)
+                self.perform(action)
+        self.check()
+        if touched:
+            self.tell(told.Changed(self.wall_ms()))
+
+    def perform(self, action: do.Action) -> None:
+        match action:
+            case do.Add():
+                assert action.version.id not in self.versions, "added twice"
+                self.versions[action.version.id] = action.version
+            case do.Route():
+                self.names[self.versions[action.version].slot] = action.version
+            case do.Unroute():
+                assert self.names.pop(self.versions[action.version].slot) == action.version
+            case do.ReserveMemory():
+                self.told.append(self.memory(action))
+            case do.RecordAttempts():
+                self.counted |= set(action.versions)
+                self.recorder.record_attempts(action, lambda problem: None)
+                self.told.append(told.AttemptsRecorded(action.versions, ""))
+            case do.Load():
+                for version in action.versions:
+                    self.load(version)
+            case do.Unload() | do.Forget():
+                self.loading.pop(action.version, None)
+                if isinstance(action, do.Forget):
+                    del self.versions[action.version]
+            case do.Split():
+                assert action.before not in self.splits, "two trials beside one version"
+                assert self.versions[action.before].phase in SERVING
+                self.splits[action.before] = action.version
+            case do.Unsplit():
+                assert self.splits.pop(action.before) == action.version
+            case do.ReadFigures():
+                self.told.append(self.figures(action))
+            case (
+                do.Forgive()
+                | do.GiveBack()
+                | do.Reject()
+                | do.GiveUp()
+                | do.Prove()
+                | do.Seat()
+                | do.Retried()
+            ):
+                self.recorder.perform(action)
+            case do.Note():
+                self.endings += 1
+                self.recorder.perform(action)
+
+    def memory(self, action: do.ReserveMemory) -> told.MemoryAnswered:
+        if action.rest and self.full:
+            return told.MemoryAnswered(action.version, asked=False, rests=True)
+        if not action.reserve:
+            return told.MemoryAnswered(action.version, asked=False)
+        if not self.full:
+            return told.MemoryAnswered(action.version, there=True)
+        reason = WaitsForIdle(need_bytes=1) if self.rand.random() < 0.5 else None
+        return told.MemoryAnswered(action.version, reason=reason, again_ns=self.now + SECOND)
+
+    def load(self, version: int) -> None:
+        attempt = self.core.attempts[version]
+        assert version not in self.loading, "loaded twice"
+        assert attempt.known or version in self.counted, "loaded before it was counted"
+        self.loading[version] = attempt.background
+
+    def figures(self, action: do.ReadFigures) -> told.FiguresRead:
+        new = self.fate(action.version)
+        failed = self.answered.get(action.version, 0) if new == FAILS else 0
+        answered = self.answered.get(action.version, 0) - failed
+        mine = Figures(answered, failed, RUNS)
+        return told.FiguresRead(action.version, mine, mine, Figures(100, 0, RUNS), action.reference)
+
+    def fate(self, version: int) -> str:
+        return self.fates.get(self.versions[version].identity, SOUND)
+
+    # --- time
+
+    def tick(self) -> None:
+        """A moment passes: loads end, requests are answered, what leaves has drained."""
+        self.now += self.rand.randrange(1, SECOND)
+        for version in [each for each in self.loading if self.rand.random() < 0.5]:
+            if version in self.loading:
+                self.end_load(version)
+        for each in list(self.versions.values()):
+            if each.phase in (Phase.SPLIT, Phase.WATCHED, Phase.MIRRORED):
+                self.answered[each.id] = self.answered.get(each.id, 0) + self.rand.randrange(10)
+            if each.phase is Phase.MIRRORED:
+                self.tell(told.Compared(each.id, "differs" if self.fate(each.id) == UNLIKE else ""))
+        self.tell(told.Tick(frozenset(each for each, aside in self.loading.items() if aside), self.wall_ms()))
+        leaving = tuple(each.id for each in self.core.registry.leaving if self.rand.random() < 0.5)
+        if leaving:
+            self.tell(told.Drained(leaving))
+
+    def end_load(self, version: int) -> None:
+        fate = self.fate(version)
+        del self.loading[version]
+        if fate == REFUSED:
+            self.tell(told.Refused(version, "golden case 'a' differs"))
+        elif fate == CRASHES:
+            self.tell(told.Crashed(version, "died", repeated=True))
+        else:
+            self.tell(told.Loaded(version, None, (), packed=False))
+            self.tell(told.Opened(version))
+
+    def check(self) -> None:
+        """The invariants that hold after every step."""
+        registry = self.core.registry
+        occupied = sum(self.loading.values())
+        assert occupied <= self.policy.loads, "more loads in the background than there are places"
+        for slot, version in self.names.items():
+            assert registry.find(slot) is self.versions[version], "names are not as they were told to be"
+        for name in ("a", "b"):
+            current = registry.current(name)
+            if current is not None:
+                self.served.add(name)
+                assert self.fate(current.id) not in NEVER_SERVE, "what was refused serves"
+            elif name in self.served:
+                assert name not in self.wanted, f"nothing serves {name}"
+        for attempt in self.core.attempts.values():
+            assert attempt.phase in ON_ITS_WAY | {Phase.WATCHED}, "an attempt that is over"
+
+    # --- the run
+
+    def play(self, steps: int = 40) -> None:
+        """Let things happen, and then come to their end."""
+        rand = self.rand
+        for _ in range(12):
+            self.tick()
+        for _ in range(steps):
+            draw = rand.random()
+            name = rand.choice(("a", "b"))
+            if draw < 0.07 and name in self.before:
+                self.before[name], self.wanted[name] = self.wanted[name], self.before[name]
+                self.apply()
+            elif draw < 0.2:
+                number = self.wanted[name].model.version + rand.choice((0, 1))
+                self.wish(name, number, rand.choice(FATES), order=rand.random() < 0.2)
+                self.apply()
+            elif draw < 0.25:
+                self.apply(frozenset({name}))
+            elif draw < 0.3:
+                self.full = not self.full
+            elif draw < 0.33:
+                self.boot()
+            self.tick()
+        self.full = False
+        self.apply(frozenset(self.wanted))  # where the daemon died too often meanwhile, somebody asks again
+        for _ in range(60):
+            self.tick()
+        self.check_end()
+
+    def check_end(self) -> None:
+        """What was wanted last serves if it is sound, and nothing is left."""
+        registry = self.core.registry
+        for name, entry in self.wanted.items():
+            if self.fates[entry.identity] == SOUND:
+                current = registry.current(name)
+                assert current is not None, f"{name} does not serve"
+                assert current.identity == entry.identity, f"{entry.model.key} is sound and does not serve"
+        assert not self.core.attempts or self.policy.watch_s, "an attempt without an end"
+        assert not self.splits, "a trial without an end"
+        assert not self.loading
+        assert not registry.leaving
+        kept = {each.id for each in registry.named()} | {each.id for each in registry.incoming.values()}
+        standby = {each.id for each in self.versions.values() if each.phase is Phase.STANDBY}
+        assert set(self.versions) <= kept | standby, "versions were left behind"
+
+
+def main() -> None:
+    """Replay one seed and print what happened."""
+    world = RolloutWorld(int(sys.argv[1]))
+    try:
+        world.play()
+    finally:
+        for change in world.records.history(""):
+            print(change)
+
+
+if __name__ == "__main__":
+    main()
