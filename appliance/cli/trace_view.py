@@ -13,7 +13,7 @@ from appliance.cli.failure import printable
 from appliance.cli.traced_request import StageSpan, TracedRequest
 
 BAR_CELLS = 40
-PATHS = {"leased": "served by the door under a lease", "asked": "served through the engine"}
+PATHS = {"leased": "served by the front end under a lease", "asked": "served through the engine"}
 
 
 def view(traced: TracedRequest) -> RenderableType:

@@ -119,7 +119,7 @@ def make_front_end(
     quotas: Quotas | None,
 ) -> FrontEnd:
     """A front end of ``kind``, which is not AUTO. ``failed`` is called when one with a thread of its own loses that:
-    nothing is served any more. The native one serves by itself what ``direct`` grants it; ``quotas`` are what
+    nothing is served any more. The native one serves by itself what ``direct`` leases to it; ``quotas`` are what
     ``make_quotas`` made for it."""
     if kind is FrontEndKind.NATIVE:
         from appliance.frontend.native.front_end import NativeFrontEnd

@@ -55,7 +55,7 @@ def show(capsys: pytest.CaptureFixture[str], file: Path, *words: str, status: Ex
 def test_stages_are_shown_with_their_times_and_shares(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     shown = show(capsys, file, "with parent")
     assert "digits/2, request 'with parent', at 2023-11-14T22:13:20.002+00:00, 100.0 us" in shown
-    assert "served by the door under a lease, 1 row, worker 4" in shown
+    assert "served by the front end under a lease, 1 row, worker 4" in shown
     assert f"trace {TRACE_ID}" in shown
     rows = {row.split()[0]: row.split()[1:] for row in shown.splitlines()[4:]}
     assert list(rows) == ["admission", "queue", "hand-over", "gather", "run", "scatter", "reply"]

@@ -300,7 +300,7 @@ def test_a_request_through_python_looks_at_the_lanes_of_its_group_only() -> None
     (lane,) = box.door.asked
     box.rig.turns()
     assert box.rig.runs
-    assert set(box.door.asked) == {lane}, "nor does its dispatch, which ends the grant"
+    assert set(box.door.asked) == {lane}, "nor does its dispatch, which ends the lease"
 
 
 def test_news_look_at_lanes_that_they_are_about_and_at_those_that_had_work() -> None:

@@ -60,7 +60,7 @@ def test_what_finds_a_leased_lane_full_waits_and_goes_down_it(daemon: ApplianceP
         pid, calls = stop_and_fill(daemon, stub)
         os.kill(pid, signal.SIGCONT)
         assert all(call.result() for call in calls)
-        assert leased_of(daemon, "m") == known + GRANT + WAIT, "none was the engine's, and the grant lasts"
+        assert leased_of(daemon, "m") == known + GRANT + WAIT, "none was the engine's, and the lease lasts"
     assert queued(until_empty(daemon)) == 0
 
 
@@ -102,7 +102,7 @@ def test_who_waits_when_the_worker_dies_is_answered_and_grants_come_again(daemon
 
 
 def test_who_waits_is_answered_while_a_stream_is_kept_full(serve: Serve, tmp_path: Path) -> None:
-    """The model is slower than what comes, so that Python's queue is never empty and no grant ends the wait. Nobody has
+    """The model is slower than what comes, so that Python's queue is never empty and no lease ends the wait. Nobody has
     a deadline: one would come before another."""
     write_fake(tmp_path, "m", mode="delay", delay_ms=5)
     daemon = serve(tmp_path, {"engine": {"lease_limit": 16}})

@@ -97,7 +97,7 @@ def test_what_a_leased_lane_can_do_goes_by_the_door(offer: Offer, limit: int) ->
 def test_a_leased_lane_is_not_worse_used(
     make: Callable[[float], Offer], overload: float, least: float, limit: int
 ) -> None:
-    """At the limit of the grant, and past it, batches are as full as the scheduler's."""
+    """At the limit of the lease, and past it, batches are as full as the scheduler's."""
     offer = make(overload * (BIG_CAPACITY if make is big_batches else 1))
     tally = play_leased(offer, seconds=3, seed=1, limit=limit)
     assert tally.in_time >= least * min(tally.offered, 3 * offer.capacity)

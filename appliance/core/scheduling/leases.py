@@ -91,7 +91,7 @@ def opened(lane: Lane) -> None:
 
 
 def closed(lane: Lane) -> None:
-    """``lane`` leaves its group, and its grant ends with it."""
+    """``lane`` leaves its group, and its lease ends with it."""
     lane.group.leases.leasable -= lane.leasable
     lane.group.leases.leased -= lane.leased
 

@@ -21,8 +21,8 @@ def culprit_of(
     event: WorkerExited, model_of: Callable[[int], int], blamed: int, is_new: Callable[[int], bool]
 ) -> int:
     """The id of the model that was loading or running when the process ended, -1 when it was idle or is not to blame.
-    ``blamed``: that of the oldest request that it had by grant; ``model_of`` knows that of a batch. Where one loaded
-    beside what ran, it is the one that loaded if that ``is_new``: the other has run before."""
+    ``blamed``: that of the oldest request that it had under a lease; ``model_of`` knows that of a batch. Where one
+    loaded beside what ran, it is the one that loaded if that ``is_new``: the other has run before."""
     if event.cause is ExitCause.SUPERVISOR:
         return -1
     if event.batches and not is_new(event.loading):

@@ -1,7 +1,7 @@
 """Requests that the door serves by itself, as ports: what the engine asks of such a door, and what it offers to it.
 
-The engine decides and the door executes: the engine teaches it requests that were checked, grants it lanes, names their
-prices, and is told in sums what came of it. What a grant does not cover comes to the engine like any request.
+The engine decides and the front end executes: it is given templates of checked requests and leases of lanes, told their
+prices, and tells in sums what came of it. What no lease covers comes to the engine like any request.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ def native_quotas(config: QuotasConfig, report: Callable[..., None]) -> Quotas:
 
 class NativeFrontEnd:
     """FrontEnd over ``edge_appliance_door``; ``failed`` is called when its thread ends: nothing is served any more.
-    What ``direct`` grants it serves by itself. Make and use it on the event loop's thread, inside the running loop."""
+    What ``direct`` leases to it, it serves by itself. Make and use it on the event loop's thread, inside the running
+    loop."""
 
     def __init__(
         self,

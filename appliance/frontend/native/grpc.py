@@ -35,8 +35,8 @@ SECTION: Final = "grpc"
 
 class NativeGrpc:
     """The gRPC side of the native front end. When that fails, which it cannot get over, it calls ``failed``. With
-    ``direct`` it serves by itself what the engine grants; ``quotas`` are asked for each inference. Make and use it on
-    the event loop's thread, inside the running loop."""
+    ``direct`` it serves by itself what the engine leases to it; ``quotas`` are asked for each inference. Make and use
+    it on the event loop's thread, inside the running loop."""
 
     def __init__(
         self,

@@ -145,7 +145,7 @@ def test_requests_of_all_kinds_on_one_stream_are_answered_as_alone(
             assert answer.error_message == expected.replace("<id_unknown>", request_id), request_id
         else:
             assert (answer.error_message, answer.infer_response) == ("", expected), request_id
-    # What only the engine serves may end a grant of the same model for a while.
+    # What only the engine serves may end a lease of the same model for a while.
     check_leased(way, leased(server) - before, EACH * len(NATIVE_KINDS), at_least=EACH)
 
 
