@@ -24,6 +24,7 @@ from appliance.config.frontend import FrontEndKind
 from appliance.config.tree import ApplianceConfig
 from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.waits import Budget
+from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
@@ -33,7 +34,6 @@ from appliance.engine.control.costs import Costs
 from appliance.engine.control.desired import Desired
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.engine.control.recorder import SwapTerms
-from appliance.engine.control.supervisor import RestartPolicy
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import IndexEntry

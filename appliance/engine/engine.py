@@ -16,6 +16,7 @@ from typing import Final
 
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
+from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog
 from appliance.core.scheduling import events
 from appliance.core.scheduling.scheduler import Scheduler
@@ -27,7 +28,6 @@ from appliance.engine.control.hangs import Hangs
 from appliance.engine.control.model_cache import ModelCache, ResidencyTerms
 from appliance.engine.control.recorder import SwapTerms, default_terms
 from appliance.engine.control.rollouts import Rollouts, RolloutTerms
-from appliance.engine.control.supervisor import RestartPolicy
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.lanes import Lanes
 from appliance.engine.fastpath.leases import Leases

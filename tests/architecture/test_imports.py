@@ -16,7 +16,7 @@ LEVELS: Mapping[str, int] = {
     "config": 1,
     "core/scheduling": 2, "core/memory": 2, "repository/onnx": 2, "runtimes": 2, "store": 2, "frontend/listening": 2,
     "workers": 3, "repository": 3,
-    "core/rollout": 4, "workers/child": 4, "workers/daemon": 4, "sources": 4, "package": 4,
+    "core/processes": 4, "core/rollout": 4, "workers/child": 4, "workers/daemon": 4, "sources": 4, "package": 4,
     "telemetry": 5,
     "maintenance": 6, "frontend/quota": 6, "engine": 7,
     "frontend/port": 8,

@@ -8,11 +8,11 @@ from typing import Any
 from appliance.config.arena import ArenaConfig
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
+from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.model import ModelVersion
-from appliance.engine.control.supervisor import RestartPolicy
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.workers import port

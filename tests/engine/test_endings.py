@@ -13,6 +13,7 @@ import pytest
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
 from appliance.config.workers import WorkersConfig
+from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
@@ -21,7 +22,6 @@ from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, Request
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
-from appliance.engine.control.supervisor import RestartPolicy
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission

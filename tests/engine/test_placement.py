@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.config.placement import PlacementConfig
-from appliance.engine.control.placement import GroupLoad, place
+from appliance.core.processes.placement import GroupLoad, place
 from tests.domain.sample import make_version
 
 CONFIG = PlacementConfig(max_processes=4, share_below_bytes=1000)

@@ -25,6 +25,7 @@ from appliance.config.arena import ArenaConfig
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
 from appliance.core.memory.policy import ResidencyPolicy
+from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.scheduling.planning import Planning
@@ -36,7 +37,6 @@ from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
 from appliance.engine.control.model_cache import ResidencyTerms
 from appliance.engine.control.recorder import SwapTerms
-from appliance.engine.control.supervisor import RestartPolicy
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission

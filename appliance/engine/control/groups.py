@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from appliance.config.placement import PlacementConfig
+from appliance.core.processes.placement import GroupLoad, Placement, place
 from appliance.core.rollout.phase import ON_ITS_WAY, Phase
 from appliance.core.scheduling.events import Event, GroupClosed, GroupOpened, LaneClosed, LaneOpened
-from appliance.engine.control.placement import GroupLoad, Placement, place
 from appliance.engine.control.workforce import Group, Worker
 from appliance.engine.versions.routes import Served
 from appliance.telemetry.snapshot import LaneUse, WorkerStatus

@@ -16,6 +16,7 @@ from typing import Protocol
 from appliance.config.placement import PlacementConfig
 from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
 from appliance.core.memory.footprint import Residency
+from appliance.core.processes.restart import RestartPolicy, Restarts, culprit_of
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout.attempt import key_of
@@ -30,7 +31,6 @@ from appliance.domain.validation import plan_request
 from appliance.engine.control.forms import Forms
 from appliance.engine.control.groups import Groups
 from appliance.engine.control.recorder import Recorder, SwapTerms
-from appliance.engine.control.supervisor import RestartPolicy, Supervisor, culprit_of
 from appliance.engine.control.traffic import Traffic
 from appliance.engine.environment import Shell
 from appliance.engine.versions.layout import merges
@@ -91,7 +91,7 @@ class Rollouts:
         self._feed = feed
         self._idle = idle
         self._memory: MemoryPort | None = None
-        self._supervisor = Supervisor(terms.supervisor)
+        self._restarts = Restarts(terms.supervisor)
         self._recorder = Recorder(terms.swap, shell.wall_ms)
         self._core = Rollout(terms.swap.config, self._recorder)
         self._groups = Groups(
@@ -103,7 +103,7 @@ class Rollouts:
             take_id=self._core.registry.take_id,
             wish=self._load_wish,
             can_open=self._can_open,
-            closed=self._supervisor.group_closed,
+            closed=self._restarts.group_closed,
         )
         self._forms = Forms(
             workers=workers, settings=settings, take_id=self._core.registry.take_id, report=shell.log.event,
@@ -337,7 +337,7 @@ class Rollouts:
             model=culprit.key if culprit else None, batches_lost=len(event.batches), requests_handed_over=had,
             reason=event.cause.value,
         )  # fmt: skip
-        delay_ns = self._supervisor.restart_delay_ns(group.id, now_ns - worker.started_ns)
+        delay_ns = self._restarts.restart_delay_ns(group.id, now_ns - worker.started_ns)
         self._groups.lost(worker, group, now_ns + delay_ns)
         if culprit is not None:
             wish = worker.loading.get(culprit.id)
@@ -350,12 +350,12 @@ class Rollouts:
     def _blame(self, culprit: Served, detail: str, loading: bool, now_ns: int) -> None:
         """What a packed form did costs the form first: at once while it loads or the version is on trial, else when
         that would be given up. A version that changes over to its form has a trial of its own."""
-        repeated = self._supervisor.crashed(culprit.id, now_ns)
+        repeated = self._restarts.crashed(culprit.id, now_ns)
         trying = culprit.id in self._core.attempts
         changing = trying and culprit.version.is_packed
         formed = not changing and (loading or (culprit.packed and (repeated or trying)))
         if formed and self._forms.blame(culprit, detail):
-            self._supervisor.forgive(culprit.id)
+            self._restarts.forgive(culprit.id)
             self._tell(told.FormDropped(culprit.id, refused=True), now_ns)
             return
         self._tell(told.Crashed(culprit.id, detail, repeated), now_ns)

@@ -1,32 +1,32 @@
-"""Supervisor: two crashes in the window quarantine; restarts back off and recover."""
+"""Restarts: two crashes in the window quarantine; restarts back off and recover."""
 
 from __future__ import annotations
 
-from appliance.engine.control.supervisor import SECOND_NS, RestartPolicy, Supervisor, culprit_of
+from appliance.core.processes.restart import SECOND_NS, RestartPolicy, Restarts, culprit_of
 from appliance.workers.port import ExitCause, WorkerExited
 
 
 def test_the_second_crash_in_the_window_quarantines() -> None:
-    supervisor = Supervisor(RestartPolicy(quarantine_after=2, crash_window_s=60))
-    assert not supervisor.crashed(1, 0)
-    assert not supervisor.crashed(2, 1)
-    assert supervisor.crashed(1, 59 * SECOND_NS)
+    restarts = Restarts(RestartPolicy(quarantine_after=2, crash_window_s=60))
+    assert not restarts.crashed(1, 0)
+    assert not restarts.crashed(2, 1)
+    assert restarts.crashed(1, 59 * SECOND_NS)
 
 
 def test_old_crashes_are_forgiven() -> None:
-    supervisor = Supervisor(RestartPolicy(quarantine_after=2, crash_window_s=60))
-    assert not supervisor.crashed(1, 0)
-    assert not supervisor.crashed(1, 61 * SECOND_NS)
-    supervisor.forgive(1)
-    assert not supervisor.crashed(1, 62 * SECOND_NS)
+    restarts = Restarts(RestartPolicy(quarantine_after=2, crash_window_s=60))
+    assert not restarts.crashed(1, 0)
+    assert not restarts.crashed(1, 61 * SECOND_NS)
+    restarts.forgive(1)
+    assert not restarts.crashed(1, 62 * SECOND_NS)
 
 
 def test_restarts_in_a_row_wait_longer_and_a_stable_life_resets() -> None:
-    supervisor = Supervisor(RestartPolicy(restart_delay_ms=50, restart_delay_max_ms=150, stable_after_s=10))
-    delays = [supervisor.restart_delay_ns(1, 0) // 1_000_000 for _ in range(5)]
+    restarts = Restarts(RestartPolicy(restart_delay_ms=50, restart_delay_max_ms=150, stable_after_s=10))
+    delays = [restarts.restart_delay_ns(1, 0) // 1_000_000 for _ in range(5)]
     assert delays == [0, 50, 100, 150, 150]
-    assert supervisor.restart_delay_ns(2, 0) == 0
-    assert supervisor.restart_delay_ns(1, 11 * SECOND_NS) == 0
+    assert restarts.restart_delay_ns(2, 0) == 0
+    assert restarts.restart_delay_ns(1, 11 * SECOND_NS) == 0
 
 
 def test_what_loaded_beside_a_run_is_to_blame_only_when_it_is_new() -> None:

@@ -42,7 +42,7 @@ class RestartPolicy(SupervisorConfig):
     """A worker that lived this long restarts at once: what ends it then is not how it starts."""
 
 
-class Supervisor:
+class Restarts:
     """Crash records per model id and restart delays per group. Owner: the rollouts."""
 
     def __init__(self, config: RestartPolicy) -> None:
