@@ -31,7 +31,6 @@ from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.binding import extended
 from appliance.domain.errors import OperatorError, WorkerError
 from appliance.engine.control.costs import Costs
-from appliance.engine.control.desired import Desired
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.engine.control.recorder import SwapTerms
 from appliance.engine.engine import Engine, EngineTerms
@@ -60,6 +59,7 @@ from appliance.maintenance.collector import Collector
 from appliance.maintenance.figures import store_figures
 from appliance.maintenance.heap import RESERVE_BYTES, reserve
 from appliance.maintenance.scrubbing import Scrubbing
+from appliance.reconciler.reconciler import Reconciler
 from appliance.repository.directory import RepositoryScan
 from appliance.rereading import Rereading
 from appliance.shutdown import Shutdown, first_of
@@ -182,10 +182,12 @@ class Daemon:
             quotas,
         )
         self._meters = self._make_meters(figures, quotas, tracer)
-        self._desired = Desired(source, self._engine, config.reload, config.repository, records, log.event)
-        self._control = make_control_socket(backend, config.control, self._desired)
+        self._reconciler = Reconciler(
+            source, self._engine, config.reload, config.repository, records, log.event
+        )
+        self._control = make_control_socket(backend, config.control, self._reconciler)
         self._rereading = Rereading(
-            self._desired,
+            self._reconciler,
             self._front_end,
             quotas,
             reread,
@@ -212,7 +214,7 @@ class Daemon:
         self._warn_of_fakes()
         self._warn_about_the_front_end()
         self._warn_of_few_descriptors()
-        first = await self._desired.begin()
+        first = await self._reconciler.begin()
         try:
             await self._pool.open()
         except WorkerError as error:
@@ -234,7 +236,7 @@ class Daemon:
 
     async def _open_and_serve(self, first: RepositoryScan, announce: Callable[[Started], None]) -> None:
         self._ticker.attach(self._engine)
-        self._desired.take(first)
+        self._reconciler.take(first)
         bound = await self._front_end.open()
         if self._control is not None:
             await self._control.open()
@@ -242,7 +244,7 @@ class Daemon:
         await self._first_load()
         if not self._end.stop.is_set():  # who waits there is for the next start then
             self._front_end.admit()
-        self._desired.watch()
+        self._reconciler.watch()
         if self._scrubbing is not None:
             self._scrubbing.start()
         self._collector.calm()
@@ -310,7 +312,7 @@ class Daemon:
         notify(STOPPING="1")
         self._log.event("draining", requests=self._engine.live_requests)
         self._front_end.announce_stop()
-        await self._end.step("the end of looking at the models", self._desired.stop)
+        await self._end.step("the end of looking at the models", self._reconciler.stop)
         await first_of(self._end.hurry, timeout_s=self._config.daemon.drain_notice_s)
         self._engine.drain()
         deadline = time.monotonic() + self._config.daemon.drain_grace_s
@@ -347,7 +349,7 @@ class Daemon:
             steps.append(("writing the records", records.close))
         if tracer is not None:
             steps.append(("closing the traces", tracer.close))
-        steps.append(("closing the models", self._desired.close))  # last: a disk that hangs holds it up
+        steps.append(("closing the models", self._reconciler.close))  # last: a disk that hangs holds it up
         return steps
 
     # --- small things
@@ -432,7 +434,7 @@ class Daemon:
         asyncio.get_running_loop().call_soon_threadsafe(say)
 
     def _figures(self, source: StoreSource, scrubbing: Scrubbing) -> StoreFigures:
-        return store_figures(source.catalog, scrubbing, self._desired.generation, self._desired.trouble)
+        return store_figures(source.catalog, scrubbing, self._reconciler.generation, self._reconciler.trouble)
 
     def _held(self) -> list[RunningVersion]:
         return [

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 
 from appliance.config.tree import ApplianceConfig
-from appliance.engine.control.desired import Desired
 from appliance.frontend.port import FrontEnd
 from appliance.frontend.quota.quotas import Quotas
+from appliance.reconciler.reconciler import Reconciler
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.notify import notify
 
@@ -27,14 +27,14 @@ class Rereading:
 
     def __init__(
         self,
-        desired: Desired,
+        desired: Reconciler,
         front_end: FrontEnd,
         quotas: Quotas | None,
         reread: Callable[[], ApplianceConfig] | None,
         log: LogControl,
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._desired = desired
+        self._reconciler = desired
         self._front_end = front_end
         self._quotas = quotas
         self._reread = reread
@@ -48,7 +48,7 @@ class Rereading:
             notify(RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
         self._log.event("reading the models again", directory=place)
         reading = asyncio.gather(
-            self._desired.reread(),
+            self._reconciler.reread(),
             self._front_end.reload("grpc"),
             self._front_end.reload("http"),
             self._reload_quotas(),

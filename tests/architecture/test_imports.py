@@ -18,19 +18,25 @@ LEVELS: Mapping[str, int] = {
     "workers": 3, "repository": 3,
     "core/processes": 4, "core/rollout": 4, "workers/child": 4, "workers/daemon": 4, "sources": 4, "package": 4,
     "telemetry": 5,
-    "maintenance": 6, "frontend/quota": 6, "engine": 7,
-    "frontend/port": 8,
-    "frontend/grpc": 9, "frontend/http": 9,
-    "frontend/native": 10,
-    "frontend": 11,
-    "configuration": 12,
-    "rereading": 13, "shutdown": 13,
-    "daemon": 14,
-    "cli": 15,
-    "tools": 16,
-    "tools/packaging": 17, "tools/variants": 17,
-    "tools/evaluation": 18,
-    "tools/commands": 19,
+    "maintenance": 6, "frontend/quota": 6,
+    "engine/port": 7, "engine/environment": 7, "engine/inbox": 7,
+    "engine/versions": 8,
+    "engine/fastpath": 9,
+    "engine/requests": 10,
+    "engine/control": 11,
+    "engine": 12,
+    "reconciler": 13, "frontend/port": 13,
+    "frontend/grpc": 14, "frontend/http": 14,
+    "frontend/native": 15,
+    "frontend": 16,
+    "configuration": 17,
+    "rereading": 18, "shutdown": 18,
+    "daemon": 19,
+    "cli": 20,
+    "tools": 21,
+    "tools/packaging": 22, "tools/variants": 22,
+    "tools/evaluation": 23,
+    "tools/commands": 24,
 }  # fmt: skip
 """Rooms of one level do not import one another, but for the words of level 0. A folder that is not named here belongs
 to the room above it."""
@@ -116,10 +122,10 @@ def test_imports_point_downward() -> None:
 
 
 def test_modules_do_not_import_in_circles() -> None:
-    """What only type checkers see does not count; a package stands for its ``__init__`` alone."""
+    """What only type checkers see counts as well; a package stands for its ``__init__`` alone."""
     graph: dict[str, set[str]] = {}
     for found in OURS:
-        if not found.for_types and found.module.startswith("appliance"):
+        if found.module.startswith("appliance"):
             name = found.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             graph.setdefault(name, set()).add(found.module)
     done: set[str] = set()

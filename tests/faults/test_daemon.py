@@ -118,9 +118,9 @@ def fails(owner, name):
         raise OSError(f"{name} was told to fail")
     setattr(owner, name, and_raises)
 
-from appliance.engine.control.desired import Desired
+from appliance.reconciler.reconciler import Reconciler
 from appliance.frontend.http.application import HttpApplication
-fails(Desired, "stop")
+fails(Reconciler, "stop")
 fails(HttpApplication, "close")
 """
 

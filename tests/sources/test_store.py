@@ -12,7 +12,7 @@ from appliance.config.repository import RepositoryConfig
 from appliance.config.store import StoreConfig
 from appliance.domain.errors import OperatorError, StoreBusy
 from appliance.domain.model import FormRoom, ModelVersion
-from appliance.engine.control.desired import trial_wish
+from appliance.reconciler.wanted import trial_wish
 from appliance.repository.model_directory import ServableVersion
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource

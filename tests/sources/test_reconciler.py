@@ -13,9 +13,9 @@ import pytest
 from appliance.config.reload import ReloadConfig
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import Stopping
-from appliance.engine.control.desired import Desired
 from appliance.engine.engine import Engine
 from appliance.engine.versions.records import MemoryRecords
+from appliance.reconciler.reconciler import Reconciler
 from appliance.repository.directory import RepositoryScan
 from appliance.sources.directory import DirectorySource
 
@@ -41,12 +41,12 @@ class SlowSource(DirectorySource):
         super().close()
 
 
-def _desired(source: SlowSource, told: list[str]) -> Desired:
+def _desired(source: SlowSource, told: list[str]) -> Reconciler:
     def report(event: str, **more: Any) -> None:
         told.append(event)
 
     nothing_serves = cast("Engine", None)  # it is not asked before a scan is taken
-    return Desired(source, nothing_serves, ReloadConfig(), RepositoryConfig(), MemoryRecords(), report)
+    return Reconciler(source, nothing_serves, ReloadConfig(), RepositoryConfig(), MemoryRecords(), report)
 
 
 async def _asked(source: SlowSource) -> None:

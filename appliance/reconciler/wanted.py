@@ -1,0 +1,53 @@
+"""What a scan asks for, as the engine's catalog. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion
+from appliance.core.rollout.wish import TrialWish
+from appliance.repository.directory import RepositoryScan
+from appliance.repository.model_directory import ModelReading
+from appliance.store.catalog import Trial, TrialMode
+
+
+def with_fallbacks(found: RepositoryScan, fallbacks: Mapping[str, ModelReading]) -> RepositoryScan:
+    """``found`` with the fallback versions of its models in their place."""
+    if not fallbacks:
+        return found
+    wanted = [entry for entry in found.servable if entry.model.name not in fallbacks]
+    stands = [entry for name in sorted(fallbacks) for entry in fallbacks[name].servable]
+    return replace(found, servable=(*wanted, *stands))
+
+
+def catalog_of(found: RepositoryScan, trials: Mapping[tuple[str, int], Trial]) -> Catalog:
+    """What a scan asks for; ``trials`` are by name and version."""
+    wishes = {key: trial_wish(trial) for key, trial in trials.items()}
+    return Catalog(
+        versions=tuple(
+            CatalogVersion(
+                model=entry.model,
+                fingerprint=entry.fingerprint,
+                trial=wishes.get((entry.model.name, entry.model.version)),
+            )
+            for entry in found.servable
+        ),
+        problems=tuple(
+            CatalogProblem(name=broken.name, version=broken.version, reason=broken.reason)
+            for broken in found.broken
+        ),
+    )
+
+
+def trial_wish(trial: Trial) -> TrialWish:
+    """What the engine is to do for a trial that the catalog asks for: it lasts as long as the catalog says so."""
+    header, _, value = trial.header.partition(":")
+    canary = trial.mode is TrialMode.CANARY
+    return TrialWish(
+        shadow_percent=0.0 if canary else trial.percent,
+        canary_percent=trial.percent if canary else 0.0,
+        header=header.strip().lower(),
+        value=value.strip(),
+        hold=True,
+    )
