@@ -45,7 +45,8 @@ from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
 from appliance.engine.requests.waiting_room import WaitingRoom
 from appliance.engine.turn import Turn
-from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.routes import Routes
+from appliance.engine.versions.served import Served
 from appliance.engine.versions.shapes import Shapes
 from appliance.engine.versions.version_status import with_index
 from appliance.engine.watchers import Watchers

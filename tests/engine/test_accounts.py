@@ -10,7 +10,8 @@ from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Failed
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, QueueFull
 from appliance.engine.requests.accounts import Accounts
-from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.routes import Routes
+from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import Result, VersionMeter
 from tests.domain.sample import make_version
 from tests.engine.versions import make_served

@@ -8,7 +8,7 @@ import pytest
 
 from appliance.domain.model import WeightsFile
 from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version
 from tests.engine.versions import make_served

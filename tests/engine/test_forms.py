@@ -10,7 +10,7 @@ import pytest
 from appliance.core.rollout.version import Artifact
 from appliance.domain.model import WeightsFile
 from appliance.engine.control.forms import FIRST_PAUSE_NS, Forms
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import FormBuilt, WorkerSettings
 from tests.domain.sample import make_version

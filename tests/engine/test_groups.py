@@ -8,7 +8,7 @@ from dataclasses import replace
 from appliance.config.placement import PlacementConfig
 from appliance.core.scheduling.events import Event, LaneClosed
 from appliance.engine.control.groups import Groups
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import LoadWish, ModelLoaded, WorkerSettings
 from tests.domain.sample import make_version

@@ -8,8 +8,8 @@ import pytest
 
 from appliance.core.rollout.phase import Phase
 from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
-from appliance.engine.versions.diversion import Diversion
-from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.routes import Routes
+from appliance.engine.versions.served import Served, TrafficSplit
 from appliance.engine.versions.wording import Said
 from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version
@@ -65,7 +65,7 @@ def test_only_those_are_told_of_whose_requests_go_elsewhere() -> None:
     two.version.phase = Phase.LIVE
     table.touch()
     assert told[5:] == [[("m", 1), ("m", 2)]]
-    two.diversion = cast(Diversion, object())
+    two.split = cast(TrafficSplit, object())
     table.touch()
     table.remove(two)
     table.touch()

@@ -16,7 +16,8 @@ from appliance.engine.control.costs import Costs
 from appliance.engine.control.memory_problems import Situation, problems
 from appliance.engine.control.sizes import Sizes
 from appliance.engine.versions.records import Cost, MemoryRecords
-from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.routes import Routes
+from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ModelLoaded
 from tests.domain.sample import make_version

@@ -11,7 +11,7 @@ from appliance.domain.model import ModelVersion
 from appliance.engine.environment import Pace
 from appliance.engine.fastpath.direct import DirectDoor
 from appliance.engine.fastpath.stalls import LOOK_NS, Stalls
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ExitCause
 from tests.domain.sample import make_version

@@ -6,7 +6,7 @@ from typing import Any
 
 from appliance.core.rollout.version import Artifact, Version, VersionSpec
 from appliance.domain.model import ModelVersion
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
 
 OF_SPEC = ("id", "fingerprint", "identity", "artifact")

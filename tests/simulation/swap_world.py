@@ -298,11 +298,11 @@ class SwapWorld(EngineTurns):
         self.scheduler.check_integrity()
         assert self.workers.versions_loading <= self.config.loads, "more loads in the background than allowed"
         for served in self.engine._routes.all():
-            diversion = served.diversion
-            if diversion is not None:
-                allowed = self.config.shadow_percent if diversion.shadow else self.config.canary_percent
-                assert diversion.taken <= diversion.seen * allowed / 100 + 1, "more than its share"
-                assert diversion.served.state is VersionState.LOADING, "on trial and serving"
+            split = served.split
+            if split is not None:
+                allowed = self.config.shadow_percent if split.shadow else self.config.canary_percent
+                assert split.taken <= split.seen * allowed / 100 + 1, "more than its share"
+                assert split.served.state is VersionState.LOADING, "on trial and serving"
         for name in self.names:
             current = self.engine._routes.current(name)
             if current is not None:
@@ -362,7 +362,7 @@ class SwapWorld(EngineTurns):
             assert seen < 20, f"{current.key} is {fate}, answered {seen} and still serves"
         if self.config.shadow_percent and fate == UNLIKE:
             assert seen < 20, f"{current.key} answers otherwise and still serves"
-        assert current.diversion is None, "a trial without an end"
+        assert current.split is None, "a trial without an end"
 
 
 def version_of(name: str, number: int, fate: str, file: str = "first") -> ModelVersion:

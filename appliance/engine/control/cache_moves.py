@@ -17,7 +17,7 @@ from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.control.sizes import Sizes
 from appliance.engine.environment import Shell
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.workers.port import (
     LoadWish,
     ModelLoaded,

@@ -11,7 +11,7 @@ from typing import Final
 
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.records import Cost, Records
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.workers.port import ModelLoaded
 
 SHARE: Final = 4

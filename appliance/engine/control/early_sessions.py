@@ -6,7 +6,7 @@ Pure, but for what it remembers. Owner: the model cache.
 from __future__ import annotations
 
 from appliance.domain.model import ModelVersion
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 
 
 def comes_quickly(model: ModelVersion, early_bytes: int) -> bool:

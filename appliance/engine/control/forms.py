@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.workers.forms import refuse_forms
 from appliance.workers.port import ExitCause, FormBuilt, WorkerPort, WorkerSettings
 

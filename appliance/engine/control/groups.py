@@ -13,7 +13,7 @@ from appliance.core.processes.placement import GroupLoad, Placement, place
 from appliance.core.rollout.phase import ON_ITS_WAY, Phase
 from appliance.core.scheduling.events import Event, GroupClosed, GroupOpened, LaneClosed, LaneOpened
 from appliance.engine.control.workforce import Group, Worker
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.telemetry.snapshot import LaneUse, WorkerStatus
 from appliance.workers.port import (
     ExitCause,

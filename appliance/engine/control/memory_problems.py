@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.waits import Limit, NeverFits
 from appliance.engine.control.sizes import Sizes
-from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.routes import Routes
+from appliance.engine.versions.served import Served
 from appliance.engine.versions.wording import limit_text, megabytes, wait_text
 
 

@@ -32,7 +32,8 @@ from appliance.engine.requests.cold import Refusal
 from appliance.engine.requests.outcome import not_ready
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.waiting_room import WaitingRoom, refusal
-from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.routes import Routes
+from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import Result
 from appliance.telemetry.snapshot import ResidencyFigures
 from appliance.workers.port import PoolEvent, WorkerExited, WorkerPort
@@ -217,7 +218,7 @@ class ModelCache:
         """What is wished of it: by the operator, and for as long as a version is tried beside it."""
         config, name = self._terms.config, served.model.name
         keep_warm_ns = int(config.keep_warm_s.get(name, 0) * 1e9)
-        held = served.diversion is not None
+        held = served.split is not None
         return events.Retained(served.id, name in config.pins, keep_warm_ns, held)
 
     def _remove(self, cached: Cached, now_ns: int) -> events.Told:

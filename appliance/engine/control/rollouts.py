@@ -34,7 +34,8 @@ from appliance.engine.control.recorder import Recorder, SwapTerms
 from appliance.engine.control.traffic import Traffic
 from appliance.engine.environment import Shell
 from appliance.engine.versions.layout import merges
-from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.routes import Routes
+from appliance.engine.versions.served import Served
 from appliance.engine.versions.version_status import said_of, version_status
 from appliance.engine.versions.wording import Said, wait_text
 from appliance.telemetry.meter import VersionMeter

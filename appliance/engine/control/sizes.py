@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from appliance.core.memory.footprint import Footprint, Size
 from appliance.engine.control.costs import Costs
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.workers.port import ModelLoaded
 
 

@@ -12,8 +12,7 @@ from appliance.core.rollout.phase import TRIED, stage_of
 from appliance.core.rollout.trial import Figures
 from appliance.domain import histogram
 from appliance.engine.control.recorder import Recorder
-from appliance.engine.versions.diversion import Diversion
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served, TrafficSplit
 from appliance.telemetry.meter import Result, Stage, VersionMeter
 from appliance.telemetry.snapshot import TrialStatus
 
@@ -35,18 +34,18 @@ class Traffic:
         match action:
             case do.Split():
                 unseen = self._mirrored.setdefault(served.id, VersionMeter(*served.version.slot))
-                self._served[action.before].diversion = Diversion(
+                self._served[action.before].split = TrafficSplit(
                     served, action.wish, action.percent, shadow=action.mirrored, unseen=unseen
                 )
             case do.Resplit():
-                diversion = self._served[action.before].diversion
-                assert diversion is not None, "it is on trial"
-                diversion.renew(action.wish, action.percent)
+                split = self._served[action.before].split
+                assert split is not None, "it is on trial"
+                split.renew(action.wish, action.percent)
             case do.Unsplit():
                 before = self._served[action.before]
-                if before.diversion is not None and not before.diversion.shadow:
-                    self._recorder.count(canary_requests=before.diversion.taken)
-                before.diversion = None
+                if before.split is not None and not before.split.shadow:
+                    self._recorder.count(canary_requests=before.split.taken)
+                before.split = None
             case do.FallBack():
                 served.fallback = self._served[action.to] if action.to is not None else None
             case do.LimitRuns():
@@ -73,13 +72,13 @@ class Traffic:
 
     def headers(self, splits: Iterable[int]) -> tuple[str, ...]:
         """Headers by whose values requests are led to versions on trial; ``splits`` are those that they leave."""
-        diversions = [self._served[before].diversion for before in splits]
-        return tuple(sorted({each.header for each in diversions if each is not None and each.header}))
+        splits_now = [self._served[before].split for before in splits]
+        return tuple(sorted({each.header for each in splits_now if each is not None and each.header}))
 
     def taken(self, splits: Iterable[int]) -> int:
         """Requests of versions on trial that are under way."""
-        diversions = [self._served[before].diversion for before in splits]
-        return sum(each.taken for each in diversions if each is not None and not each.shadow)
+        splits_now = [self._served[before].split for before in splits]
+        return sum(each.taken for each in splits_now if each is not None and not each.shadow)
 
     def status(self, attempt: Attempt | None) -> TrialStatus | None:
         """How far an attempt has come; None where there is none."""

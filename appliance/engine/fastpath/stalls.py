@@ -9,7 +9,7 @@ from typing import Final
 
 from appliance.engine.environment import Pace
 from appliance.engine.fastpath.direct import DirectDoor
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.workers.port import ExitCause, WorkerPort
 
 LOOK_NS: Final = 250_000_000

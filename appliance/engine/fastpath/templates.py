@@ -17,7 +17,8 @@ from appliance.engine.fastpath.direct import DirectDoor, RequestTemplate
 from appliance.engine.fastpath.lanes import Lanes
 from appliance.engine.inbox import Inbox
 from appliance.engine.versions.layout import Layout
-from appliance.engine.versions.routes import Routes, Served, late_text
+from appliance.engine.versions.routes import Routes, late_text
+from appliance.engine.versions.served import Served
 from appliance.engine.versions.shapes import Shapes
 from appliance.workers.arena import aligned
 from appliance.workers.port import Learn, Shape, WorkerPort
@@ -170,7 +171,7 @@ class Templates:
             served is None
             or served.model is not plan.model
             or not served.opened
-            or served.diversion is not None
+            or served.split is not None
             or not served.layout(plan).sizes
         ):
             return None

@@ -14,7 +14,7 @@ from appliance.engine.environment import Shell
 from appliance.engine.fastpath.direct import DirectDoor, Tally
 from appliance.engine.fastpath.lanes import Lanes
 from appliance.engine.fastpath.templates import Templates
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import Result
 from appliance.workers.port import ExitCause, WorkerPort
 

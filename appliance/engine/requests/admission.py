@@ -20,8 +20,8 @@ from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.outcome import deadline_of, end_of, not_ready
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.table import RequestTable
-from appliance.engine.versions.diversion import Diversion
 from appliance.engine.versions.routes import Routes
+from appliance.engine.versions.served import TrafficSplit
 from appliance.telemetry.meter import Result
 
 
@@ -87,7 +87,7 @@ class Admission:
             plan, submission.arrived_ns, submission.deadline_ns, self._default_deadline_ms
         )
         request = Request(self._table.take_handle(), submission, served, deadline_ns)
-        split = served.diversion
+        split = served.split
         try:
             other = None if split is None else split.take(plan, submission.headers)
             if split and other and not split.shadow and self._try(request, split, other, tensors):
@@ -131,7 +131,9 @@ class Admission:
         self._dispatch.take_back(request, now_ns)
         return QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED
 
-    def _try(self, request: Request, split: Diversion, other: RequestPlan, tensors: Sequence[Buffer]) -> bool:
+    def _try(
+        self, request: Request, split: TrafficSplit, other: RequestPlan, tensors: Sequence[Buffer]
+    ) -> bool:
         """Give a request of its share to the version on trial; False, and as if nothing had been, when that does not
         take it."""
         plan, served = request.plan, request.served
@@ -144,7 +146,7 @@ class Admission:
         return False
 
     def _mirror(
-        self, request: Request, split: Diversion, other: RequestPlan, tensors: Sequence[Buffer]
+        self, request: Request, split: TrafficSplit, other: RequestPlan, tensors: Sequence[Buffer]
     ) -> None:
         """Run a queued request on the version on trial as well, if there is room."""
         copy = self._mirroring.copy(request, split, other, self._table.take_handle())

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from appliance.core.scheduling.actions import Dispatch
 from appliance.core.scheduling.events import BatchFinished, CancelRequested
 from appliance.engine.requests.request import Batch, Request
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.workers.port import Run, RunFinished, RunResult
 
 

@@ -13,8 +13,7 @@ from appliance.engine.environment import Pace
 from appliance.engine.port import Submission
 from appliance.engine.requests.request import Mirror, Request
 from appliance.engine.requests.similarity import kept, unlikeness
-from appliance.engine.versions.diversion import Diversion
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served, TrafficSplit
 from appliance.workers.arena import Arena
 
 WAIT_NS: Final = 5_000_000_000
@@ -52,7 +51,7 @@ class Mirroring:
         self._compared: list[Comparison] = []
         self._mirrored = self._left_out = 0
 
-    def copy(self, request: Request, split: Diversion, plan: RequestPlan, handle: int) -> Request | None:
+    def copy(self, request: Request, split: TrafficSplit, plan: RequestPlan, handle: int) -> Request | None:
         """A copy of ``request`` for the version on trial; None when there is no room for it now."""
         usage = self._arena.statistics()
         room = usage.allocated_bytes * ROOM_PARTS < usage.limit_bytes
@@ -62,7 +61,7 @@ class Mirroring:
         submission = Submission(plan, request.request_id, now_ns, now_ns + WAIT_NS, _release)
         return Request(handle, submission, split.served, now_ns + WAIT_NS)
 
-    def pair(self, request: Request, copy: Request, split: Diversion, plan: RequestPlan) -> None:
+    def pair(self, request: Request, copy: Request, split: TrafficSplit, plan: RequestPlan) -> None:
         """Compare what comes of both: the copy is queued."""
         request.mirror = copy.mirror = mirror = Mirror(split, plan)
         mirror.copy = copy

@@ -10,9 +10,8 @@ from appliance.domain.inference import Answer, OutputTensor, RequestPlan
 from appliance.engine.port import Buffer, Submission
 from appliance.engine.requests.memory import RequestMemory
 from appliance.engine.requests.similarity import Kept
-from appliance.engine.versions.diversion import Diversion
 from appliance.engine.versions.expectation import UNKNOWN, Expectation
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served, TrafficSplit
 from appliance.workers.arena import Arena, aligned
 from appliance.workers.port import RunItem, RunResult
 
@@ -43,7 +42,7 @@ class Mirror:
 
     __slots__ = ("copy", "kept", "plan", "split")
 
-    def __init__(self, split: Diversion, plan: RequestPlan) -> None:
+    def __init__(self, split: TrafficSplit, plan: RequestPlan) -> None:
         self.split = split
         self.plan = plan
         self.copy: Request | None = None

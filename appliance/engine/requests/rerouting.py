@@ -10,7 +10,8 @@ from appliance.domain.model import VersionState, interchangeable
 from appliance.domain.validation import plan_request
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.table import RequestTable
-from appliance.engine.versions.routes import Routes, Served
+from appliance.engine.versions.routes import Routes
+from appliance.engine.versions.served import Served
 
 SERVING: Final = frozenset({VersionState.READY, VersionState.LOADING})
 """A version in another state has been replaced or given up."""

@@ -7,7 +7,7 @@ from appliance.domain.inference import RequestPlan
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
 from appliance.engine.requests.request import Request
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.engine.versions.shapes import Shapes
 from appliance.workers.arena import Arena
 

@@ -7,119 +7,16 @@ generation up whenever an answer may have changed, so that front ends can cache 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from appliance.core.memory.footprint import Residency
-from appliance.core.rollout.phase import SERVING, STATES, Phase
-from appliance.core.rollout.version import Version
+from appliance.core.rollout.phase import SERVING
 from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
-from appliance.domain.inference import RequestPlan
-from appliance.domain.model import ModelVersion, VersionState
+from appliance.domain.model import VersionState
 from appliance.engine.port import IndexEntry
-from appliance.engine.versions.expectation import Expectations
-from appliance.engine.versions.layout import LAYOUTS_KEPT, Layout, layout_of
-from appliance.engine.versions.wording import Said, refusal_text, wait_text
-from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import ModelProgress
-
-if TYPE_CHECKING:
-    from appliance.engine.versions.diversion import Diversion
+from appliance.engine.versions.served import Served, TrafficSplit
+from appliance.engine.versions.wording import Said
 
 MAX_VERSION = (1 << 63) - 1
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Served:
-    """One version with everything the engine knows of it, but for where it stands: that is in its ``version``, which
-    the rollout alone changes.
-
-    ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``expectations`` are how much
-    room its outputs will take; ``live`` counts requests that are not done. ``diversion`` leads some of its requests to
-    a version on trial; ``fallback`` runs what fails on this one, within ``run_limit_ns`` if that is known, and
-    ``fallen_back`` counts that.
-
-    ``residency`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
-    ``quick``: with sessions that are there at once and are exchanged for fast ones later; ``epoch`` counts how often
-    front ends had to forget what they were taught of it. ``progress`` is how far its load is.
-    """
-
-    version: Version
-    meter: VersionMeter
-    id: int = field(init=False)
-    model: ModelVersion = field(init=False)
-    expectations: Expectations = field(init=False)
-    group: int = -1
-    opened: bool = False
-    live: int = 0
-    load_ns: int = 0
-    diversion: Diversion | None = None
-    fallback: Served | None = None
-    run_limit_ns: int = 0
-    fallen_back: int = 0
-    residency: Residency = Residency.RESIDENT
-    returning: bool = False
-    quick: bool = False
-    epoch: int = 0
-    progress: ModelProgress | None = None
-    layouts: dict[int, Layout] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.id, self.model = self.version.id, self.version.model
-        self.expectations = Expectations(self.model)
-
-    def layout(self, plan: RequestPlan) -> Layout:
-        """How requests of ``plan`` lie in memory; remembered."""
-        layout = self.layouts.get(id(plan))
-        if layout is None or layout.plan is not plan:
-            if len(self.layouts) >= LAYOUTS_KEPT:
-                self.layouts.clear()
-            layout = self.layouts[id(plan)] = layout_of(plan, self.expectations)
-        return layout
-
-    @property
-    def phase(self) -> Phase:
-        """How far its life has come."""
-        return self.version.phase
-
-    @property
-    def state(self) -> VersionState:
-        """What clients are told of its phase."""
-        return STATES[self.version.phase]
-
-    @property
-    def reason(self) -> str:
-        """Why it is not READY, in words."""
-        version = self.version
-        if version.refusal is not None:
-            return refusal_text(version.refusal)
-        return wait_text(version.waiting) if version.waiting is not None else ""
-
-    @property
-    def identity(self) -> str:
-        """See VersionSpec."""
-        return self.version.spec.identity
-
-    @property
-    def packed(self) -> bool:
-        """See Version."""
-        return self.version.packed
-
-    @property
-    def seeds(self) -> tuple[tuple[int, int], ...]:
-        """See Version."""
-        return self.version.seeds
-
-    @property
-    def run_bound_ns(self) -> int:
-        """How long a run may take while another version could answer instead; 0: as its worker allows, as where runs
-        may have to wait for weights that are still to come."""
-        return self.run_limit_ns if self.fallback is not None and not self.quick else 0
-
-    @property
-    def key(self) -> str:
-        """``name/version``."""
-        return self.model.key
 
 
 def not_ready(name: str, version: int, why: str = "") -> NotReady:
@@ -140,7 +37,7 @@ class _Meaning(NamedTuple):
 
     default: Served | None
     ready: tuple[Served, ...]
-    led: tuple[Diversion | None, ...]
+    led: tuple[TrafficSplit | None, ...]
 
 
 NOTHING: Final = _Meaning(None, (), ())
@@ -173,7 +70,7 @@ class Routes:
 
     def _meaning(self, name: str) -> _Meaning:
         ready = tuple(self._ready(name))
-        return _Meaning(self.current(name), ready, tuple(served.diversion for served in ready))
+        return _Meaning(self.current(name), ready, tuple(served.split for served in ready))
 
     def _ready(self, name: str) -> list[Served]:
         return [served for served in self._names.get(name, {}).values() if served.phase in SERVING]

@@ -12,7 +12,7 @@ from appliance.core.scheduling.events import ShapeClosed, ShapeOpened
 from appliance.domain.inference import RequestPlan
 from appliance.engine.inbox import Inbox
 from appliance.engine.versions.layout import merges
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 
 ShapeKey = tuple[int, tuple[tuple[int, ...] | None, ...]]
 

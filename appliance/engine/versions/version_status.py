@@ -10,7 +10,7 @@ from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.version import Version
 from appliance.domain.model import VersionState
 from appliance.engine.port import IndexEntry
-from appliance.engine.versions.routes import Served
+from appliance.engine.versions.served import Served
 from appliance.engine.versions.wording import (
     STILL_PREVIOUS,
     Said,

@@ -7,7 +7,7 @@ import pytest
 from appliance.core.rollout.wish import TrialWish
 from appliance.domain.inference import RequestHead, RequestPlan, TensorHead
 from appliance.domain.validation import plan_request
-from appliance.engine.versions.diversion import Diversion
+from appliance.engine.versions.served import TrafficSplit
 from appliance.telemetry.meter import VersionMeter
 from tests.domain.sample import make_version
 from tests.engine.versions import make_served
@@ -15,18 +15,20 @@ from tests.engine.versions import make_served
 HEAD = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
 
 
-def diversion(percent: float, wish: TrialWish | None = None) -> tuple[Diversion, RequestPlan]:
+def split_of(percent: float, wish: TrialWish | None = None) -> tuple[TrafficSplit, RequestPlan]:
     """One to another version of the sample, and a request that it may concern."""
     model = make_version()
     served = make_served(id=2, model=model, fingerprint="f", meter=VersionMeter("m", 2), identity="m/2@f")
     unseen = VersionMeter("m", 2)
-    made = Diversion(served, wish or TrialWish(canary_percent=percent), percent, shadow=False, unseen=unseen)
+    made = TrafficSplit(
+        served, wish or TrialWish(canary_percent=percent), percent, shadow=False, unseen=unseen
+    )
     return made, plan_request(model, HEAD)
 
 
 @pytest.mark.parametrize("percent", [0.5, 10, 33, 60, 100])
 def test_a_share_is_kept_at_every_moment(percent: float) -> None:
-    one, plan = diversion(percent)
+    one, plan = split_of(percent)
     for asked in range(1, 2_001):
         one.take(plan, {})
         assert asked * percent / 100 - 2 < one.taken <= asked * percent / 100 + 1
@@ -34,7 +36,7 @@ def test_a_share_is_kept_at_every_moment(percent: float) -> None:
 
 @pytest.mark.parametrize("clients", [2, 5, 10])
 def test_clients_that_take_turns_share_it_alike(clients: int) -> None:
-    one, plan = diversion(10)
+    one, plan = split_of(10)
     taken = [0] * clients
     for asked in range(10_000):
         taken[asked % clients] += one.take(plan, {}) is not None
@@ -43,7 +45,7 @@ def test_clients_that_take_turns_share_it_alike(clients: int) -> None:
 
 
 def test_another_wish_counts_from_the_next_request_on() -> None:
-    one, plan = diversion(10)
+    one, plan = split_of(10)
     one.renew(TrialWish(canary_percent=10, header="x-site", value="berlin"), 10)
     assert one.take(plan, {}) is None
     assert all(one.take(plan, {"x-site": "berlin"}) for _ in range(20))

@@ -1,0 +1,206 @@
+"""A version with everything the engine knows of it, and how some of its traffic is led to a version on trial.
+
+A share of requests is spread evenly, and is never exceeded by more than one: with a share of a tenth, one of every ten
+in a row. Which one is drawn, so that of clients that take turns each is concerned. A share of clients goes by the value
+of a header, the same ones at each request. Owner: the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import floor
+from random import Random
+from typing import Final
+from zlib import crc32
+
+from appliance.core.memory.footprint import Residency
+from appliance.core.rollout.phase import STATES, Phase
+from appliance.core.rollout.version import Version
+from appliance.core.rollout.wish import TrialWish
+from appliance.domain.errors import ApplianceError
+from appliance.domain.inference import RequestPlan
+from appliance.domain.model import ModelVersion, VersionState
+from appliance.domain.validation import plan_request
+from appliance.engine.versions.expectation import Expectations
+from appliance.engine.versions.layout import LAYOUTS_KEPT, Layout, layout_of
+from appliance.engine.versions.wording import refusal_text, wait_text
+from appliance.telemetry.meter import VersionMeter
+from appliance.workers.port import ModelProgress
+
+PLANS_KEPT: Final = 256
+WHOLE: Final = 100.0
+CLIENT_PARTS: Final = 10_000
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Served:
+    """One version with everything the engine knows of it, but for where it stands: that is in its ``version``, which
+    the rollout alone changes.
+
+    ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``expectations`` are how much
+    room its outputs will take; ``live`` counts requests that are not done. ``split`` leads some of its requests to
+    a version on trial; ``fallback`` runs what fails on this one, within ``run_limit_ns`` if that is known, and
+    ``fallen_back`` counts that.
+
+    ``residency`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
+    ``quick``: with sessions that are there at once and are exchanged for fast ones later; ``epoch`` counts how often
+    front ends had to forget what they were taught of it. ``progress`` is how far its load is.
+    """
+
+    version: Version
+    meter: VersionMeter
+    id: int = field(init=False)
+    model: ModelVersion = field(init=False)
+    expectations: Expectations = field(init=False)
+    group: int = -1
+    opened: bool = False
+    live: int = 0
+    load_ns: int = 0
+    split: TrafficSplit | None = None
+    fallback: Served | None = None
+    run_limit_ns: int = 0
+    fallen_back: int = 0
+    residency: Residency = Residency.RESIDENT
+    returning: bool = False
+    quick: bool = False
+    epoch: int = 0
+    progress: ModelProgress | None = None
+    layouts: dict[int, Layout] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.id, self.model = self.version.id, self.version.model
+        self.expectations = Expectations(self.model)
+
+    def layout(self, plan: RequestPlan) -> Layout:
+        """How requests of ``plan`` lie in memory; remembered."""
+        layout = self.layouts.get(id(plan))
+        if layout is None or layout.plan is not plan:
+            if len(self.layouts) >= LAYOUTS_KEPT:
+                self.layouts.clear()
+            layout = self.layouts[id(plan)] = layout_of(plan, self.expectations)
+        return layout
+
+    @property
+    def phase(self) -> Phase:
+        """How far its life has come."""
+        return self.version.phase
+
+    @property
+    def state(self) -> VersionState:
+        """What clients are told of its phase."""
+        return STATES[self.version.phase]
+
+    @property
+    def reason(self) -> str:
+        """Why it is not READY, in words."""
+        version = self.version
+        if version.refusal is not None:
+            return refusal_text(version.refusal)
+        return wait_text(version.waiting) if version.waiting is not None else ""
+
+    @property
+    def identity(self) -> str:
+        """See VersionSpec."""
+        return self.version.spec.identity
+
+    @property
+    def packed(self) -> bool:
+        """See Version."""
+        return self.version.packed
+
+    @property
+    def seeds(self) -> tuple[tuple[int, int], ...]:
+        """See Version."""
+        return self.version.seeds
+
+    @property
+    def run_bound_ns(self) -> int:
+        """How long a run may take while another version could answer instead; 0: as its worker allows, as where runs
+        may have to wait for weights that are still to come."""
+        return self.run_limit_ns if self.fallback is not None and not self.quick else 0
+
+    @property
+    def key(self) -> str:
+        """``name/version``."""
+        return self.model.key
+
+
+class TrafficSplit:
+    """From the version that serves to ``served``, in a share of ``percent``. ``shadow``: requests are answered by the
+    version that serves all the same, and ``unseen`` counts those here. ``seen`` and ``taken`` count requests."""
+
+    __slots__ = (
+        "_draw",
+        "_next",
+        "_percent",
+        "_plans",
+        "_position",
+        "_wish",
+        "in_flight",
+        "seen",
+        "served",
+        "shadow",
+        "taken",
+        "unseen",
+    )
+
+    def __init__(
+        self, served: Served, wish: TrialWish, percent: float, *, shadow: bool, unseen: VersionMeter
+    ) -> None:
+        self.served = served
+        self.shadow = shadow
+        self.unseen = unseen
+        self.seen = self.taken = self.in_flight = 0
+        self._wish = wish
+        self._percent = percent
+        self._draw = Random(served.identity).random
+        self._position = 0.0
+        self._next = self._draw()
+        """Requests that were owed so far, and where among them the next one is taken: once in every whole one."""
+        self._plans: dict[int, tuple[RequestPlan, RequestPlan | None]] = {}
+
+    @property
+    def header(self) -> str:
+        """The header whose value decides; "" when none does."""
+        return "" if self.shadow else self._wish.header
+
+    def renew(self, wish: TrialWish, percent: float) -> None:
+        """Other requests concern it from here on; what was counted stands."""
+        self._wish, self._percent = wish, percent
+
+    def take(self, plan: RequestPlan, headers: Mapping[str, str]) -> RequestPlan | None:
+        """What a request of ``plan``, for no particular version, is to the version on trial; None when it does not
+        concern that."""
+        self.seen += 1
+        if plan.head.model_version or not self._chosen(headers):
+            return None
+        other = self._plan(plan)
+        self.taken += other is not None
+        return other
+
+    def _chosen(self, headers: Mapping[str, str]) -> bool:
+        if self.header:
+            value = headers.get(self.header, "")
+            if self._wish.value or not value:
+                return bool(value) and value == self._wish.value
+            part = crc32(f"{self.served.model.name}\0{value}".encode(errors="surrogatepass")) % CLIENT_PARTS
+            return part < self._percent / WHOLE * CLIENT_PARTS
+        self._position += self._percent / WHOLE
+        if self._position < self._next:
+            return False
+        self._next = floor(self._next) + 1 + self._draw()
+        return True
+
+    def _plan(self, plan: RequestPlan) -> RequestPlan | None:
+        known = self._plans.get(id(plan))
+        if known is not None and known[0] is plan:
+            return known[1]
+        try:
+            other = plan_request(self.served.model, plan.head)
+        except ApplianceError:
+            other = None
+        if len(self._plans) >= PLANS_KEPT:
+            self._plans.clear()
+        self._plans[id(plan)] = (plan, other)
+        return other
