@@ -251,7 +251,7 @@ def _no_tls(base: str, error: ssl.SSLError) -> CommandFailed:
 def _server_words(server: Mapping[str, Any]) -> str:
     """Its name and version, and what listens, where it tells."""
     words = f"{server['name']} {server['version']}"
-    return f"{words} ({server['front_end']} front end)" if server.get("front_end") else words
+    return f"{words} ({server['front_end']})" if server.get("front_end") else words
 
 
 def parse(document: bytes, url: str) -> Snapshot:
