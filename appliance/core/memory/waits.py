@@ -1,4 +1,4 @@
-"""How much memory there is for models, and why there is none to load a version now, as data: who reads it decides by
+"""How much memory there is for models, and why there is none to load a version now, as data: its readers decide by
 its kind, and people are told in words elsewhere."""
 
 from __future__ import annotations

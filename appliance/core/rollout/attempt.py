@@ -27,8 +27,8 @@ def key_of(version: Version) -> str:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Attempt:
-    """``before`` is what it would replace; ``background``: nobody waits for it; ``known``: it was proven here before;
-    ``order``: it is to serve at once, whatever ``before`` does.
+    """``before`` is what it would replace; ``background``: no request waits for it; ``known``: it was proven here
+    before; ``order``: it is to serve at once, whatever ``before`` does.
 
     ``again``: it had been given up, and nothing else of its model serves; ``fallen``: its history says last that it was
     given up or withdrawn, and not yet that it serves again. ``began_ns`` is when its load began; ``again_ns``: when to

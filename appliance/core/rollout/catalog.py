@@ -12,7 +12,7 @@ from appliance.domain.model import ModelVersion
 class CatalogVersion:
     """A version that is wanted. ``fingerprint`` changes when its files do, also where they are the same as before: a
     package that was repaired. ``trial`` is what it has to go through before it serves; None: what the configuration
-    says. ``by_hand``: somebody gave it, whatever is installed. ``order``: where it
+    says. ``by_hand``: an operator gave it, whatever is installed. ``order``: where it
     is proven here it is to serve at once, and is compared with nothing; else it is proposed."""
 
     model: ModelVersion

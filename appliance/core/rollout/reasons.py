@@ -66,7 +66,7 @@ class Outlook(StrEnum):
 
     AS_WANTED = "as wanted"
     BY_HAND = "by hand"
-    """What somebody gave serves instead of what is installed."""
+    """What was given by hand serves instead of what is installed."""
     SUCCESSOR_WAITS = "successor waits"
     SUCCESSOR_LOADS = "successor loads"
     SUCCESSOR_ON_TRIAL = "successor on trial"

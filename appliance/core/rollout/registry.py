@@ -17,7 +17,7 @@ class Registry:
     """``versions`` are all that have, or are about to get, a worker; ``incoming`` those among them whose name other
     files serve meanwhile, ``failed`` those that were, and were given up; ``setbacks`` say why older files serve
     although others are wanted; ``leaving`` are those that wait for their last requests. ``troubled`` says of models
-    what is wrong with their files, ``by_hand`` are the versions that somebody gave."""
+    what is wrong with their files, ``by_hand`` are the versions that were given by hand."""
 
     def __init__(self) -> None:
         self.versions: dict[int, Version] = {}

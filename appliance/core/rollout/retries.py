@@ -1,6 +1,6 @@
-"""What was given up and is to be tried once more, because nothing else of its model serves and nobody may be there to
-ask. One version at a time, until it is proven or given up again: what takes the box down must not do so for several at
-once. What was rejected (rolled back, or by an operator) is not among them.
+"""What was given up and is to be tried once more, because nothing else of its model serves and no operator may be there
+to ask. One version at a time, until it is proven or given up again: what takes the box down must not do so for several
+at once. What was rejected (rolled back, or by an operator) is not among them.
 """
 
 from __future__ import annotations

@@ -267,8 +267,8 @@ class Rollout(Starts):
                 return
 
     def _may_try_again(self, given_up: Version, entry: CatalogVersion, asked: bool, wall_ms: int) -> bool:
-        """Whether a version that was given up is to be loaded once more now: because somebody asks, or its package was
-        repaired, or its pause is over; where nothing else serves it has its turn with the others for that."""
+        """Whether a version that was given up is to be loaded once more now: because an operator asks, or its package
+        was repaired, or its pause is over; where nothing else serves it has its turn with the others for that."""
         if asked or is_repaired(given_up, entry):
             return True
         standing = self.ledger.standing(entry.identity)
@@ -325,7 +325,7 @@ class Rollout(Starts):
 
     def _refuse(self, version: Version, refusal: Refusal) -> None:
         """It is not tried at all; its history says so once, also where it was the daemon's own end that used up its
-        attempts, which nobody could write down."""
+        attempts, which could not be written down."""
         version.enter(Phase.FAILED)
         version.refusal = refusal
         told_of = [each for each in self.ledger.history(version.model.name) if _is_of(each, version)]
@@ -338,7 +338,7 @@ class Rollout(Starts):
         return bool(history) and history[-1].ending is Ending.WITHDRAWN
 
     def _found_withdrawn(self, wanted: set[str]) -> None:
-        """What served when the daemon ended, and is of no ``wanted`` model now, was withdrawn while nobody could write
+        """What served when the daemon ended, and is of no ``wanted`` model now, was withdrawn while nothing could write
         that down."""
         history = self.ledger.history("")
         identities = {(change.name, change.version): change.identity for change in history}

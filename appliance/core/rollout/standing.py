@@ -1,8 +1,8 @@
 """Whether and when a version may be tried again, by what is remembered of its attempts.
 
 A version that used up its tries is out. Where nothing else of its model serves it is tried once more after a pause that
-grows with each such try: nobody may be on site to ask for it. The pause is kept across restarts by the wall clock,
-which may jump: it is never longer than it should be, counted from the start.
+grows with each such try: an operator may not be on site to ask for it. The pause is kept across restarts by the wall
+clock, which may jump: it is never longer than it should be, counted from the start.
 """
 
 from __future__ import annotations

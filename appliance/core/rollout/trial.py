@@ -82,7 +82,7 @@ Event = Assessed | Seen | Compared | Crashed | Recalled | Wished | Orphaned
 class Trial:
     """One version's way. ``comparable``: it takes and gives what the version before does, so that requests can go to
     either; ``before``: there is one; ``proven``: this very version was once proven here. Without a version before,
-    being watched only takes its time. Owner: whoever swaps."""
+    being watched only takes its time. Owner: the trials."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Trial:
         if phase is Phase.MIRRORED:
             return wish.shadow_percent
         if phase is Phase.SPLIT and wish.value and not wish.shadow_percent:
-            return wish.canary_percent or 100.0  # whoever brings the value
+            return wish.canary_percent or 100.0  # all that bring the value
         return wish.canary_percent if phase is Phase.SPLIT else 0.0
 
     def _enter(self, phase: Phase, now_ns: int) -> None:

@@ -298,7 +298,7 @@ class Trials(ABC):
             self._spare(attempt.before, now_ns)
 
     def _spare(self, before: Version, now_ns: int) -> None:
-        """Nobody will go back to it."""
+        """Note that it will not be gone back to."""
         if before.phase is Phase.STANDBY:
             self._leave(before, now_ns)
 

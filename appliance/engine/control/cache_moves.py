@@ -85,7 +85,7 @@ class CacheMoves:
         self.cached[served.id] = Cached(served=served, answered=served.meter.answered)
 
     def remove(self, cached: Cached, now_ns: int) -> None:
-        """Look after it no more. On its way in or out of memory it is out: nobody would hear how that ends."""
+        """Look after it no more. On its way in or out of memory it is out: how that ends would not be told."""
         served = cached.served
         moves = served.returning or cached.pending is not None or cached.draining
         if not served.opened and moves:

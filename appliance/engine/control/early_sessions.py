@@ -43,7 +43,7 @@ class EarlySessions:
         asked_ns = self._asked_ns.get(served.id)
         if asked_ns is not None:
             self._took_ns[served.id] = now_ns - asked_ns
-        if served.id not in self._arriving:  # who is started again later was not asked for then
+        if served.id not in self._arriving:  # a process that is started again later was not asked for then
             self._asked_ns.pop(served.id, None)
         self._renewing.setdefault(served.id, set()).add(worker)
         return True
@@ -61,8 +61,8 @@ class EarlySessions:
         return model in self._arriving or model in self._renewing
 
     def took_ns(self, served: Served, before_ns: int) -> int:
-        """How long coming back quickly takes until everything is there, as it was last; ``before_ns``: as long as
-        nobody knows."""
+        """How long coming back quickly takes until everything is there, as it was last; ``before_ns``: while that
+        is not known."""
         return self._took_ns.get(served.id, before_ns)
 
     def lost(self, worker: int) -> None:

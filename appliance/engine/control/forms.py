@@ -138,7 +138,7 @@ class Forms:
             refuse_forms(served.model.forms, served.model.digest, reason)
 
     def stop(self) -> None:
-        """The daemon ends. A form can be built anew, and nobody waits for one: what is there of it goes at the next
+        """The daemon ends. A form can be built anew, and nothing waits for one: what is there of it goes at the next
         start."""
         self._queue.clear()
         self._later.clear()

@@ -144,7 +144,7 @@ class Groups:
             served.progress = event
 
     def loaded(self, event: ModelLoaded, served: Served | None, now_ns: int) -> None:
-        """One worker holds one more model: maybe its lane opens, maybe the model does. ``served`` None: nobody wants
+        """One worker holds one more model: maybe its lane opens, maybe the model does. ``served`` None: nothing wants
         the model any more."""
         worker = self._workers.get(event.worker)
         if worker is None:
@@ -233,7 +233,7 @@ class Groups:
 
     def _close_if_empty(self, group: Group) -> None:
         """End a group without models; its lanes close when their processes have ended, with what they still run. One
-        that only loads what nobody wants any more ends at once."""
+        that only loads what is not wanted any more ends at once."""
         if group.models or group.closing:
             return
         group.closing = True
@@ -273,7 +273,7 @@ class Groups:
         return worker is not None and not worker.loading and len(self._groups[worker.group].models) == 1
 
     def loading_aside(self) -> set[int]:
-        """The ids of versions that load in the background, whether or not anybody waits for them any more."""
+        """The ids of versions that load in the background, whether or not they are still wanted."""
         loads = (load for worker in self._workers.values() for load in worker.loading.items())
         return {model for model, wish in loads if wish.background}
 
@@ -307,7 +307,7 @@ class Groups:
         use_of: Callable[[int], LaneUse],
     ) -> tuple[WorkerStatus, ...]:
         """All processes, for people; ``key_of`` names a model id, ``memory_of`` knows the bytes of a process,
-        ``use_of`` who gave work to a lane."""
+        ``use_of`` where a lane's work came from."""
         return tuple(
             WorkerStatus(
                 worker=worker.id,

@@ -2,7 +2,7 @@
 
 While a version is on trial or watched, what it took so far bounds what it may take (``Attempt.longest_run_ns``); one
 that takes longer loses its worker, its requests go to the version before, and its trial ends with that. Measured in
-looks, not by the clock alone: where the whole machine stood still, nobody hung. Requests that the native front
+looks, not by the clock alone: where the whole machine stood still, nothing hung. Requests that the native front
 end gave to a worker are looked at in ``fastpath/stalls``. Owner: the turn.
 """
 

@@ -26,7 +26,7 @@ class SwapTerms(NamedTuple):
 
 
 def default_terms() -> SwapTerms:
-    """As configured by nobody, and remembered for as long as the process lives."""
+    """The defaults, and remembered for as long as the process lives."""
     return SwapTerms(RolloutPolicy(), MemoryRecords(), lambda model: "")
 
 

@@ -63,7 +63,7 @@ class RolloutTerms:
 
 
 class MemoryPort(Protocol):
-    """Who knows whether there is memory for a version."""
+    """What tells whether there is memory for a version."""
 
     def reserve(self, served: Served, before: Served | None, now_ns: int) -> Reply:
         """Whether there is memory to load a version that is on its way to serving, in the place of ``before``."""

@@ -24,7 +24,7 @@ UNLOAD_DEPENDENTS: Final = "unload_dependents"
 
 
 class ModelControl(Protocol):
-    """Who loads and unloads models."""
+    """What loads and unloads models."""
 
     async def load(self, name: str, config: bytes | None, files: Mapping[str, bytes]) -> None:
         """Load or reload; returns when it serves. ``config`` is a config.pbtxt. Raises ApplianceError."""

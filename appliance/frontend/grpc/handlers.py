@@ -59,7 +59,7 @@ class Handlers:
     # --- health and metadata
 
     def server_live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
-        """Whoever can answer lives."""
+        """A server that can answer lives."""
         return pb.ServerLiveResponse(live=True)
 
     def server_ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:

@@ -123,7 +123,7 @@ async def _asked(read: Read) -> str:
 
 
 def _service(message: Buffer) -> str:
-    """The name in ``message``, cut where it is longer than any model's can be: it stays a name that nobody has."""
+    """The name in ``message``, cut where it is longer than any model's can be: it stays a name that no model has."""
     try:
         service = str(health_pb2.HealthCheckRequest.FromString(bytes(message)).service)
     except DecodeError as error:

@@ -1,6 +1,6 @@
 """One inference from the bytes of its message to the bytes of its answer, whatever the transport is.
 
-Whoever waits may go at any moment: the engine is told, and an answer that comes too late for anybody is released.
+A client may go at any moment: the engine is told, and an answer that comes too late is released.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _NS = 1_000_000_000
 
 
 class Caller(NamedTuple):
-    """Who sent a message: ``client`` by its certificate (empty: that is not known); where it is noted how the message
-    fares, if it is; and what it brought of the metadata that the engine wants."""
+    """The sender of a message: ``client`` by its certificate (empty: that is not known); where it is noted how the
+    message fares, if it is; and what it brought of the metadata that the engine wants."""
 
     client: str = ""
     trace: Trace | None = None
@@ -133,7 +133,7 @@ class Inference:
     def caller(
         self, client: str, rpc: str, arrived_ns: int, metadata: Iterable[tuple[str, str | bytes]]
     ) -> Caller:
-        """Who sends a message of ``rpc`` that arrived at ``arrived_ns``, with these ``metadata``."""
+        """The sender of a message of ``rpc`` that arrived at ``arrived_ns``, with these ``metadata``."""
         wanted = self.engine.wanted_headers
         if wanted:
             metadata = tuple(metadata)
@@ -229,7 +229,7 @@ class Inference:
         return self.refused(error, request_id)
 
     def expired(self) -> Refused:
-        """The refusal of a request whose deadline passed before it was looked at. Nobody waits any more: under
+        """The refusal of a request whose deadline passed before it was looked at. It is not waited for any more: under
         overload every microsecond spent on it would make the next one late too."""
         return self.refused(DeadlineExpired("Request timeout expired before it was read"), "")
 
@@ -240,7 +240,7 @@ class Inference:
 
 
 def discard(outcome: Outcome) -> None:
-    """Give back the memory of an answer that nobody waits for."""
+    """Give back the memory of an answer that is not waited for."""
     if isinstance(outcome, Answer):
         outcome.release()
 

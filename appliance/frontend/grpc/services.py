@@ -99,7 +99,7 @@ class Services:
         real_statuses = any(key == REAL_STATUSES and value in ("true", b"true") for key, value in metadata)
 
         def caller() -> Caller:
-            """Whoever sends the message that came now."""
+            """The sender of the message that came now."""
             return self.inference.caller(terms.client, INFER_STREAM, self.inference.engine.now_ns(), metadata)
 
         session = StreamSession(

@@ -36,7 +36,7 @@ class Handed(NamedTuple):
 
 
 def as_it_came() -> Handed:
-    """Of a message that nobody has tried to serve."""
+    """Of a message that was not tried yet."""
     return Handed()
 
 
@@ -88,7 +88,7 @@ class _Finished(NamedTuple):
 
 
 class StreamSession:
-    """Serves one stream; ``caller`` gives whoever sends the message that came now, ``handed`` what is known of it. With
+    """Serves one stream; ``caller`` gives the sender of the message that came now, ``handed`` what is known of it. With
     ``end_input``, a transport that serves requests of this stream by itself, stopping takes the rest of what it has
     read. Owner: the task that awaits ``run``; outcomes come on the same thread."""
 
@@ -243,7 +243,7 @@ class StreamSession:
         return stream_error(refusal.request_id, refusal.status.text)
 
     def _abandon(self) -> None:
-        """Nobody reads any more: drop what waits and tell the engine about the rest."""
+        """Drop what waits and tell the engine about the rest: the client reads no more."""
         self._closed = True
         tally = self._inference.tally
         for call, outcome, _ in self._finished:

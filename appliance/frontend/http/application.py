@@ -1,4 +1,4 @@
-"""HTTP as it is answered, whoever accepts connections: routes to handlers, and one server of the HTTP library's.
+"""HTTP as it is answered, wherever connections are accepted: routes to handlers, and one server of the HTTP library's.
 
 It asks the engine through its port and knows nothing of gRPC.
 """
@@ -135,7 +135,7 @@ class HttpApplication:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(made, stream)
         except OSError:
-            stream.close()  # whoever accepted it sees that, and ends the client's connection
+            stream.close()  # what accepted it sees that, and ends the client's connection
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:

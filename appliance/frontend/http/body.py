@@ -1,7 +1,7 @@
 """Reading request bodies: whole, bounded in size and time, and all of them together bounded in memory.
 
 A body that has arrived with its head costs no waiting. A declared length counts, and is refused, before memory is
-taken for it; one that nobody declared counts while it arrives.
+taken for it; one that was not declared counts while it arrives.
 """
 
 from __future__ import annotations

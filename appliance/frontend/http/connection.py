@@ -32,7 +32,7 @@ class ServerTally:
 
     def __init__(self, config: HttpConfig) -> None:
         self.answers = Counter[int]()
-        """How many there were of each status, whoever made them."""
+        """How many there were of each status, from the application or the native front end."""
         self.unread = UnreadAnswers(config.max_bodies_bytes)
         self.connections = 0
         """Those that were accepted here."""
@@ -124,7 +124,7 @@ class Connection(web.RequestHandler):
 
     @property
     def peername(self) -> Any:
-        """The address of the client; who accepted the connection knows it better than the socket."""
+        """The address of the client; what accepted the connection knows it better than the socket."""
         return (self.origin.client,) if self.origin and self.origin.client else super().peername
 
     def data_received(self, data: bytes) -> None:
@@ -281,7 +281,7 @@ def check_unread(request: web.BaseRequest) -> None:
 
 
 def count_unread(request: web.BaseRequest, nbytes: int) -> None:
-    """The answer to ``request`` counts so many bytes until it is written, or nobody waits for it any longer. Raises
+    """The answer to ``request`` counts so many bytes until it is written, or is not waited for any longer. Raises
     AnswersFull."""
     connection = request.protocol
     assert isinstance(connection, Connection)
@@ -297,14 +297,14 @@ def take_attempts(request: web.BaseRequest) -> int:
 
 
 def take_arrival(request: web.BaseRequest) -> int:
-    """When ``request`` came to whoever passed it on, on the engine's clock; 0: nobody did, or it does not matter."""
+    """When ``request`` came to what passed it on, on the engine's clock; 0: nothing did, or it does not matter."""
     connection = request.protocol
     assert isinstance(connection, Connection)
     return 0 if connection.origin is None else connection.origin.account.arrived_ns()
 
 
 def client_name(request: web.BaseRequest) -> str:
-    """Who sent ``request``, by its certificate; "": that is not known."""
+    """The client of ``request``, by its certificate; "": that is not known."""
     connection = request.protocol
     assert isinstance(connection, Connection)
     return "" if connection.origin is None else connection.origin.name

@@ -1,7 +1,7 @@
 """Answering inference requests: body to plan, plan to engine, answer to bytes.
 
 A client that goes away cancels its handler, and with it the request in the engine; an answer that comes too
-late for anybody is still released. Every error text carries the request id.
+late is still released. Every error text carries the request id.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Strict reading of JSON that came from outside: one value, UTF-8, no duplicate keys, bounded nesting.
 
-Pure. Large integers are left to whoever knows the range they must have.
+Pure. Large integers are left to the reader that knows the range they must have.
 """
 
 from __future__ import annotations

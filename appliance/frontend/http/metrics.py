@@ -1,7 +1,7 @@
 """``/metrics``: a snapshot in the Prometheus text format, sent in slices.
 
 A scrape runs on the loop that serves requests. It is one snapshot, and then text in slices of well under a
-millisecond with everybody's turn between them.
+millisecond with the turn of others between them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from aiohttp import web
 from appliance.domain import errors
 
 CLIENT_CLOSED_REQUEST: Final = 499
-"""Nobody reads it: the client is gone. Only counters see it."""
+"""The client is gone, so that only counters see it."""
 
 STATUS: Final[Mapping[type[errors.ApplianceError], int]] = MappingProxyType(
     {

@@ -1,6 +1,6 @@
 """``/status.json`` and the status page at ``/``.
 
-Both are written on the loop that serves requests, so long lists are written in slices with everybody's turn between.
+Both are written on the loop that serves requests, so long lists are written in slices with the turn of others between.
 """
 
 from __future__ import annotations

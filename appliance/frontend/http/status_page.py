@@ -23,7 +23,7 @@ from appliance.telemetry.snapshot import EngineStatus, ResidencyFigures, Version
 from appliance.telemetry.status_document import batch_mean
 
 _NO_BUDGET: Final = 1 << 62
-"""What is said where nobody knows how much memory there is."""
+"""What is said where it is not known how much memory there is."""
 _COLUMNS: Final = (
     ("Model", ""),
     ("Version", "number"),

@@ -60,7 +60,7 @@ def server_context(config: TlsSettings, protocol: str) -> ssl.SSLContext:
 
 
 class Bearer(NamedTuple):
-    """Whom a certificate names, by its alternative names or else its common name, and until when, as OpenSSL writes
+    """The name in a certificate, by its alternative names or else its common name, and until when, as OpenSSL writes
     it."""
 
     names: tuple[str, ...]
@@ -68,7 +68,7 @@ class Bearer(NamedTuple):
 
 
 def bearer_of(config: TlsSettings) -> Bearer | None:
-    """Whom the server's certificate names; None where no client would take it, as when it has expired.
+    """The name in the server's certificate; None where no client would take it, as when it has expired.
 
     The standard library tells what is in a certificate only to a peer: so it is shown to one, in memory."""
     client, server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

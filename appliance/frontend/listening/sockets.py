@@ -1,6 +1,6 @@
-"""Listening sockets of our own: opened here, or inherited from the service manager, and handed to whoever serves them.
+"""Listening sockets of our own: opened here, or inherited from the service manager, and handed to the front end.
 
-A Unix socket's file is removed when nobody listens on it any more, and at the end when it is still ours.
+A Unix socket's file is removed when nothing listens on it any more, and at the end when it is still ours.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Inherited(NamedTuple):
 
 
 def inherited(environment: Mapping[str, str], pid: int) -> tuple[Inherited, ...]:
-    """The sockets that ``environment`` gives to process ``pid``; none when it means another process or nobody."""
+    """The sockets that ``environment`` gives to process ``pid``; none when it means another process or none."""
     if environment.get("LISTEN_PID") != str(pid):
         return ()
     count = environment.get("LISTEN_FDS", "")
@@ -90,7 +90,7 @@ class Listeners:
             _handed(self._inherited, take)
 
     def close(self) -> None:
-        """Close what was not handed over and remove the files of our Unix sockets where nobody else listens by now. To
+        """Close what was not handed over and remove the files of our Unix sockets where nothing else listens by now. To
         be called when what was handed over is closed; may be called twice."""
         for each in (*self._sockets, *self._inherited):
             each.close()
