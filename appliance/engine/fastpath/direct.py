@@ -1,4 +1,4 @@
-"""Requests that the door serves by itself, as ports: what the engine asks of such a door, and what it offers to it.
+"""Requests that the front end serves by itself, as ports: what the engine asks of it, and what it offers.
 
 The engine decides and the front end executes: it is given templates of checked requests and leases of lanes, told their
 prices, and tells in sums what came of it. What no lease covers comes to the engine like any request.
@@ -38,7 +38,7 @@ class Tally(NamedTuple):
 
 
 class DirectDoor(Protocol):
-    """A door that serves by itself what it was taught and leased. Ids are the engine's; calls return at once."""
+    """A front end that serves by itself what it has templates and leases of. Ids are the engine's; calls return at once."""
 
     def attach(
         self,
@@ -55,7 +55,7 @@ class DirectDoor(Protocol):
 
     def open_lane(self, lane: int, group: int, memory: int, doorbell: int) -> None:
         """A worker's lane, without a lease; ``memory`` is the descriptor of its rings, ``doorbell`` the one that the
-        worker writes to when the door sleeps."""
+        worker writes to when the front end sleeps."""
 
     def close_lane(self, lane: int) -> tuple[int, int]:
         """The worker's process has ended. What it had comes to the engine; gives the model of what it had had for
@@ -86,7 +86,7 @@ class DirectDoor(Protocol):
         """Requests of a model that a worker may still touch, or that are not answered yet."""
 
     def backlog(self, model: int) -> int:
-        """Requests of a model that wait at the door, for a lease or for the engine."""
+        """Requests of a model that wait at the front end, for a lease or for the engine."""
 
     def sample(self, one_in: int) -> None:
         """Trace one request in so many."""
@@ -120,15 +120,15 @@ class RequestTemplate(NamedTuple):
 
 
 class DirectEngine(Protocol):
-    """What the engine offers to a door that can serve requests by itself."""
+    """What the engine offers to a front end that can serve requests by itself."""
 
     def attach(self, door: DirectDoor, method: int) -> bool:
-        """Make ``door`` serve requests for the method with this index; before it opens. False: workers have no means
-        for it."""
+        """Make ``door`` serve requests for the method with this index; before it opens. False: workers have no
+        means for it."""
 
     def template_of(self, plan: RequestPlan, shapes: Sequence[Shape]) -> RequestTemplate | None:
-        """What the door must know to serve requests of ``plan``, whose answers have these ``shapes`` in their order;
-        None when such requests are the engine's."""
+        """What the front end must know to serve requests of ``plan``, whose answers have these ``shapes`` in their
+        order; None when such requests are the engine's."""
 
     def told(self) -> None:
-        """The door has something to tell."""
+        """The front end has something to tell."""

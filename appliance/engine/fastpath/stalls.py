@@ -1,5 +1,5 @@
-"""Lanes that the door serves by itself and that make no progress: their workers are ended, like those of a batch that
-hangs (``hangs``). Looked at now and then, and only as long as something is in flight there. Owner: the engine.
+"""Lanes that the front end serves by itself and that make no progress: their workers are ended, like those of a batch
+that hangs (``hangs``). Looked at now and then, and only as long as something is in flight there. Owner: the engine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Stalls:
     def look(
         self, door: DirectDoor, groups: Mapping[int, int], taught: Iterable[Served], now_ns: int
     ) -> None:
-        """``groups`` are those of the door's lanes, ``taught`` the versions that may run there, some of them often."""
+        """``groups`` are those of the front end's lanes, ``taught`` the versions that may run there, some of them
+        often."""
         if now_ns < self._look_ns:
             if groups and not self._asked:  # what has begun since may be all that there is for long
                 self._ask()

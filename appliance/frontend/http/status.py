@@ -1,7 +1,7 @@
 """The HTTP status of every error, in one table, and the answers the protocol wants: JSON, and of errors
 ``{"error": text}``.
 
-Pure but for building the response. Nothing below this edge knows a status code.
+Pure but for building the response. Nothing below the front end knows a status code.
 """
 
 from __future__ import annotations
