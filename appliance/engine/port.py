@@ -75,7 +75,7 @@ class EnginePort(Protocol):
         by them."""
 
     def epoch(self, model: ModelVersion) -> int:
-        """A number that becomes another one whenever front ends have to forget what they were taught of ``model``."""
+        """A number that becomes another one whenever front ends have to forget their templates of ``model``."""
 
     def now_ns(self) -> int:
         """The engine's monotonic clock."""

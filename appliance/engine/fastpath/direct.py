@@ -38,7 +38,8 @@ class Tally(NamedTuple):
 
 
 class DirectDoor(Protocol):
-    """A front end that serves by itself what it has templates and leases of. Ids are the engine's; calls return at once."""
+    """A front end that serves by itself what it has templates and leases of. Ids are the engine's; calls return at
+    once."""
 
     def attach(
         self,
@@ -80,7 +81,7 @@ class DirectDoor(Protocol):
         """What requests of a kind cost from now on, for refusing those that would be late."""
 
     def forget_price(self, kind: int) -> None:
-        """Requests of this kind are never taught again."""
+        """No template of this kind is made again."""
 
     def in_flight(self, model: int) -> int:
         """Requests of a model that a worker may still touch, or that are not answered yet."""

@@ -31,9 +31,9 @@ class Stalls:
         """Whether there is a turn at ``_look_ns``."""
 
     def look(
-        self, door: DirectDoor, groups: Mapping[int, int], taught: Iterable[Served], now_ns: int
+        self, door: DirectDoor, groups: Mapping[int, int], versions: Iterable[Served], now_ns: int
     ) -> None:
-        """``groups`` are those of the front end's lanes, ``taught`` the versions that may run there, some of them
+        """``groups`` are those of the front end's lanes, ``versions`` those that may run there, some of them
         often."""
         if now_ns < self._look_ns:
             if groups and not self._asked:  # what has begun since may be all that there is for long
@@ -44,7 +44,7 @@ class Stalls:
         owing = [(lane, since_ns) for lane in groups if (since_ns := door.load(lane)[2])]
         if not owing:
             return
-        bounds = self._bounds({groups[lane] for lane, _ in owing}, taught)
+        bounds = self._bounds({groups[lane] for lane, _ in owing}, versions)
         for lane, since_ns in owing:
             bound_ns, tighter = bounds[groups[lane]]
             if now_ns - since_ns > bound_ns and not (tighter and late):
@@ -55,9 +55,9 @@ class Stalls:
         self._asked = True
         self._pace.at(self._look_ns)
 
-    def _bounds(self, groups: Collection[int], taught: Iterable[Served]) -> dict[int, Bound]:
+    def _bounds(self, groups: Collection[int], versions: Iterable[Served]) -> dict[int, Bound]:
         there: dict[int, dict[int, Served]] = {group: {} for group in groups}
-        for served in taught:
+        for served in versions:
             models = there.get(served.group)
             if models is not None:
                 models[served.id] = served

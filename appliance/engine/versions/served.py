@@ -45,7 +45,7 @@ class Served:
 
     ``residency`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
     ``quick``: with sessions that are there at once and are exchanged for fast ones later; ``epoch`` counts how often
-    front ends had to forget what they were taught of it. ``progress`` is how far its load is.
+    front ends had to forget their templates of it. ``progress`` is how far its load is.
     """
 
     version: Version

@@ -3,7 +3,7 @@
 The ring forms the batches, copies their tensors and tells their ends; what is left to do here is to run. A request
 alone runs where it lies, a batch in scratch memory; either way through a run that its session has prepared for those
 addresses. What is prepared is kept with the ring, which calls it by itself from then on: so hardly more than the model
-is paid for, and Python only sees what is not prepared yet or cannot be. Whatever is not exactly as it was taught -
+is paid for, and Python only sees what is not prepared yet or cannot be. Whatever is not exactly as its template says -
 outputs of other shapes, a failure, a model that is not there - is handed over to the engine, which runs it again and
 has words.
 """
@@ -58,7 +58,7 @@ class Ring(Protocol):
 
 
 class _Unexpected(Exception):
-    """A run that ended otherwise than was taught."""
+    """A run that ended otherwise than its template says."""
 
 
 class _Merged(NamedTuple):
@@ -73,14 +73,14 @@ class _Merged(NamedTuple):
 
 
 class LeasedRuns:
-    """The plans that a worker was taught, and their runs. Owner of scratch memory of its own, which runs that the ring
-    keeps refer to."""
+    """The request templates that a worker has, and their runs. Owner of scratch memory of its own, which runs that the
+    ring keeps refer to."""
 
     def __init__(self, ring: Ring, arena: Region) -> None:
         self._ring = ring
         self._arena = arena
         self._models: dict[int, LoadedModel] = {}
-        self._lessons: dict[int, Learn] = {}
+        self._templates: dict[int, Learn] = {}
         self._gathered = Scratch()
         self._spread = Scratch()
 
@@ -95,23 +95,23 @@ class LeasedRuns:
         self._models.pop(model, None)
         self._ring.drop_runs()
 
-    def learn(self, lesson: Learn) -> None:
+    def learn(self, template: Learn) -> None:
         """Know a plan. One that cannot be is not, and its requests are handed over."""
-        row_bytes = max(_span(lesson.sizes), _span(lesson.out_sizes)) // max(lesson.rows, 1)
-        max_rows = min(lesson.max_rows, SCRATCH_KEPT_BYTES // max(row_bytes, 1))
+        row_bytes = max(_span(template.sizes), _span(template.out_sizes)) // max(template.rows, 1)
+        max_rows = min(template.max_rows, SCRATCH_KEPT_BYTES // max(row_bytes, 1))
         try:
             self._ring.add_template(
-                lesson.plan, lesson.kind, lesson.rows, max_rows, lesson.sizes, lesson.out_sizes
+                template.plan, template.kind, template.rows, max_rows, template.sizes, template.out_sizes
             )
         except (ValueError, OverflowError):
             return
-        self._lessons[lesson.plan] = lesson
+        self._templates[template.plan] = template
 
     def forget(self, plans: Sequence[int]) -> None:
         """Know plans no more."""
         for plan in plans:
             self._ring.drop_template(plan)
-            self._lessons.pop(plan, None)
+            self._templates.pop(plan, None)
 
     # --- serving
 
@@ -159,30 +159,30 @@ class LeasedRuns:
 
     # --- runs that are not prepared, and preparing them
 
-    def _taught(self, plan: int) -> tuple[Learn, LoadedModel]:
-        lesson = self._lessons[plan]
-        model = self._models.get(lesson.model)
+    def _known(self, plan: int) -> tuple[Learn, LoadedModel]:
+        template = self._templates[plan]
+        model = self._models.get(template.model)
         if model is None:
-            raise _Unexpected(f"model {lesson.model} is not loaded")
-        return lesson, model
+            raise _Unexpected(f"model {template.model} is not loaded")
+        return template, model
 
     def _run_alone(self, kind: int, plan: int, offset: int, out_offset: int) -> None:
         """Run a request in its place, and have that prepared where the session can."""
-        lesson, model = self._taught(plan)
-        feeds = _feeds(lesson.shapes, lesson.sizes, offset)
-        place = Place(self._arena, out_offset, _span(lesson.out_sizes))
-        produced = model.session.run(self._arena, feeds, lesson.wanted, place)
-        _settle(produced, lesson.out_shapes, lesson.out_sizes, place)
-        run = model.session.prepared(self._arena, feeds, lesson.wanted, place)
+        template, model = self._known(plan)
+        feeds = _feeds(template.shapes, template.sizes, offset)
+        place = Place(self._arena, out_offset, _span(template.out_sizes))
+        produced = model.session.run(self._arena, feeds, template.wanted, place)
+        _settle(produced, template.out_shapes, template.out_sizes, place)
+        run = model.session.prepared(self._arena, feeds, template.wanted, place)
         if run is not None:
             self._bound(self._ring.keep_alone(kind, plan, (offset, out_offset), run))
 
     def _lay_out(self, plan: int, rows: int) -> _Merged:
         """Where the tensors of a batch go. Prepared runs end with the scratch memory that they were prepared for."""
-        lesson = self._lessons[plan]
-        sizes = tuple(size // lesson.rows * rows for size in lesson.sizes)
-        out_sizes = tuple(size // lesson.rows * rows for size in lesson.out_sizes)
-        shapes = tuple(None if shape is None else (rows, *shape[1:]) for shape in lesson.shapes)
+        template = self._templates[plan]
+        sizes = tuple(size // template.rows * rows for size in template.sizes)
+        out_sizes = tuple(size // template.rows * rows for size in template.out_sizes)
+        shapes = tuple(None if shape is None else (rows, *shape[1:]) for shape in template.shapes)
         in_bytes, out_bytes = _span(sizes), _span(out_sizes)
         if not (self._gathered.holds(in_bytes) and self._spread.holds(out_bytes)):
             self._ring.drop_runs()
@@ -192,16 +192,16 @@ class LeasedRuns:
             _feeds(shapes, sizes, 0),
             in_bytes,
             Place(self._spread.at_least(out_bytes), 0, out_bytes),
-            tuple((rows, *shape[1:]) for shape in lesson.out_shapes),
+            tuple((rows, *shape[1:]) for shape in template.out_shapes),
             out_sizes,
         )
 
     def _run_merged(self, kind: int, plan: int, rows: int, merged: _Merged) -> None:
         """Run a batch in scratch memory, and have that prepared where the session can."""
-        lesson, model = self._taught(plan)
+        template, model = self._known(plan)
         source, feeds, in_bytes, place, shapes, sizes = merged
-        _settle(model.session.run(source, feeds, lesson.wanted, place), shapes, sizes, place)
-        run = model.session.prepared(source, feeds, lesson.wanted, place)
+        _settle(model.session.run(source, feeds, template.wanted, place), shapes, sizes, place)
+        run = model.session.prepared(source, feeds, template.wanted, place)
         if run is not None:
             outputs = place.region.address, place.capacity
             self._bound(self._ring.keep_merged(kind, rows, (source.address, in_bytes), outputs, run))
@@ -227,9 +227,9 @@ def _feeds(shapes: Sequence[Shape | None], sizes: Sequence[int], offset: int) ->
 
 
 def _settle(produced: Produced, shapes: tuple[Shape, ...], sizes: tuple[int, ...], place: Place) -> None:
-    """Have the outputs in their place. Raises _Unexpected when they are not what was taught."""
+    """Have the outputs in their place. Raises _Unexpected when they are not what the template says."""
     if produced.shapes != shapes or produced.sizes != sizes:
-        raise _Unexpected(f"outputs of shapes {produced.shapes}, where {shapes} were taught")
+        raise _Unexpected(f"outputs of shapes {produced.shapes}, where the template has {shapes}")
     position = place.offset
     for part in produced.parts or ():
         place.region.view[position : position + len(part)] = part
