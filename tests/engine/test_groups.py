@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 from appliance.config.placement import PlacementConfig
+from appliance.core.processes.restart import RestartPolicy, Restarts
 from appliance.core.scheduling.events import Event, LaneClosed
 from appliance.engine.control.groups import Groups
 from appliance.engine.versions.served import Served
@@ -40,16 +42,16 @@ class Rig:
             at=lambda at_ns: None,
             take_id=itertools.count(1000).__next__,
             wish=lambda served: LoadWish(),
-            can_open=self.open,
-            closed=lambda group: None,
+            restarts=Restarts(RestartPolicy()),
         )
 
-    def open(self, served: Served, now_ns: int) -> None:
-        served.opened = True
-        self.opened.append(served)
+    def open(self, there: Sequence[Served]) -> None:
+        for served in there:
+            served.opened = True
+            self.opened.append(served)
 
     def loaded(self, served: Served, now_ns: int) -> None:
-        self.groups.loaded(ModelLoaded(WORKER, served.id, (), 1, 1), served, now_ns)
+        self.open(self.groups.loaded(ModelLoaded(WORKER, served.id, (), 1, 1), served, now_ns))
 
 
 def test_a_replacement_takes_as_long_as_the_loads_it_begins_with() -> None:
@@ -72,11 +74,11 @@ def test_a_load_that_ends_after_its_version_was_taken_out_does_not_open_it_when_
     stays, back = version(1), version(2)
     rig.groups.place([stays, back], 0)
     rig.loaded(stays, MS)
-    rig.groups.drop(back, 2 * MS)
+    rig.open(rig.groups.drop(back))
     rig.loaded(back, 3 * MS)
     assert rig.groups.holders(back) == ()
     rig.groups.place([back], 4 * MS)
-    rig.groups.resume(next(iter(rig.groups._groups.values())), 5 * MS)
+    rig.open(rig.groups.resume(next(iter(rig.groups._groups.values())), 5 * MS))
     assert rig.opened == [stays]
     rig.loaded(back, 6 * MS)
     assert rig.opened == [stays, back]

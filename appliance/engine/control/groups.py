@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from appliance.config.placement import PlacementConfig
 from appliance.core.processes.placement import GroupLoad, Placement, place
+from appliance.core.processes.restart import Restarts
 from appliance.core.rollout.phase import ON_ITS_WAY, Phase
 from appliance.core.scheduling.events import Event, GroupClosed, GroupOpened, LaneClosed, LaneOpened
 from appliance.engine.control.workforce import Group, Worker
@@ -31,8 +32,8 @@ NEVER_NS = 1 << 62
 
 class Groups:
     """``feed`` takes scheduler events; ``at`` asks for ``tick`` at a time; ``settings`` are those of the n-th process;
-    ``take_id`` gives ids never used before; ``wish`` says how a version is to be loaded; ``can_open`` is told of a
-    version that every open lane of its group holds; ``closed`` of a group that is gone."""
+    ``take_id`` gives ids never used before; ``wish`` says how a version is to be loaded; ``restarts`` forgets a
+    group that is gone. What gives versions gives those that can be opened now."""
 
     def __init__(
         self,
@@ -44,8 +45,7 @@ class Groups:
         at: Callable[[int], None],
         take_id: Callable[[], int],
         wish: Callable[[Served], LoadWish],
-        can_open: Callable[[Served, int], None],
-        closed: Callable[[int], None],
+        restarts: Restarts,
     ) -> None:
         self._port = workers
         self._placement = placement
@@ -54,8 +54,7 @@ class Groups:
         self._at = at
         self._take_id = take_id
         self._wish = wish
-        self._can_open = can_open
-        self._closed = closed
+        self._restarts = restarts
         self._groups: dict[int, Group] = {}
         self._workers: dict[int, Worker] = {}
         self._next_due_ns = NEVER_NS
@@ -143,26 +142,26 @@ class Groups:
         if served is not None:
             served.progress = event
 
-    def loaded(self, event: ModelLoaded, served: Served | None, now_ns: int) -> None:
+    def loaded(self, event: ModelLoaded, served: Served | None, now_ns: int) -> list[Served]:
         """One worker holds one more model: maybe its lane opens, maybe the model does. ``served`` None: nothing wants
         the model any more."""
         worker = self._workers.get(event.worker)
         if worker is None:
-            return
+            return []
         first = not worker.whole
         worker.answered(event.model)
         if served is None:
             if not worker.stopping:
                 self._port.unload(event.worker, event.model)
-            return
+            return []
         group = self._groups[worker.group]
         if served not in group.models:  # taken out meanwhile, and its worker was told
-            return
+            return []
         worker.loaded.add(served.id)
         if first:  # else it was asked for when the process had been there for long
             group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
         served.load_ns, served.progress = event.load_ns, None
-        self._review(group, now_ns)
+        return self._review(group)
 
     def refused(self, event: ModelRefused) -> None:
         """One worker will not have a model."""
@@ -170,7 +169,7 @@ class Groups:
         if worker is not None:
             worker.answered(event.model)
 
-    def _review(self, group: Group, now_ns: int) -> None:
+    def _review(self, group: Group) -> list[Served]:
         """Open what can be opened now. A lane opens when its worker holds every model the group has opened; a model
         opens when every open lane holds it."""
         opened = {served.id for served in group.models if served.opened}
@@ -179,11 +178,13 @@ class Groups:
                 worker.open = True
                 self._feed(LaneOpened(worker.id, group.id))
         lanes = [worker for worker in group.workers.values() if worker.open]
-        for served in list(group.models):
+        can_open = []
+        for served in group.models:
             wanted = served.phase in ON_ITS_WAY or served.returning
             fresh = wanted and not served.opened
             if lanes and fresh and all(served.id in worker.loaded for worker in lanes):
-                self._can_open(served, now_ns)
+                can_open.append(served)
+        return can_open
 
     def exited(self, worker_id: int) -> tuple[Worker, Group] | None:
         """A process is gone; gives what it was. Its lane is closed by ``lost`` or ``left``."""
@@ -205,11 +206,12 @@ class Groups:
         self._close_lane(worker, back_at_ns + group.load_ns + 1)
         group.due_ns.append(back_at_ns)
 
-    def resume(self, group: Group, now_ns: int) -> None:
+    def resume(self, group: Group, now_ns: int) -> list[Served]:
         """Start what is due in ``group``, and open what its other workers can do alone."""
-        if not group.closing:
-            self._start_due(group, now_ns)
-            self._review(group, now_ns)
+        if group.closing:
+            return []
+        self._start_due(group, now_ns)
+        return self._review(group)
 
     def _close_lane(self, worker: Worker, back_at_ns: int) -> None:
         if worker.open:
@@ -218,18 +220,18 @@ class Groups:
 
     # --- leaving
 
-    def drop(self, served: Served, now_ns: int) -> None:
+    def drop(self, served: Served) -> list[Served]:
         """Take a version out of its group; a group without models ends."""
         group = self._groups.get(served.group)
         if group is None or served not in group.models:
-            return
+            return []
         group.models.remove(served)
         for worker in group.workers.values():
             worker.loaded.discard(served.id)
             if group.models:
                 self._port.unload(worker.id, served.id)
         self._close_if_empty(group)
-        self._review(group, now_ns)
+        return self._review(group)
 
     def _close_if_empty(self, group: Group) -> None:
         """End a group without models; its lanes close when their processes have ended, with what they still run. One
@@ -248,7 +250,7 @@ class Groups:
 
     def _end_if_empty(self, group: Group) -> None:
         if group.closing and not group.workers and self._groups.pop(group.id, None) is not None:
-            self._closed(group.id)
+            self._restarts.group_closed(group.id)
             self._feed(GroupClosed(group.id))
 
     def stop_all(self) -> None:

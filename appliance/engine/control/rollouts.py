@@ -7,7 +7,7 @@ calls from its turn.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -103,8 +103,7 @@ class Rollouts:
             at=shell.pace.at,
             take_id=self._core.registry.take_id,
             wish=self._load_wish,
-            can_open=self._can_open,
-            closed=self._restarts.group_closed,
+            restarts=self._restarts,
         )
         self._forms = Forms(
             workers=workers, settings=settings, take_id=self._core.registry.take_id, report=shell.log.event,
@@ -160,7 +159,7 @@ class Rollouts:
                 self._groups.place(fresh, now_ns, alone=action.alone)
             case do.Unload():
                 served = self._served[action.version]
-                self._groups.drop(served, now_ns)
+                self._open(self._groups.drop(served), now_ns)
                 served.group = -1
             case do.Close():
                 self._close(self._served[action.version])
@@ -305,7 +304,7 @@ class Rollouts:
             if comes and not quick and served.id not in self._core.attempts:
                 # What began out of memory had no chance yet to have its form built. A quick session uses none.
                 self._consider_form(served)
-        self._groups.loaded(event, served, now_ns)
+        self._open(self._groups.loaded(event, served, now_ns), now_ns)
 
     def model_refused(self, event: ModelRefused, now_ns: int) -> None:
         """The runtime will not have it, or it gave wrong answers."""
@@ -313,10 +312,12 @@ class Rollouts:
             self._recorder.count(assessments=event.assessed, assessments_failed=event.assessed)
             self._tell(told.Refused(event.model, event.reason), now_ns)
 
-    def _can_open(self, served: Served, now_ns: int) -> None:
-        """The scheduler may have it; whether it serves is for its trial to say."""
-        self.take_back(served)
-        self._tell(told.Opened(served.id), now_ns)
+    def _open(self, there: Sequence[Served], now_ns: int) -> None:
+        """The scheduler may have them; whether they serve is for their trials to say."""
+        for served in there:
+            if not served.opened and served.group >= 0:
+                self.take_back(served)
+                self._tell(told.Opened(served.id), now_ns)
 
     def worker_exited(
         self, event: WorkerExited, model_of_batch: Callable[[int], int], blamed: int, had: int, now_ns: int
@@ -346,7 +347,7 @@ class Rollouts:
                 self._tell(told.FormDropped(culprit.id, refused=False), now_ns)
             loading = not wish.quick if wish is not None else event.loading == culprit.id
             self._blame(culprit, f"{event.cause.value}, {event.detail}", loading, now_ns)
-        self._groups.resume(group, now_ns)
+        self._open(self._groups.resume(group, now_ns), now_ns)
 
     def _blame(self, culprit: Served, detail: str, loading: bool, now_ns: int) -> None:
         """What a packed form did costs the form first: at once while it loads or the version is on trial, else when
@@ -384,7 +385,7 @@ class Rollouts:
         """It leaves its workers; gives those that end with that."""
         self._close(served)
         group = served.group
-        self._groups.drop(served, now_ns)
+        self._open(self._groups.drop(served), now_ns)
         served.group, served.returning, served.quick = -1, False, False
         return self._groups.ending(group)
 
