@@ -376,7 +376,7 @@ def test_an_optional_input_that_is_left_out_takes_no_room() -> None:
     runs.add(1, LoadedModel(version=version_of("", inputs, inputs), session=Peeking()))
     shapes = (None, (1, 4), None, (1, 4))
     ring.plans[9] = taught = lesson(9, model=1)._replace(shapes=shapes, sizes=(0, ROW, 0, ROW))
-    runs._lessons[9] = taught
+    runs._templates[9] = taught
     ring.queue.append([Request(1, 9, 512, 1024)])
     runs.serve(0)
     assert ring.ended == [(1, HAND_OVER)]
