@@ -35,7 +35,7 @@ help: ## what each command does
 
 install: $(SERVE_STAMP) ## make .venv with the 'appliance' command
 
-door: $(DOOR_STAMP) ## build the native gRPC door and install it into .venv (needs Rust's cargo)
+door: $(DOOR_STAMP) ## build the native front end and install it into .venv (needs Rust's cargo)
 
 run: $(SERVE_STAMP) install-door ## install and serve the models in models/
 	@exec $(BIN)/appliance serve $(ARGS)
@@ -49,16 +49,16 @@ lint: $(TEST_STAMP) ## ruff: rules and format
 types: $(TEST_STAMP) ## mypy --strict
 	$(BIN)/mypy
 
-# The door's own modules and the fuzzers' corpora. Such tests link Python's library, which not every Python brings.
+# The native front end's own modules and the fuzzers' corpora. Such tests link Python's library, which not every Python brings.
 LIBPYTHON := import os, sysconfig as s; p = os.path.join(s.get_config_var("LIBDIR"), s.get_config_var("LDLIBRARY")); \
   print(os.path.dirname(p) if p.endswith(".so") and os.path.exists(p) else "")
 
-unit-door: $(TEST_STAMP) ## the native door's tests in Rust, where cargo and Python's shared library are
+unit-door: $(TEST_STAMP) ## the native front end's tests in Rust, where cargo and Python's shared library are
 	@folder=$$($(BIN)/python -c '$(LIBPYTHON)'); \
 	if command -v cargo >/dev/null && [ -n "$$folder" ]; then \
 	  PYO3_PYTHON=$(CURDIR)/$(BIN)/python LD_LIBRARY_PATH=$$folder CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-$(CURDIR)/build/cargo} \
 	  cargo test --quiet --locked --manifest-path native/Cargo.toml; \
-	else echo "make: without cargo and Python's shared library the native door's tests in Rust are left out"; fi
+	else echo "make: without cargo and Python's shared library the native front end's tests in Rust are left out"; fi
 
 unit: $(TEST_STAMP) ## the tests alone
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -66,7 +66,7 @@ unit: $(TEST_STAMP) ## the tests alone
 bench: $(TEST_STAMP) ## measure, beside the peers that are installed (python -m benchmarks.peers.setup)
 	$(BIN)/python -m benchmarks
 
-fuzz: ## fuzz what the native door reads from the network (needs Rust's cargo and a C++ compiler)
+fuzz: ## fuzz what the native front end reads from the network (needs Rust's cargo and a C++ compiler)
 	native/fuzz/fuzz.sh run $(FUZZ) $(MINUTES)
 
 wheel: $(TEST_STAMP) ## build dist/*.whl
@@ -74,15 +74,15 @@ wheel: $(TEST_STAMP) ## build dist/*.whl
 
 install-test: $(TEST_STAMP)
 
-# The native door where cargo is there; without it, or when it does not build, the gRPC library's door serves. A failure
+# The native front end where cargo is there; without it, or when it does not build, the Python one serves. A failure
 # is remembered until the sources change.
 install-door: $(SERVE_STAMP)
 	@if command -v cargo >/dev/null && [ ! -e $(DOOR_STAMP) ] && [ ! -e $(DOOR_FAILED) ]; then \
-	  echo "make: building the native gRPC door (about a minute, once)"; mkdir -p build; \
+	  echo "make: building the native front end (about a minute, once)"; mkdir -p build; \
 	  $(MAKE) --no-print-directory door >build/door.log 2>&1 || touch $(DOOR_FAILED); fi
 	@if [ -e $(DOOR_FAILED) ] && [ ! -e $(DOOR_STAMP) ]; then \
-	  echo "make: going on without the native gRPC door: its build failed (build/door.log; 'make door' tries again)"; fi
-	@echo "make: $$($(BIN)/appliance version | grep 'gRPC door')"
+	  echo "make: going on without the native front end: its build failed (build/door.log; 'make door' tries again)"; fi
+	@echo "make: $$($(BIN)/appliance version | grep 'front end')"
 
 # Other people's clients need an environment of their own. Without it their tests are skipped, and say so.
 install-clients:
@@ -120,8 +120,8 @@ $(SERVE_STAMP): | $(BIN)/python
 # pip runs maturin in an environment of its own, which it throws away.
 $(DOOR_STAMP): | $(SERVE_STAMP)
 	@command -v cargo >/dev/null || { \
-	  echo "make: the native door is built with Rust's cargo, which is not on the PATH (https://rustup.rs)" >&2; exit 1; }
-	@echo "make: building the native gRPC door (about a minute, once)"
+	  echo "make: the native front end is built with Rust's cargo, which is not on the PATH (https://rustup.rs)" >&2; exit 1; }
+	@echo "make: building the native front end (about a minute, once)"
 	@rm -rf build/door
 	@CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-$(CURDIR)/build/cargo} MATURIN_PEP517_ARGS="--locked --compatibility linux" \
 	  $(BIN)/python $(PIP) wheel --no-deps --wheel-dir build/door ./native

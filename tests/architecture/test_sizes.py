@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -14,6 +15,9 @@ from tests.architecture.sources import PACKAGES, name_of, python_files, tree_of
 MODULE_LINES = 500
 FUNCTION_LINES = 70
 MEDIAN_FUNCTION_LINES = 12
+PARAMETERS_MAX = 8
+ATTRIBUTES_MAX = 15
+VALUES = ("NamedTuple", "Protocol", "Enum", "StrEnum", "TypedDict")
 
 FILES = python_files(*PACKAGES)
 
@@ -76,3 +80,48 @@ def test_no_function_changes_a_module() -> None:
         if isinstance(node, ast.Global)
     ]
     assert not globals_said
+
+
+def classes(*packages: str) -> Iterator[tuple[str, ast.ClassDef]]:
+    """Every class with the name of its file, but for values: dataclasses, named tuples, enums and ports."""
+    for path in python_files(*packages):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef) and not _is_value(node):
+                yield name_of(path), node
+
+
+def _is_value(node: ast.ClassDef) -> bool:
+    decorated = any("dataclass" in ast.dump(decorator) for decorator in node.decorator_list)
+    return decorated or any(isinstance(base, ast.Name) and base.id in VALUES for base in node.bases)
+
+
+def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def _attributes(node: ast.ClassDef) -> set[str]:
+    """Names that methods set on ``self``."""
+    return {
+        target.attr
+        for method in _methods(node)
+        for target in ast.walk(method)
+        if isinstance(target, ast.Attribute)
+        and isinstance(target.ctx, ast.Store)
+        and isinstance(target.value, ast.Name)
+        and target.value.id == "self"
+    }
+
+
+def test_constructors_take_few_parameters() -> None:
+    wrong = []
+    for file, node in classes("appliance"):
+        for method in _methods(node):
+            count = len(method.args.args) + len(method.args.kwonlyargs) - 1
+            if method.name == "__init__" and count > PARAMETERS_MAX:
+                wrong.append(f"{file} {node.name}: {count}")
+    assert not wrong
+
+
+def test_classes_keep_few_attributes() -> None:
+    counted = [(file, node.name, len(_attributes(node))) for file, node in classes("appliance")]
+    assert not [f"{file} {name}: {count}" for file, name, count in counted if count > ATTRIBUTES_MAX]
