@@ -20,7 +20,6 @@ from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, tensor
 from tests.faults.fake_models import write_fake
 from tests.faults.golden_sets import write_expected
-from tests.fronts import EVERY_FRONT_END, FRONT_ENDS, with_front_end
 from tests.repository.onnx_files import model_of, port
 
 BYTE = TensorProto.UINT8
@@ -268,15 +267,13 @@ def test_a_canary_serves_the_clients_of_its_header_and_no_others(serve: Serve, t
     client.close()
 
 
-@pytest.mark.parametrize("front_end", EVERY_FRONT_END)
-def test_a_canary_serves_the_clients_of_its_header_over_http_as_well(
-    serve: Serve, tmp_path: Path, front_end: str
-) -> None:
+@pytest.mark.every_front_end
+def test_a_canary_serves_the_clients_of_its_header_over_http_as_well(serve: Serve, tmp_path: Path) -> None:
     """Whoever listens, and also for requests that the native door has learned to serve by itself: each client is led
     where gRPC leads it, by a header in whatever case, on one connection; and nobody when the canary is over."""
     write_version(tmp_path, 1)
     canary = {"canary_percent": 50.0, "canary_header": "x-site", "trial_requests": 100_000, "watch_s": 0.0}
-    daemon = serve(tmp_path, with_front_end(FRONT_ENDS[front_end], {"swap": canary}))
+    daemon = serve(tmp_path, {"swap": canary})
     x = triton_http.InferInput("x", [1, 4], "UINT8")
     x.set_data_from_numpy(np.array([[1, 2, 3, 4]], np.uint8))
     with (
