@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from appliance.engine.control.groups import Groups
+from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.requests.batches import Batches
 from appliance.workers.port import ExitCause, WorkerPort
 
@@ -27,7 +27,7 @@ class _Seen(NamedTuple):
 class Hangs:
     """Ends workers whose batches do not end. Only a worker that has one version and loads nothing is looked at."""
 
-    def __init__(self, batches: Batches, groups: Groups, pool: WorkerPort) -> None:
+    def __init__(self, batches: Batches, groups: InstanceGroups, pool: WorkerPort) -> None:
         self._batches = batches
         self._groups = groups
         self._pool = pool

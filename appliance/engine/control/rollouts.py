@@ -29,7 +29,7 @@ from appliance.domain.inference import RequestHead
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.validation import plan_request
 from appliance.engine.control.forms import Forms
-from appliance.engine.control.groups import Groups
+from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.control.recorder import Recorder, SwapTerms
 from appliance.engine.control.traffic import Traffic
 from appliance.engine.environment import Shell
@@ -95,7 +95,7 @@ class Rollouts:
         self._restarts = Restarts(terms.supervisor)
         self._recorder = Recorder(terms.swap, shell.wall_ms)
         self._core = Rollout(terms.swap.config, self._recorder)
-        self._groups = Groups(
+        self._groups = InstanceGroups(
             workers=workers,
             placement=terms.placement,
             settings=settings,
@@ -416,7 +416,7 @@ class Rollouts:
     # --- what others ask
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> InstanceGroups:
         """To be asked only."""
         return self._groups
 

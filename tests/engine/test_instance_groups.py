@@ -1,4 +1,4 @@
-"""Groups of worker processes: when a replacement is expected to serve."""
+"""Instance groups of worker processes: when a replacement is expected to serve."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from appliance.config.placement import PlacementConfig
 from appliance.core.processes.restart import RestartPolicy, Restarts
 from appliance.core.scheduling.events import Event, LaneClosed
-from appliance.engine.control.groups import Groups
+from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import LoadWish, ModelLoaded, WorkerSettings
@@ -29,12 +29,12 @@ def version(number: int) -> Served:
 
 
 class Rig:
-    """Groups whose versions open as soon as they can; all share one process."""
+    """Instance groups whose versions open as soon as they can; all share one process."""
 
     def __init__(self) -> None:
         self.told: list[Event] = []
         self.opened: list[Served] = []
-        self.groups = Groups(
+        self.groups = InstanceGroups(
             workers=SilentWorkers(),
             placement=PlacementConfig(max_processes=1),
             settings=lambda number: WorkerSettings(1, (), 0),

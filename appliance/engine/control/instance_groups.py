@@ -1,4 +1,4 @@
-"""Groups of worker processes: placed, started, restarted, closed, and which of them hold which versions.
+"""Instance groups of worker processes: placed, started, restarted, closed, and which of them hold which versions.
 
 Knows nothing of what versions are for: the rollout says which are wanted, and is told when one can be opened. One
 owner: the rollouts.
@@ -13,7 +13,7 @@ from appliance.core.processes.placement import GroupLoad, Placement, place
 from appliance.core.processes.restart import Restarts
 from appliance.core.rollout.phase import ON_ITS_WAY, Phase
 from appliance.core.scheduling.events import Event, GroupClosed, GroupOpened, LaneClosed, LaneOpened
-from appliance.engine.control.workforce import Group, Worker
+from appliance.engine.control.instance_group import InstanceGroup, Worker
 from appliance.engine.versions.served import Served
 from appliance.telemetry.snapshot import LaneUse, WorkerStatus
 from appliance.workers.port import (
@@ -30,7 +30,7 @@ from appliance.workers.port import (
 NEVER_NS = 1 << 62
 
 
-class Groups:
+class InstanceGroups:
     """``feed`` takes scheduler events; ``at`` asks for ``tick`` at a time; ``settings`` are those of the n-th process;
     ``take_id`` gives ids never used before; ``wish`` says how a version is to be loaded; ``restarts`` forgets a
     group that is gone. What gives versions gives those that can be opened now."""
@@ -55,7 +55,7 @@ class Groups:
         self._take_id = take_id
         self._wish = wish
         self._restarts = restarts
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, InstanceGroup] = {}
         self._workers: dict[int, Worker] = {}
         self._next_due_ns = NEVER_NS
 
@@ -81,7 +81,7 @@ class Groups:
     def _fill(self, placement: Placement, members: Sequence[Served], now_ns: int) -> None:
         group = self._groups.get(placement.group)
         if group is None:
-            group = Group(
+            group = InstanceGroup(
                 id=self._take_id(),
                 device=placement.device,
                 shared=placement.shared,
@@ -97,7 +97,7 @@ class Groups:
                 self._load(worker, served)
         self._start_due(group, now_ns)
 
-    def _start_due(self, group: Group, now_ns: int) -> None:
+    def _start_due(self, group: InstanceGroup, now_ns: int) -> None:
         due = [at for at in group.due_ns if at <= now_ns]
         group.due_ns = [at for at in group.due_ns if at > now_ns]
         for _ in due:
@@ -169,7 +169,7 @@ class Groups:
         if worker is not None:
             worker.answered(event.model)
 
-    def _review(self, group: Group) -> list[Served]:
+    def _review(self, group: InstanceGroup) -> list[Served]:
         """Open what can be opened now. A lane opens when its worker holds every model the group has opened; a model
         opens when every open lane holds it."""
         opened = {served.id for served in group.models if served.opened}
@@ -186,7 +186,7 @@ class Groups:
                 can_open.append(served)
         return can_open
 
-    def exited(self, worker_id: int) -> tuple[Worker, Group] | None:
+    def exited(self, worker_id: int) -> tuple[Worker, InstanceGroup] | None:
         """A process is gone; gives what it was. Its lane is closed by ``lost`` or ``left``."""
         worker = self._workers.pop(worker_id, None)
         if worker is None:
@@ -195,18 +195,18 @@ class Groups:
         del group.workers[worker.id]
         return worker, group
 
-    def left(self, worker: Worker, group: Group) -> None:
+    def left(self, worker: Worker, group: InstanceGroup) -> None:
         """It ended because it was told to."""
         self._close_lane(worker, 0)
         self._end_if_empty(group)
 
-    def lost(self, worker: Worker, group: Group, back_at_ns: int) -> None:
+    def lost(self, worker: Worker, group: InstanceGroup, back_at_ns: int) -> None:
         """It ended otherwise; a replacement starts at ``back_at_ns``, with ``resume`` at the latest after that."""
         group.restarts += 1
         self._close_lane(worker, back_at_ns + group.load_ns + 1)
         group.due_ns.append(back_at_ns)
 
-    def resume(self, group: Group, now_ns: int) -> list[Served]:
+    def resume(self, group: InstanceGroup, now_ns: int) -> list[Served]:
         """Start what is due in ``group``, and open what its other workers can do alone."""
         if group.closing:
             return []
@@ -233,7 +233,7 @@ class Groups:
         self._close_if_empty(group)
         return self._review(group)
 
-    def _close_if_empty(self, group: Group) -> None:
+    def _close_if_empty(self, group: InstanceGroup) -> None:
         """End a group without models; its lanes close when their processes have ended, with what they still run. One
         that only loads what is not wanted any more ends at once."""
         if group.models or group.closing:
@@ -248,7 +248,7 @@ class Groups:
                 self._port.stop(worker.id)
         self._end_if_empty(group)
 
-    def _end_if_empty(self, group: Group) -> None:
+    def _end_if_empty(self, group: InstanceGroup) -> None:
         if group.closing and not group.workers and self._groups.pop(group.id, None) is not None:
             self._restarts.group_closed(group.id)
             self._feed(GroupClosed(group.id))

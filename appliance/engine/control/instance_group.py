@@ -40,7 +40,7 @@ class Worker:
 
 
 @dataclass(slots=True, kw_only=True)
-class Group:
+class InstanceGroup:
     """Processes that hold the same models. ``due_ns`` holds when each missing process is to be started; ``load_ns`` is
     the longest its models took to load, for predicting when a replacement serves."""
 
