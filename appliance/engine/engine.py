@@ -96,11 +96,7 @@ class Engine:
         self._routes = Routes(self._note_change)
         self._inbox = Inbox(scheduler)
         self._shapes = Shapes(self._inbox, terms.shapes_per_model)
-        self._rollouts = Rollouts(
-            terms=RolloutTerms(swap=terms.swap, placement=terms.placement, supervisor=terms.supervisor),
-            routes=self._routes, workers=pool, settings=settings, feed=self._feed,
-            idle=self._is_idle, shell=shell,
-        )  # fmt: skip
+        self._rollouts = self._make_rollouts(terms, pool, settings)
         self.leases = self._make_leases(terms.engine, pool)
         table = RequestTable(arena=arena, shapes=self._shapes, leases=self.leases, inbox=self._inbox)
         accounts = Accounts(self._routes, shell.log, shell.wall_ms, terms.engine.slow_request_ms)
@@ -111,37 +107,85 @@ class Engine:
         )
         displaced = Displaced(rerouting, completion, shell.pace)
         self._cache = ModelCache(
-            terms=terms.residency, routes=self._routes, rollouts=self._rollouts, workers=pool, leases=self.leases,
-            room=WaitingRoom(table, completion, displaced), shell=shell,
-        )  # fmt: skip
+            terms=terms.residency,
+            routes=self._routes,
+            rollouts=self._rollouts,
+            workers=pool,
+            leases=self.leases,
+            room=WaitingRoom(table, completion, displaced),
+            shell=shell,
+        )
         self._rollouts.use(self._cache)
         dispatch = Dispatch(
-            inbox=self._inbox, pool=pool, pace=shell.pace, leases=self.leases, table=table,
-            completion=completion, rerouting=rerouting, displaced=displaced,
-        )  # fmt: skip
+            inbox=self._inbox,
+            pool=pool,
+            pace=shell.pace,
+            leases=self.leases,
+            table=table,
+            completion=completion,
+            rerouting=rerouting,
+            displaced=displaced,
+        )
         self._admission = Admission(
-            default_deadline_ms=terms.engine.default_deadline_ms, shell=shell, routes=self._routes,
-            accounts=accounts, table=table, dispatch=dispatch, mirroring=mirroring, cold=self._cache,
-        )  # fmt: skip
+            default_deadline_ms=terms.engine.default_deadline_ms,
+            shell=shell,
+            routes=self._routes,
+            accounts=accounts,
+            table=table,
+            dispatch=dispatch,
+            mirroring=mirroring,
+            cold=self._cache,
+        )
         self._turn = Turn(
-            inbox=self._inbox, rollouts=self._rollouts, cache=self._cache, leases=self.leases,
-            dispatch=dispatch, completion=completion, mirroring=mirroring,
+            inbox=self._inbox,
+            rollouts=self._rollouts,
+            cache=self._cache,
+            leases=self.leases,
+            dispatch=dispatch,
+            completion=completion,
+            mirroring=mirroring,
             hangs=Hangs(dispatch.batches, self._rollouts.groups, pool),
-        )  # fmt: skip
+        )
+
+    def _make_rollouts(
+        self,
+        terms: EngineTerms,
+        pool: workers.WorkerPort,
+        settings: Callable[[int], workers.WorkerSettings],
+    ) -> Rollouts:
+        return Rollouts(
+            terms=RolloutTerms(swap=terms.swap, placement=terms.placement, supervisor=terms.supervisor),
+            routes=self._routes,
+            workers=pool,
+            settings=settings,
+            feed=self._feed,
+            idle=self._is_idle,
+            shell=self._shell,
+        )
 
     def _make_leases(self, config: EngineConfig, pool: workers.WorkerPort) -> Leases:
         lanes = Lanes(pool, config.lease_limit)
         templates = Templates(
-            routes=self._routes, shapes=self._shapes, inbox=self._inbox, workers=pool, lanes=lanes,
+            routes=self._routes,
+            shapes=self._shapes,
+            inbox=self._inbox,
+            workers=pool,
+            lanes=lanes,
             default_timeout_ns=config.default_deadline_ms * 1_000_000,
-        )  # fmt: skip
+        )
         usage = Usage(
             lanes=lanes, templates=templates, versions=self._rollouts, workers=pool, shell=self._shell
         )
         return Leases(
-            config=config, arena=self._arena, workers=pool, shell=self._shell, inbox=self._inbox,
-            templates=templates, usage=usage, lanes=lanes,
-        )  # fmt: skip
+            config=config,
+            arena=self._arena,
+            workers=pool,
+            shell=self._shell,
+            inbox=self._inbox,
+            templates=templates,
+            usage=usage,
+            lanes=lanes,
+        )
 
     # --- the front ends' side (EnginePort)
 

@@ -319,9 +319,15 @@ class Rollout(Starts):
         before = current if serving else registry.current(entry.model.name)
         background = before is not None or self._calm
         self._try(
-            version, before, entry.trial, now_ns,
-            background=background, order=entry.order, again=again, fallen=fallen,
-        )  # fmt: skip
+            version,
+            before,
+            entry.trial,
+            now_ns,
+            background=background,
+            order=entry.order,
+            again=again,
+            fallen=fallen,
+        )
 
     def _refuse(self, version: Version, refusal: Refusal) -> None:
         """It is not tried at all; its history says so once, also where it was the daemon's own end that used up its

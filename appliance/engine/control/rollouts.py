@@ -106,9 +106,14 @@ class Rollouts:
             restarts=self._restarts,
         )
         self._forms = Forms(
-            workers=workers, settings=settings, take_id=self._core.registry.take_id, report=shell.log.event,
-            wanted=lambda served: self._core.lacks_form(served.version), built=self._form_built, at=shell.pace.at,
-        )  # fmt: skip
+            workers=workers,
+            settings=settings,
+            take_id=self._core.registry.take_id,
+            report=shell.log.event,
+            wanted=lambda served: self._core.lacks_form(served.version),
+            built=self._form_built,
+            at=shell.pace.at,
+        )
         self._served: dict[int, Served] = {}
         self._traffic = Traffic(self._served, self._recorder)
         self._told: deque[told.Event] = deque()
@@ -335,10 +340,15 @@ class Rollouts:
         is_new = self._core.registry.is_new
         culprit = self.served(culprit_of(event, model_of_batch, blamed, is_new))
         self._shell.log.event(
-            "worker exited", worker=worker.id, pid=worker.pid, detail=event.detail,
-            model=culprit.key if culprit else None, batches_lost=len(event.batches), requests_handed_over=had,
+            "worker exited",
+            worker=worker.id,
+            pid=worker.pid,
+            detail=event.detail,
+            model=culprit.key if culprit else None,
+            batches_lost=len(event.batches),
+            requests_handed_over=had,
             reason=event.cause.value,
-        )  # fmt: skip
+        )
         delay_ns = self._restarts.restart_delay_ns(group.id, now_ns - worker.started_ns)
         self._groups.lost(worker, group, now_ns + delay_ns)
         if culprit is not None:
