@@ -22,7 +22,6 @@ SIGNATURE_NAME: Final = "signature.json"
 BLOB_DIRECTORY: Final = "blobs/"
 END: Final = bytes(2 * BLOCK_BYTES)
 SIGNATURE_BYTES_MAX: Final = MANIFEST_BYTES_MAX // 3 * 4 + (1 << 20)
-SUFFIX: Final = ".model"
 
 _MODE: Final = 0o444
 _KINDS: Final[Mapping[bytes, str]] = MappingProxyType(

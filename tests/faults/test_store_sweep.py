@@ -69,7 +69,7 @@ FAULTS: Mapping[str, Sequence[str]] = {
 STATES = ((0, ()), (1, (1,)), (2, (1, 2)), (2, (2,)))
 """What is wanted and what is installed after each step."""
 EXPECTED = re.compile(
-    r"^(appliance\.errors\.\w+|OSError|\w*Error: \[Errno \d+\]|FileNotFoundError|PermissionError)"
+    r"^(appliance\.domain\.errors\.\w+|OSError|\w*Error: \[Errno \d+\]|FileNotFoundError|PermissionError)"
 )
 
 

@@ -40,7 +40,7 @@ Worth = tuple[int, int]
 
 
 class Popularity:
-    """Scores of all models and the shadows. Owned by one Residency."""
+    """Scores of all models and the shadows. Owned by the accountant's books."""
 
     __slots__ = ("_arrivals", "_models", "_paid", "_shadows", "_span")
 
