@@ -13,17 +13,17 @@ digest = $(shell cat pyproject.toml $(1) | cksum | cut -d' ' -f1)
 SERVE_STAMP := $(VENV)/.installed-$(call digest,requirements.lock)
 TEST_STAMP := $(VENV)/.installed-test-$(call digest,requirements.lock requirements-test.lock)
 CLIENTS_STAMP := $(CLIENTS)/.installed-$(call digest,requirements-clients.lock)
-DOOR_SOURCES := $(sort $(wildcard native/Cargo.* native/*.toml native/src/*.rs native/src/*/*.rs \
+NATIVE_SOURCES := $(sort $(wildcard native/Cargo.* native/*.toml native/src/*.rs native/src/*/*.rs \
   native/python/*/*.py native/python/*/*.pyi))
-DOOR_DIGEST := $(shell cat /dev/null $(DOOR_SOURCES) | cksum | cut -d' ' -f1)
-DOOR_STAMP := $(VENV)/.installed-door-$(DOOR_DIGEST)
-DOOR_FAILED := $(VENV)/.failed-door-$(DOOR_DIGEST)
+NATIVE_DIGEST := $(shell cat /dev/null $(NATIVE_SOURCES) | cksum | cut -d' ' -f1)
+NATIVE_STAMP := $(VENV)/.installed-native-$(NATIVE_DIGEST)
+NATIVE_FAILED := $(VENV)/.failed-native-$(NATIVE_DIGEST)
 PIP := -m pip --disable-pip-version-check --quiet --no-input
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install door run test lint types unit unit-door bench fuzz wheel lock clean install-test install-clients install-door
+.PHONY: help install native run test lint types unit unit-native bench fuzz wheel lock clean install-test install-clients install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -35,12 +35,12 @@ help: ## what each command does
 
 install: $(SERVE_STAMP) ## make .venv with the 'appliance' command
 
-door: $(DOOR_STAMP) ## build the native front end and install it into .venv (needs Rust's cargo)
+native: $(NATIVE_STAMP) ## build the native front end and install it into .venv (needs Rust's cargo)
 
-run: $(SERVE_STAMP) install-door ## install and serve the models in models/
+run: $(SERVE_STAMP) install-native ## install and serve the models in models/
 	@exec $(BIN)/appliance serve $(ARGS)
 
-test: install-test install-door install-clients lint types unit-door unit ## install what tests need and run everything
+test: install-test install-native install-clients lint types unit-native unit ## install what tests need and run everything
 
 lint: $(TEST_STAMP) ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -53,7 +53,7 @@ types: $(TEST_STAMP) ## mypy --strict
 LIBPYTHON := import os, sysconfig as s; p = os.path.join(s.get_config_var("LIBDIR"), s.get_config_var("LDLIBRARY")); \
   print(os.path.dirname(p) if p.endswith(".so") and os.path.exists(p) else "")
 
-unit-door: $(TEST_STAMP) ## the native front end's tests in Rust, where cargo and Python's shared library are
+unit-native: $(TEST_STAMP) ## the native front end's tests in Rust, where cargo and Python's shared library are
 	@folder=$$($(BIN)/python -c '$(LIBPYTHON)'); \
 	if command -v cargo >/dev/null && [ -n "$$folder" ]; then \
 	  PYO3_PYTHON=$(CURDIR)/$(BIN)/python LD_LIBRARY_PATH=$$folder CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-$(CURDIR)/build/cargo} \
@@ -76,12 +76,12 @@ install-test: $(TEST_STAMP)
 
 # The native front end where cargo is there; without it, or when it does not build, the Python one serves. A failure
 # is remembered until the sources change.
-install-door: $(SERVE_STAMP)
-	@if command -v cargo >/dev/null && [ ! -e $(DOOR_STAMP) ] && [ ! -e $(DOOR_FAILED) ]; then \
+install-native: $(SERVE_STAMP)
+	@if command -v cargo >/dev/null && [ ! -e $(NATIVE_STAMP) ] && [ ! -e $(NATIVE_FAILED) ]; then \
 	  echo "make: building the native front end (about a minute, once)"; mkdir -p build; \
-	  $(MAKE) --no-print-directory door >build/door.log 2>&1 || touch $(DOOR_FAILED); fi
-	@if [ -e $(DOOR_FAILED) ] && [ ! -e $(DOOR_STAMP) ]; then \
-	  echo "make: going on without the native front end: its build failed (build/door.log; 'make door' tries again)"; fi
+	  $(MAKE) --no-print-directory native >build/native.log 2>&1 || touch $(NATIVE_FAILED); fi
+	@if [ -e $(NATIVE_FAILED) ] && [ ! -e $(NATIVE_STAMP) ]; then \
+	  echo "make: going on without the native front end: its build failed (build/native.log; 'make native' tries again)"; fi
 	@echo "make: $$($(BIN)/appliance version | grep 'front end')"
 
 # Other people's clients need an environment of their own. Without it their tests are skipped, and say so.
@@ -118,15 +118,15 @@ $(SERVE_STAMP): | $(BIN)/python
 	@touch $@
 
 # pip runs maturin in an environment of its own, which it throws away.
-$(DOOR_STAMP): | $(SERVE_STAMP)
+$(NATIVE_STAMP): | $(SERVE_STAMP)
 	@command -v cargo >/dev/null || { \
 	  echo "make: the native front end is built with Rust's cargo, which is not on the PATH (https://rustup.rs)" >&2; exit 1; }
 	@echo "make: building the native front end (about a minute, once)"
-	@rm -rf build/door
+	@rm -rf build/native
 	@CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-$(CURDIR)/build/cargo} MATURIN_PEP517_ARGS="--locked --compatibility linux" \
-	  $(BIN)/python $(PIP) wheel --no-deps --wheel-dir build/door ./native
-	@$(BIN)/python $(PIP) install --no-deps --no-index --force-reinstall build/door/*.whl
-	@rm -f $(VENV)/.installed-door-* $(DOOR_FAILED)
+	  $(BIN)/python $(PIP) wheel --no-deps --wheel-dir build/native ./native
+	@$(BIN)/python $(PIP) install --no-deps --no-index --force-reinstall build/native/*.whl
+	@rm -f $(VENV)/.installed-native-* $(NATIVE_FAILED)
 	@touch $@
 
 $(TEST_STAMP): | $(SERVE_STAMP)

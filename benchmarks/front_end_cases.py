@@ -10,7 +10,7 @@ from benchmarks.loading import SERVER_CPU
 from benchmarks.results import Bound
 from benchmarks.saturation import Saturation
 from benchmarks.scale import Scale
-from benchmarks.sizes import DoorMemory, ManyModels
+from benchmarks.sizes import FrontEndMemory, ManyModels
 from benchmarks.stalls import Stalls
 
 SUBJECT = "appliance_native"
@@ -27,7 +27,7 @@ def _cpu_at_most(microseconds: float, concurrency: int) -> LimitTarget:
 
 
 FRONT_END_CASES: Mapping[str, Case] = {
-    "door_generators": Case(
+    "frontend_generators": Case(
         title="The load generators against a bare echo server on the native front end's stack",
         procedure=Comparison(
             model="mlp",
@@ -38,7 +38,7 @@ FRONT_END_CASES: Mapping[str, Case] = {
             targets=(),
         ),
     ),
-    "door_c1": Case(
+    "frontend_c1": Case(
         title="The native front end, one request at a time: small MLP",
         procedure=Comparison(
             model="mlp",
@@ -54,7 +54,7 @@ FRONT_END_CASES: Mapping[str, Case] = {
             ),
         ),
     ),
-    "door_c32": Case(
+    "frontend_c32": Case(
         title="The native front end, 32 requests at a time: small MLP",
         procedure=Comparison(
             model="mlp",
@@ -71,7 +71,7 @@ FRONT_END_CASES: Mapping[str, Case] = {
             ),
         ),
     ),
-    "door_600k": Case(
+    "frontend_600k": Case(
         title="The native front end with inputs of 600 KB",
         procedure=Comparison(
             model="big_mean",
@@ -83,7 +83,7 @@ FRONT_END_CASES: Mapping[str, Case] = {
             targets=(_ratio("throughput", "plain_aio", 8, Bound.AT_LEAST, 5.0),),
         ),
     ),
-    "door_stream": Case(
+    "frontend_stream": Case(
         title="The native front end, all requests over one stream: small MLP",
         procedure=Comparison(
             model="mlp",
@@ -98,7 +98,7 @@ FRONT_END_CASES: Mapping[str, Case] = {
             ),
         ),
     ),
-    "door_http_json": Case(
+    "frontend_http_json": Case(
         title="HTTP with tensors as JSON both ways: the native front end beside the Python one",
         procedure=HttpJson(
             model="mlp",
@@ -110,7 +110,7 @@ FRONT_END_CASES: Mapping[str, Case] = {
             speedup=3.0,
         ),
     ),
-    "door_overload": Case(
+    "frontend_overload": Case(
         title="The native front end at three times its capacity: 2 ms per batch of 4, deadlines of 10 ms",
         procedure=Saturation(
             model="burn_2ms_of_4",
@@ -127,11 +127,11 @@ FRONT_END_CASES: Mapping[str, Case] = {
             tail_ratio=2.5,
         ),
     ),
-    "door_stall": Case(
+    "frontend_stall": Case(
         title="The native front end with the interpreter held for 20 ms four times a second",
         procedure=Stalls(model="mlp", subject="appliance_stalled", calm=SUBJECT, rate=2000.0, p99_ms=2.0),
     ),
-    "door_idle": Case(
+    "frontend_idle": Case(
         title="The native front end with 10,000 idle connections",
         procedure=IdleConnections(
             model="mlp",
@@ -143,7 +143,7 @@ FRONT_END_CASES: Mapping[str, Case] = {
             p99_ratio=1.1,
         ),
     ),
-    "door_tls": Case(
+    "frontend_tls": Case(
         title="The native front end with TLS and without",
         procedure=Comparison(
             model="mlp",
@@ -157,24 +157,24 @@ FRONT_END_CASES: Mapping[str, Case] = {
             ),
         ),
     ),
-    "door_memory": Case(
+    "frontend_memory": Case(
         title="What the native front end adds to the idle daemon",
-        procedure=DoorMemory(
+        procedure=FrontEndMemory(
             models=5,
             subject=SUBJECT,
             peers=("appliance_python",),
             without="appliance_http_only",
-            library="edge_appliance_door",
+            library="edge_appliance_native",
             adds_mb=15.0,
         ),
     ),
-    "door_models": Case(
+    "frontend_models": Case(
         title="The native front end with 1,000 published models",
         procedure=ManyModels(
             models=1000, ready_s=60.0, memory_mib=4096.0, p50_ratio=1.05, subject=SUBJECT, native=True
         ),
     ),
-    "door_scale": Case(
+    "frontend_scale": Case(
         title="The native front end on one core, and two daemons on one port",
         procedure=Scale(model="mlp", subject=SUBJECT, shared="appliance_shared", concurrencies=(32, 128)),
     ),

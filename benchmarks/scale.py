@@ -1,4 +1,5 @@
-"""What more cores bring, or fewer: the door's thread on one core, and two daemons on one port. No targets: figures."""
+"""What more cores bring, or fewer: the front end's thread on one core, and two daemons on one port. No targets:
+figures."""
 
 import contextlib
 import os
@@ -14,13 +15,14 @@ from benchmarks.results import Verdict
 from benchmarks.samples import Samples
 from benchmarks.servers import Running, Server, ServerFailed, running, wait_http_ready
 
-DOOR_THREAD = "door"
+FRONT_END_THREAD = "front end"
 CHANNELS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """One daemon as it is, one whose door thread has a core and the rest the others, and two daemons on one port."""
+    """One daemon as it is, one whose front end thread has a core and the rest the others, and two daemons on one
+    port."""
 
     model: str
     subject: str
@@ -45,11 +47,11 @@ class Scale:
         with running(server, models) as instance:
             wait_http_ready(instance, READY_TIMEOUT_S)
             self._load(bench, instance, "one daemon", samples)
-            if pin_door(instance):
-                self._load(bench, instance, "door on one core", samples)
+            if pin_front_end(instance):
+                self._load(bench, instance, "front end on one core", samples)
             else:
                 samples.note(
-                    f"no thread of {server.name} is called {DOOR_THREAD!r}, or there is one core only"
+                    f"no thread of {server.name} is called {FRONT_END_THREAD!r}, or there is one core only"
                 )
 
     def _two(self, bench: Bench, server: Server, models: Path, samples: Samples) -> None:
@@ -75,15 +77,16 @@ class Scale:
             record_load(instance, setting_here, payload, offer, samples, native=True, beside=beside)
 
 
-def pin_door(instance: Running) -> bool:
-    """The door's thread onto the first core, everything else of the server onto the others; False when it cannot be."""
+def pin_front_end(instance: Running) -> bool:
+    """The front end's thread onto the first core, everything else of the server onto the others; False when it cannot
+    be."""
     cores = sorted(os.sched_getaffinity(0))
     threads = {tid: name for pid in descendants(instance.process.pid) for tid, name in _threads(pid)}
-    if DOOR_THREAD not in threads.values() or len(cores) == 1:
+    if FRONT_END_THREAD not in threads.values() or len(cores) == 1:
         return False
     for tid, name in threads.items():
         with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
-            os.sched_setaffinity(tid, cores[:1] if name == DOOR_THREAD else cores[1:])
+            os.sched_setaffinity(tid, cores[:1] if name == FRONT_END_THREAD else cores[1:])
     return True
 
 

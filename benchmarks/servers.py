@@ -405,8 +405,8 @@ def _appliance_missing() -> str | None:
 
 
 def _native_missing() -> str | None:
-    if importlib.util.find_spec("edge_appliance_door") is None:
-        return "the native front end is not built: run `make door`"
+    if importlib.util.find_spec("edge_appliance_native") is None:
+        return "the native front end is not built: run `make native`"
     return _appliance_missing()
 
 

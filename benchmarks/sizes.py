@@ -209,7 +209,7 @@ class ManyModels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoorMemory:
+class FrontEndMemory:
     """What a front end adds to the idle daemon: with it, and with HTTP by Python alone. What the daemon without it has
     in memory of its ``library`` counts as added, too."""
 

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--frontend",
         choices=[kind.value for kind in FrontEndKind],
-        help="who listens: native ('make door' builds it), python, or auto (default: native where it was built)",
+        help="who listens: native ('make native' builds it), python, or auto (default: native where it was built)",
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="HTTP address (default 127.0.0.1:8000)")
     parser.add_argument(

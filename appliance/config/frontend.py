@@ -21,7 +21,7 @@ class FrontEndConfig:
     kind: FrontEndKind = field(
         default=FrontEndKind.AUTO,
         metadata={
-            "help": "who listens for gRPC and HTTP: native ('make door' builds it), python (grpcio and aiohttp), or "
+            "help": "who listens for gRPC and HTTP: native ('make native' builds it), python (grpcio and aiohttp), or "
             "auto: native where it was built"
         },
     )

@@ -317,7 +317,7 @@ class PoolStatistics(NamedTuple):
 
 
 class LaneMemory(Protocol):
-    """The memory that a worker and the native door share; ``edge_appliance_door`` has the implementation."""
+    """The memory that a worker and the native front end share; ``edge_appliance_native`` has the implementation."""
 
     def fileno(self) -> int:
         """The memory's descriptor, which stays this object's."""

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Searches for bytes that break a rule of the door, with stable Rust and a C++ compiler; cargo-fuzz is not needed.
+# Searches for bytes that break a rule of the front end, with stable Rust and a C++ compiler; cargo-fuzz is not needed.
 #
 #   fuzz.sh run TARGET MINUTES    search from the corpus and what earlier searches found; a finding ends it with status 77
 #   fuzz.sh keep TARGET           replace the corpus by a few small inputs that reach as much of the code

@@ -6,7 +6,6 @@
 
 #[cfg(test)]
 mod corpus;
-mod door;
 mod fastpath;
 mod h2;
 mod handover;
@@ -19,14 +18,13 @@ mod resources;
 #[cfg(test)]
 mod rig;
 mod templates;
+mod thread;
 
 use pyo3::prelude::*;
 
 /// The extension module.
 #[pymodule]
-mod _door {
-    #[pymodule_export]
-    use crate::python::door::Door;
+mod _native {
     #[pymodule_export]
     use crate::python::fast_path::FastPath;
     #[pymodule_export]
@@ -36,6 +34,8 @@ mod _door {
     #[pymodule_export]
     use crate::python::quotas::{Account, Quotas};
     #[pymodule_export]
+    use crate::python::server::NativeServer;
+    #[pymodule_export]
     use crate::python::tls::Tls;
     #[pymodule_export]
     use crate::python::worker_ring::{LaneMemory, WorkerRing};
@@ -43,6 +43,6 @@ mod _door {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        crate::python::door::add_constants(module)
+        crate::python::server::add_constants(module)
     }
 }

@@ -4,7 +4,7 @@ use crate::corpus::message;
 use crate::fastpath::admission::Admission;
 use crate::fastpath::direct::{Attached, Direct};
 use crate::fastpath::flight::Flight;
-use crate::lanes::memory::{Completion, DoorEnd, LaneMemory, Submission, WorkerEnd, doorbell};
+use crate::lanes::memory::{Completion, LaneMemory, ServerEnd, Submission, WorkerEnd, doorbell};
 use crate::lanes::slots::Arena;
 use crate::measure::clock::now_ns;
 use crate::measure::limits::{Limits, NAMES};
@@ -49,14 +49,14 @@ impl Rig {
         direct.attach(Attached { arena, method: 0 }, slots, vec![1_000_000], 0).unwrap();
         let lane = LaneMemory::create().unwrap();
         let worker = WorkerEnd::new(LaneMemory::open(lane.fd()).unwrap(), ring);
-        direct.open_lane(1, 1, DoorEnd::new(Arc::new(lane)), doorbell).unwrap();
+        direct.open_lane(1, 1, ServerEnd::new(Arc::new(lane)), doorbell).unwrap();
         direct.add_template(HEAD.to_vec(), spec(1)).unwrap();
         Self { direct, worker }
     }
 
     /// Another lane, whose worker does nothing.
     pub(crate) fn open_lane(&self, lane: u32, group: u32) {
-        let end = DoorEnd::new(Arc::new(LaneMemory::create().unwrap()));
+        let end = ServerEnd::new(Arc::new(LaneMemory::create().unwrap()));
         self.direct.open_lane(lane, group, end, doorbell().unwrap()).unwrap();
     }
 

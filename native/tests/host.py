@@ -1,4 +1,4 @@
-"""A door whose events the test itself handles, on the test's own thread; clients are real and run on theirs."""
+"""A front end whose events the test itself handles, on the test's own thread; clients are real and run on theirs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 import grpc
-from edge_appliance_door import CALL, GONE, MESSAGE, SENT, STREAM, UNARY, Door, Tls
+from edge_appliance_native import CALL, GONE, MESSAGE, SENT, STREAM, UNARY, NativeServer, Tls
 
 ECHO, TALK = "/test.Service/Echo", "/test.Service/Talk"
 PATIENCE_S = 20.0
@@ -40,7 +40,7 @@ Event = tuple[Any, ...]
 def listening(
     family: socket.AddressFamily = socket.AF_INET, address: tuple[str, int] | str = ("127.0.0.1", 0)
 ) -> socket.socket:
-    """A socket as a door wants it."""
+    """A socket as a front end wants it."""
     listener = socket.socket(family)
     if family != socket.AF_UNIX:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -51,12 +51,12 @@ def listening(
 
 
 class Host:
-    """A door with a unary method (index 0) and a stream (index 1)."""
+    """A front end with a unary method (index 0) and a stream (index 1)."""
 
     def __init__(self, *listeners: socket.socket, tls: Tls | None = None, **limits: int) -> None:
         listeners = listeners or (listening(),)
         self.addresses = [listener.getsockname() for listener in listeners]
-        self.door = Door(
+        self.server = NativeServer(
             listeners=[listener.detach() for listener in listeners],
             methods=[(ECHO, UNARY), (TALK, STREAM)],
             limits=LIMITS | limits,
@@ -67,7 +67,7 @@ class Host:
         self._done = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def __enter__(self) -> Host:
-        self.door.start()
+        self.server.start()
         return self
 
     def __exit__(
@@ -75,7 +75,7 @@ class Host:
     ) -> None:
         for channel in self._channels:
             channel.close()
-        self.door.close()
+        self.server.close()
         os.close(self._done)
 
     @property
@@ -99,8 +99,8 @@ class Host:
     def event(self, patience_s: float = PATIENCE_S) -> Event:
         """The next event."""
         if not self._events:
-            assert select.select([self.door.fileno()], [], [], patience_s)[0], "no event came"
-            self._events.extend(self.door.poll())
+            assert select.select([self.server.fileno()], [], [], patience_s)[0], "no event came"
+            self._events.extend(self.server.poll())
         return self._events.popleft()
 
     def expect(self, kind: int) -> Event:
@@ -111,23 +111,23 @@ class Host:
 
     def quiet(self) -> bool:
         """Whether no event waits."""
-        self._events.extend(self.door.poll())
+        self._events.extend(self.server.poll())
         return not self._events
 
     def echo(self, event: Event) -> None:
         """What an echoing server does with an event; streams end when the client's side ends."""
-        door = self.door
+        front_end = self.server
         match event:
             case (kind, call, 0, message, *_) if kind == CALL:
-                door.reply(call, message if isinstance(message, bytes) else [memoryview(message)])
+                front_end.reply(call, message if isinstance(message, bytes) else [memoryview(message)])
             case (kind, call, 1, *_) if kind == CALL:
-                door.read(call)
+                front_end.read(call)
             case (kind, call, None, *_) if kind == MESSAGE:
-                door.finish(call, 0)
+                front_end.finish(call, 0)
             case (kind, call, message, *_) if kind == MESSAGE:
-                door.send(call, [memoryview(message)])
+                front_end.send(call, [memoryview(message)])
             case (kind, call) if kind == SENT:
-                door.read(call)
+                front_end.read(call)
             case (kind, _):
                 assert kind == GONE
 
@@ -139,18 +139,18 @@ class Host:
         left = len(futures)
         while left:
             assert time.monotonic() < deadline, f"{left} of {len(futures)} clients were not answered"
-            ready, _, _ = select.select([self.door.fileno(), self._done], [], [], PATIENCE_S)
+            ready, _, _ = select.select([self.server.fileno(), self._done], [], [], PATIENCE_S)
             if self._done in ready:
                 left -= os.eventfd_read(self._done)
-            self._events.extend(self.door.poll())
+            self._events.extend(self.server.poll())
             while self._events:
                 self.echo(self._events.popleft())
 
     def is_counted(self, name: str, wanted: int | Callable[[int], bool]) -> bool:
-        """Wait for the door's thread to count so far."""
+        """Wait for the front end's thread to count so far."""
         holds = wanted if callable(wanted) else lambda count: count == wanted
         deadline = time.monotonic() + PATIENCE_S
-        while not holds(self.door.statistics()[name]):
+        while not holds(self.server.statistics()[name]):
             if time.monotonic() > deadline:
                 return False
             select.select([], [], [], 0.001)
@@ -165,4 +165,4 @@ def start(channel: grpc.Channel, message: bytes, path: str = ECHO, **options: An
 
 def unix_listener(folder: Path) -> socket.socket:
     """A listening Unix socket."""
-    return listening(socket.AF_UNIX, str(folder / "door"))
+    return listening(socket.AF_UNIX, str(folder / "front_end"))

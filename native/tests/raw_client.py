@@ -30,7 +30,7 @@ Headers = list[tuple[str, str]]
 
 
 class Frame(NamedTuple):
-    """One frame from the door."""
+    """One frame from the front end."""
 
     kind: int
     flags: int
@@ -59,7 +59,7 @@ class RawClient:
         self._buffer = b""
         self._encoder, self._decoder = hpack.Encoder(), hpack.Decoder()
         begin = preface + (self.frame(SETTINGS, 0, 0, settings) if preface == PREFACE else b"")
-        with contextlib.suppress(OSError):  # a door may close at once, which `receive` tells
+        with contextlib.suppress(OSError):  # a front end may close at once, which `receive` tells
             self.socket.sendall(begin)
 
     def __enter__(self) -> RawClient:
@@ -89,7 +89,7 @@ class RawClient:
         self.socket.sendall(PREFACE + self.frame(SETTINGS, 0, 0) + rest)
 
     def widen(self) -> None:
-        """Take the door's settings and its first window, so that more than 64 KiB may be sent."""
+        """Take the front end's settings and its first window, so that more than 64 KiB may be sent."""
         self.receive_kind(SETTINGS)
         self.send(SETTINGS, ACK, 0)
         assert self.receive_kind(WINDOW_UPDATE).stream == 0

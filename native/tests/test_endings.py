@@ -1,4 +1,4 @@
-"""Calls that end without Python, and doors that drain and close."""
+"""Calls that end without Python, and front ends that drain and close."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import grpc
 import pytest
-from edge_appliance_door import CALL, GONE, Door
+from edge_appliance_native import CALL, GONE, NativeServer
 
 from native.tests.host import ECHO, LIMITS, PATIENCE_S, TALK, Host, listening, start
 from native.tests.raw_client import ACK, CANCEL, GOAWAY, PING, RST_STREAM, RawClient, framed, request
@@ -23,12 +23,12 @@ call.result()
 
 
 def test_a_passed_deadline_is_a_call_gone() -> None:
-    with Host() as host, RawClient(host.addresses[0]) as client:  # one that leaves the clock to the door
+    with Host() as host, RawClient(host.addresses[0]) as client:  # one that leaves the clock to the front end
         client.call(1, framed(b""), request(grpc_timeout="100m"))
         call = host.expect(CALL)[1]
         assert host.expect(GONE)[1] == call
         assert client.answer(1)[0]["grpc-status"] == "4"
-        assert not host.door.reply(call, b"late")
+        assert not host.server.reply(call, b"late")
 
 
 def test_a_cancelled_call_is_gone() -> None:
@@ -37,7 +37,7 @@ def test_a_cancelled_call_is_gone() -> None:
         call = host.expect(CALL)[1]
         future.cancel()
         assert host.expect(GONE)[1] == call
-        assert not host.door.reply(call, b"")
+        assert not host.server.reply(call, b"")
         assert host.is_counted("calls_open", 0)
 
 
@@ -52,7 +52,7 @@ def test_the_calls_of_a_killed_client_are_gone() -> None:
             client.wait(PATIENCE_S)
         assert host.expect(GONE)[1] == call
         assert host.is_counted("connections_open", 0)
-        assert host.door.statistics()["resets"] == 0, "it reset nothing"
+        assert host.server.statistics()["resets"] == 0, "it reset nothing"
 
 
 def test_a_call_cancelled_before_its_body_arrived_is_never_told() -> None:
@@ -82,7 +82,7 @@ def test_every_call_ends_once_when_clients_cancel_at_any_time() -> None:
                 ended.append(event[1])
             else:
                 told.add(event[1])
-                if host.door.reply(event[1], event[3]):
+                if host.server.reply(event[1], event[3]):
                     ended.append(event[1])
                     kept += int(event[3]) % 2
             # Once those that were not cancelled are answered, the rest ends by itself.
@@ -91,17 +91,17 @@ def test_every_call_ends_once_when_clients_cancel_at_any_time() -> None:
         assert all(future.result() == b"%d" % number for number, future in enumerate(futures) if number % 2)
 
 
-def test_a_draining_door_finishes_what_is_under_way_and_takes_nothing_new() -> None:
+def test_a_draining_front_end_finishes_what_is_under_way_and_takes_nothing_new() -> None:
     with Host() as host:
         channel = host.channel()
         future = start(channel, b"")
         stream = host.channel().stream_stream(TALK)(iter(()))
         calls = [host.expect(CALL), host.expect(CALL)]
-        host.door.drain()
+        host.server.drain()
         refused = start(host.channel(), b"")
         assert refused.code() == grpc.StatusCode.UNAVAILABLE
         for event in calls:
-            assert host.door.reply(event[1], b"done") if event[2] == 0 else host.door.finish(event[1], 0)
+            assert host.server.reply(event[1], b"done") if event[2] == 0 else host.server.finish(event[1], 0)
         assert future.result() == b"done"
         assert list(stream) == []
         assert host.is_counted("connections_open", 0)
@@ -122,8 +122,8 @@ def test_draining_says_goaway_to_idle_connections() -> None:
             host.echo(host.expect(CALL))
             assert client.answer(1)[0]["grpc-status"] == "0"
         for client in clients:
-            ping(client)  # after the last one the door's only thread has left the others for good
-        host.door.drain()
+            ping(client)  # after the last one the front end's only thread has left the others for good
+        host.server.drain()
         for client in clients:
             assert client.receive_kind(GOAWAY).stream == 0
             client.send(PING, ACK, 0, client.receive_kind(PING).payload)  # what was sent before has been read
@@ -131,39 +131,39 @@ def test_draining_says_goaway_to_idle_connections() -> None:
         assert host.is_counted("connections_open", 0)
 
 
-def test_a_closed_door_ends_its_calls_and_frees_its_port() -> None:
+def test_a_closed_front_end_ends_its_calls_and_frees_its_port() -> None:
     with Host() as host:
         future = start(host.channel(), b"")
         call = host.expect(CALL)[1]
-        host.door.close()
-        host.door.close()
+        host.server.close()
+        host.server.close()
         assert future.code() == grpc.StatusCode.UNAVAILABLE
         assert host.expect(GONE)[1] == call
-        assert not host.door.reply(call, b"")
-        statistics = host.door.statistics()
+        assert not host.server.reply(call, b"")
+        statistics = host.server.statistics()
         assert (statistics["connections_open"], statistics["calls_open"]) == (0, 0)
         listening(address=("127.0.0.1", host.port)).close()
         with pytest.raises(RuntimeError, match="closed"):
-            host.door.start()
+            host.server.start()
 
 
-def test_nothing_is_served_before_start_and_a_door_starts_once() -> None:
+def test_nothing_is_served_before_start_and_a_front_end_starts_once() -> None:
     listener = listening()
     port = listener.getsockname()[1]
-    door = Door(listeners=[listener.detach()], methods=[(ECHO, 0)], limits=LIMITS)
+    front_end = NativeServer(listeners=[listener.detach()], methods=[(ECHO, 0)], limits=LIMITS)
     with RawClient(("127.0.0.1", port)) as client:
         client.call(1, framed(b"early"), request())
-        assert door.poll() == []
-        assert door.statistics()["connections_total"] == 0
-        door.start()
+        assert front_end.poll() == []
+        assert front_end.statistics()["connections_total"] == 0
+        front_end.start()
         with pytest.raises(RuntimeError, match="already"):
-            door.start()
-        door.close()
+            front_end.start()
+        front_end.close()
 
 
-def test_a_door_that_is_forgotten_closes() -> None:
+def test_a_front_end_that_is_forgotten_closes() -> None:
     host = Host()
-    host.door.start()
+    host.server.start()
     with RawClient(host.addresses[0]) as client:
         client.call(1, framed(b""))
         host.expect(CALL)

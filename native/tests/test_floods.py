@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
-from edge_appliance_door import CALL, MESSAGE, SENT
+from edge_appliance_native import CALL, MESSAGE, SENT
 
 from native.tests.host import TALK, Host
 from native.tests.raw_client import (
@@ -66,7 +66,7 @@ def ended(host: Host, client: RawClient) -> None:
 
 
 def reset(host: Host, client: RawClient) -> None:
-    """A call that the door has reset, and still remembers."""
+    """A call that the front end has reset, and still remembers."""
     client.call(1, (1 << 30).to_bytes(5), flags=0)
     client.receive_kind(RST_STREAM)
     assert host.is_counted("message_bytes", 1)
@@ -99,7 +99,7 @@ def test_a_flood_of(kind: str) -> None:
     before, unit = FLOODS[kind]
     with Host(control_frames_per_connection=BOUND) as host, RawClient(host.addresses[0]) as client:
         before(host, client)
-        with contextlib.suppress(ConnectionError):  # the door may cut it before the last of them is sent
+        with contextlib.suppress(ConnectionError):  # the front end may cut it before the last of them is sent
             client.socket.sendall(unit * (BOUND + 100))
         end = goaway(client)
         assert int.from_bytes(end.payload[4:8]) == ENHANCE_YOUR_CALM
@@ -159,7 +159,7 @@ def test_what_answers_justify_is_no_flood() -> None:
         client.send(SETTINGS, ACK, 0)
         for stream in range(1, 21, 2):
             client.call(stream, framed(b""))
-            assert host.door.reply(host.expect(CALL)[1], bytes(100_000))
+            assert host.server.reply(host.expect(CALL)[1], bytes(100_000))
             left = 100_005
             while left:
                 frame = client.receive_kind(DATA)
@@ -168,11 +168,12 @@ def test_what_answers_justify_is_no_flood() -> None:
                 updates = [client.frame(WINDOW_UPDATE, 0, target, more) for target in (0, stream)]
                 client.socket.sendall(b"".join(updates) + client.frame(PING, 0, 0, bytes(8)))
         assert client.receive_kind(PING).flags == ACK
-        assert host.door.statistics()["control_frames_per_connection"] == 0
+        assert host.server.statistics()["control_frames_per_connection"] == 0
 
 
 def test_late_frames_of_refused_messages_do_not_end_a_connection() -> None:
-    """Under overload a client has sent more of what was refused already, and the door cannot remember all of it."""
+    """Under overload a client has sent more of what was refused already, and the front end cannot remember all of
+    it."""
     count = 1400
     with (
         Host(message_bytes=1000, streams_per_connection=2 * count) as host,
@@ -189,7 +190,7 @@ def test_late_frames_of_refused_messages_do_not_end_a_connection() -> None:
         client.call(2 * count + 1, framed(b""))
         host.echo(host.expect(CALL))
         assert client.receive_kind(DATA).stream == 2 * count + 1
-        assert host.door.statistics()["protocol_errors"] == 0
+        assert host.server.statistics()["protocol_errors"] == 0
 
 
 def test_a_stream_that_nobody_reads_may_fill_the_least_window_with_small_messages() -> None:
@@ -203,7 +204,7 @@ def test_a_stream_that_nobody_reads_may_fill_the_least_window_with_small_message
         client.send(PING, 0, 0, bytes(8))
         assert client.receive_kind(PING).flags == ACK, "all of it is there"
         for _ in range(count):
-            host.door.read(call)
+            host.server.read(call)
             assert host.expect(MESSAGE)[2] == bytes(30)
 
 
@@ -263,7 +264,7 @@ def test_many_calls_whose_answers_find_no_window_are_cut_and_hold_nothing(window
             )
         )
         for _ in range(count):
-            assert host.door.reply(host.expect(CALL)[1], bytes(10_000))
+            assert host.server.reply(host.expect(CALL)[1], bytes(10_000))
         assert host.is_counted("write_stall_ms", count)
         assert host.is_counted("calls_open", 0)
         assert host.is_counted("answer_bytes", 0)
@@ -277,11 +278,11 @@ def test_a_stream_of_answers_into_a_window_of_one_byte_is_cut() -> None:
     ):
         client.call(1, b"", request(TALK), flags=0)
         call = host.expect(CALL)[1]
-        host.door.send(call, bytes(1000))
+        host.server.send(call, bytes(1000))
         assert client.receive_kind(DATA).payload == b"\0"
         reset = client.receive_kind(RST_STREAM)
         assert int.from_bytes(reset.payload) == ENHANCE_YOUR_CALM
-        assert SENT not in [event[0] for event in host.door.poll()]
+        assert SENT not in [event[0] for event in host.server.poll()]
         assert host.is_counted("answer_bytes", 0)
 
 

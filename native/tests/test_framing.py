@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import grpc
 import pytest
-from edge_appliance_door import CALL, GONE, MESSAGE
+from edge_appliance_native import CALL, GONE, MESSAGE
 
 from native.tests.host import PATIENCE_S, TALK, Host, start
 from native.tests.raw_client import (
@@ -73,7 +73,7 @@ def test_messages_of_a_stream_may_share_frames_and_span_them() -> None:
         client.send(DATA, END_STREAM, 1)
         call = host.expect(CALL)[1]
         for expected in [*messages, None]:
-            host.door.read(call)
+            host.server.read(call)
             assert host.expect(MESSAGE)[2] == expected
 
 
@@ -119,7 +119,7 @@ def test_a_malformed_message_ends_a_stream() -> None:
     with Host() as host, RawClient(host.addresses[0]) as client:
         client.call(1, framed(b"a", flag=3), request(TALK))
         call = host.expect(CALL)[1]
-        host.door.read(call)
+        host.server.read(call)
         assert host.expect(GONE)[1] == call
         assert client.answer(1)[0]["grpc-status"] == INTERNAL
 
@@ -150,9 +150,9 @@ def test_a_compressed_request_arrives_plain(compression: grpc.Compression) -> No
         assert future.result() == sent
         stream = host.channel().stream_stream(TALK)(iter([sent]), timeout=PATIENCE_S, compression=compression)
         call = host.expect(CALL)[1]
-        host.door.read(call)
+        host.server.read(call)
         assert memoryview(host.expect(MESSAGE)[2]) == sent
-        host.door.finish(call, 0)
+        host.server.finish(call, 0)
         assert stream.code() == grpc.StatusCode.OK
         assert host.is_counted("bytes_in_flight", 0)
 

@@ -1,4 +1,4 @@
-"""HTTP through the door, with the test itself as the edge: what passes, what ends when, and who may hold what."""
+"""HTTP through the front end, with the test itself as the edge: what passes, what ends when, and who may hold what."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from edge_appliance_door import HTTP, TURNED_AWAY, FastPath, Tls
+from edge_appliance_native import HTTP, TURNED_AWAY, FastPath, Tls
 
 from native.tests.host import PATIENCE_S, Host, listening
 from tests.frontend.grpc.certificate_files import make_authority, make_named, make_signed
@@ -41,8 +41,8 @@ SOME = 1 << 20
 
 
 class HttpHost(Host):
-    """A door that listens for HTTP, over TCP or on the Unix socket ``path``; connections of clients and of the edge end
-    with it."""
+    """A front end that listens for HTTP, over TCP or on the Unix socket ``path``; connections of clients and of the
+    edge end with it."""
 
     def __init__(self, path: Path | None = None, *, http_tls: Tls | None = None, **limits: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class HttpHost(Host):
         super().__enter__()
         listener = listening(socket.AF_UNIX, str(self._path)) if self._path else listening()
         self.http: tuple[str, int] | str = listener.getsockname()
-        self.door.serve_http(
+        self.server.serve_http(
             listeners=[],
             limits=self._limits,
             server="s",
@@ -65,7 +65,7 @@ class HttpHost(Host):
             plain=PLAIN,
             tls=self._http_tls,
         )
-        self.door.listen_http(listeners=[listener.detach()])
+        self.server.listen_http(listeners=[listener.detach()])
         return self
 
     def __exit__(self, *how: object) -> None:
@@ -93,10 +93,10 @@ class HttpHost(Host):
         return edge
 
     def until(self, name: str, count: int) -> None:
-        """Wait until the door has counted so."""
+        """Wait until the front end has counted so."""
         end = time.monotonic() + PATIENCE_S
-        while self.door.statistics()[name] != count:
-            assert time.monotonic() < end, (name, self.door.statistics()[name])
+        while self.server.statistics()[name] != count:
+            assert time.monotonic() < end, (name, self.server.statistics()[name])
             time.sleep(0.005)
 
 
@@ -148,7 +148,7 @@ def test_requests_pass_one_by_one_over_one_connection_to_the_edge(host: HttpHost
         edge.sendall(OK)
         exactly(client, OK)
     host.until("http_passed", 3)
-    assert host.door.statistics()["http_tunnels"] == 0
+    assert host.server.statistics()["http_tunnels"] == 0
     assert host.quiet()
 
 
@@ -357,7 +357,7 @@ def test_at_the_end_who_waits_is_let_go_and_who_is_served_is_answered(host: Http
     edge = host.edge()
     exactly(edge, GET)
     host.until("http_connections_open", 2)
-    host.door.end_http()
+    host.server.end_http()
     ended(waiting)
     host.until("http_listeners", 0)
     with pytest.raises(ConnectionRefusedError):
@@ -379,14 +379,14 @@ def test_limits_and_listeners_that_cannot_be_are_refused() -> None:
         arguments = {"server": "s", "full": FULL, "crowded": CROWDED}
         for wrong in ({"headers": 0}, {"speed": 1}):
             with pytest.raises(ValueError, match=next(iter(wrong))):
-                host.door.serve_http(listeners=[], limits=LIMITS | wrong, **arguments)  # type: ignore[arg-type]
+                host.server.serve_http(listeners=[], limits=LIMITS | wrong, **arguments)  # type: ignore[arg-type]
         reading, writing = os.pipe()
         with pytest.raises(OSError, match=f"descriptor {reading}"):
-            host.door.serve_http(listeners=[reading], limits=LIMITS, **arguments)  # type: ignore[arg-type]
+            host.server.serve_http(listeners=[reading], limits=LIMITS, **arguments)  # type: ignore[arg-type]
         os.close(reading)
         os.close(writing)
     with pytest.raises(RuntimeError):
-        host.door.serve_http(listeners=[], limits=LIMITS, **arguments)  # type: ignore[arg-type]
+        host.server.serve_http(listeners=[], limits=LIMITS, **arguments)  # type: ignore[arg-type]
 
 
 def test_requests_are_recognised_without_their_id() -> None:
@@ -423,7 +423,7 @@ def test_over_tls_the_edge_is_told_who_a_client_is(tmp_path: Path) -> None:
             ended(other)
         event = host.expect(TURNED_AWAY)
         assert event[1:] == ("127.0.0.1", "localhost", "http")
-        assert host.door.statistics()["http_clients_refused"] == 1
+        assert host.server.statistics()["http_clients_refused"] == 1
         plain = host.client(GET)
         exactly(plain, PLAIN)
         ended(plain)

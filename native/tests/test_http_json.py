@@ -1,5 +1,5 @@
-"""Tensors as JSON, by the door and by the edge: what the door reads and writes is what the edge does, to the last byte;
-what the edge refuses the door leaves to it."""
+"""Tensors as JSON, by the front end and by the edge: what the front end reads and writes is what the edge does, to
+the last byte; what the edge refuses the front end leaves to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 import pytest
-from edge_appliance_door import json_read, json_written
+from edge_appliance_native import json_read, json_written
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -69,7 +69,7 @@ def edge_read(text: bytes, datatype: Datatype, count: int) -> bytes | None:
 
 
 def agree(text: bytes, datatype: Datatype, count: int) -> bool:
-    """Whether the edge takes the array, and then the door does, alike."""
+    """Whether the edge takes the array, and then the front end does, alike."""
     expected = edge_read(text, datatype, count)
     assert json_read(datatype.code, text, count) == expected, (text, datatype)
     return expected is not None
@@ -82,7 +82,7 @@ def edge_written(raw: bytes, datatype: Datatype) -> bytes:
 @pytest.mark.parametrize("datatype", NUMBERS, ids=str)
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(values=st.lists(elements, min_size=1, max_size=4))
-def test_the_door_reads_what_the_edge_reads(datatype: Datatype, values: list[str]) -> None:
+def test_the_front_end_reads_what_the_edge_reads(datatype: Datatype, values: list[str]) -> None:
     for value in values:
         agree(value.encode(), datatype, 1)
     agree(",".join(values).encode(), datatype, len(values))
@@ -114,7 +114,7 @@ def test_what_is_no_array_is_left_to_the_edge(text: str) -> None:
 @given(raw=st.binary(min_size=8, max_size=256))
 @example(raw=bytes(8))
 @example(raw=b"\xff" * 16)
-def test_the_door_writes_what_the_edge_writes(datatype: Datatype, raw: bytes) -> None:
+def test_the_front_end_writes_what_the_edge_writes(datatype: Datatype, raw: bytes) -> None:
     raw = raw[: len(raw) // datatype.size * datatype.size]
     assert json_written(datatype.code, raw) == edge_written(raw, datatype)
 

@@ -1,4 +1,4 @@
-"""What the door is made of: permissive licences only, released crates only, and a reason for each that we chose.
+"""What the front end is made of: permissive licences only, released crates only, and a reason for each that we chose.
 
 The licences allowed are those of ``native/deny.toml``, by which cargo-deny judges as well; advisories are its business
 alone, for they need a data base.
@@ -71,7 +71,7 @@ def _one(tokens: Sequence[str], allowed: frozenset[str]) -> tuple[bool, Sequence
 
 
 def licences() -> Iterator[tuple[str, str]]:
-    """Package and licence of all that is compiled into the door, or that compiles it, on this platform."""
+    """Package and licence of all that is compiled into the front end, or that compiles it, on this platform."""
     cargo = shutil.which("cargo")
     if cargo is None:
         pytest.skip("cargo is not on the PATH")
@@ -88,7 +88,7 @@ def licences() -> Iterator[tuple[str, str]]:
     command += ["--features", "extension-module", "--prefix", "none", "--no-dedupe", "--format", "{l}\t{p}"]
     listing = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     if listing.returncode and "offline" in listing.stderr:
-        pytest.skip("the crates have not been downloaded: build the door once")
+        pytest.skip("the crates have not been downloaded: build the front end once")
     assert listing.returncode == 0, listing.stderr
     for line in sorted(set(listing.stdout.splitlines())):
         licence, _, package = line.partition("\t")

@@ -1,4 +1,4 @@
-"""Each limit of the door: it strikes, it is counted, and others go on."""
+"""Each limit of the front end: it strikes, it is counted, and others go on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from edge_appliance_door import CALL, GONE, LIMITS, MESSAGE, SENT
+from edge_appliance_native import CALL, GONE, LIMITS, MESSAGE, SENT
 
 from native.tests.host import TALK, Host, start
 from native.tests.raw_client import (
@@ -30,7 +30,7 @@ from native.tests.raw_client import (
 )
 
 DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = "4", "8"
-CONTRACT = Path(__file__).parents[1] / "python" / "edge_appliance_door" / "__init__.pyi"
+CONTRACT = Path(__file__).parents[1] / "python" / "edge_appliance_native" / "__init__.pyi"
 
 
 def serves(host: Host) -> bool:
@@ -43,7 +43,7 @@ def serves(host: Host) -> bool:
 def test_every_count_is_in_the_contract() -> None:
     text = CONTRACT.read_text().partition("def statistics")[2].partition('."""')[0]
     with Host() as host:
-        assert set(host.door.statistics()) - set(LIMITS) <= set(re.findall(r"``(\w+)``", text))
+        assert set(host.server.statistics()) - set(LIMITS) <= set(re.findall(r"``(\w+)``", text))
 
 
 def test_message_bytes() -> None:
@@ -65,14 +65,14 @@ def test_refused_messages_do_not_use_up_the_window_of_their_connection() -> None
         fits = start(channel, bytes(1000))
         host.echo_until([fits])
         assert fits.code() == grpc.StatusCode.OK
-        assert host.door.statistics()["connections_total"] == 1
+        assert host.server.statistics()["connections_total"] == 1
 
 
 def test_message_bytes_of_a_stream() -> None:
     with Host(message_bytes=1000) as host:
         stream = host.channel().stream_stream(TALK)(iter([bytes(1001)]))
         call = host.expect(CALL)[1]
-        host.door.read(call)
+        host.server.read(call)
         assert host.expect(GONE)[1] == call
         assert stream.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -162,7 +162,7 @@ def test_one_connection_may_hold_half_of_the_bytes_in_flight() -> None:
         assert third.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "one connection" in third.details()
         assert host.is_counted("connection_bytes_refused", 1)
-        assert host.door.statistics()["bytes_in_flight_refused"] == 0
+        assert host.server.statistics()["bytes_in_flight_refused"] == 0
         other = start(host.channel(), bytes(1_000_000))
         held.append(host.expect(CALL))
         while held:
@@ -191,7 +191,7 @@ def test_a_message_that_is_only_announced_takes_little() -> None:
         client.socket.sendall(client.head(1))
         client.send(DATA, 0, 1, b"\0" + (60 << 20).to_bytes(4) + b"x" * 1000)
         assert host.is_counted("bytes_in_flight", lambda count: count > 0)
-        assert host.door.statistics()["bytes_in_flight"] <= 64 << 10
+        assert host.server.statistics()["bytes_in_flight"] <= 64 << 10
     assert host.is_counted("bytes_in_flight", 0)
 
 
@@ -212,7 +212,7 @@ def test_a_silent_connection_is_pinged_and_stays_while_it_answers() -> None:
             ping = client.receive_kind(PING)
             assert ping.flags == 0
             client.send(PING, ACK, 0, ping.payload)
-        assert host.door.statistics()["keepalive_timeout_ms"] == 0
+        assert host.server.statistics()["keepalive_timeout_ms"] == 0
         assert host.is_counted("keepalive_ms", lambda count: count >= 3)
 
 
@@ -266,30 +266,30 @@ def test_a_body_that_trickles_is_cut() -> None:
     with Host(idle_body_ms=100) as host, RawClient(host.addresses[0]) as client:
         client.receive_kind(SETTINGS)
         client.call(1, (1 << 20).to_bytes(5), flags=0)
-        while not host.door.statistics()["idle_body_ms"]:  # each byte comes long before the time is over
+        while not host.server.statistics()["idle_body_ms"]:  # each byte comes long before the time is over
             client.send(DATA, 0, 1, bytes(1))
             select.select([], [], [], 0.005)
         assert client.answer(1)[0]["grpc-status"] == DEADLINE_EXCEEDED
         assert host.is_counted("bytes_in_flight", 0)
 
 
-def test_a_body_that_does_not_arrive_before_its_deadline_is_answered_by_the_door() -> None:
+def test_a_body_that_does_not_arrive_before_its_deadline_is_answered_by_the_front_end() -> None:
     with Host() as host, RawClient(host.addresses[0]) as client:
         client.call(1, b"\0", request(grpc_timeout="30m"), flags=0)
         assert client.answer(1)[0]["grpc-status"] == DEADLINE_EXCEEDED
-        assert host.door.statistics()["idle_body_ms"] == 0
+        assert host.server.statistics()["idle_body_ms"] == 0
 
 
 def test_a_stream_may_stand_still_between_messages_but_not_within_one() -> None:
     with Host(idle_body_ms=30) as host, RawClient(host.addresses[0]) as client:
         client.call(1, b"", request(TALK), flags=0)
         call = host.expect(CALL)[1]
-        host.door.read(call)
+        host.server.read(call)
         client.call(3, b"", flags=0)  # a unary body that is cut shows that the time has passed
         client.answer(3)
         client.send(DATA, 0, 1, framed(b"one") + b"\0")
         assert host.expect(MESSAGE)[2] == b"one"
-        host.door.read(call)
+        host.server.read(call)
         assert host.expect(GONE)[1] == call
         assert client.answer(1)[0]["grpc-status"] == DEADLINE_EXCEEDED
 
@@ -297,7 +297,7 @@ def test_a_stream_may_stand_still_between_messages_but_not_within_one() -> None:
 def test_an_answer_without_window_is_cut() -> None:
     with Host(write_stall_ms=30) as host, RawClient(host.addresses[0]) as client:
         client.call(1, framed(b""))
-        assert host.door.reply(
+        assert host.server.reply(
             host.expect(CALL)[1], bytes(100_000)
         )  # the window is 65535 and is never renewed
         reset = client.receive_kind(RST_STREAM)
@@ -312,9 +312,9 @@ def test_answers_that_nobody_takes_are_bounded() -> None:
         with RawClient(host.addresses[0], settings=no_window) as client:
             for stream in (1, 3, 5):
                 client.call(stream, framed(b""))
-                assert host.door.reply(host.expect(CALL)[1], bytes(900_000))
-            assert host.door.statistics()["answer_bytes"] == 2 * 900_005
-            assert host.door.statistics()["answer_bytes_refused"] == 1
+                assert host.server.reply(host.expect(CALL)[1], bytes(900_000))
+            assert host.server.statistics()["answer_bytes"] == 2 * 900_005
+            assert host.server.statistics()["answer_bytes_refused"] == 1
             assert client.answer(5)[0]["grpc-status"] == RESOURCE_EXHAUSTED
             assert serves(host), "another connection has its own half"
         assert host.is_counted("answer_bytes", 0)
@@ -325,18 +325,18 @@ def test_a_stream_whose_answer_finds_no_room_is_gone() -> None:
         with RawClient(host.addresses[0]) as client:
             client.call(1, b"", request(TALK), flags=0)
             call = host.expect(CALL)[1]
-            assert host.door.send(call, bytes(2 << 20))
+            assert host.server.send(call, bytes(2 << 20))
             assert host.expect(GONE)[1] == call
             assert client.answer(1)[0]["grpc-status"] == RESOURCE_EXHAUSTED
-            assert not host.door.send(call, b"")
+            assert not host.server.send(call, b"")
         assert host.is_counted("answer_bytes", 0)
 
 
 def test_an_answer_that_is_taken_byte_by_byte_is_cut() -> None:
     with Host(write_stall_ms=100) as host, RawClient(host.addresses[0]) as client:
         client.call(1, framed(b""))
-        assert host.door.reply(host.expect(CALL)[1], bytes(100_000))  # the window is 65535
-        while not host.door.statistics()["write_stall_ms"]:  # each byte comes long before the time is over
+        assert host.server.reply(host.expect(CALL)[1], bytes(100_000))  # the window is 65535
+        while not host.server.statistics()["write_stall_ms"]:  # each byte comes long before the time is over
             client.send(WINDOW_UPDATE, 0, 1, (1).to_bytes(4))
             client.send(WINDOW_UPDATE, 0, 0, (1).to_bytes(4))
             select.select([], [], [], 0.005)
@@ -348,9 +348,9 @@ def test_a_stream_that_is_not_taken_is_gone() -> None:
     with Host(write_stall_ms=30) as host, RawClient(host.addresses[0]) as client:
         client.call(1, b"", request(TALK), flags=0)
         call = host.expect(CALL)[1]
-        host.door.send(call, bytes(50_000))
+        host.server.send(call, bytes(50_000))
         assert host.expect(SENT)[1] == call
-        host.door.send(call, bytes(50_000))
+        host.server.send(call, bytes(50_000))
         assert host.expect(GONE)[1] == call
 
 
@@ -360,7 +360,7 @@ def test_a_client_that_takes_nothing_from_its_socket_is_cut() -> None:
         with RawClient(host.addresses[0], settings=window) as client:
             client.send(WINDOW_UPDATE, 0, 0, (0x7000_0000).to_bytes(4))
             client.call(1, framed(b""))
-            assert host.door.reply(host.expect(CALL)[1], bytes(60 << 20))
+            assert host.server.reply(host.expect(CALL)[1], bytes(60 << 20))
             assert host.is_counted(
                 "write_stall_ms", lambda count: count >= 1
             )  # the answer, and then the connection
@@ -369,7 +369,7 @@ def test_a_client_that_takes_nothing_from_its_socket_is_cut() -> None:
 
 def test_resets_per_connection() -> None:
     with Host(resets_per_connection=10) as host, RawClient(host.addresses[0]) as client:
-        with contextlib.suppress(ConnectionError):  # the door may cut it before the last of them is sent
+        with contextlib.suppress(ConnectionError):  # the front end may cut it before the last of them is sent
             for stream in range(1, 41, 2):
                 client.call(stream, framed(b""))
                 client.send(RST_STREAM, 0, stream, CANCEL.to_bytes(4))
@@ -405,7 +405,7 @@ def test_pings_that_answer_data_are_free() -> None:
             host.echo(host.expect(CALL))
             assert client.answer(stream)[0]["grpc-status"] == "0"
             client.send(PING, 0, 0, bytes(8))
-        assert host.door.statistics()["pings_per_connection"] == 0
+        assert host.server.statistics()["pings_per_connection"] == 0
         assert client.receive_kind(PING).flags == ACK
 
 

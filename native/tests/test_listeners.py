@@ -1,4 +1,4 @@
-"""Where a door listens, and what it refuses to be built with."""
+"""Where a front end listens, and what it refuses to be built with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from edge_appliance_door import CALL, LIMITS, Door
+from edge_appliance_native import CALL, LIMITS, NativeServer
 
 from native.tests import host as hosts
 from native.tests.host import ECHO, Host, listening, start, unix_listener
@@ -17,7 +17,7 @@ def test_every_kind_of_socket_serves(tmp_path: Path) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("there is no IPv6 here")
     six = listening(socket.AF_INET6, ("::1", 0))
-    targets = {f"unix:{tmp_path}/door": "unix:", f"[::1]:{six.getsockname()[1]}": "ipv6:[::1]:"}
+    targets = {f"unix:{tmp_path}/grpc": "unix:", f"[::1]:{six.getsockname()[1]}": "ipv6:[::1]:"}
     with Host(listening(), six, unix_listener(tmp_path)) as host:
         targets[f"127.0.0.1:{host.port}"] = "ipv4:127.0.0.1:"
         for target, peer in targets.items():
@@ -30,15 +30,15 @@ def test_every_kind_of_socket_serves(tmp_path: Path) -> None:
 
 def test_sockets_may_come_later(tmp_path: Path) -> None:
     with Host(unix_listener(tmp_path)) as host:
-        early, late = start(host.channel(f"unix:{tmp_path}/door"), b"1"), listening()
+        early, late = start(host.channel(f"unix:{tmp_path}/grpc"), b"1"), listening()
         host.echo(host.expect(CALL))
         assert early.result() == b"1"
         port = late.getsockname()[1]
         target = f"127.0.0.1:{port}"
         future = start(host.channel(target), b"2")
         with socket.socket() as idle, pytest.raises(OSError, match="listen"):
-            host.door.listen(listeners=[late.fileno(), idle.fileno()])
-        host.door.listen(listeners=[late.detach()])
+            host.server.listen(listeners=[late.fileno(), idle.fileno()])
+        host.server.listen(listeners=[late.detach()])
         host.echo(host.expect(CALL))
         assert future.result() == b"2"
     listening(socket.AF_INET, ("127.0.0.1", port)).close()  # nobody else had it
@@ -48,14 +48,14 @@ def test_sockets_may_come_later(tmp_path: Path) -> None:
 
 def test_a_unix_socket_is_not_bounded_per_peer(tmp_path: Path) -> None:
     with Host(unix_listener(tmp_path), connections_per_peer=1) as host:
-        futures = [start(host.channel(f"unix:{tmp_path}/door"), b"") for _ in range(3)]
+        futures = [start(host.channel(f"unix:{tmp_path}/grpc"), b"") for _ in range(3)]
         host.echo_until(futures)
         assert [future.code() for future in futures] == [grpc.StatusCode.OK] * 3
 
 
-def build(**changes: object) -> Door:
+def build(**changes: object) -> NativeServer:
     arguments = {"listeners": [], "methods": [(ECHO, 0)], "limits": hosts.LIMITS} | changes
-    return Door(**arguments)  # type: ignore[arg-type]
+    return NativeServer(**arguments)  # type: ignore[arg-type]
 
 
 def test_sockets_that_cannot_be_used_are_named() -> None:
@@ -98,9 +98,9 @@ def test_a_method_that_cannot_be_is_named(methods: list[tuple[str, int]]) -> Non
         build(methods=methods)
 
 
-def test_a_door_that_never_starts_gives_its_sockets_back() -> None:
+def test_a_front_end_that_never_starts_gives_its_sockets_back() -> None:
     listener = listening()
     port = listener.getsockname()[1]
-    door = build(listeners=[listener.detach()])
-    door.close()
+    front_end = build(listeners=[listener.detach()])
+    front_end.close()
     listening(address=("127.0.0.1", port)).close()

@@ -1,4 +1,4 @@
-"""The door's scanner and the engine's own reader: what the one takes apart the other takes apart alike, and what
+"""The front end's scanner and the engine's own reader: what the one takes apart the other takes apart alike, and what
 ordinary clients send is never left to the long way."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import edge_appliance_door
+import edge_appliance_native
 import pytest
 
 from appliance.domain.errors import InvalidRequest
@@ -22,7 +22,7 @@ CORPORA = (codec_fuzz.CORPUS, Path(__file__).parents[1] / "fuzz" / "corpus" / "s
 LIMITS = EnvelopeLimits()
 MESSAGES = 20_000
 TENSORS, HEAD = 64, 4096
-"""What the door's scanner takes; see ``native/src/templates/scan.rs``."""
+"""What the front end's scanner takes; see ``native/src/templates/scan.rs``."""
 
 
 class Disagreement(Exception):
@@ -52,7 +52,7 @@ def _parts(envelope: Envelope) -> tuple[bytes, bytes, list[bytes]]:
 
 
 def clients_messages(chance: random.Random) -> Iterator[bytes]:
-    """Requests as clients write them, of every form that the door is to recognise: in any order of fields, too."""
+    """Requests as clients write them, of every form that the front end is to recognise: in any order of fields, too."""
     while True:
         request = pb.ModelInferRequest(
             model_name=_text(chance), model_version=chance.choice(("", "1", "12")), id=_text(chance)
@@ -94,7 +94,7 @@ def _shuffled(chance: random.Random, request: pb.ModelInferRequest) -> bytes:
 
 def test_the_corpora_are_read_alike() -> None:
     messages = [path.read_bytes() for folder in CORPORA for path in sorted(folder.iterdir())]
-    taken = sum(agreed(edge_appliance_door.scan, message) for message in messages)
+    taken = sum(agreed(edge_appliance_native.scan, message) for message in messages)
     assert 5 <= taken <= len(messages) - 5
 
 
@@ -104,12 +104,12 @@ def test_what_clients_send_is_recognised(seed: int) -> None:
     for _ in range(1000):
         message = next(messages)
         short = len(scan(message, LIMITS).head) <= HEAD
-        assert agreed(edge_appliance_door.scan, message) == short, message
+        assert agreed(edge_appliance_native.scan, message) == short, message
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_mutated_messages_are_read_alike(seed: int) -> None:
-    assert MESSAGES // 20 < accepted(edge_appliance_door.scan, seed) < MESSAGES - MESSAGES // 20
+    assert MESSAGES // 20 < accepted(edge_appliance_native.scan, seed) < MESSAGES - MESSAGES // 20
 
 
 def accepted(native: NativeScan, seed: int) -> int:
@@ -122,15 +122,15 @@ def accepted(native: NativeScan, seed: int) -> int:
 
 def _greedy(message: bytes) -> tuple[bytes, bytes, list[tuple[int, int]]] | None:
     """Accepts two ids, and takes the first."""
-    parts = edge_appliance_door.scan(message)
+    parts = edge_appliance_native.scan(message)
     if parts is None and message.endswith(b"\x1a\x01b"):
-        parts = edge_appliance_door.scan(message[:-3])
+        parts = edge_appliance_native.scan(message[:-3])
     return parts
 
 
 def _shifted(message: bytes) -> tuple[bytes, bytes, list[tuple[int, int]]] | None:
     """Loses the last byte of tensors."""
-    parts = edge_appliance_door.scan(message)
+    parts = edge_appliance_native.scan(message)
     return parts and (parts[0], parts[1], [(start, max(start, stop - 1)) for start, stop in parts[2]])
 
 

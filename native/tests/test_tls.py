@@ -1,4 +1,4 @@
-"""TLS, clients with certificates, and certificates that change while the door serves."""
+"""TLS, clients with certificates, and certificates that change while the front end serves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from edge_appliance_door import CALL, HANDSHAKE, TURNED_AWAY, Tls
+from edge_appliance_native import CALL, HANDSHAKE, TURNED_AWAY, Tls
 
 from native.tests.host import Host, start
 from native.tests.raw_client import RawClient
@@ -152,13 +152,13 @@ def test_only_who_is_named_may_come(tmp_path: Path, kind: str, names: list[str],
         if admitted:
             host.echo_until([call])
             assert call.result() == b"hello"
-            assert host.door.statistics()["clients_refused"] == 0
+            assert host.server.statistics()["clients_refused"] == 0
         else:
             event = host.expect(TURNED_AWAY)
             assert event[1].startswith("ipv4:127.0.0.1:")
             assert event[2:] == (IDENTITIES[kind], "grpc")
             call.cancel()
-            assert host.door.statistics()["clients_refused"] >= 1
+            assert host.server.statistics()["clients_refused"] >= 1
 
 
 def test_who_is_turned_away_is_told_why_in_the_handshake(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_stranger_to_the_authority_is_not_asked_for_its_name(tmp_path: Path) -
         assert handshake(host, authority, stranger, ssl.TLSVersion.TLSv1_3) is not None
         assert host.expect(HANDSHAKE)[2] == "failed"
         assert host.quiet()
-        assert host.door.statistics()["clients_refused"] == 0
+        assert host.server.statistics()["clients_refused"] == 0
 
 
 def test_handshakes_that_fail_are_counted_and_the_first_told(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_handshake_that_takes_too_long_is_late_and_one_of_http_2_is_not(tmp_pa
         event = host.expect(HANDSHAKE)
         assert event[2:] == ("late", "it was not done in time (grpc.handshake_timeout_s)")
         assert host.is_counted("handshake_ms", 2)
-        assert host.door.statistics()["handshakes_late"] == 1
+        assert host.server.statistics()["handshakes_late"] == 1
         assert host.quiet()
 
 
@@ -223,7 +223,7 @@ def test_many_who_are_turned_away_are_counted_and_some_told(tmp_path: Path) -> N
         for _ in range(51):
             assert handshake(host, authority, client, ssl.TLSVersion.TLSv1_3) is not None
         assert host.is_counted("clients_refused", 51)
-        assert len(host.door.poll()) == 50
+        assert len(host.server.poll()) == 50
 
 
 def handshake(host: Host, root: Pair, client: Pair | None, version: ssl.TLSVersion) -> Exception | None:

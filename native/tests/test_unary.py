@@ -1,4 +1,4 @@
-"""Unary calls between real gRPC clients and the door."""
+"""Unary calls between real gRPC clients and the front end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import grpc
 import pytest
-from edge_appliance_door import CALL
+from edge_appliance_native import CALL
 
 from native.tests.host import TALK, Host, start
 
@@ -25,7 +25,7 @@ def test_a_call_is_told_with_all_that_python_needs() -> None:
         assert before + 9_000_000_000 < deadline <= time.monotonic_ns() + 10_200_000_000  # clients round up
         assert custom == (("x-tenant", "a"), ("x-tenant", "b"), ("triton_request", "7"))
         assert peer.startswith("ipv4:127.0.0.1:")
-        assert host.door.reply(call, b"world")
+        assert host.server.reply(call, b"world")
         assert future.result() == b"world"
 
 
@@ -34,7 +34,7 @@ def test_a_call_without_deadline_and_with_an_empty_message() -> None:
         future = start(host.channel(), b"", timeout=None)
         _, call, _, message, deadline, custom, *_ = host.expect(CALL)
         assert (message, deadline, custom) == (b"", 0, ())
-        host.door.reply(call, b"")
+        host.server.reply(call, b"")
         assert future.result(timeout=10) == b""
 
 
@@ -43,7 +43,7 @@ def test_an_answer_may_come_in_pieces_of_any_format() -> None:
         future = start(host.channel(), b"")
         floats = array.array("f", [1.0, 2.0])
         call = host.expect(CALL)[1]
-        assert host.door.reply(call, [b"ab", memoryview(floats), memoryview(b""), memoryview(b"xcdx")[1:3]])
+        assert host.server.reply(call, [b"ab", memoryview(floats), memoryview(b""), memoryview(b"xcdx")[1:3]])
         assert future.result() == b"ab" + floats.tobytes() + b"cd"
 
 
@@ -53,8 +53,8 @@ def test_what_is_no_message_is_refused_and_ends_nothing(message: object) -> None
         future = start(host.channel(), b"")
         call = host.expect(CALL)[1]
         with pytest.raises((TypeError, ValueError, BufferError)):
-            host.door.reply(call, message)  # type: ignore[arg-type]
-        assert host.door.reply(call, b"ok")
+            host.server.reply(call, message)  # type: ignore[arg-type]
+        assert host.server.reply(call, b"ok")
         assert future.result() == b"ok"
 
 
@@ -66,12 +66,12 @@ def test_a_large_message_is_lent_and_counted_until_it_is_dropped() -> None:
         message = memoryview(event[3])
         assert message.readonly
         assert len(event[3]) == len(sent)
-        assert host.door.statistics()["bytes_in_flight"] >= len(sent)
-        host.door.reply(event[1], message[:1000].tolist() and [message])
+        assert host.server.statistics()["bytes_in_flight"] >= len(sent)
+        host.server.reply(event[1], message[:1000].tolist() and [message])
         assert future.result() == sent
         assert message == sent, "the message outlives its call"
         del event, message
-        assert host.door.statistics()["bytes_in_flight"] == 0
+        assert host.server.statistics()["bytes_in_flight"] == 0
 
 
 @pytest.mark.parametrize("size", [1, 65_530, 65_531, 65_532, 65_536, 65_537, 1_000_000])
@@ -87,7 +87,7 @@ def test_an_error_carries_its_text_and_metadata() -> None:
     with Host() as host:
         future = start(host.channel(), b"")
         call = host.expect(CALL)[1]
-        assert host.door.finish(call, 8, "voll: 100 % größer\n", [("retry-after-ms", "5")])
+        assert host.server.finish(call, 8, "voll: 100 % größer\n", [("retry-after-ms", "5")])
         assert future.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert future.details() == "voll: 100 % größer\n"
         assert ("retry-after-ms", "5") in [tuple(pair) for pair in future.trailing_metadata()]
@@ -105,36 +105,36 @@ def test_an_ended_call_takes_no_more_orders() -> None:
     with Host() as host:
         future = start(host.channel(), b"")
         call = host.expect(CALL)[1]
-        assert host.door.reply(call, b"1")
-        assert not host.door.reply(call, b"2")
-        assert not host.door.finish(call, 5, "late")
-        assert not host.door.read(call + 1000)
+        assert host.server.reply(call, b"1")
+        assert not host.server.reply(call, b"2")
+        assert not host.server.finish(call, 5, "late")
+        assert not host.server.read(call + 1000)
         assert future.result() == b"1"
         assert host.quiet()
 
 
 def test_orders_that_cannot_be_are_errors_and_end_nothing() -> None:
     with Host() as host:
-        door, channel = host.door, host.channel()
+        front_end, channel = host.server, host.channel()
         future = start(channel, b"")
         unary = host.expect(CALL)[1]
         for wrong in (
-            lambda: door.read(unary),
-            lambda: door.send(unary, b""),
-            lambda: door.finish(unary, 0),
-            lambda: door.finish(unary, 17),
-            lambda: door.finish(unary, 5, "", [("grpc-status", "0")]),
-            lambda: door.finish(unary, 5, "", [("x", "line\nfeed")]),
+            lambda: front_end.read(unary),
+            lambda: front_end.send(unary, b""),
+            lambda: front_end.finish(unary, 0),
+            lambda: front_end.finish(unary, 17),
+            lambda: front_end.finish(unary, 5, "", [("grpc-status", "0")]),
+            lambda: front_end.finish(unary, 5, "", [("x", "line\nfeed")]),
         ):
             with pytest.raises(ValueError, match=r"UNARY|status code|metadata"):
                 wrong()
-        door.reply(unary, b"")
+        front_end.reply(unary, b"")
         assert future.result() == b""
         stream = channel.stream_stream(TALK)(iter(()))
         call = host.expect(CALL)[1]
         with pytest.raises(ValueError, match="STREAM"):
-            door.reply(call, b"")
-        door.finish(call, 0)
+            front_end.reply(call, b"")
+        front_end.finish(call, 0)
         assert list(stream) == []
 
 
@@ -145,8 +145,8 @@ def test_many_calls_at_a_time_on_many_connections() -> None:
         host.echo_until(futures)
         assert [future.result() for future in futures] == [b"%d" % number for number in range(800)]
         assert host.is_counted("calls_open", 0)
-        assert host.door.statistics()["calls_total"] == 800
-        assert host.door.statistics()["connections_total"] == 4
+        assert host.server.statistics()["calls_total"] == 800
+        assert host.server.statistics()["connections_total"] == 4
 
 
 def test_many_answers_in_one_turn_arrive() -> None:
@@ -155,7 +155,7 @@ def test_many_answers_in_one_turn_arrive() -> None:
         futures = [start(channel, b"%d" % number) for number in range(200)]
         calls = [host.expect(CALL) for _ in futures]
         for _, call, _, message, *_ in reversed(calls):
-            assert host.door.reply(call, message)
+            assert host.server.reply(call, message)
         assert sorted(future.result() for future in futures) == sorted(
             b"%d" % number for number in range(200)
         )

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from edge_appliance_door import LaneMemory, WorkerRing
+from edge_appliance_native import LaneMemory, WorkerRing
 
-from tests.workers.door_double import EXPIRED, HAND_OVER, OK, WITHDRAWN, DoorDouble, Submission
+from tests.workers.server_double import EXPIRED, HAND_OVER, OK, WITHDRAWN, ServerDouble, Submission
 
 MAIL, SUBMISSIONS = 1, 2
 NOTHING, LEFT, RAN = 0, 2, 4
@@ -28,14 +28,14 @@ class Rig:
         self.doorbell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.arena = mmap.mmap(-1, ARENA_BYTES)
         self.ring = WorkerRing(self.memory.fileno(), self.doorbell, memoryview(self.arena))
-        self.door = DoorDouble(self.memory, self.doorbell)
+        self.server = ServerDouble(self.memory, self.doorbell)
         for plan, rows in ((10, 1), (11, 1), (12, 3)):
             self.ring.add_template(plan, 1, rows, 4, [rows * ROW, rows * 8], [rows * OUT])
         self.ring.add_template(20, 2, 1, 4, [ROW], [OUT])
 
     def submit(self, *submissions: Submission) -> None:
         """And have the mail that the double wakes by out of the way."""
-        self.door.submit(*submissions)
+        self.server.submit(*submissions)
         assert self.ring.wait(1000) == MAIL | SUBMISSIONS
 
     def take(self) -> tuple[int, ...] | None:
@@ -65,7 +65,7 @@ def test_idle_waiting_ends(rig: Rig) -> None:
 
 
 def test_mail_is_told_once_and_goes_first(rig: Rig) -> None:
-    rig.door.submit(request(1, 10))
+    rig.server.submit(request(1, 10))
     assert rig.ring.take() is None
     assert rig.ring.wait(1000) == MAIL | SUBMISSIONS
     assert rig.ring.wait(1000) == SUBMISSIONS
@@ -88,7 +88,7 @@ def test_a_batch_is_the_longest_run_of_one_kind_within_its_rows(rig: Rig) -> Non
         (1, 12, 3, 1),
         (1, 12, 3, 1),
     ]
-    ended = rig.door.take()
+    ended = rig.server.take()
     assert [each.ticket for each in ended] == list(range(10))
     assert [each.first for each in ended] == [1, 0, 1, 0, 1, 0, 1, 0, 1, 1]
     assert [each.batch_rows for each in ended] == [2, 2, 2, 2, 4, 4, 2, 2, 3, 3]
@@ -141,7 +141,7 @@ def test_what_cannot_run_ends_on_the_way(rig: Rig) -> None:
         Submission(9, (1 << 64) - 64, 64, 10),
     )
     assert rig.take() == (1, 10, 2, 2, 512, 640)
-    ended = {each.ticket: each.status for each in rig.door.take()}
+    ended = {each.ticket: each.status for each in rig.server.take()}
     assert ended == {1: EXPIRED, 2: OK, 4: OK} | dict.fromkeys((3, 5, 6, 7, 8, 9), HAND_OVER)
     assert rig.take() is None
 
@@ -149,17 +149,17 @@ def test_what_cannot_run_ends_on_the_way(rig: Rig) -> None:
 def test_what_was_withdrawn_does_not_run_unless_it_has_begun(rig: Rig) -> None:
     rig.submit(*(request(ticket, 10) for ticket in range(7)))
     for number in (1, 2):
-        rig.door.withdraw(number)
+        rig.server.withdraw(number)
     assert rig.ring.take() == (1, 10, 4, 4, 0, 128)
-    assert [(each.ticket, each.status) for each in rig.door.take()] == [(1, WITHDRAWN), (2, WITHDRAWN)]
+    assert [(each.ticket, each.status) for each in rig.server.take()] == [(1, WITHDRAWN), (2, WITHDRAWN)]
     for number in (3, 6):
-        rig.door.withdraw(number)
+        rig.server.withdraw(number)
     rig.ring.complete(OK, 1, 2, 3)
-    assert [(each.ticket, each.status) for each in rig.door.take()] == [(0, OK), (3, OK), (4, OK), (5, OK)]
+    assert [(each.ticket, each.status) for each in rig.server.take()] == [(0, OK), (3, OK), (4, OK), (5, OK)]
     calls: list[str] = []
     rig.ring.keep_alone(1, 10, (6 * 256, 6 * 256 + 128), lambda: calls.append("run"))
     assert rig.ring.serve(0) == NOTHING
-    assert [(each.ticket, each.status) for each in rig.door.take()] == [(6, WITHDRAWN)]
+    assert [(each.ticket, each.status) for each in rig.server.take()] == [(6, WITHDRAWN)]
     assert not calls
     rig.submit(request(6, 10))
     assert rig.ring.serve(0) == NOTHING
@@ -171,7 +171,7 @@ def test_plans_are_forgotten(rig: Rig) -> None:
     rig.ring.drop_template(10)
     rig.submit(request(1, 10), request(2, 11))
     assert rig.take() == (1, 11, 1, 1, 512, 640)
-    assert rig.door.take()[0][:2] == (1, HAND_OVER)
+    assert rig.server.take()[0][:2] == (1, HAND_OVER)
 
 
 def test_plans_that_cannot_be_are_refused(rig: Rig) -> None:
@@ -198,13 +198,13 @@ def test_kept_runs_are_called_until_one_is_missing(rig: Rig) -> None:
         rig.ring.take()
     rig.ring.complete(OK, 1, 2, 3)
     assert rig.ring.serve(0) == NOTHING
-    assert [(each.ticket, each.status) for each in rig.door.take()] == [(1, OK), (2, OK), (3, OK)]
+    assert [(each.ticket, each.status) for each in rig.server.take()] == [(1, OK), (2, OK), (3, OK)]
     rig.submit(request(1, 10), request(4, 20))
     assert (rig.ring.serve_one(), rig.ring.serve_one()) == (RAN, LEFT)
     assert rig.take() == (2, 20, 1, 1, 1024, 1152)
     assert rig.ring.serve_one() == NOTHING
-    rig.door.take()
-    rig.door.submit(request(1, 10))
+    rig.server.take()
+    rig.server.submit(request(1, 10))
     assert rig.ring.serve_one() == NOTHING, "mail goes first"
     assert (rig.ring.serve(1000), rig.ring.serve(0), len(calls)) == (MAIL, NOTHING, 3)
 
@@ -226,7 +226,7 @@ def test_a_kept_batch_is_gathered_run_and_scattered(rig: Rig) -> None:
     around = time.monotonic_ns() - begin
     assert (rig.arena[384:388], rig.arena[640:644]) == (b"bbbb", b"bbbb")
     assert gathered.raw[:24] == b"a" * 12 + b"c" * 12
-    first, second = rig.door.take()
+    first, second = rig.server.take()
     assert (first.ticket, second.ticket, first.batch_rows, first.first, second.first) == (1, 2, 2, 1, 0)
     assert first[1:3] + first[4:] == second[1:3] + second[4:]
     assert first.run_ns >= inside[0]
@@ -234,7 +234,7 @@ def test_a_kept_batch_is_gathered_run_and_scattered(rig: Rig) -> None:
     rig.ring.keep_merged(1, 2, (ctypes.addressof(gathered), 15), (ctypes.addressof(outputs), 64), run)
     rig.submit(request(1, 10), request(2, 11))
     assert rig.ring.serve(0) == NOTHING
-    assert [each.status for each in rig.door.take()] == [HAND_OVER] * 2
+    assert [each.status for each in rig.server.take()] == [HAND_OVER] * 2
 
 
 def test_a_run_that_raises_is_handed_over_and_its_kind_dropped(rig: Rig) -> None:
@@ -255,7 +255,7 @@ def test_a_run_that_raises_is_handed_over_and_its_kind_dropped(rig: Rig) -> None
     rig.submit(request(1, 10), request(2, 10))
     assert rig.ring.serve(0) == LEFT
     rig.take()
-    statuses = [(each.ticket, each.status) for each in rig.door.take()]
+    statuses = [(each.ticket, each.status) for each in rig.server.take()]
     assert statuses == [(1, HAND_OVER), (3, OK), (2, OK), (1, OK), (2, OK)]
 
 
@@ -266,7 +266,7 @@ def test_runs_are_dropped_while_another_thread_serves(rig: Rig) -> None:
     serving = threading.Thread(target=lambda: told.append(rig.ring.serve(10_000)))
     serving.start()
     rig.ring.drop_runs(1)
-    rig.door.submit(request(2, 20))
+    rig.server.submit(request(2, 20))
     serving.join()
     assert told == [MAIL]
     assert rig.ring.serve(0) == NOTHING
@@ -308,7 +308,7 @@ def test_the_ring_goes_round(rig: Rig) -> None:
         rig.submit(*(Submission(ticket, 0, 64, 10) for ticket in range(start, start + 700)))
         while rig.take() is not None:
             pass
-        assert [each.ticket for each in rig.door.take()] == list(range(start, start + 700))
+        assert [each.ticket for each in rig.server.take()] == list(range(start, start + 700))
 
 
 def test_the_doorbell_rings_only_when_it_was_asked_to(rig: Rig) -> None:
@@ -316,11 +316,11 @@ def test_the_doorbell_rings_only_when_it_was_asked_to(rig: Rig) -> None:
     rig.take()
     with pytest.raises(BlockingIOError):
         os.read(rig.doorbell, 8)
-    rig.door.take()
+    rig.server.take()
     rig.submit(request(2, 10))
-    ended = rig.door.take()
+    ended = rig.server.take()
     assert ended == []
-    rig.door.arm()
+    rig.server.arm()
     rig.take()
     assert os.read(rig.doorbell, 8) == (1).to_bytes(8, "little")
 

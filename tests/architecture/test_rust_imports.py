@@ -18,7 +18,7 @@ LEVELS: tuple[frozenset[str], ...] = (
     frozenset({"fastpath"}),
     frozenset({"resources"}),
     frozenset({"h2", "http"}),
-    frozenset({"door"}),
+    frozenset({"thread"}),
     frozenset({"python"}),
 )
 

@@ -40,8 +40,8 @@ def result(metrics: Sequence[tuple[str, str]], settings: Sequence[str] = SETTING
     """No two figures are the same."""
     keys = [(setting, server, *metric) for setting in settings for server in SERVERS for metric in metrics]
     return CaseResult(
-        name="door_overload",
-        title="The native door at three times its capacity: 2 ms per batch of 4, deadlines of 10 ms",
+        name="frontend_overload",
+        title="The native front end at three times its capacity: 2 ms per batch of 4, deadlines of 10 ms",
         date="2026-01-02",
         rounds=3,
         environment=Environment(cpu="c", cores=2, memory_gib=8.0, kernel="6", python="3.11", packages={}),

@@ -29,7 +29,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == Exit.OK
     version, front_end = capsys.readouterr().out.splitlines()
     assert version == f"appliance {__version__}"
-    kind = "native 0" if find_spec("edge_appliance_door") else "python (the native one: "
+    kind = "native 0" if find_spec("edge_appliance_native") else "python (the native one: "
     assert front_end.startswith(f"front end: {kind}")
 
 

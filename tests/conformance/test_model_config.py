@@ -13,7 +13,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.model import ModelVersion, VersionChoice, VersionPolicy, Warmup, WarmupInput
 from appliance.domain.tensor import Datatype, TensorSpec
-from appliance.frontend.grpc import metadata as door
+from appliance.frontend.grpc import metadata as front_end
 from appliance.frontend.grpc.wire_pb import model_config_pb2 as config_pb
 from appliance.frontend.http import metadata as http
 from appliance.repository.directory import scan
@@ -41,7 +41,7 @@ def _digits() -> ModelVersion:
 
 
 def _over_grpc(model: ModelVersion) -> dict[str, Any]:
-    return MessageToDict(door.model_config(model), preserving_proto_field_name=True)
+    return MessageToDict(front_end.model_config(model), preserving_proto_field_name=True)
 
 
 def _over_http(model: ModelVersion) -> dict[str, Any]:

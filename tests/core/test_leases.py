@@ -1,4 +1,4 @@
-"""A door is leased lanes only while nothing waits, and what it does there counts in every plan."""
+"""A front end is leased lanes only while nothing waits, and what it does there counts in every plan."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def granting(*, lanes: int = 1, settled: bool = True, **kwargs: object) -> Rig:
 
 
 def work(rig: Rig, ms: float, at: float, *, requests: int = 1, lane: int = 11) -> None:
-    """The door tells what it has under way."""
+    """The front end tells what it has under way."""
     assert rig.step(on.LeasedWork(lane, requests if ms else 0, int(ms * MILLISECOND)), at) == []
 
 
 def ran(
     rig: Rig, ms: float, at: float, *, rows: int = 1, batches: int = 1, lane: int = 11, shape: int = 1
 ) -> None:
-    """The door tells what ran."""
+    """The front end tells what ran."""
     assert rig.step(on.LeasedRan(lane, shape, rows, int(ms * MILLISECOND), batches), at) == []
 
 
@@ -248,7 +248,7 @@ def test_news_of_a_lane_that_is_gone_mean_nothing() -> None:
     assert rig.scheduler.statistics().lanes == ()
 
 
-def test_statistics_tell_what_a_door_has_under_way() -> None:
+def test_statistics_tell_what_a_front_end_has_under_way() -> None:
     rig = granting()
     work(rig, 30, at=0, requests=3)
     lane = rig.scheduler.statistics().lanes[0]

@@ -116,7 +116,7 @@ def test_nothing_is_taken_while_draining() -> None:
     assert counted(rig, Result.UNAVAILABLE) == 1
 
 
-def test_what_waited_at_the_door_when_draining_began_is_still_served() -> None:
+def test_what_waited_at_the_front_end_when_draining_began_is_still_served() -> None:
     rig = Rig(model())
     arrived_ns = rig.engine.now_ns()
     rig.engine.drain()

@@ -1,4 +1,4 @@
-"""What the door is told of prices: those of kinds that requests may have, and of no others."""
+"""What the front end is told of prices: those of kinds that requests may have, and of no others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from appliance.core.scheduling.actions import GrantLease, RevokeLease
 from appliance.domain.inference import NO_DEADLINE, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion
 from appliance.domain.validation import plan_request
-from appliance.engine.fastpath.direct import DirectDoor, Tally
+from appliance.engine.fastpath.direct import LeasingFrontEnd, Tally
 from appliance.engine.fastpath.lanes import OFFER_NS
 from appliance.engine.port import Submission
 from appliance.workers.port import LaneMemory, Learn
@@ -21,7 +21,7 @@ from tests.domain.sample import make_version
 from tests.engine.rig import Rig
 
 
-class DoorDouble:
+class ServerDouble:
     """Keeps the prices; of the rest only what this test meets."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class DoorDouble:
 
 
 class RingRig(Rig):
-    """A rig whose workers could share memory with a door."""
+    """A rig whose workers could share memory with a front end."""
 
     @property
     def rings(self) -> bool:
@@ -61,8 +61,8 @@ class RingRig(Rig):
 
 
 def test_prices_of_models_that_are_gone_are_forgotten() -> None:
-    rig, door = RingRig(make_version("m", 1)), DoorDouble()
-    assert rig.engine.leases.attach(cast(DirectDoor, door), 0)
+    rig, front_end = RingRig(make_version("m", 1)), ServerDouble()
+    assert rig.engine.leases.attach(cast(LeasingFrontEnd, front_end), 0)
     known = set()
     for version in (1, 2, 3):
         model = make_version("m", version)
@@ -74,12 +74,12 @@ def test_prices_of_models_that_are_gone_are_forgotten() -> None:
         taught = rig.engine.leases.template_of(plan_request(served, head), ((1, 2),))
         assert taught is not None
         rig.turns()
-        assert taught.kind in door.prices
+        assert taught.kind in front_end.prices
         known.add(taught.kind)
     assert len(known) == 3
     rig.engine.apply(Catalog(versions=()))
     rig.turns()
-    assert door.prices == {}
+    assert front_end.prices == {}
 
 
 class LaneDescriptors:
@@ -91,7 +91,7 @@ class LaneDescriptors:
     doorbell = fileno
 
 
-class FullDoor(DoorDouble):
+class FullFrontEnd(ServerDouble):
     """Has a descriptor left for so many lanes."""
 
     def __init__(self) -> None:
@@ -132,19 +132,20 @@ class LaneRig(RingRig):
 
 
 class Shortage(LaneRig):
-    """A rig whose door takes no lane until it has room: those of one model with two workers. Time passes by hand."""
+    """A rig whose front end takes no lane until it has room: those of one model with two workers. Time passes by
+    hand."""
 
     def __init__(self) -> None:
         self.now_ns = 1_000_000_000_000
         super().__init__(make_version("m", 1))
-        self.door = FullDoor()
-        assert self.engine.leases.attach(cast(DirectDoor, self.door), 0)
+        self.server = FullFrontEnd()
+        assert self.engine.leases.attach(cast(LeasingFrontEnd, self.server), 0)
         twice = make_version("m", 2, instance_count=2)
         self.engine.apply(Catalog(versions=(CatalogVersion(model=twice, fingerprint=""),)))
         self.turns()
         assert self.engine.resolve("m", "").version == 2, "it serves all the same"
-        assert not self.door.leased
-        self.lanes = sorted(set(self.door.offered))
+        assert not self.server.leased
+        self.lanes = sorted(set(self.server.offered))
 
     def clock(self) -> int:
         return self.now_ns
@@ -163,17 +164,17 @@ def test_lanes_for_which_no_descriptor_was_left_are_leased_when_there_are_some()
     rig = Shortage()
     limit = EngineConfig().lease_limit
     assert rig.under_grant() == [False, False]
-    rig.door.room = 1
+    rig.server.room = 1
     rig.turns()
-    assert not rig.door.leased, "it is offered at each turn"
+    assert not rig.server.leased, "it is offered at each turn"
     rig.later()
-    assert rig.door.leased == {rig.lanes[0]: limit}
+    assert rig.server.leased == {rig.lanes[0]: limit}
     assert rig.under_grant() == [True, False]
-    rig.door.room = 1
+    rig.server.room = 1
     rig.later()
-    assert rig.door.leased == dict.fromkeys(rig.lanes, limit)
+    assert rig.server.leased == dict.fromkeys(rig.lanes, limit)
     rig.engine.leases.perform(RevokeLease(rig.lanes[0]))
-    assert rig.door.leased[rig.lanes[0]] == 0
+    assert rig.server.leased[rig.lanes[0]] == 0
 
 
 def test_what_was_revoked_or_has_ended_before_there_was_a_descriptor_is_not_leased() -> None:
@@ -181,14 +182,14 @@ def test_what_was_revoked_or_has_ended_before_there_was_a_descriptor_is_not_leas
     revoked, ended = rig.lanes
     rig.engine.leases.perform(RevokeLease(revoked))
     rig.engine.leases.worker_exited(ended)
-    rig.door.room = 2
+    rig.server.room = 2
     rig.later()
-    assert rig.door.leased == {revoked: 0}
+    assert rig.server.leased == {revoked: 0}
     rig.engine.leases.perform(GrantLease(revoked))
-    assert rig.door.leased[revoked] > 0
+    assert rig.server.leased[revoked] > 0
 
 
-class IdleDoor(DoorDouble):
+class IdleFrontEnd(ServerDouble):
     """Nothing is in flight on its lanes."""
 
     def open_lane(self, *lane: int) -> None:
@@ -215,8 +216,8 @@ class AskedRig(LaneRig):
 
 
 def test_idle_lanes_cost_no_look_at_what_was_taught() -> None:
-    rig, door = AskedRig(make_version("m", 1)), IdleDoor()
-    assert rig.engine.leases.attach(cast(DirectDoor, door), 0)
+    rig, front_end = AskedRig(make_version("m", 1)), IdleFrontEnd()
+    assert rig.engine.leases.attach(cast(LeasingFrontEnd, front_end), 0)
     rig.engine.apply(Catalog(versions=(CatalogVersion(model=make_version("m", 2), fingerprint=""),)))
     rig.turns()
     head = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
@@ -228,7 +229,7 @@ def test_idle_lanes_cost_no_look_at_what_was_taught() -> None:
     assert rig.asked == before
 
 
-class CountingDoor(IdleDoor):
+class CountingFrontEnd(IdleFrontEnd):
     """Counts how often it is asked for a lane's load, by lane; ``loads`` and ``tallies`` are what it has to tell."""
 
     def __init__(self) -> None:
@@ -264,20 +265,20 @@ class StillRig(LaneRig):
 
 
 class Box:
-    """Six models, each on a leased lane of its own that has nothing to do; nothing was asked of the door yet."""
+    """Six models, each on a leased lane of its own that has nothing to do; nothing was asked of the front end yet."""
 
     def __init__(self) -> None:
-        self.rig, self.door = StillRig(make_version("m", 1)), CountingDoor()
-        assert self.rig.engine.leases.attach(cast(DirectDoor, self.door), 0)
+        self.rig, self.server = StillRig(make_version("m", 1)), CountingFrontEnd()
+        assert self.rig.engine.leases.attach(cast(LeasingFrontEnd, self.server), 0)
         versions = tuple(
             CatalogVersion(model=make_version(f"m{number}", 1), fingerprint="") for number in range(6)
         )
         self.rig.engine.apply(Catalog(versions=versions))
         self.rig.turns()
-        assert len(self.door.groups) == 6 == len(set(self.door.groups.values()))
+        assert len(self.server.groups) == 6 == len(set(self.server.groups.values()))
         self.rig.engine.leases.collect()
         self.rig.turns()
-        self.door.asked.clear()
+        self.server.asked.clear()
 
     def submit(self, name: str) -> None:
         head = RequestHead(model_name=name, model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
@@ -297,58 +298,58 @@ class Box:
 def test_a_request_through_python_looks_at_the_lanes_of_its_group_only() -> None:
     box = Box()
     box.submit("m3")
-    (lane,) = box.door.asked
+    (lane,) = box.server.asked
     box.rig.turns()
     assert box.rig.runs
-    assert set(box.door.asked) == {lane}, "nor does its dispatch, which ends the lease"
+    assert set(box.server.asked) == {lane}, "nor does its dispatch, which ends the lease"
 
 
 def test_news_look_at_lanes_that_they_are_about_and_at_those_that_had_work() -> None:
     box = Box()
-    busy, told, *_ = box.door.groups
-    box.door.loads[busy] = 2, 1_000, 1
-    box.door.tallies.append(box.tally(busy))
+    busy, told, *_ = box.server.groups
+    box.server.loads[busy] = 2, 1_000, 1
+    box.server.tallies.append(box.tally(busy))
     box.rig.engine.leases.told()
-    assert box.door.asked == [busy]
-    box.door.asked.clear()
-    box.door.tallies.append(box.tally(told))
+    assert box.server.asked == [busy]
+    box.server.asked.clear()
+    box.server.tallies.append(box.tally(told))
     box.rig.engine.leases.told()
-    assert sorted(box.door.asked) == sorted((busy, told))
-    box.door.asked.clear()
-    del box.door.loads[busy]
+    assert sorted(box.server.asked) == sorted((busy, told))
+    box.server.asked.clear()
+    del box.server.loads[busy]
     box.rig.engine.leases.told()
-    assert box.door.asked == [busy], "until it has drained"
-    box.door.asked.clear()
+    assert box.server.asked == [busy], "until it has drained"
+    box.server.asked.clear()
     box.rig.engine.leases.told()
-    assert not box.door.asked
+    assert not box.server.asked
 
 
 def test_turns_of_a_box_that_has_nothing_to_do_look_at_no_lane() -> None:
     box = Box()
     box.rig.turns()
-    assert not box.door.asked
+    assert not box.server.asked
 
 
 def test_a_lane_that_a_dead_worker_leaves_work_to_is_looked_at_before() -> None:
-    rig, door = StillRig(make_version("m", 1)), CountingDoor()
-    assert rig.engine.leases.attach(cast(DirectDoor, door), 0)
+    rig, front_end = StillRig(make_version("m", 1)), CountingFrontEnd()
+    assert rig.engine.leases.attach(cast(LeasingFrontEnd, front_end), 0)
     twice = make_version("n", 1, instance_count=2)
     rig.engine.apply(Catalog(versions=(CatalogVersion(model=twice, fingerprint=""),)))
     rig.turns()
-    dead, other = door.groups
-    door.asked.clear()
+    dead, other = front_end.groups
+    front_end.asked.clear()
     assert rig.engine.leases.worker_exited(dead) == (-1, 0)
-    assert sorted(door.asked) == [dead, other]
+    assert sorted(front_end.asked) == [dead, other]
     assert rig.engine.leases.worker_exited(dead) == (-1, 0)
-    assert len(door.asked) == 2, "it is known no more"
+    assert len(front_end.asked) == 2, "it is known no more"
 
 
 def test_whether_models_are_in_flight_costs_no_look_at_lanes() -> None:
     box = Box()
     direct = box.rig.engine.leases
-    box.door.tallies.append(box.tally(next(iter(box.door.groups))))
+    box.server.tallies.append(box.tally(next(iter(box.server.groups))))
     assert not any(direct.in_flight(model) for model in range(9))
-    assert not box.door.asked
-    assert box.door.tallies, "it fetches no news either"
+    assert not box.server.asked
+    assert box.server.tallies, "it fetches no news either"
     assert direct.is_through(1)
-    assert not box.door.tallies, "but who wants all booked gets that"
+    assert not box.server.tallies, "but who wants all booked gets that"

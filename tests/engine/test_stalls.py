@@ -1,4 +1,4 @@
-"""A lane of the door is ended that makes no progress for longer than what runs there may take, and no other."""
+"""A lane of the front end is ended that makes no progress for longer than what runs there may take, and no other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from appliance.domain.model import ModelVersion
 from appliance.engine.environment import Pace
-from appliance.engine.fastpath.direct import DirectDoor
+from appliance.engine.fastpath.direct import LeasingFrontEnd
 from appliance.engine.fastpath.stalls import LOOK_NS, Stalls
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
@@ -54,7 +54,7 @@ class Stage:
     def look(self, *taught: Served, now_ns: int = NOW_NS) -> list[int]:
         """Whom a look ends."""
         self.workers.killed.clear()
-        self.stalls.look(cast(DirectDoor, self), {1: 1, 2: 1, 3: 2}, taught, now_ns)
+        self.stalls.look(cast(LeasingFrontEnd, self), {1: 1, 2: 1, 3: 2}, taught, now_ns)
         assert all(cause is ExitCause.HUNG for _, cause in self.workers.killed)
         return [worker for worker, _ in self.workers.killed]
 
@@ -72,7 +72,7 @@ def test_what_was_taught_is_not_looked_at_while_nothing_is_in_flight() -> None:
         raise AssertionError(f"somebody looks at {number}")
 
     stage = Stage()
-    stage.stalls.look(cast(DirectDoor, stage), {1: 1, 3: 2}, map(looked_at, (1,)), NOW_NS)
+    stage.stalls.look(cast(LeasingFrontEnd, stage), {1: 1, 3: 2}, map(looked_at, (1,)), NOW_NS)
     assert not stage.asked, "nobody has to be woken for it"
 
 

@@ -1,4 +1,4 @@
-"""Requests that the native door serves by itself, for fault tests: made, counted, and over."""
+"""Requests that the native front end serves by itself, for fault tests: made, counted, and over."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def leased_of(daemon: ApplianceProcess, model: str) -> int:
 
 
 def teach(daemon: ApplianceProcess, *models: str, width: int = 4) -> None:
-    """Ask until the door serves these models by itself; fails when it does not."""
+    """Ask until the front end serves these models by itself; fails when it does not."""
     with Stub(daemon.grpc) as stub:
         for model in models:
             before = leased_of(daemon, model)
@@ -38,7 +38,9 @@ def teach(daemon: ApplianceProcess, *models: str, width: int = 4) -> None:
                 if leased_of(daemon, model) > before:
                     break
             else:
-                raise AssertionError(f"the door never serves '{model}' by itself; its log:\n{daemon.log()}")
+                raise AssertionError(
+                    f"the front end never serves '{model}' by itself; its log:\n{daemon.log()}"
+                )
 
 
 def until_empty(daemon: ApplianceProcess) -> Any:

@@ -1,4 +1,4 @@
-"""Floods of HTTP/2 frames against a daemon on the native door: each ends its own connection and is counted by the
+"""Floods of HTTP/2 frames against a daemon on the native front end: each ends its own connection and is counted by the
 setting that bounds it, while others are served. What clients do who only do much of it is no flood."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def front_end() -> Sections:
 
 
 def enforced(daemon: ApplianceProcess) -> dict[str, int]:
-    """How often each bound of the door was enforced."""
+    """How often each bound of the front end was enforced."""
     found = re.findall(
         r'^appliance_front_end_limits_total\{limit="(\w+)"\} (\d+)$',
         daemon.get("/metrics").decode(),
@@ -77,7 +77,7 @@ def connect(daemon: ApplianceProcess, settings: bytes = b"") -> RawClient:
 
 
 def calm(client: RawClient) -> bytes:
-    """The words with which the door takes its leave."""
+    """The words with which the front end takes its leave."""
     frame = client.receive_kind(GOAWAY)
     assert int.from_bytes(frame.payload[4:8]) == ENHANCE_YOUR_CALM
     return frame.payload[8:]
@@ -96,7 +96,7 @@ def test_floods_end_their_connection_and_nothing_else(serve: Serve, tmp_path: Pa
                     client.call(1, (1 << 20).to_bytes(5), request(INFER), flags=0)
                 with contextlib.suppress(
                     ConnectionError
-                ):  # the door may cut it before the last of them is sent
+                ):  # the front end may cut it before the last of them is sent
                     client.socket.sendall(unit * COUNT)
                 assert calm(client).startswith(b"too_many_"), kind
             goal = {**counted, limit: counted[limit] + 1}

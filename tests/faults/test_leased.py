@@ -1,4 +1,4 @@
-"""Requests that the native door serves by itself, and their workers: killed, stopped, hanging, crashing, lying."""
+"""Requests that the native front end serves by itself, and their workers: killed, stopped, hanging, crashing, lying."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_worker_that_writes_rubbish_into_its_ring_harms_itself(
     assert "quarantined" in version_in(document, "liar")["reason"]
     teach(daemon, "neighbour")  # anew: what the server offers has changed
     before = leased_of(daemon, "neighbour")
-    # One at a time: who is alone in the door is told by nobody else's completion.
+    # One at a time: who is alone in the front end is told by nobody else's completion.
     for _ in range(10):
         assert ask(daemon.grpc, "neighbour", timeout_s=10.0).as_numpy("y").tolist() == [[0, 1, 2, 3]]
     assert leased_of(daemon, "neighbour") == before + 10

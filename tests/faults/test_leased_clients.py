@@ -1,4 +1,4 @@
-"""Clients that vanish, cancel and crowd while the native door serves by itself: nothing of theirs stays."""
+"""Clients that vanish, cancel and crowd while the native front end serves by itself: nothing of theirs stays."""
 
 from __future__ import annotations
 

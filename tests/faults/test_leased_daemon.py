@@ -1,4 +1,4 @@
-"""The daemon's own troubles while its native door serves requests by itself: killed, held, reloading, draining."""
+"""The daemon's own troubles while its native front end serves requests by itself: killed, held, reloading, draining."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_leased_work_goes_on_while_the_interpreter_is_held_and_the_rest_ends_by_
         with hold, RawClient((host, int(port))) as raw:
             for index in range(200):
                 assert stub.infer(message("m", request_id=str(index))).id == str(index)
-            # A client that does not look at its own clock: the door has to end this one.
+            # A client that does not look at its own clock: the front end has to end this one.
             raw.call(1, framed(message("other").SerializeToString()), request(INFER, grpc_timeout="200m"))
             headers, data = raw.answer(1)
             assert (headers["grpc-status"], data) == (DEADLINE_EXCEEDED, b"")
@@ -163,7 +163,7 @@ def taken(self, *lane, real=Lanes._taken):
 
 Lanes._taken = taken
 """
-"""While there is a file, the door finds no descriptor for a lane."""
+"""While there is a file, the front end finds no descriptor for a lane."""
 
 
 def test_a_worker_for_which_no_descriptor_was_left_is_leased_when_there_is_one(
@@ -182,7 +182,7 @@ def test_a_worker_for_which_no_descriptor_was_left_is_leased_when_there_is_one(
         end = time.monotonic() + 20
         while leased_of(daemon, "m") == 0:
             assert stub.infer(message("m"))
-            assert time.monotonic() < end, "the door never has the lane"
+            assert time.monotonic() < end, "the front end never has the lane"
     assert version_in(until_empty(daemon), "m")["requests"]["failed"] == 0
 
 
@@ -285,7 +285,7 @@ def test_a_message_of_a_stream_that_has_begun_to_come_when_the_daemon_stops_is_a
 
 
 def _begun(daemon: ApplianceProcess, now: Any) -> bool:
-    """Whether something of a message is held: by the door, or in a slot."""
+    """Whether something of a message is held: by the front end, or in a slot."""
     return figure(daemon, "appliance_front_end_request_bytes") > 0 or any(
         slots["used"] for slots in now["slots"]
     )

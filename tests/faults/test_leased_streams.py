@@ -1,5 +1,5 @@
-"""Streams whose requests the native door serves by itself: clients that vanish, flood or dawdle, workers that die,
-models that change, a door that stops. Nothing is lost without a word, nothing stays."""
+"""Streams whose requests the native front end serves by itself: clients that vanish, flood or dawdle, workers that die,
+models that change, a front end that stops. Nothing is lost without a word, nothing stays."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _served(document: Any) -> list[int]:
     return [entry["version"] for entry in document["models"] if entry["name"] == "m"]
 
 
-def test_a_door_that_stops_answers_what_is_under_way_and_says_why(serve: Serve, tmp_path: Path) -> None:
+def test_a_front_end_that_stops_answers_what_is_under_way_and_says_why(serve: Serve, tmp_path: Path) -> None:
     models, gate = tmp_path / "models", Gate(tmp_path / "gate")
     write_fake(models, "slow", mode="delay", delay_ms=20, batched=False, gate=tmp_path / "gate")
     daemon = serve(models)

@@ -1,4 +1,4 @@
-"""Requests that wait at the native door: more than is leased or than Python has time for."""
+"""Requests that wait at the native front end: more than is leased or than Python has time for."""
 
 from __future__ import annotations
 

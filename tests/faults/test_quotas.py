@@ -43,12 +43,12 @@ def front_end() -> Sections:
 
 @pytest.fixture
 def unix(tmp_path: Path) -> str:
-    return f"unix:{tmp_path}/door"
+    return f"unix:{tmp_path}/grpc"
 
 
 @pytest.fixture
 def start(serve: Serve, tmp_path: Path, unix: str) -> Start:
-    """A daemon with model ``m``, which the native door serves by itself, and ``gated``; given is the quota of
+    """A daemon with model ``m``, which the native front end serves by itself, and ``gated``; given is the quota of
     127.0.0.1."""
 
     def started(**quota: Any) -> ApplianceProcess:
@@ -135,7 +135,7 @@ def test_http_and_grpc_share_a_quota(start: Start, unix: str) -> None:
     assert 'appliance_http_responses_total{code="429"} 4\n' in daemon.get("/metrics").decode()
 
 
-def test_a_request_that_the_door_passes_on_is_counted_once(start: Start, unix: str) -> None:
+def test_a_request_that_the_front_end_passes_on_is_counted_once(start: Start, unix: str) -> None:
     """Whatever way requests take: known, with headers that only the edge understands, or on a connection of its own."""
     daemon = start(requests_per_s=0.001, burst=60)
     for odd in ({}, {"Expect": "nothing"}, {"Connection": "close"}) * 20:

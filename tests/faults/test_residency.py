@@ -213,7 +213,7 @@ def test_a_large_model_comes_back_with_a_quick_session_and_is_given_the_fast_one
 
 
 @needs_native
-def test_a_model_that_comes_back_is_served_by_the_door_again(serve: Serve, tmp_path: Path) -> None:
+def test_a_model_that_comes_back_is_served_by_the_front_end_again(serve: Serve, tmp_path: Path) -> None:
     evictable_models(tmp_path, 3)
     daemon = serve(tmp_path, {**budget(1), **NATIVE})
     daemon.until("all ready", all_ready)

@@ -269,8 +269,8 @@ def test_a_canary_serves_the_clients_of_its_header_and_no_others(serve: Serve, t
 
 @pytest.mark.every_front_end
 def test_a_canary_serves_the_clients_of_its_header_over_http_as_well(serve: Serve, tmp_path: Path) -> None:
-    """Whoever listens, and also for requests that the native door has learned to serve by itself: each client is led
-    where gRPC leads it, by a header in whatever case, on one connection; and nobody when the canary is over."""
+    """Whoever listens, and also for requests that the native front end has learned to serve by itself: each client is
+    led where gRPC leads it, by a header in whatever case, on one connection; and nobody when the canary is over."""
     write_version(tmp_path, 1)
     canary = {"canary_percent": 50.0, "canary_header": "x-site", "trial_requests": 100_000, "watch_s": 0.0}
     daemon = serve(tmp_path, {"swap": canary})

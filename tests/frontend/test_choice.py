@@ -52,7 +52,7 @@ KEYS = {
 @pytest.fixture
 def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the native front end were not installed."""
-    monkeypatch.setattr(choice, "native_problem", lambda: "it is not installed; 'make door' builds it")
+    monkeypatch.setattr(choice, "native_problem", lambda: "it is not installed; 'make native' builds it")
 
 
 @pytest.fixture
@@ -69,12 +69,12 @@ def config_of(kind: str, text: str = ASKED) -> ApplianceConfig:
 def test_without_the_native_front_end() -> None:
     assert chosen(AUTO) is chosen(PYTHON) is PYTHON
     with pytest.raises(
-        OperatorError, match="the native front end cannot be used: it is not installed; 'make door'"
+        OperatorError, match="the native front end cannot be used: it is not installed; 'make native'"
     ):
         chosen(NATIVE)
     assert dict(front_end_problems(config_of("native"))).keys() == {"frontend.kind"}
     for kind, way_out in (
-        ("auto", "'make door' builds it; install it, or remove"),
+        ("auto", "'make native' builds it; install it, or remove"),
         ("python", "to native, or"),
     ):
         told = dict(front_end_problems(config_of(kind)))
@@ -115,7 +115,7 @@ def test_an_installed_front_end_that_is_passed_over_is_told(monkeypatch: pytest.
         assert passed_over(PYTHON) == ""
 
 
-@pytest.mark.parametrize(("section", "key"), [("grpc", "door"), ("http", "native")])
+@pytest.mark.parametrize(("section", "key"), [("grpc", "front_end"), ("http", "native")])
 def test_settings_that_chose_before_name_the_one_that_does(tmp_path: Path, section: str, key: str) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f"[{section}]\n{key} = 'native'\n")

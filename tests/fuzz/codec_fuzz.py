@@ -1,4 +1,4 @@
-"""Fuzz the codec of the gRPC door: ``python -m tests.fuzz.codec_fuzz --minutes 10 [--seed N]``.
+"""Fuzz the codec of the gRPC front end: ``python -m tests.fuzz.codec_fuzz --minutes 10 [--seed N]``.
 
 Mutates valid requests and holds the codec to two rules: only the appliance's own errors about requests escape, and a
 message is accepted as a message exactly when protobuf's parser accepts it, with the same contents. An input that

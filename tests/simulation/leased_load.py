@@ -1,4 +1,4 @@
-"""The open loop of ``offered_load`` through a door that is leased the lane: what it may it does by itself, and all
+"""The open loop of ``offered_load`` through a front end that is leased the lane: what it may it does by itself, and all
 else the scheduler decides."""
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from functools import partial
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Action, Dispatch, GrantLease, RevokeLease
 from tests.simulation.offered_load import MILLISECOND, SECOND, Offer, Play, Tally
-from tests.simulation.simulated_door import DoorLane, Flight, Sent, Worker
+from tests.simulation.simulated_front_end import Flight, Sent, ServerLane, Worker
 
 NEWS_NS = 2 * MILLISECOND
 LANE = 1
 
 
 def play_leased(offer: Offer, seconds: float, seed: int, limit: int = 512) -> Tally:
-    """As ``play``, with a door that may have ``limit`` requests under way by itself."""
+    """As ``play``, with a front end that may have ``limit`` requests under way by itself."""
     return _GrantedPlay(offer, seed, limit).run(int(seconds * SECOND))
 
 
@@ -24,7 +24,7 @@ class _GrantedPlay(Play):
 
     def __init__(self, offer: Offer, seed: int, limit: int) -> None:
         super().__init__(offer, seed, None)
-        self.door = DoorLane(LANE, 1, limit)
+        self.server = ServerLane(LANE, 1, limit)
         self.worker = Worker(by_turns=True)
         self.news_due = False
 
@@ -36,16 +36,18 @@ class _GrantedPlay(Play):
         super()._step(event)
 
     def _receive(self, event: on.Arrived) -> bool:
-        """Whether the door needs nobody for this request."""
-        door, price = self.door, self.scheduler.price(event.shape)
-        if not door.leased or len(door.flights) >= door.limit:
+        """Whether the front end needs nobody for this request."""
+        front_end, price = self.server, self.scheduler.price(event.shape)
+        if not front_end.leased or len(front_end.flights) >= front_end.limit:
             return False
-        if not door.in_time(event.shape, event.rows, price, event.deadline_ns, self.now_ns):
-            self.tally.refused += bool(door.flights)
-            return bool(door.flights)
-        flight = door.submit(event.request, event.shape, event.rows, event.deadline_ns, price, self.now_ns)
+        if not front_end.in_time(event.shape, event.rows, price, event.deadline_ns, self.now_ns):
+            self.tally.refused += bool(front_end.flights)
+            return bool(front_end.flights)
+        flight = front_end.submit(
+            event.request, event.shape, event.rows, event.deadline_ns, price, self.now_ns
+        )
         self.worker.ring.append(flight)
-        self.tally.by_door += 1
+        self.tally.by_front_end += 1
         self._note()
         self._wake()
         return True
@@ -59,9 +61,9 @@ class _GrantedPlay(Play):
                 self.worker.mail.append(sent)
                 self._wake()
             case GrantLease():
-                self.door.leased = True
+                self.server.leased = True
             case RevokeLease():
-                self.door.leased = False
+                self.server.leased = False
                 self._tell()
             case _:
                 super()._perform(action)
@@ -71,7 +73,7 @@ class _GrantedPlay(Play):
             return
         work, expired = self.worker.take({1: self.offer.max_batch}, self.now_ns)
         for flight in expired:
-            self.door.flights.remove(flight)
+            self.server.flights.remove(flight)
             self.tally.expired += 1
         if work is not None:
             self.worker.busy = True
@@ -84,7 +86,7 @@ class _GrantedPlay(Play):
         if isinstance(work, Sent):
             self._step(on.BatchFinished(work.batch, True, ns))
         else:
-            self.door.completed(work, ns, self.now_ns)
+            self.server.completed(work, ns, self.now_ns)
             self.tally.batches += 1
             for flight in work:
                 self._answered(flight.request)
@@ -101,7 +103,7 @@ class _GrantedPlay(Play):
         self._tell()
 
     def _tell(self) -> None:
-        for (shape, rows), (count, sum_ns) in self.door.ran.items():
+        for (shape, rows), (count, sum_ns) in self.server.ran.items():
             super()._step(on.LeasedRan(LANE, shape, rows, sum_ns // count, count))
-        self.door.ran.clear()
-        super()._step(on.LeasedWork(LANE, len(self.door.flights), self.door.work_ns))
+        self.server.ran.clear()
+        super()._step(on.LeasedWork(LANE, len(self.server.flights), self.server.work_ns))

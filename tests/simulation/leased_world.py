@@ -1,14 +1,14 @@
-"""A world of the scheduler with a door that is leased lanes: what it may do by itself it does, and tells late.
+"""A world of the scheduler with a front end that is leased lanes: what it may do by itself it does, and tells late.
 
-Requests come by the door or to the scheduler. The door sends what its prices promise to the leased lane of the group
-with the least work, up to a limit, refuses or hands over the rest, and hands over what a worker died with. News of
-it come up to 2 ms late, before requests of the scheduler's or not. Lanes cannot all be leased; models that may not
-pass the scheduler by come and go.
+Requests come by the front end or to the scheduler. The front end sends what its prices promise to the leased lane of
+the group with the least work, up to a limit, refuses or hands over the rest, and hands over what a worker died with.
+News of it come up to 2 ms late, before requests of the scheduler's or not. Lanes cannot all be leased; models that
+may not pass the scheduler by come and go.
 
 The referee sees to the leases themselves. Here is checked that every request ends once, and in the worlds of kind
 ``exact`` and ``early`` that promises hold but for what could not be known: a request of the scheduler's may be late by
-leased batches with requests that were not told when it was admitted, and one of the door's by the scheduler's
-batches that ran in its lane meanwhile, or since the door believed what ran there before it to run.
+leased batches with requests that were not told when it was admitted, and one of the front end's by the scheduler's
+batches that ran in its lane meanwhile, or since the front end believed what ran there before it to run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching
 from tests.simulation.referee import Request, Scope
 from tests.simulation.scheduler_world import MICROSECOND, MILLISECOND, Happening, Trace, World
-from tests.simulation.simulated_door import DoorLane, Flight, Sent, Worker
+from tests.simulation.simulated_front_end import Flight, Sent, ServerLane, Worker
 
 SPECIAL_MODEL = 900
 STRANGER = -1
@@ -30,7 +30,7 @@ STRANGER = -1
 
 
 class LeasedWorld(World):
-    """One scenario with a door."""
+    """One scenario with a front end."""
 
     def __init__(self, seed: int, trace: Trace | None = None) -> None:
         super().__init__(seed, trace)
@@ -46,11 +46,11 @@ class LeasedWorld(World):
         """Leased work is told before each request of the scheduler's and with each revocation."""
         self._refuses = rng.random() < 0.5
         self._by_turns = rng.random() < 0.3
-        self._door: dict[int, DoorLane] = {}
+        self._server: dict[int, ServerLane] = {}
         self._workers: dict[int, Worker] = {}
         self._prices: dict[int, Price] = {}
         self._native: set[int] = set()
-        self._with_door: dict[int, on.Arrived] = {}
+        self._with_front_end: dict[int, on.Arrived] = {}
         self._ends: dict[int, str] = {}
         self._news_due = False
         self._order = 0
@@ -83,7 +83,7 @@ class LeasedWorld(World):
     def _begin(self, event: on.LaneOpened) -> None:
         leasable = self.random.random() < 0.85
         if leasable:
-            self._door[event.lane] = DoorLane(event.lane, event.group, self._limit)
+            self._server[event.lane] = ServerLane(event.lane, event.group, self._limit)
         self._workers[event.lane] = Worker(by_turns=self._by_turns)
         self._told.pop(event.lane, None)
         self._step(event._replace(leasable=leasable))
@@ -113,8 +113,8 @@ class LeasedWorld(World):
         elif isinstance(event, on.Arrived) and self._possible(event):
             if event.request not in self._native or not self._receive(event):
                 self._hand_over(event)
-        elif isinstance(event, on.CancelRequested) and event.request in self._with_door:
-            self._say("cancelled at the door", event.request)
+        elif isinstance(event, on.CancelRequested) and event.request in self._with_front_end:
+            self._say("cancelled at the front end", event.request)
         else:
             super()._happen(event)
 
@@ -124,11 +124,11 @@ class LeasedWorld(World):
         return super()._possible(event)
 
     def _receive(self, event: on.Arrived) -> bool:
-        """The door's decision: true when the request needs the scheduler no more."""
+        """The front end's decision: true when the request needs the scheduler no more."""
         group = self._group(event.shape)
         lanes = [
             lane
-            for lane in self._door.values()
+            for lane in self._server.values()
             if lane.group == group and lane.leased and len(lane.flights) < lane.limit
         ]
         if not lanes:
@@ -140,11 +140,11 @@ class LeasedWorld(World):
         ):
             if not lane.flights or not self._refuses:
                 return False
-            self._ended(event.request, "refused at the door")
+            self._ended(event.request, "refused at the front end")
             return True
         flight = lane.submit(event.request, event.shape, event.rows, event.deadline_ns, price, self.now_ns)
         self._say("submitted", flight)
-        self._with_door[event.request] = event
+        self._with_front_end[event.request] = event
         self._submitted[event.request] = self._next()
         self._workers[lane.lane].ring.append(flight)
         self._note()
@@ -152,22 +152,22 @@ class LeasedWorld(World):
         return True
 
     def _hand_over(self, event: on.Arrived) -> None:
-        """The scheduler's now, with what the door knows told before or not."""
+        """The scheduler's now, with what the front end knows told before or not."""
         group = self._group(event.shape)
         if self._refreshes:
-            for lane in self._door.values():
+            for lane in self._server.values():
                 if lane.group == group:
                     self._tell(lane)
         self._known[event.request] = {lane: order for lane, (order, _) in self._told.items()}
         self._step(event)
 
     def _end(self, event: on.LaneClosed) -> None:
-        """A worker died: what the door had sent it comes back as requests of their own."""
+        """A worker died: what the front end had sent it comes back as requests of their own."""
         del self._workers[event.lane]
-        door = self._door.pop(event.lane, None)
+        front_end = self._server.pop(event.lane, None)
         self._step(event)
-        for flight in door.flights if door else ():
-            arrival = self._with_door.pop(flight.request)
+        for flight in front_end.flights if front_end else ():
+            arrival = self._with_front_end.pop(flight.request)
             if self._possible(arrival):
                 self._hand_over(arrival._replace(retried=True))
 
@@ -184,11 +184,11 @@ class LeasedWorld(World):
                 self._workers[action.lane].mail.append(sent)
                 self._wake(action.lane)
             case GrantLease(lane):
-                self._door[lane].leased = True
+                self._server[lane].leased = True
             case RevokeLease(lane):
-                self._door[lane].leased = False
+                self._server[lane].leased = False
                 if self._refreshes:
-                    self._tell(self._door[lane])
+                    self._tell(self._server[lane])
             case _:
                 super()._perform(action)
 
@@ -201,7 +201,7 @@ class LeasedWorld(World):
         sizes = {template.shape: template.max_batch for template in self._templates}
         work, expired = worker.take(sizes, self.now_ns)
         for flight in expired:
-            self._door[lane].flights.remove(flight)
+            self._server[lane].flights.remove(flight)
             self._check_promise(flight, lane, self.now_ns + flight.deadline_ns - flight.start_by_ns)
             self._believed(lane, [flight])
             self._finish(flight, "expired at the worker")
@@ -234,7 +234,7 @@ class LeasedWorld(World):
             told_ns = 0 if self.kind == "wild" and self.random.random() < 0.3 else ns
             self._step(on.BatchFinished(work.batch, learn, told_ns))
         else:
-            self._door[lane].completed(work, ns, self.now_ns)
+            self._server[lane].completed(work, ns, self.now_ns)
             self._note()
             for flight in work:
                 self._completed(flight, lane)
@@ -242,15 +242,15 @@ class LeasedWorld(World):
 
     def _completed(self, flight: Flight, lane: int) -> None:
         if self.kind == "wild" and self.random.random() < 0.05:
-            arrival = self._with_door.pop(flight.request)
+            arrival = self._with_front_end.pop(flight.request)
             if self._possible(arrival):
                 self._hand_over(arrival)
             return
         self._check_promise(flight, lane, self.now_ns)
-        self._finish(flight, "answered by the door")
+        self._finish(flight, "answered by the front end")
 
     def _finish(self, flight: Flight, outcome: str) -> None:
-        del self._with_door[flight.request]
+        del self._with_front_end[flight.request]
         self._ended(flight.request, outcome)
 
     def _ended(self, request: int, outcome: str) -> None:
@@ -263,19 +263,19 @@ class LeasedWorld(World):
     # --- news
 
     def _note(self) -> None:
-        """Something happened at the door that will be told."""
+        """Something happened at the front end that will be told."""
         if not self._news_due:
             self._news_due = True
             self._at(self.now_ns + self.random.randrange(self._news_ns), self._news)
 
     def _news(self) -> None:
         self._news_due = False
-        for lane in self._door.values():
+        for lane in self._server.values():
             if lane.flights or self._told.get(lane.lane, (0, 0))[1]:
                 self._tell(lane)
         self._publish()
 
-    def _tell(self, lane: DoorLane) -> None:
+    def _tell(self, lane: ServerLane) -> None:
         """What ran in it, and what is under way."""
         for (shape, rows), (count, sum_ns) in lane.ran.items():
             learned = STRANGER if self.kind == "early" else shape
@@ -315,7 +315,7 @@ class LeasedWorld(World):
     # --- the end
 
     def _close(self) -> None:
-        assert not self._with_door, f"requests {sorted(self._with_door)} never left the door"
+        assert not self._with_front_end, f"requests {sorted(self._with_front_end)} never left the front end"
         super()._close()
 
     def _say(self, what: str, about: object) -> None:

@@ -49,8 +49,8 @@ class Tally:
     refused: int = 0
     expired: int = 0
     batches: int = 0
-    by_door: int = 0
-    """Requests that a door sent to its lane by itself."""
+    by_front_end: int = 0
+    """Requests that a front end sent to its lane by itself."""
 
 
 def play(offer: Offer, seconds: float, seed: int, measured_ns: int | None = None) -> Tally:

@@ -82,7 +82,7 @@ class Referee:
     leasable: set[int] = field(default_factory=set)
     leased: set[int] = field(default_factory=set)
     leased_work: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Of lanes with requests of a door's, as far as was told: how much work, and since when it may run."""
+    """Of lanes with requests of a front end's, as far as was told: how much work, and since when it may run."""
     closed: set[int] = field(default_factory=set)
     wake_ns: int = NO_DEADLINE
     outcomes: dict[str, int] = field(default_factory=dict)

@@ -13,7 +13,9 @@ def main(arguments: list[str] | None = None) -> int:
     """0 when the seed keeps all rules; 1 and the broken rule on standard error when it does not."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.replay", description=__doc__)
     parser.add_argument("seed", type=int)
-    parser.add_argument("--leased", action="store_true", help="the world with a door that is leased lanes")
+    parser.add_argument(
+        "--leased", action="store_true", help="the world with a front end that is leased lanes"
+    )
     parser.add_argument("--trace", action="store_true", help="print every event with its actions")
     options = parser.parse_args(arguments)
 

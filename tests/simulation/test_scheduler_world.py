@@ -25,7 +25,7 @@ def test_worlds_keep_all_rules(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_worlds_with_a_leased_door_keep_all_rules(first: int) -> None:
+def test_worlds_with_a_leased_front_end_keep_all_rules(first: int) -> None:
     outcomes: set[str] = set()
     for seed in range(first, first + CHUNK):
         try:
@@ -34,4 +34,4 @@ def test_worlds_with_a_leased_door_keep_all_rules(first: int) -> None:
             raise AssertionError(
                 f"{broken}; replay: python -m tests.simulation.replay {seed} --leased --trace"
             ) from broken
-    assert {"answered", "answered by the door", "leased", "revoked"} <= outcomes
+    assert {"answered", "answered by the front end", "leased", "revoked"} <= outcomes

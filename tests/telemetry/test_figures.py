@@ -1,4 +1,4 @@
-"""Traces and metrics of real daemons, behind every door: whoever looks sees the same whichever of them serves."""
+"""Traces and metrics of real daemons, behind every front end: whoever looks sees the same whichever of them serves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def models(tmp_path: Path) -> Path:
 
 def traced(file: Path, wanted: int) -> dict[str, list[dict[str, Any]]]:
     """The spans of each traced request by its id, once there are as many as are wanted: they are written by a thread of
-    their own, and what the door served by itself is told later."""
+    their own, and what the front end served by itself is told later."""
     end = time.monotonic() + WAIT_S
     while True:
         lines = file.read_text().splitlines() if file.exists() else []
@@ -104,7 +104,7 @@ def test_what_clients_say_of_their_traces_is_kept(serve: Serve, models: Path, tm
 
 
 @needs_native
-def test_one_in_so_many_of_those_that_the_door_serves_is_traced(
+def test_one_in_so_many_of_those_that_the_front_end_serves_is_traced(
     serve: Serve, models: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "traces.jsonl"
@@ -161,7 +161,7 @@ def test_metrics_of_models_are_the_same_on_both_front_ends(models: Path) -> None
 
 
 @needs_native
-def test_the_native_door_tells_what_it_counted(serve: Serve, models: Path) -> None:
+def test_the_native_front_end_tells_what_it_counted(serve: Serve, models: Path) -> None:
     daemon = serve(models, {**FAKE_SECTIONS, **NATIVE, "grpc": {"max_message_bytes": 4096}})
     infer_many(daemon, MANY)
     with Stub(daemon.grpc) as stub:
@@ -170,7 +170,7 @@ def test_the_native_door_tells_what_it_counted(serve: Serve, models: Path) -> No
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(daemon.get("/metrics").decode())
         for sample in family.samples
-        if "_door_" in sample.name or "_front_end_" in sample.name
+        if "_front_end_" in sample.name or "_front_end_" in sample.name
     }
     assert told["appliance_front_end_info", "native"] == 1
     assert told["appliance_front_end_connections_total",] == 2

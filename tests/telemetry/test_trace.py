@@ -130,7 +130,7 @@ def test_what_is_never_written_takes_no_room(traces: Traces) -> None:
     for _ in range(2):
         traces.tracer.leased(make_version(), (7, 3, 2, b"r", b"", (1,) * 8))
     assert len(traces.spans()) == 5
-    assert traces.tracer.figures().left_out == 2, "what the door served by itself counts, too"
+    assert traces.tracer.figures().left_out == 2, "what the front end served by itself counts, too"
 
 
 def test_a_clients_word_counts_more_than_the_count(traces: Traces) -> None:
@@ -195,7 +195,7 @@ def test_what_never_reached_the_engine_is_not_written(traces: Traces) -> None:
     assert traces.spans() == []
 
 
-def test_what_the_door_served_by_itself_has_the_same_stages(traces: Traces) -> None:
+def test_what_the_front_end_served_by_itself_has_the_same_stages(traces: Traces) -> None:
     stamps = (10, 20, 30, 40, 50, 60, 70, 80)
     for parent in ("", traceparent("01"), traceparent("00"), "\xff"):
         traces.tracer.leased(make_version(), (7, 3, 2, b"r\xff", parent.encode("latin-1"), stamps))

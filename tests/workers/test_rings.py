@@ -1,4 +1,4 @@
-"""Workers that share memory with a door: real processes, real models; only the door is a double."""
+"""Workers that share memory with a front end: real processes, real models; only the front end is a double."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from appliance.workers.port import ExitCause, LaneMemory, Learn, RunFinished, Wo
 from appliance.workers.region import Scratch
 from models.generate import write_model
 from tests.workers.bench import FOUR, Bench, Placed, Tensor, fake, row, spec, tensor, version_of
-from tests.workers.door_double import EXPIRED, HAND_OVER, OK, Completion, DoorDouble, Submission
 from tests.workers.lane_conformance import LaneConformance, Lanes
+from tests.workers.server_double import EXPIRED, HAND_OVER, OK, Completion, ServerDouble, Submission
 
-door = pytest.importorskip("edge_appliance_door", reason="the native door is not installed")
+native = pytest.importorskip("edge_appliance_native", reason="the native front end is not installed")
 
 KIND = 3
 
@@ -31,13 +31,13 @@ KIND = 3
 @pytest.fixture(scope="module")
 def ring_bench() -> Iterator[Bench]:
     """For tests that end only the workers they start."""
-    bench = Bench(rings=door.LaneMemory)
+    bench = Bench(rings=native.LaneMemory)
     yield bench
     bench.close()
 
 
 class Lane:
-    """A worker with one model, and the door's end of its lane. Its plans are named by their rows."""
+    """A worker with one model, and the front end's end of its lane. Its plans are named by their rows."""
 
     def __init__(self, bench: Bench, version: ModelVersion) -> None:
         self.bench = bench
@@ -45,7 +45,7 @@ class Lane:
         self.model = bench.load(self.worker, version)
         memory = bench.pool.memory(self.worker)
         assert memory is not None
-        self.door = DoorDouble(memory, memory.doorbell())
+        self.server = ServerDouble(memory, memory.doorbell())
 
     def learn(self, tensors: Sequence[Tensor], outs: Sequence[tuple[int, ...]], *, max_rows: int = 8) -> None:
         """A plan of such inputs and of FP32 outputs of these shapes."""
@@ -68,14 +68,14 @@ class Lane:
         return self.bench.place(tensors, outputs, rows=tensors[0].shape[0])
 
     def submit(self, *placed: Placed, deadline_ns: int = 0) -> None:
-        self.door.submit(*(
+        self.server.submit(*(
             Submission(item.ticket, item.offset, item.out_offset, item.rows, item.rows, deadline_ns)
             for item, _ in placed
         ))  # fmt: skip
 
     def run(self, *placed: Placed) -> list[Completion]:
         self.submit(*placed)
-        ended = self.door.ended(len(placed))
+        ended = self.server.ended(len(placed))
         assert [each.ticket for each in ended] == [each.item.ticket for each in placed]
         return ended
 
@@ -144,7 +144,7 @@ def test_messages_and_leased_requests_share_a_worker(ring_bench: Bench) -> None:
     batches = [bench.dispatch(lane.worker, lane.model, said) for _ in range(10)]
     lane.submit(*leased)
     os.kill(bench.pids[lane.worker], signal.SIGCONT)
-    ended = lane.door.ended(10)
+    ended = lane.server.ended(10)
     finished = [bench.event(RunFinished) for _ in range(10)]
     assert [each.batch for each in finished] == batches
     assert {each.status for each in ended} == {OK}
@@ -165,7 +165,7 @@ def test_what_cannot_be_served_is_handed_over(ring_bench: Bench) -> None:
     assert [each.status for each in lane.run(good, bad)] == [HAND_OVER] * 2
     assert [each.status for each in lane.run(good, good)] == [OK] * 2
     lane.submit(good, deadline_ns=time.monotonic_ns() - 1)
-    assert lane.door.ended(1)[0].status == EXPIRED
+    assert lane.server.ended(1)[0].status == EXPIRED
     bench.call(bench.pool.forget, lane.worker, (1,))
     assert lane.run(good)[0].status == HAND_OVER
     lane.learn([FOUR], [(1, 4)])
@@ -182,7 +182,7 @@ def test_what_was_submitted_before_stop_is_served(ring_bench: Bench) -> None:
     leased = [lane.place(FOUR) for _ in range(20)]
     lane.submit(*leased)
     assert lane.stop().cause is ExitCause.STOPPED
-    assert [each.status for each in lane.door.take()] == [OK] * 20
+    assert [each.status for each in lane.server.take()] == [OK] * 20
     bench.free(*leased)
 
 
@@ -194,7 +194,7 @@ def test_a_worker_that_dies_leaves_the_rest_unanswered(ring_bench: Bench) -> Non
     lane.submit(*leased)
     exited = bench.event(WorkerExited)
     assert (exited.cause, exited.batches) == (ExitCause.DIED, ())
-    assert [each.status for each in lane.door.take()] == [OK] * 2
+    assert [each.status for each in lane.server.take()] == [OK] * 2
     assert bench.pool.memory(lane.worker) is None
     bench.free(*leased)
 
@@ -222,7 +222,7 @@ def test_an_idle_worker_sleeps_and_has_no_descriptors_that_it_does_not_need(ring
 
 
 def test_workers_come_back_with_rings_after_their_supervisor(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(rings=door.LaneMemory)
+    bench = make_bench(rings=native.LaneMemory)
     Lane(bench, fake())
     os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
     assert bench.event(WorkerExited).cause is ExitCause.SUPERVISOR
@@ -268,7 +268,7 @@ class TestRingLane(LaneConformance):
 
         monkeypatch.setattr(ring_lane, "IDLE_MS", 50)  # in which a daemon that is gone is noticed
         ours, theirs = socket_pair()
-        memory, doorbell = door.LaneMemory(), os.eventfd(0)
+        memory, doorbell = native.LaneMemory(), os.eventfd(0)
         lane, _ = ring_lane.open_ring_lane(theirs, memory.fileno(), doorbell, Scratch().at_least(4096))
         daemon = _Mailed(SocketDaemonLane(ours), memory)
         yield Lanes(daemon, lane, theirs.close, theirs.sendall)  # type: ignore[arg-type]

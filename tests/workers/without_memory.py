@@ -1,4 +1,4 @@
-"""The part of WorkerPort that concerns the native door, for workers that share no memory with one."""
+"""The part of WorkerPort that concerns the native front end, for workers that share no memory with one."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ Membership = (
 )
 """Lanes, models and shapes come and go."""
 
-DoorNews = LeasedWork | LeasedRan | BudgetSeen
+FrontEndNews = LeasedWork | LeasedRan | BudgetSeen
 """What a front end tells, late, of requests that it serves by itself."""
 
-Event = Membership | Arrived | CancelRequested | BatchFinished | DoorNews | Settle
+Event = Membership | Arrived | CancelRequested | BatchFinished | FrontEndNews | Settle

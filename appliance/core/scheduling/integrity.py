@@ -41,7 +41,7 @@ def check_grants(group: Group, seen_to: bool) -> None:
     assert group.leases.leased == sum(lane.leased for lane in group.lanes), "leased lanes miscounted"
     for lane in group.lanes:
         assert lane.leasable or not lane.leased, "leased what cannot be"
-        assert lane.doubtful or not lane.leased, "sure of what a door does"
+        assert lane.doubtful or not lane.leased, "sure of what a front end does"
         assert lane.leased_requests or not lane.leased_ns, "leased work without a request"
     plain = all(model.closed or goes_alone(model) for model in group.models)
     assert group.leases.plain == plain or not group.leases.leasable, "models differ"

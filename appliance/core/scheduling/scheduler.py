@@ -257,7 +257,7 @@ class Scheduler:
         self._dirty[lane.group] = None
         return []
 
-    def _told(self, event: on.DoorNews, now_ns: int) -> list[Action]:
+    def _told(self, event: on.FrontEndNews, now_ns: int) -> list[Action]:
         if isinstance(event, on.LeasedWork):
             lane = self._lanes.get(event.lane)
             if lane is not None and leases.told(lane, event.requests, event.work_ns, now_ns):

@@ -37,7 +37,7 @@ class Tally(NamedTuple):
     slow: list[tuple[bytes, list[int], str]]
 
 
-class DirectDoor(Protocol):
+class LeasingFrontEnd(Protocol):
     """A front end that serves by itself what it has templates and leases of. Ids are the engine's; calls return at
     once."""
 
@@ -123,8 +123,8 @@ class RequestTemplate(NamedTuple):
 class DirectEngine(Protocol):
     """What the engine offers to a front end that can serve requests by itself."""
 
-    def attach(self, door: DirectDoor, method: int) -> bool:
-        """Make ``door`` serve requests for the method with this index; before it opens. False: workers have no
+    def attach(self, front_end: LeasingFrontEnd, method: int) -> bool:
+        """Make ``front_end`` serve requests for the method with this index; before it opens. False: workers have no
         means for it."""
 
     def template_of(self, plan: RequestPlan, shapes: Sequence[Shape]) -> RequestTemplate | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from appliance.engine.fastpath.direct import DirectDoor
+from appliance.engine.fastpath.direct import LeasingFrontEnd
 from appliance.workers.port import WorkerPort
 
 OFFER_NS: Final = 1_000_000_000
@@ -22,7 +22,7 @@ class Lanes:
     def __init__(self, workers: WorkerPort, limit: int) -> None:
         self._workers = workers
         self._limit = limit
-        self._door: DirectDoor | None = None
+        self._front_end: LeasingFrontEnd | None = None
         self.groups: dict[int, int] = {}
         """The group of each lane that the front end knows, or is to know."""
         self._members: dict[int, list[int]] = {}
@@ -37,15 +37,15 @@ class Lanes:
         """The groups of lanes that the front end has yet to take."""
         self._offer_ns = 0
 
-    def attach(self, door: DirectDoor) -> None:
+    def attach(self, front_end: LeasingFrontEnd) -> None:
         """Name the front end that takes lanes from here on."""
-        self._door = door
+        self._front_end = front_end
 
     def open(self, lane: int, group: int) -> bool:
         """Whether the lane has anything to share with the front end, which has it from now on, or as soon as it can."""
-        if self._door is None or self._workers.memory(lane) is None:
+        if self._front_end is None or self._workers.memory(lane) is None:
             return False
-        if not self._taken(self._door, lane, group):
+        if not self._taken(self._front_end, lane, group):
             self._missing[lane] = group
         self.groups[lane] = group
         self._members.setdefault(group, []).append(lane)
@@ -70,14 +70,14 @@ class Lanes:
 
     def lease(self, lane: int) -> None:
         """Let the front end give the lane requests by itself."""
-        assert self._door is not None, "a lease without a front end"
+        assert self._front_end is not None, "a lease without a front end"
         self._leased.add(lane)
-        self._door.lease(lane, self._limit)
+        self._front_end.lease(lane, self._limit)
 
     def revoke(self, lane: int) -> None:
         """End the lease: nothing more is given to the lane once this has returned."""
-        assert self._door is not None, "a lease without a front end"
-        self._door.end_lease(lane)
+        assert self._front_end is not None, "a lease without a front end"
+        self._front_end.end_lease(lane)
         self._leased.discard(lane)
 
     def is_leased(self, lane: int) -> bool:
@@ -91,25 +91,25 @@ class Lanes:
 
     def offer(self, now_ns: int) -> None:
         """Offer again, from time to time, what the front end has not taken yet."""
-        if self._door is None or not self._missing or now_ns < self._offer_ns:
+        if self._front_end is None or not self._missing or now_ns < self._offer_ns:
             return
         self._offer_ns = now_ns + OFFER_NS
         taken: list[int] = []
         for lane, group in self._missing.items():
-            if not self._taken(self._door, lane, group):
+            if not self._taken(self._front_end, lane, group):
                 break  # nor will there be a descriptor for the next
             taken.append(lane)
         for lane in taken:
             del self._missing[lane]
             if lane in self._leased:
-                self._door.lease(lane, self._limit)
+                self._front_end.lease(lane, self._limit)
 
-    def _taken(self, door: DirectDoor, lane: int, group: int) -> bool:
+    def _taken(self, front_end: LeasingFrontEnd, lane: int, group: int) -> bool:
         memory = self._workers.memory(lane)
         if memory is None:
             return False
         try:
-            door.open_lane(lane, group, memory.fileno(), memory.doorbell())
+            front_end.open_lane(lane, group, memory.fileno(), memory.doorbell())
         except (OSError, ValueError):
             return False  # no descriptor is left for it, or the front end is closed
         return True

@@ -14,7 +14,7 @@ from appliance.core.scheduling import actions, events
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.domain.inference import RequestPlan
 from appliance.engine.environment import Shell
-from appliance.engine.fastpath.direct import DirectDoor, RequestTemplate
+from appliance.engine.fastpath.direct import LeasingFrontEnd, RequestTemplate
 from appliance.engine.fastpath.lanes import Lanes
 from appliance.engine.fastpath.stalls import Stalls
 from appliance.engine.fastpath.templates import Templates
@@ -56,7 +56,7 @@ class Leases:
         self._usage = usage
         self._lanes = lanes
         self._stalls = Stalls(workers, shell.pace)
-        self._door: DirectDoor | None = None
+        self._front_end: LeasingFrontEnd | None = None
         self._stocked: list[tuple[int, int]] = []
         """Sizes of the front end's slots, and how many there are."""
         self._turn_ns = 0
@@ -64,12 +64,12 @@ class Leases:
 
     # --- the front end's side (DirectEngine)
 
-    def attach(self, door: DirectDoor, method: int) -> bool:
+    def attach(self, front_end: LeasingFrontEnd, method: int) -> bool:
         """See DirectEngine."""
         if not self._workers.rings or not self._config.lease_limit:
             return False
         slots = self._stock()
-        door.attach(
+        front_end.attach(
             method=method,
             arena=self._arena.fd,
             arena_bytes=self._arena.size,
@@ -80,9 +80,9 @@ class Leases:
         self._stocked = [(size, len(offsets)) for size, offsets in slots]
         self._templates.fit_into(max((size for size, offsets in slots if offsets), default=0))
         if self._shell.tracer is not None:
-            door.sample(self._shell.tracer.one_in)
-        self._door = door
-        self._lanes.attach(door)
+            front_end.sample(self._shell.tracer.one_in)
+        self._front_end = front_end
+        self._lanes.attach(front_end)
         return True
 
     def _stock(self) -> list[tuple[int, list[int]]]:
@@ -106,11 +106,11 @@ class Leases:
     def told(self) -> None:
         """See DirectEngine. Figures are learned on the spot. A turn comes at once only if something is queued that they
         concern: all else looks from time to time, or asks."""
-        door = self._door
-        if door is None:
+        front_end = self._front_end
+        if front_end is None:
             return
         now_ns = self._shell.clock()
-        for event in self._usage.fetch(door, self._lanes.busy):
+        for event in self._usage.fetch(front_end, self._lanes.busy):
             self._inbox.scheduler.step(event, now_ns)  # these have nothing done
         self.look(now_ns)
         if self._inbox.scheduler.unsettled:
@@ -123,7 +123,7 @@ class Leases:
 
     def note(self, event: events.Event) -> events.Event:
         """Take in what the scheduler is about to be told of lanes and models; gives what it is to be told."""
-        if self._door is None:
+        if self._front_end is None:
             return event
         if type(event) is events.LaneOpened and self._lanes.open(event.lane, event.group):
             self._templates.tell(event.lane, event.group)
@@ -132,25 +132,25 @@ class Leases:
             self._lanes.revoke(event.lane)
             self._lanes.busy.discard(event.lane)
         elif type(event) is events.ModelClosed:
-            self._door.drop_templates(event.model)
+            self._front_end.drop_templates(event.model)
             self.collect()
-            self._templates.forget(event.model, self._door)
+            self._templates.forget(event.model, self._front_end)
         return event
 
     def worker_exited(self, worker: int) -> tuple[int, int]:
         """Drop the lane of a process that has ended: gives the model of the request that it had had for longest (-1:
         none), and how many it had. They come back as requests of their own."""
         group = self._lanes.groups.get(worker)
-        if self._door is None or group is None:
+        if self._front_end is None or group is None:
             return -1, 0
         self._fetch(self._lanes.of(group))  # what it had may run on another of them
         self._lanes.forget(worker)
-        return self._door.close_lane(worker)
+        return self._front_end.close_lane(worker)
 
     def forget(self, model: int | None = None) -> None:
         """Have the front end ask again: what requests for a model mean, or all, may have changed."""
-        if self._door is not None:
-            self._door.drop_templates(model)
+        if self._front_end is not None:
+            self._front_end.drop_templates(model)
 
     def perform(self, action: actions.GrantLease | actions.RevokeLease) -> None:
         """Do what the scheduler decided."""
@@ -171,23 +171,23 @@ class Leases:
         self._fetch(self._lanes.busy)
 
     def _fetch(self, lanes: Iterable[int]) -> None:
-        if self._door is not None:
-            self._inbox.extend(self._usage.fetch(self._door, lanes))
+        if self._front_end is not None:
+            self._inbox.extend(self._usage.fetch(self._front_end, lanes))
 
     def look(self, now_ns: int) -> None:
         """End a turn: name prices that have changed, end workers that hang, offer lanes that are missing."""
-        door = self._door
-        if door is None:
+        front_end = self._front_end
+        if front_end is None:
             return
-        self._templates.name_prices(door)
-        self._stalls.look(door, self._lanes.groups, self._templates.served(), now_ns)
+        self._templates.name_prices(front_end)
+        self._stalls.look(front_end, self._lanes.groups, self._templates.served(), now_ns)
         self._lanes.offer(now_ns)
 
     # --- for people
 
     def in_flight(self, model: int) -> int:
         """Requests of a model that the front end has not answered yet."""
-        return 0 if self._door is None else self._door.in_flight(model)
+        return 0 if self._front_end is None else self._front_end.in_flight(model)
 
     def is_through(self, model: int) -> bool:
         """Whether the front end has answered all requests of a model, which have been booked then."""
@@ -198,23 +198,25 @@ class Leases:
 
     def running_by_model(self) -> Counter[int]:
         """How many requests of each model version the front end has in flight."""
-        door = self._door
-        if door is None or not any(door.load(lane)[0] for lane in self._lanes.groups):
+        front_end = self._front_end
+        if front_end is None or not any(front_end.load(lane)[0] for lane in self._lanes.groups):
             return Counter()
-        return Counter({model: door.in_flight(model) for model in self._templates.models()})
+        return Counter({model: front_end.in_flight(model) for model in self._templates.models()})
 
     def parked_by_model(self) -> Counter[int]:
         """How many requests of each model version wait at the front end."""
-        door = self._door
-        if door is None:
+        front_end = self._front_end
+        if front_end is None:
             return Counter()
-        return Counter({model: count for model in self._templates.models() if (count := door.backlog(model))})
+        return Counter(
+            {model: count for model in self._templates.models() if (count := front_end.backlog(model))}
+        )
 
     def slots(self) -> tuple[SlotUse, ...]:
         """The front end's slots, by size."""
-        if self._door is None:
+        if self._front_end is None:
             return ()
-        free = self._door.free_slots()
+        free = self._front_end.free_slots()
         return tuple(
             SlotUse(size, count, count - left)
             for (size, count), left in zip(self._stocked, free, strict=True)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from appliance.engine.environment import Pace
-from appliance.engine.fastpath.direct import DirectDoor
+from appliance.engine.fastpath.direct import LeasingFrontEnd
 from appliance.engine.versions.served import Served
 from appliance.workers.port import ExitCause, WorkerPort
 
@@ -31,7 +31,7 @@ class Stalls:
         """Whether there is a turn at ``_look_ns``."""
 
     def look(
-        self, door: DirectDoor, groups: Mapping[int, int], versions: Iterable[Served], now_ns: int
+        self, front_end: LeasingFrontEnd, groups: Mapping[int, int], versions: Iterable[Served], now_ns: int
     ) -> None:
         """``groups`` are those of the front end's lanes, ``versions`` those that may run there, some of them
         often."""
@@ -41,7 +41,7 @@ class Stalls:
             return
         late = now_ns - self._look_ns > LOOK_NS
         self._look_ns, self._asked = now_ns + LOOK_NS, False
-        owing = [(lane, since_ns) for lane in groups if (since_ns := door.load(lane)[2])]
+        owing = [(lane, since_ns) for lane in groups if (since_ns := front_end.load(lane)[2])]
         if not owing:
             return
         bounds = self._bounds({groups[lane] for lane, _ in owing}, versions)

@@ -13,7 +13,7 @@ from appliance.core.scheduling.leases import Price
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype, byte_size
-from appliance.engine.fastpath.direct import DirectDoor, RequestTemplate
+from appliance.engine.fastpath.direct import LeasingFrontEnd, RequestTemplate
 from appliance.engine.fastpath.lanes import Lanes
 from appliance.engine.inbox import Inbox
 from appliance.engine.versions.layout import Layout
@@ -114,7 +114,7 @@ class Templates:
             if served.group == group:
                 self._workers.learn(lane, template)
 
-    def forget(self, model: int, door: DirectDoor) -> None:
+    def forget(self, model: int, front_end: LeasingFrontEnd) -> None:
         """Drop what is known of a model: nothing of it is given to workers any more, and they need not know of it."""
         gone = [key for key, known in self._templates.items() if known.template.model == model]
         plans = tuple(self._templates.pop(key).template.plan for key in gone)
@@ -124,7 +124,7 @@ class Templates:
             if kind.served.id == model:
                 del self._kinds[key], self._by_kind[kind.kind]
                 if self._prices.pop(kind.kind, None) is not None:
-                    door.forget_price(kind.kind)
+                    front_end.forget_price(kind.kind)
                 self._shapes.give(kind.shape)
 
     # --- what the front end asks by
@@ -145,14 +145,14 @@ class Templates:
         """Note that requests of a kind ran: what they cost may have changed."""
         self._unpriced.add(kind)
 
-    def name_prices(self, door: DirectDoor) -> None:
+    def name_prices(self, front_end: LeasingFrontEnd) -> None:
         """Tell the front end the prices that have changed."""
         for number in self._unpriced:
             kind = self._by_kind.get(number)
             price = self._inbox.scheduler.price(kind.shape) if kind else None
             if price is not None and self._prices.get(number) != price:
                 self._prices[number] = price
-                door.price(number, *price)
+                front_end.price(number, *price)
         self._unpriced.clear()
 
     # --- how one is made

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from appliance.core.scheduling import events
 from appliance.engine.environment import Shell
-from appliance.engine.fastpath.direct import DirectDoor, Tally
+from appliance.engine.fastpath.direct import LeasingFrontEnd, Tally
 from appliance.engine.fastpath.lanes import Lanes
 from appliance.engine.fastpath.templates import Templates
 from appliance.engine.versions.served import Served
@@ -38,12 +38,12 @@ class Usage:
         self._workers = workers
         self._shell = shell
 
-    def fetch(self, door: DirectDoor, lanes: Iterable[int]) -> list[events.DoorNews]:
+    def fetch(self, front_end: LeasingFrontEnd, lanes: Iterable[int]) -> list[events.FrontEndNews]:
         """Fetch all news, and the load of ``lanes`` and of those that there are news of: looking at all lanes of a box
         for every request would cost more than the request."""
-        told, broken = door.news()
-        self._trace(door)
-        news: list[events.DoorNews] = []
+        told, broken = front_end.news()
+        self._trace(front_end)
+        news: list[events.FrontEndNews] = []
         asked = set(lanes)
         for fields in told:
             tally = Tally._make(fields)
@@ -52,24 +52,24 @@ class Usage:
         known, busy = self._lanes.groups, self._lanes.busy
         for lane in asked & known.keys():
             # After what ran: a load that fell for no reason would look like idle time.
-            requests, work_ns, _ = door.load(lane)
+            requests, work_ns, _ = front_end.load(lane)
             (busy.add if requests else busy.discard)(lane)
             news.append(events.LeasedWork(lane, requests, work_ns))
         for lane in broken:
             self._workers.kill(lane, ExitCause.NONSENSE)
         return news
 
-    def _trace(self, door: DirectDoor) -> None:
+    def _trace(self, front_end: LeasingFrontEnd) -> None:
         """Write the traced requests: after the news, since what ends from then on is announced anew, and its trace is
         not left lying."""
         tracer = self._shell.tracer
         if tracer is None:
             return
-        for trace in door.traces():
+        for trace in front_end.traces():
             if (served := self._versions.served(trace[0])) is not None:
                 tracer.leased(served.model, trace)
 
-    def _book(self, tally: Tally, news: list[events.DoorNews]) -> None:
+    def _book(self, tally: Tally, news: list[events.FrontEndNews]) -> None:
         served = self._versions.served(tally.model)
         if served is None:
             return

@@ -12,7 +12,7 @@ from appliance.frontend.grpc.services import INFER
 from appliance.frontend.grpc.status import BROKEN, Code, Refused, Status, status_for
 
 if TYPE_CHECKING:
-    from edge_appliance_door import Door
+    from edge_appliance_native import NativeServer
 
 
 _BROKEN_STATUS: Final = Status(Code.INTERNAL, BROKEN)
@@ -26,7 +26,7 @@ letting go of them would cost every small request a microsecond."""
 class InferCalls:
     """The ModelInfer calls that are under way. Owner: the event loop's thread."""
 
-    def __init__(self, server: Door, inference: Inference) -> None:
+    def __init__(self, server: NativeServer, inference: Inference) -> None:
         self._server = server
         self._inference = inference
         self._open: dict[int, _OpenCall] = {}
@@ -104,7 +104,7 @@ def view_of(message: Any) -> Buffer:
     return message if type(message) is bytes else memoryview(message)
 
 
-def end_call(server: Door, call: int, status: Status) -> None:
+def end_call(server: NativeServer, call: int, status: Status) -> None:
     """End ``call`` with ``status``, or with INTERNAL when the server cannot send that. Never raises: outcomes are told
     by the engine, which must not break over a text."""
     for each in (status, _BROKEN_STATUS):

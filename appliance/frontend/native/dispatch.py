@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from edge_appliance_door import (
+from edge_appliance_native import (
     CALL,
     GONE,
     HANDSHAKE,
@@ -26,7 +26,7 @@ from edge_appliance_door import (
     STREAM,
     TURNED_AWAY,
     UNARY,
-    Door,
+    NativeServer,
 )
 
 from appliance.domain.inference import NO_DEADLINE
@@ -75,7 +75,7 @@ class Dispatch:
 
     def __init__(
         self,
-        server: Door,
+        server: NativeServer,
         services: Services,
         methods: Methods,
         direct: DirectEngine | None,
@@ -251,7 +251,7 @@ class Dispatch:
 
 
 def _serves_by_itself(
-    server: Door, services: Services, methods: Methods, direct: DirectEngine | None
+    server: NativeServer, services: Services, methods: Methods, direct: DirectEngine | None
 ) -> bool:
     """Have ``server`` serve inferences by itself, alone and on streams, where workers have the means."""
     if direct is None:

@@ -7,8 +7,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from edge_appliance_door import LaneMemory
-from edge_appliance_door import Quotas as Clients
+from edge_appliance_native import LaneMemory
+from edge_appliance_native import Quotas as Clients
 
 from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
@@ -30,7 +30,7 @@ def native_quotas(config: QuotasConfig, report: Callable[..., None]) -> Quotas:
 
 
 class NativeFrontEnd:
-    """FrontEnd over ``edge_appliance_door``; ``failed`` is called when its thread ends: nothing is served any more.
+    """FrontEnd over ``edge_appliance_native``; ``failed`` is called when its thread ends: nothing is served any more.
     What ``direct`` leases to it, it serves by itself. Make and use it on the event loop's thread, inside the running
     loop."""
 

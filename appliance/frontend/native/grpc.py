@@ -1,4 +1,4 @@
-"""gRPC by ``edge_appliance_door``, our HTTP/2 server in Rust, which never takes the interpreter's lock.
+"""gRPC by ``edge_appliance_native``, our HTTP/2 server in Rust, which never takes the interpreter's lock.
 
 Listening sockets and certificates are opened here; the server carries calls, and ``dispatch`` leads them to what serves
 them.
@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from edge_appliance_door import Door, Tls
-from edge_appliance_door import Quotas as Clients
+from edge_appliance_native import NativeServer, Tls
+from edge_appliance_native import Quotas as Clients
 
 from appliance.config.frontend import FrontEndKind
 from appliance.config.grpc import GrpcConfig
@@ -69,7 +69,7 @@ class NativeGrpc:
         try:
             self._tls = tls = Tls(*certificates, config.tls_client_names) if certificates else None
             server = self._listeners.hand_over(
-                lambda listeners: Door(
+                lambda listeners: NativeServer(
                     listeners=listeners,
                     methods=methods.table(),
                     limits=limits_of(config),

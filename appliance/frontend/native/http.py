@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from edge_appliance_door import Door, FastPath, Tls
+from edge_appliance_native import FastPath, NativeServer, Tls
 
 from appliance.config.http import HttpConfig
 from appliance.domain.errors import OperatorError
@@ -65,13 +65,13 @@ class NativeHttp:
     def __init__(self, config: HttpConfig) -> None:
         self._config = config
         self._listeners = Listeners(SECTION, dual_stack=False)
-        self._server: Door | None = None
+        self._server: NativeServer | None = None
         self._direct: DirectEngine | None = None
         self._fast_path: FastPath | None = None
         self._adopt: Adopt | None = None
         self._tls: Tls | None = None
 
-    def attach(self, server: Door, direct: DirectEngine | None) -> None:
+    def attach(self, server: NativeServer, direct: DirectEngine | None) -> None:
         """``server`` serves from here on; with ``direct``, what it has templates of by itself."""
         self._server = server
         self._direct = direct

@@ -8,16 +8,16 @@ from typing import Final
 from appliance.config.grpc import GrpcConfig
 from appliance.frontend.native.limits import limits_of
 
-PACKAGE: Final = "edge_appliance_door"
+PACKAGE: Final = "edge_appliance_native"
 VERSION: Final = "0.8"
 """What both sides say to one another changes with it."""
-HOW: Final = "'make door' builds it (with Rust's cargo)"
+HOW: Final = "'make native' builds it (with Rust's cargo)"
 
 
 def native_problem() -> str:
     """Why the native front end cannot be used, and what to do; empty when it can."""
     try:
-        import edge_appliance_door as package
+        import edge_appliance_native as package
     except ModuleNotFoundError as error:
         if error.name == PACKAGE:
             return f"it is not installed; {HOW}"

@@ -17,7 +17,7 @@ from appliance.frontend.grpc.stream import Handed
 from appliance.frontend.native.calls import end_call
 
 if TYPE_CHECKING:
-    from edge_appliance_door import Door
+    from edge_appliance_native import NativeServer
 
 DEADLINE_TEXT: Final = "Deadline Exceeded"
 OK: Final = 0
@@ -26,7 +26,7 @@ OK: Final = 0
 class NativeStream:
     """The stream ``call``. Once its client is gone nothing here waits any more. Owner: the event loop's thread."""
 
-    def __init__(self, server: Door, call: int) -> None:
+    def __init__(self, server: NativeServer, call: int) -> None:
         self._server = server
         self._call = call
         self._loop = asyncio.get_running_loop()

@@ -17,7 +17,7 @@ from appliance.frontend.grpc.codec import PlannedHead
 from appliance.frontend.grpc.response import closing
 
 if TYPE_CHECKING:
-    from edge_appliance_door import FastPath
+    from edge_appliance_native import FastPath
 
 
 class Texts(NamedTuple):

@@ -31,7 +31,7 @@ FINISH_BATCHES_MAX: Final = 1024
 
 
 class Ring(Protocol):
-    """What is used of ``edge_appliance_door.WorkerRing``, whose stub documents it."""
+    """What is used of ``edge_appliance_native.WorkerRing``, whose stub documents it."""
 
     def add_template(
         self,

@@ -13,7 +13,7 @@ import socket
 from collections import deque
 from typing import Final, cast
 
-from edge_appliance_door import WorkerRing
+from edge_appliance_native import WorkerRing
 
 from appliance.runtimes.runtime import Region
 from appliance.workers.child.leased import MAIL, SUBMISSIONS, LeasedRuns

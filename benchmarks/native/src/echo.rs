@@ -1,6 +1,6 @@
-//! A bare gRPC server on the stack of the native door: what that stack costs when nothing is decided and nothing runs.
+//! A bare gRPC server on the stack of the native front end: what that stack costs when nothing is decided and nothing runs.
 //!
-//! `echo --port PORT`. One thread, one `current_thread` runtime, a task per connection and one per call, the door's
+//! `echo --port PORT`. One thread, one `current_thread` runtime, a task per connection and one per call, the front end's
 //! HTTP/2 settings. Readiness calls get a true answer; every other call gets the answer of the small MLP, with the id of
 //! the request in it. Requests are read to their end, and nothing of them is checked.
 

@@ -2,4 +2,4 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| door_fuzz::frames_check::check(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| native_fuzz::frames_check::check(input));

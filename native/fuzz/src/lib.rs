@@ -1,7 +1,7 @@
-//! What the fuzzers of the door hold it to. The modules under test are read from the door's own sources, without the
+//! What the fuzzers of the front end hold it to. The modules under test are read from the front end's own sources, without the
 //! rest of it: no Python, no network, and little to build.
 
-#![allow(dead_code)] // of those modules, what only the door needs
+#![allow(dead_code)] // of those modules, what only the front end needs
 
 #[path = "../../src/h2"]
 pub mod h2 {

@@ -12,9 +12,9 @@ mod rings;
 use loom::sync::atomic::Ordering::Relaxed;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use rings::{Completion, DoorIndices, Shared, Submission, WorkerIndices, status};
+use rings::{Completion, ServerIndices, Shared, Submission, WorkerIndices, status};
 
-/// The memory, and what the kernel adds to it: the futex of the worker and the doorbell of the door.
+/// The memory, and what the kernel adds to it: the futex of the worker and the doorbell of the front end.
 struct Lane {
     shared: Box<Shared>,
     futex: Mutex<()>,
@@ -70,10 +70,10 @@ impl Lane {
         }
     }
 
-    /// The door has nothing to do: sleeps until the doorbell rings, unless there is something to take after arming it.
-    fn sleep(&self, door: &DoorIndices) {
+    /// The front end has nothing to do: sleeps until the doorbell rings, unless there is something to take after arming it.
+    fn sleep(&self, server: &ServerIndices) {
         self.shared.arm();
-        if !door.pending(&self.shared) {
+        if !server.pending(&self.shared) {
             let mut rung = self.doorbell.lock().unwrap();
             while !*rung {
                 rung = self.rung.wait(rung).unwrap();
@@ -125,7 +125,7 @@ fn serve(lane: &Lane, count: u64) -> u64 {
     mails
 }
 
-/// The door submits and sleeps, the worker sleeps and serves: nothing is lost, torn or slept over, also when the ring
+/// The front end submits and sleeps, the worker sleeps and serves: nothing is lost, torn or slept over, also when the ring
 /// goes round.
 #[test]
 fn every_request_comes_back() {
@@ -134,25 +134,25 @@ fn every_request_comes_back() {
         let lane = Lane::new();
         let other = lane.clone();
         let worker = thread::spawn(move || serve(&other, COUNT));
-        let mut door = DoorIndices::default();
+        let mut server = ServerIndices::default();
         let (mut submitted, mut settled) = (0, 0);
         while settled < COUNT {
-            while submitted < COUNT && door.submit(&lane.shared, &submission(submitted)) {
+            while submitted < COUNT && server.submit(&lane.shared, &submission(submitted)) {
                 lane.wake_worker();
                 submitted += 1;
             }
-            lane.sleep(&door);
-            while let Some(ended) = door.take(&lane.shared) {
+            lane.sleep(&server);
+            while let Some(ended) = server.take(&lane.shared) {
                 assert_eq!((ended.ticket, ended.run_ns), (settled, settled + 100));
                 settled += 1;
             }
         }
-        assert!(!door.broken() && door.in_flight() == 0);
+        assert!(!server.broken() && server.in_flight() == 0);
         worker.join().unwrap();
     });
 }
 
-/// The door withdraws a request at any moment, also when its entry has become another's: only that one is told to be.
+/// The front end withdraws a request at any moment, also when its entry has become another's: only that one is told to be.
 #[test]
 fn nobody_elses_request_is_withdrawn() {
     const COUNT: u64 = 3; // the last one in the first one's entry
@@ -160,19 +160,19 @@ fn nobody_elses_request_is_withdrawn() {
         let lane = Lane::new();
         let other = lane.clone();
         let worker = thread::spawn(move || serve(&other, COUNT));
-        let mut door = DoorIndices::default();
+        let mut server = ServerIndices::default();
         let mut settled = 0;
         for ticket in 0..COUNT {
-            while !door.submit(&lane.shared, &submission(ticket)) {
-                lane.sleep(&door);
-                settled += u64::from(door.take(&lane.shared).is_some());
+            while !server.submit(&lane.shared, &submission(ticket)) {
+                lane.sleep(&server);
+                settled += u64::from(server.take(&lane.shared).is_some());
             }
-            door.withdraw(&lane.shared, WITHDRAWN as u32);
+            server.withdraw(&lane.shared, WITHDRAWN as u32);
             lane.wake_worker();
         }
         while settled < COUNT {
-            lane.sleep(&door);
-            while door.take(&lane.shared).is_some() {
+            lane.sleep(&server);
+            while server.take(&lane.shared).is_some() {
                 settled += 1;
             }
         }
@@ -180,7 +180,7 @@ fn nobody_elses_request_is_withdrawn() {
     });
 }
 
-/// Python posts mail while the door submits: both wake a worker that sleeps, and neither takes the other's wake-up.
+/// Python posts mail while the front end submits: both wake a worker that sleeps, and neither takes the other's wake-up.
 #[test]
 fn mail_and_a_request_both_wake() {
     explore(|| {
@@ -198,8 +198,8 @@ fn mail_and_a_request_both_wake() {
             }
             mails
         });
-        let mut door = DoorIndices::default();
-        assert!(door.submit(&lane.shared, &submission(0)));
+        let mut server = ServerIndices::default();
+        assert!(server.submit(&lane.shared, &submission(0)));
         lane.wake_worker();
         python.join().unwrap();
         assert_eq!(worker.join().unwrap(), 1);
@@ -217,10 +217,10 @@ fn a_request_does_not_overtake_mail() {
             other.wake_worker();
         });
         let other = lane.clone();
-        let door = thread::spawn(move || {
+        let server = thread::spawn(move || {
             python.join().unwrap(); // as FastPath.add_template, which comes after the mail
-            let mut door = DoorIndices::default();
-            assert!(door.submit(&other.shared, &submission(0)));
+            let mut server = ServerIndices::default();
+            assert!(server.submit(&other.shared, &submission(0)));
             other.wake_worker();
         });
         let worker = WorkerIndices::default();
@@ -229,6 +229,6 @@ fn a_request_does_not_overtake_mail() {
             mail = mail || lane.shared.has_mail();
             assert!(mail, "the request came first");
         }
-        door.join().unwrap();
+        server.join().unwrap();
     });
 }

@@ -8,7 +8,7 @@ use crate::fastpath::backlog;
 use crate::fastpath::dispatch::Dispatch;
 use crate::lanes::lane::Lane;
 use crate::lanes::load::Price;
-use crate::lanes::memory::DoorEnd;
+use crate::lanes::memory::ServerEnd;
 use crate::lanes::news::{News, Subject, Tally};
 use crate::lanes::slots::{Arena, Slots};
 use crate::lanes::trace::Trace;
@@ -109,7 +109,7 @@ impl Direct {
         slow_ns: u64,
     ) -> Result<(), String> {
         let slots = Slots::new(slots, attached.arena.length())?;
-        self.attached.set(attached).map_err(|_| "the door is attached already".to_string())?;
+        self.attached.set(attached).map_err(|_| "the front end is attached already".to_string())?;
         let mut state = self.dispatch();
         state.slots = slots;
         state.news = News::new(bounds_ns, slow_ns);
@@ -127,14 +127,20 @@ impl Direct {
     }
 
     /// A worker's lane, without a lease.
-    pub(crate) fn open_lane(&self, lane: u32, group: u32, end: DoorEnd, ring: OwnedFd) -> Result<(), String> {
+    pub(crate) fn open_lane(
+        &self,
+        lane: u32,
+        group: u32,
+        end: ServerEnd,
+        ring: OwnedFd,
+    ) -> Result<(), String> {
         let mut dispatch = self.dispatch();
         if dispatch.lanes.contains_key(&lane) {
             return Err(format!("lane {lane} is open already"));
         }
         let (closer, closed) = oneshot::channel();
         let mut doorbells = self.doorbells_of_lanes();
-        doorbells.hang.send(Doorbell { ring, closed }).map_err(|_| "the door is closed".to_string())?;
+        doorbells.hang.send(Doorbell { ring, closed }).map_err(|_| "the front end is closed".to_string())?;
         doorbells.closers.insert(lane, closer);
         dispatch.lanes.insert(lane, Lane::new(lane, group, end));
         dispatch.groups.entry(group).or_default().lanes.push(lane);

@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn only_the_authority_is_changed_however_the_bytes_are_cut() {
         let long = format!("%2Ftmp{}", "%2Fabcdefgh".repeat(20));
-        for authority in ["localhost", "%2Frun%2Fdoor", &long] {
+        for authority in ["localhost", "%2Frun%2Fgrpc", &long] {
             let readable = authority.replace('%', "-");
             let mut expected = client(readable.as_bytes());
             let last = expected.len() - 1;

@@ -68,7 +68,7 @@ impl Errand for Call {
             Ok(()) => {}
             Err(Outcome::Panicked) => {
                 statistics.panicked();
-                answer.refuse(Fault::status(code::INTERNAL, "the door failed within this call"));
+                answer.refuse(Fault::status(code::INTERNAL, "the front end failed within this call"));
             }
             Err(Outcome::Fault(fault)) => {
                 match fault {

@@ -301,7 +301,7 @@ pub(crate) mod tests {
         let mut monitor = monitor();
         let errors = |code: u8| frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, code]).repeat(251);
         monitor.written(&errors(8));
-        assert_eq!(monitor.breach(), None, "cancelled by the door");
+        assert_eq!(monitor.breach(), None, "cancelled by the front end");
         monitor.written(&errors(5));
         assert_eq!(monitor.breach(), Some(Limit::ControlFramesPerConnection));
     }

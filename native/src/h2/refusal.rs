@@ -84,11 +84,11 @@ mod tests {
         assert_eq!(reset(REFUSED_STREAM), Some(Refusal::Limit(Limit::StreamsPerConnection)));
         assert_eq!(reset(FLOW_CONTROL_ERROR), Some(Refusal::Window));
         assert_eq!([1, 6].map(reset), [Some(Refusal::Protocol); 2]);
-        assert_eq!([0, 2, 5, 8, 11].map(reset), [None; 5], "these are the door's own, or nobody's");
+        assert_eq!([0, 2, 5, 8, 11].map(reset), [None; 5], "these are the front end's own, or nobody's");
     }
 
     #[test]
-    fn errors_of_the_client_are_told_from_ends_of_the_door() {
+    fn errors_of_the_client_are_told_from_ends_of_the_server() {
         let ends = |code: u32, kind: u8| {
             ends_for_error(&Frame { kind, flags: 0, stream: 9, length: 4, payload: &code.to_be_bytes() })
         };
@@ -117,6 +117,6 @@ mod tests {
         }
         assert_eq!([1, 6].map(|code| goaway(code, b"")), [Some(Refusal::Protocol); 2]);
         assert_eq!(goaway(FLOW_CONTROL_ERROR, b""), Some(Refusal::Window));
-        assert_eq!([0, 11].map(|code| goaway(code, b"")), [None; 2], "these are the door's own");
+        assert_eq!([0, 11].map(|code| goaway(code, b"")), [None; 2], "these are the front end's own");
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::lanes::load::Load;
 use crate::lanes::load::Price;
-use crate::lanes::memory::{Completion, DoorEnd, Submission, status};
+use crate::lanes::memory::{Completion, ServerEnd, Submission, status};
 use crate::lanes::news::{Answered, Batches, News, Subject};
 use crate::lanes::outcome::{Outcome, Stages};
 use crate::lanes::slots::{Slot, Slots};
@@ -78,7 +78,7 @@ pub(crate) struct Lane {
     pub(crate) broken: bool,
     /// Its process has ended; it stays until the last call has looked.
     pub(crate) closed: bool,
-    end: DoorEnd,
+    end: ServerEnd,
     entries: Vec<Entry>,
     free: Vec<u32>,
     used: u32,
@@ -93,7 +93,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// A lane without a lease.
-    pub(crate) fn new(id: u32, group: u32, end: DoorEnd) -> Self {
+    pub(crate) fn new(id: u32, group: u32, end: ServerEnd) -> Self {
         Self {
             id,
             group,

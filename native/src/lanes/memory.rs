@@ -7,7 +7,7 @@
 //! worse.
 
 pub(crate) use crate::lanes::rings::{Completion, Submission, status};
-use crate::lanes::rings::{DoorIndices, Shared, WorkerIndices};
+use crate::lanes::rings::{ServerIndices, Shared, WorkerIndices};
 use std::borrow::Borrow;
 use std::fs::File;
 use std::io;
@@ -151,15 +151,15 @@ fn futex_wake(word: &AtomicU32) {
 }
 
 /// The front end's end: produces submissions, consumes completions. One thread's.
-pub(crate) struct DoorEnd {
+pub(crate) struct ServerEnd {
     memory: Arc<LaneMemory>,
-    indices: DoorIndices,
+    indices: ServerIndices,
 }
 
-impl DoorEnd {
+impl ServerEnd {
     /// Of a lane whose worker has not been given anything yet. At most one for each memory.
     pub(crate) fn new(memory: Arc<LaneMemory>) -> Self {
-        Self { memory, indices: DoorIndices::default() }
+        Self { memory, indices: ServerIndices::default() }
     }
 
     /// Gives the worker a request, of which it hears when it is awake or woken. False when RING are in flight or the
@@ -291,10 +291,10 @@ mod tests {
         unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
     }
 
-    fn ends() -> (Arc<LaneMemory>, DoorEnd, WorkerEnd, OwnedFd) {
+    fn ends() -> (Arc<LaneMemory>, ServerEnd, WorkerEnd, OwnedFd) {
         let (memory, doorbell) = (Arc::new(LaneMemory::create().unwrap()), doorbell());
         let worker = WorkerEnd::new(LaneMemory::open(memory.fd()).unwrap(), doorbell.try_clone().unwrap());
-        (memory.clone(), DoorEnd::new(memory), worker, doorbell)
+        (memory.clone(), ServerEnd::new(memory), worker, doorbell)
     }
 
     fn rung(doorbell: &OwnedFd) -> bool {
@@ -309,20 +309,20 @@ mod tests {
 
     #[test]
     fn both_ends_see_the_same_memory() {
-        let (memory, mut door, mut worker, doorbell) = ends();
+        let (memory, mut server, mut worker, doorbell) = ends();
         assert_eq!(worker.wait(Duration::ZERO), 0);
-        assert!(door.submit(&submission(5)));
+        assert!(server.submit(&submission(5)));
         memory.mail();
         assert_eq!(worker.wait(Duration::MAX), MAIL | SUBMISSIONS);
         assert_eq!((worker.wait(Duration::MAX), worker.peek(0)), (SUBMISSIONS, submission(5)));
         worker.advance(1);
         let ended = Completion { ticket: 5, status: status::HAND_OVER, ..Completion::default() };
         worker.complete([ended]);
-        assert!(!rung(&doorbell), "the door did not ask for it");
-        assert!(door.pending());
-        assert_eq!((door.take(), door.take()), (Some(ended), None));
-        door.arm();
-        assert!(door.submit(&submission(6)));
+        assert!(!rung(&doorbell), "the front end did not ask for it");
+        assert!(server.pending());
+        assert_eq!((server.take(), server.take()), (Some(ended), None));
+        server.arm();
+        assert!(server.submit(&submission(6)));
         worker.advance(1);
         worker.complete([ended]);
         assert!(rung(&doorbell));
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn an_idle_wait_ends_with_its_time() {
-        let (_memory, _door, worker, _) = ends();
+        let (_memory, _server, worker, _) = ends();
         let begin = Instant::now();
         assert_eq!(worker.wait(Duration::from_millis(30)), 0);
         assert!(begin.elapsed() >= Duration::from_millis(25));
@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn no_submission_and_no_completion_is_slept_over() {
         const TRIPS: u64 = 20_000;
-        let (memory, mut door, mut worker, doorbell) = ends();
+        let (memory, mut server, mut worker, doorbell) = ends();
         let other = std::thread::spawn(move || {
             let mut mails = 0;
             let mut ended = 0;
@@ -373,14 +373,14 @@ mod tests {
         });
         let mut next = 0;
         for ticket in 0..TRIPS {
-            assert!(door.submit(&submission(ticket)));
-            door.wake_worker();
+            assert!(server.submit(&submission(ticket)));
+            server.wake_worker();
             if ticket % 16 == 0 {
                 memory.mail();
             }
             loop {
-                door.arm(); // anew each time: a ring that came late has taken the flag with it
-                if door.pending() {
+                server.arm(); // anew each time: a ring that came late has taken the flag with it
+                if server.pending() {
                     break;
                 }
                 let mut poll = libc::pollfd { fd: doorbell.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -390,8 +390,8 @@ mod tests {
                 // SAFETY: the pointer is to eight bytes.
                 unsafe { libc::read(doorbell.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
             }
-            door.disarm();
-            while let Some(ended) = door.take() {
+            server.disarm();
+            while let Some(ended) = server.take() {
                 assert_eq!(ended.ticket, next);
                 next += 1;
             }

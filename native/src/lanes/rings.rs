@@ -236,14 +236,14 @@ impl Shared {
 
 /// How far the front end is; its own, never shared.
 #[derive(Debug, Default)]
-pub(crate) struct DoorIndices {
+pub(crate) struct ServerIndices {
     submitted: u32,
     settled: u32,
     seen: u32,
     broken: bool,
 }
 
-impl DoorIndices {
+impl ServerIndices {
     /// Publishes a request; false when RING are in flight or the worker is not to be believed.
     #[must_use]
     pub(crate) fn submit(&mut self, shared: &Shared, submission: &Submission) -> bool {
@@ -415,13 +415,13 @@ mod tests {
 
     #[test]
     fn requests_go_round_the_ring_in_order() {
-        let (shared, mut door, mut worker) =
-            (Shared::zeroed(), DoorIndices::default(), WorkerIndices::default());
+        let (shared, mut server, mut worker) =
+            (Shared::zeroed(), ServerIndices::default(), WorkerIndices::default());
         let mut next = 0;
         let rounds = if cfg!(miri) { 400 } else { 5 * RING as u64 }; // under Miri more would take minutes
         for round in 0..rounds {
             for _ in 0..3 {
-                assert!(door.submit(&shared, &submission(next)));
+                assert!(server.submit(&shared, &submission(next)));
                 next += 1;
             }
             assert_eq!(worker.waiting(&shared), 3);
@@ -429,61 +429,62 @@ mod tests {
             assert_eq!(tickets, [3 * round, 3 * round + 1, 3 * round + 2]);
             worker.advance(3);
             worker.complete(&shared, tickets.iter().map(|&ticket| completion(ticket)));
-            let ended: Vec<_> = std::iter::from_fn(|| door.take(&shared)).map(|ended| ended.ticket).collect();
+            let ended: Vec<_> =
+                std::iter::from_fn(|| server.take(&shared)).map(|ended| ended.ticket).collect();
             assert_eq!(ended, tickets);
         }
-        assert_eq!((door.in_flight(), door.broken()), (0, false));
+        assert_eq!((server.in_flight(), server.broken()), (0, false));
     }
 
     #[test]
     fn no_more_than_the_ring_is_in_flight_whatever_the_worker_has_taken() {
-        let (shared, mut door, mut worker) =
-            (Shared::zeroed(), DoorIndices::default(), WorkerIndices::default());
-        (0..RING as u64).for_each(|ticket| assert!(door.submit(&shared, &submission(ticket))));
+        let (shared, mut server, mut worker) =
+            (Shared::zeroed(), ServerIndices::default(), WorkerIndices::default());
+        (0..RING as u64).for_each(|ticket| assert!(server.submit(&shared, &submission(ticket))));
         worker.advance(RING);
-        assert!(!door.submit(&shared, &submission(0)));
+        assert!(!server.submit(&shared, &submission(0)));
         worker.complete(&shared, [completion(0)]);
-        assert!(!door.submit(&shared, &submission(0)), "it has not been taken back");
-        assert!(door.pending(&shared) && door.take(&shared).is_some());
-        assert!(door.submit(&shared, &submission(0)));
+        assert!(!server.submit(&shared, &submission(0)), "it has not been taken back");
+        assert!(server.pending(&shared) && server.take(&shared).is_some());
+        assert!(server.submit(&shared, &submission(0)));
     }
 
     #[test]
     fn what_is_withdrawn_is_told_until_its_entry_is_anothers() {
-        let (shared, mut door, mut worker) =
-            (Shared::zeroed(), DoorIndices::default(), WorkerIndices::default());
+        let (shared, mut server, mut worker) =
+            (Shared::zeroed(), ServerIndices::default(), WorkerIndices::default());
         let withdrawn = |worker: &WorkerIndices, index| worker.peek(&shared, index).withdrawn != 0;
-        (0..RING as u64).for_each(|ticket| assert!(door.submit(&shared, &submission(ticket))));
-        door.withdraw(&shared, 1);
+        (0..RING as u64).for_each(|ticket| assert!(server.submit(&shared, &submission(ticket))));
+        server.withdraw(&shared, 1);
         assert_eq!([0, 1, 2].map(|index| withdrawn(&worker, index)), [false, true, false]);
         worker.advance(3); // and the first is still under way while the other two have ended
         worker.complete(&shared, [completion(1), completion(2)]);
-        assert!(door.take(&shared).is_some() && door.take(&shared).is_some());
-        (0..2).for_each(|ticket| assert!(door.submit(&shared, &submission(ticket))));
-        door.withdraw(&shared, 0);
-        door.withdraw(&shared, 1);
+        assert!(server.take(&shared).is_some() && server.take(&shared).is_some());
+        (0..2).for_each(|ticket| assert!(server.submit(&shared, &submission(ticket))));
+        server.withdraw(&shared, 0);
+        server.withdraw(&shared, 1);
         let last = worker.waiting(&shared) - 1;
         assert_eq!([last - 1, last].map(|index| withdrawn(&worker, index)), [false; 2]);
-        door.withdraw(&shared, RING as u32 + 1);
+        server.withdraw(&shared, RING as u32 + 1);
         assert_eq!([last - 1, last].map(|index| withdrawn(&worker, index)), [false, true]);
     }
 
     #[test]
     fn a_worker_that_completes_what_it_was_not_given_is_found_out() {
         for forged in [2, RING as u32 + 5, u32::MAX] {
-            let (shared, mut door) = (Shared::zeroed(), DoorIndices::default());
-            assert!(door.submit(&shared, &submission(1)));
+            let (shared, mut server) = (Shared::zeroed(), ServerIndices::default());
+            assert!(server.submit(&shared, &submission(1)));
             shared.forge_completed(forged);
-            assert!(door.pending(&shared));
-            assert_eq!(door.take(&shared), None);
-            assert!(door.broken() && !door.pending(&shared) && !door.submit(&shared, &submission(2)));
+            assert!(server.pending(&shared));
+            assert_eq!(server.take(&shared), None);
+            assert!(server.broken() && !server.pending(&shared) && !server.submit(&shared, &submission(2)));
             shared.forge_completed(1);
-            assert_eq!(door.take(&shared), None, "it is not believed again");
+            assert_eq!(server.take(&shared), None, "it is not believed again");
         }
     }
 
     #[test]
-    fn a_sleeping_worker_is_woken_once_and_a_door_rung_once() {
+    fn a_sleeping_worker_is_woken_once_and_the_server_once() {
         let shared = Shared::zeroed();
         assert!(!shared.must_wake() && !shared.must_ring());
         shared.fall_asleep();

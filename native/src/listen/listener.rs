@@ -55,10 +55,10 @@ fn check(descriptor: RawFd) -> std::result::Result<libc::c_int, (i32, String)> {
         return Err(failed(Error::last_os_error()));
     }
     if option(descriptor, libc::SO_ACCEPTCONN).map_err(failed)? == 0 {
-        return Err(wrong("does not listen: call listen() before giving it to the door"));
+        return Err(wrong("does not listen: call listen() before giving it to the front end"));
     }
     if flags & libc::O_NONBLOCK == 0 {
-        return Err(wrong("blocks: call setblocking(False) before giving it to the door"));
+        return Err(wrong("blocks: call setblocking(False) before giving it to the front end"));
     }
     match option(descriptor, libc::SO_DOMAIN).map_err(failed)? {
         family @ (libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX) => Ok(family),

@@ -4,7 +4,7 @@ use crate::fastpath::direct::{Attached, Direct, StreamWindow};
 use crate::http::head::is_inference;
 use crate::http::json::Outline;
 use crate::lanes::load::Price;
-use crate::lanes::memory::{DoorEnd, LaneMemory};
+use crate::lanes::memory::{LaneMemory, ServerEnd};
 use crate::lanes::news::{Subject, Tally};
 use crate::lanes::slots::Arena;
 use crate::lanes::trace::Trace;
@@ -16,7 +16,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
 /// Templates, prices and leases; see the stub of the package.
-#[pyclass(frozen, module = "edge_appliance_door")]
+#[pyclass(frozen, module = "edge_appliance_native")]
 pub(crate) struct FastPath(pub(crate) Arc<Direct>);
 
 #[pymethods]
@@ -44,7 +44,7 @@ impl FastPath {
         }
         // SAFETY: the caller holds the descriptor open during this call; it is only duplicated.
         let doorbell = unsafe { BorrowedFd::borrow_raw(doorbell) }.try_clone_to_owned()?;
-        self.0.open_lane(lane, group, DoorEnd::new(memory), doorbell).map_err(PyValueError::new_err)
+        self.0.open_lane(lane, group, ServerEnd::new(memory), doorbell).map_err(PyValueError::new_err)
     }
 
     fn close_lane(&self, lane: u32) -> (i64, usize) {

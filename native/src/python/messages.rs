@@ -93,7 +93,7 @@ impl<'py> Piece<'py> {
 }
 
 /// A request message that is too large to copy: bytes that Python reads where they lie.
-#[pyclass(frozen, module = "edge_appliance_door")]
+#[pyclass(frozen, module = "edge_appliance_native")]
 pub(crate) struct Message(budget::Message);
 
 #[pymethods]

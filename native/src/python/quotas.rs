@@ -17,7 +17,7 @@ fn terms((label, interval_ns, tolerance_ns, in_flight, rate_text, in_flight_text
 }
 
 /// What clients may ask; see the stub of the package.
-#[pyclass(frozen, module = "edge_appliance_door")]
+#[pyclass(frozen, module = "edge_appliance_native")]
 pub(crate) struct Quotas(pub(crate) Arc<Registry>);
 
 #[pymethods]
@@ -48,7 +48,7 @@ impl Quotas {
 }
 
 /// One client; see the stub of the package.
-#[pyclass(frozen, module = "edge_appliance_door")]
+#[pyclass(frozen, module = "edge_appliance_native")]
 pub(crate) struct Account(pub(crate) Entry);
 
 #[pymethods]

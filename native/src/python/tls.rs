@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use std::sync::Arc;
 
 /// Server certificates; see the stub of the package.
-#[pyclass(frozen, module = "edge_appliance_door")]
+#[pyclass(frozen, module = "edge_appliance_native")]
 pub(crate) struct Tls(pub(crate) Arc<tls::Tls>);
 
 #[pymethods]

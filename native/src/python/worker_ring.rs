@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The memory of one lane, held by the daemon; see the stub of the package.
-#[pyclass(frozen, module = "edge_appliance_door")]
+#[pyclass(frozen, module = "edge_appliance_native")]
 pub(crate) struct LaneMemory {
     memory: lane_memory::LaneMemory,
     doorbell: OwnedFd,
@@ -80,7 +80,7 @@ fn allowed(batch_rows: u32) -> u32 {
 
 /// The worker's end of its lane; see the stub of the package. Prepared runs may be dropped by another thread while this
 /// one sleeps in `serve`, so they are not a part of what that holds.
-#[pyclass(frozen, module = "edge_appliance_door")]
+#[pyclass(frozen, module = "edge_appliance_native")]
 pub(crate) struct WorkerRing {
     serving: Mutex<Serving>,
     runs: Mutex<Runs>,

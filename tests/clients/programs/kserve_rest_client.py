@@ -12,7 +12,7 @@ from kserve import InferenceRESTClient, InferInput, InferRequest
 from kserve.inference_client import RESTConfig
 
 ROWS = np.arange(32, dtype=np.int32).reshape(2, 16)
-TIMES = 3  # the native door answers by itself what it has seen before
+TIMES = 3  # the native front end answers by itself what it has seen before
 
 
 def numbers(name: str, binary: bool) -> Any:

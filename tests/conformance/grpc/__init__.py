@@ -1,1 +1,1 @@
-"""One suite over every gRPC front door, through real clients and the real daemon."""
+"""One suite over every gRPC front end, through real clients and the real daemon."""

@@ -1,8 +1,7 @@
 """One daemon per front end, with models for every row of the table.
 
-Tests that infer run once more against the native door, with each of their requests sent several times, so that the door
-serves it by itself.
-"""
+Tests that infer run once more against the native front end, with each of their requests sent several times, so that
+the front end serves it by itself."""
 
 from __future__ import annotations
 
@@ -94,7 +93,7 @@ def server(
 
 
 def _were_leased(process: ApplianceProcess) -> None:
-    """What was answered more than once was the door's own, but for what it cannot serve."""
+    """What was answered more than once was the front end's own, but for what it cannot serve."""
     answered = [entry for entry in process.status()["models"] if entry["requests"]["success"]]
     asked = {(entry["name"], entry["version"]) for entry in answered if not entry["leased"]}
     assert {name for name, _ in asked} <= UNTAUGHT, f"never leased: {sorted(asked)}"

@@ -1,5 +1,5 @@
 """Channels that send each inference several times and insist on the same answer, or the same error, as at first: only
-the first of them asks the engine behind the native door; the others are the door's own.
+the first of them asks the engine behind the native front end; the others are the front end's own.
 
 Put between any client and its connection, so that public clients stay as they are.
 """

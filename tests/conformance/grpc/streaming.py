@@ -1,4 +1,4 @@
-"""Streams of inferences, made by hand: the client's side, and requests until the door serves them by itself."""
+"""Streams of inferences, made by hand: the client's side, and requests until the front end serves them by itself."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def leased(server: ApplianceProcess) -> int:
 
 
 def teach_streamed(server: ApplianceProcess, stub: Stub, *requests: pb.ModelInferRequest) -> None:
-    """Ask over a stream, one at a time, until the door serves each of these by itself; fails when it does not."""
+    """Ask over a stream, one at a time, until the front end serves each of these by itself; fails when it does not."""
     sending = Sending()
     answers = stub.stream(sending)
     for request in requests:
@@ -65,7 +65,7 @@ def teach_streamed(server: ApplianceProcess, stub: Stub, *requests: pb.ModelInfe
                 break
         else:
             raise AssertionError(
-                f"the door never serves '{request.model_name}' by itself; its log:\n{server.log()}"
+                f"the front end never serves '{request.model_name}' by itself; its log:\n{server.log()}"
             )
     sending.end()
     assert list(answers) == []

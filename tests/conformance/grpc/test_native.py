@@ -230,7 +230,7 @@ sys.exit(main())
 """
 
 
-def test_a_door_that_fails_ends_the_daemon_for_the_service_manager_to_start_again(
+def test_a_front_end_that_fails_ends_the_daemon_for_the_service_manager_to_start_again(
     models: Path, tmp_path: Path
 ) -> None:
     config = tmp_path / "config.toml"
@@ -319,7 +319,7 @@ def test_a_stream_may_be_silent_for_longer_than_a_body_may(serve: Serve, models:
         assert list(answers) == []
 
 
-def test_the_log_and_the_welcome_name_the_door(serve: Serve, models: Path) -> None:
+def test_the_log_and_the_welcome_name_the_front_end(serve: Serve, models: Path) -> None:
     daemon = serve(models, NATIVE_FAKES)
     assert daemon.stop() == 0
     daemon.wait_log('"front_end": "native"')

@@ -323,7 +323,7 @@ def _refused_in_time(stub: Stub, request: Any, timeout_s: float) -> Failure:
 
 
 def _inside(document: Any, name: str) -> int:
-    """Requests that wait or run; one that the door gave a worker by itself counts as running."""
+    """Requests that wait or run; one that the front end gave a worker by itself counts as running."""
     entries = [entry for entry in document["models"] if entry["name"] == name]
     return sum(entry["queued"] + entry["running"] for entry in entries)
 

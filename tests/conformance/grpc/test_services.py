@@ -1,4 +1,4 @@
-"""Health and reflection, and what a front door does with addresses, connections and its own end."""
+"""Health and reflection, and what a front end does with addresses, connections and its own end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After the same requests both front doors show the same figures, however they came about."""
+"""After the same requests both front ends show the same figures, however they came about."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHERS = re.compile(r"^(python|process|appliance_(http|quota|front_end))_|leased
 
 @pytest.fixture
 def front_end() -> Sections:
-    """In the place of every door, because each test takes all of them."""
+    """In the place of every front end, because each test takes all of them."""
     return {}
 
 

@@ -19,13 +19,13 @@ from tests.fronts import EVERY_WAY, TEMPLATED
 
 pytestmark = pytest.mark.parametrize("way", EVERY_WAY, indirect=True)
 NATIVE_KINDS = ("plain", "named", "final", "wide", "outputs", "version")
-"""Those of KINDS that the door can serve by itself."""
+"""Those of KINDS that the front end can serve by itself."""
 EACH = 5
 
 
 @pytest.fixture(autouse=True)
 def _taught(way: str, server: ApplianceProcess, stub: Stub) -> None:
-    """Where the door serves by itself, it does so from the first request on."""
+    """Where the front end serves by itself, it does so from the first request on."""
     if way == TEMPLATED:
         teach_streamed(server, stub, ask("pair", "t"))
 
@@ -164,7 +164,9 @@ def alone(stub: Stub, request: pb.ModelInferRequest) -> pb.ModelInferResponse | 
         return failure_of(error).text
 
 
-def test_each_request_of_a_stream_is_the_doors_own(way: str, stub: Stub, server: ApplianceProcess) -> None:
+def test_each_request_of_a_stream_is_the_front_ends_own(
+    way: str, stub: Stub, server: ApplianceProcess
+) -> None:
     """One at a time, and many at once."""
     before = leased(server)
     sending = Sending()

@@ -1,7 +1,7 @@
 """One daemon for whoever may listen for HTTP, with a sample model of every kind.
 
-Tests that infer run once more through the native door, with each of their requests sent several times, so that the
-door serves it by itself.
+Tests that infer run once more through the native front end, with each of their requests sent several times, so that the
+front end serves it by itself.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The public client, sending each inference several times and insisting on the same answer, or the same error, as at
-first: only the first of them asks the engine behind the native door; the others are the door's own."""
+first: only the first of them asks the engine behind the native front end; the others are the front end's own."""
 
 from __future__ import annotations
 

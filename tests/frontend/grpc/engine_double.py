@@ -1,4 +1,5 @@
-"""An engine for tests of the door alone: resolves made-up models, keeps what is submitted until the test ends it."""
+"""An engine for tests of the front end alone: resolves made-up models, keeps what is submitted until the test ends
+it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from appliance.telemetry.trace import Trace
 
 @dataclass(slots=True)
 class Submission:
-    """One request the door gave to the engine."""
+    """One request the front end gave to the engine."""
 
     plan: RequestPlan
     tensors: tuple[bytes, ...]
@@ -149,7 +150,7 @@ class EngineDouble:
         return tuple(meters)
 
     def status(self) -> EngineStatus:
-        raise AssertionError("the door does not ask for the status")
+        raise AssertionError("the front end does not ask for the status")
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         self._watchers.append(changed)

@@ -77,7 +77,7 @@ async def test_an_error_names_the_request(inference: Inference, engine: EngineDo
     assert counts(inference) == (1, 0, 1, 0)
 
 
-async def test_a_refusal_at_the_engines_door(inference: Inference, engine: EngineDouble) -> None:
+async def test_a_refusal_at_the_engines_front_end(inference: Inference, engine: EngineDouble) -> None:
     engine.refuse_submit = QueueFull("Exceeds maximum queue size", 5_000_000)
     with pytest.raises(Refused) as refused:
         await inference.unary(infer_request().SerializeToString(), None)

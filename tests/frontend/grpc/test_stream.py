@@ -254,7 +254,7 @@ async def test_a_cancelled_stream_leaves_nothing_behind(engine: EngineDouble) ->
     assert client.inference.tally.streams == 0
 
 
-async def test_a_stopping_door_answers_what_it_has_and_says_why(engine: EngineDouble) -> None:
+async def test_a_stopping_front_end_answers_what_it_has_and_says_why(engine: EngineDouble) -> None:
     client = StreamClient(engine)
     await client.send(infer_request(request_id="a"))
     client.session.stop()
@@ -267,7 +267,7 @@ async def test_a_stopping_door_answers_what_it_has_and_says_why(engine: EngineDo
     assert refused.value.status.code is Code.UNAVAILABLE
 
 
-async def test_a_transport_that_serves_by_itself_ends_the_input_when_the_door_stops(
+async def test_a_transport_that_serves_by_itself_ends_the_input_when_the_front_end_stops(
     engine: EngineDouble,
 ) -> None:
     """What it has read already and hands over is answered; only then the stream says why."""
@@ -293,7 +293,9 @@ async def test_a_transport_that_serves_by_itself_ends_the_input_when_the_door_st
     assert written == ["a"]
 
 
-async def test_a_door_that_stops_before_the_stream_begins_has_its_input_ended(engine: EngineDouble) -> None:
+async def test_a_front_end_that_stops_before_the_stream_begins_has_its_input_ended(
+    engine: EngineDouble,
+) -> None:
     left: asyncio.Queue[bytes | None] = asyncio.Queue()
     inference = Inference(engine, EnvelopeLimits())
     session = StreamSession(

@@ -1,4 +1,4 @@
-"""The native door in front of the HTTP edge: what it was taught it answers as the edge did; everything else passes
+"""The native front end in front of the HTTP edge: what it was taught it answers as the edge did; everything else passes
 through; nobody who misbehaves on either side harms anybody else."""
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def _leased(server: ApplianceProcess, model: str) -> int:
 
 
 def _taught(server: ApplianceProcess, client: RawClient, request: bytes, model: str) -> RawAnswer:
-    """The edge's answer to ``request``, once it is the door that would give it."""
+    """The edge's answer to ``request``, once it is the front end that would give it."""
     first = client.ask(request)
     assert first.status == 200, first
     end = time.monotonic() + 20
     before = _leased(server, model)
     while _leased(server, model) == before:
-        assert time.monotonic() < end, "never served by the door"
+        assert time.monotonic() < end, "never served by the front end"
         assert client.ask(request) == first
     return first
 
@@ -262,7 +262,9 @@ def test_clients_that_vanish_at_any_stage_leave_nothing_behind(server: Appliance
         assert client.ask(request).status == 200
 
 
-def test_what_the_door_answered_is_counted_as_answered(server: ApplianceProcess, client: RawClient) -> None:
+def test_what_the_front_end_answered_is_counted_as_answered(
+    server: ApplianceProcess, client: RawClient
+) -> None:
     def answered() -> int:
         text = server.get("/metrics").decode()
         return sum(map(int, re.findall(r'appliance_http_responses_total\{code="200"\} (\d+)', text)))

@@ -1,5 +1,5 @@
-"""Tensors as JSON through the native door: it answers as the edge does, byte for byte, and leaves to the edge what is
-not for it."""
+"""Tensors as JSON through the native front end: it answers as the edge does, byte for byte, and leaves to the edge
+what is not for it."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def _counted(server: ApplianceProcess, name: str) -> int:
 
 
 def _taught(server: ApplianceProcess, client: RawClient, request: bytes, model: str) -> RawAnswer:
-    """The edge's answer to ``request``, once it is the door that would give it."""
+    """The edge's answer to ``request``, once it is the front end that would give it."""
     first = client.ask(request)
     assert first.status == 200, first
     end = time.monotonic() + 20
     before = _leased(server, model)
     while _leased(server, model) == before:
-        assert time.monotonic() < end, "never served by the door"
+        assert time.monotonic() < end, "never served by the front end"
         assert client.ask(request) == first
     return first
 
@@ -203,7 +203,7 @@ def test_a_large_tensor_goes_into_its_slot_as_it_comes(server: ApplianceProcess,
     for cut in (300, 400_000, len(request) - 1):
         for _ in range(
             20
-        ):  # on a busy machine the rest may come too late for the door, or with the first part
+        ):  # on a busy machine the rest may come too late for the front end, or with the first part
             before, leased = _counted(server, name), _leased(server, "big_mean")
             client.send(request[:cut])
             time.sleep(0.02)
@@ -222,7 +222,7 @@ def test_a_large_tensor_that_comes_slowly_is_the_edges(server: ApplianceProcess,
     client.send(request[:300_000])
     end = time.monotonic() + 20
     while _counted(server, name) == passed:
-        assert time.monotonic() < end, "the door waits for the rest"
+        assert time.monotonic() < end, "the front end waits for the rest"
     client.send(request[300_000:])
     assert client.answer() == first
     assert _leased(server, "big_mean") == leased

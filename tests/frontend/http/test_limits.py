@@ -171,7 +171,7 @@ def test_a_client_that_says_no_more_is_answered(
         {"inputs": [{"name": "x", "shape": [1, 4000], "datatype": "FP32", "data": [7777.0] * 4000}]}
     )
     start = b"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\n"
-    for round_ in range(4):  # a native door serves what it saw before by itself
+    for round_ in range(4):  # a native front end serves what it saw before by itself
         connection = connect()
         requests = [_sized(_mlp(id=f"{round_}{number}")) for number in range(3)]
         connection.sendall(b"".join(requests) + _sized(large.encode(), start=start))
@@ -441,7 +441,7 @@ def test_a_client_that_goes_takes_its_request_with_it(
         end = time.monotonic() + 20
         while b"\nappliance_http_connections 1\n" not in server.get("/metrics"):
             assert time.monotonic() < end, "connections stay"
-        server.status()  # asked after the door has told of those that left, and so answered after that was heard
+        server.status()  # asked after the front end has told of those that left, and so answered after that was heard
     server.until("the end of those that the worker has", lambda status: cancelled(status) == before + 3)
     server.until("all tensor memory back", lambda status: status["arena_used_bytes"] == 0)
     text = server.get("/metrics").decode()

@@ -45,7 +45,7 @@ class KeeperDouble:
 
 @dataclass(slots=True)
 class Generation:
-    """An engine of which only the generation counts, and how often it had doors forget."""
+    """An engine of which only the generation counts, and how often it had front ends forget."""
 
     generation: int = 1
     forgotten: int = 0

@@ -1,4 +1,4 @@
-"""One port for two appliances: only when both are asked to share it, on every door."""
+"""One port for two appliances: only when both are asked to share it, on every front end."""
 
 from __future__ import annotations
 

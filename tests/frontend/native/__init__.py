@@ -1,1 +1,1 @@
-"""The gRPC door: codec, statuses, handlers, streams."""
+"""The gRPC front end: codec, statuses, handlers, streams."""

@@ -1,4 +1,4 @@
-"""ModelInfer calls of the native door: each gets one end, memory goes back, counts are the other door's."""
+"""ModelInfer calls of the native front end: each gets one end, memory goes back, counts are the other front end's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.domain.sample import make_version
 from tests.engine.rig import Rig as EngineRig
 from tests.frontend.grpc.engine_double import EngineDouble
 from tests.frontend.grpc.messages import infer_request
-from tests.frontend.native.door_double import DoorDouble
+from tests.frontend.native.server_double import ServerDouble
 
 RESULT = bytes(range(8))
 REQUEST = infer_request(request_id="7").SerializeToString()
@@ -42,16 +42,16 @@ class SinkDouble:
 
 
 class Rig:
-    """An engine, a door and the calls between them."""
+    """An engine, a front end and the calls between them."""
 
     def __init__(self) -> None:
         self.engine = EngineDouble(make_version())
-        self.door = DoorDouble()
+        self.server = ServerDouble()
         self.inference = Inference(self.engine, EnvelopeLimits())
-        self.calls = InferCalls(cast(Any, self.door), self.inference)
+        self.calls = InferCalls(cast(Any, self.server), self.inference)
 
     def begin(self, call: int, message: bytes | memoryview = REQUEST, deadline_ns: int = 0) -> None:
-        self.door.known.add(call)
+        self.server.known.add(call)
         self.calls.begin(call, message, deadline_ns)
 
     @property
@@ -69,14 +69,14 @@ async def test_an_answer_is_sent_and_its_memory_given_back(rig: Rig) -> None:
     rig.begin(1)
     assert len(rig.calls) == 1
     rig.engine.submissions[0].answer(RESULT)
-    response = pb.ModelInferResponse.FromString(rig.door.replies[1])
+    response = pb.ModelInferResponse.FromString(rig.server.replies[1])
     assert (response.id, list(response.raw_output_contents)) == ("7", [RESULT])
     assert rig.engine.submissions[0].released == 1
     assert (rig.counts, len(rig.calls)) == ((1, 1, 0, 0), 0)
 
 
 async def test_the_engine_is_told_who_asks(rig: Rig) -> None:
-    rig.door.known |= {1, 2}
+    rig.server.known |= {1, 2}
     rig.calls.begin(1, REQUEST, 0, 0, Caller("camera"))
     rig.begin(2)
     assert [each.client for each in rig.engine.submissions] == ["camera", ""]
@@ -85,9 +85,9 @@ async def test_the_engine_is_told_who_asks(rig: Rig) -> None:
 async def test_a_traced_call_is_told_when_its_answer_was_given(rig: Rig) -> None:
     sink = SinkDouble()
     inference = Inference(rig.engine, EnvelopeLimits(), Tracer(TraceConfig(one_in=2), cast(Any, sink), print))
-    calls = InferCalls(cast(Any, rig.door), inference)
+    calls = InferCalls(cast(Any, rig.server), inference)
     for call in (1, 2, 3):
-        rig.door.known.add(call)
+        rig.server.known.add(call)
         calls.begin(call, REQUEST, 0, 0, inference.caller("camera", "/rpc", 7, (("key", "value"),)))
     traces = [each.trace for each in rig.engine.submissions]
     assert [trace is not None for trace in traces] == [False, True, False]
@@ -108,7 +108,7 @@ async def test_calls_may_end_in_any_order(rig: Rig) -> None:
         rig.begin(call, infer_request(request_id=str(call)).SerializeToString())
     for submission in reversed(rig.engine.submissions):
         submission.answer(RESULT)
-    assert {call: pb.ModelInferResponse.FromString(raw).id for call, raw in rig.door.replies.items()} == {
+    assert {call: pb.ModelInferResponse.FromString(raw).id for call, raw in rig.server.replies.items()} == {
         1: "1",
         2: "2",
         3: "3",
@@ -123,7 +123,7 @@ async def test_deadlines_are_the_engines_time(rig: Rig) -> None:
 
 async def test_what_is_late_already_is_not_read(rig: Rig) -> None:
     rig.begin(1, b"\xff not even a message", deadline_ns=rig.engine.clock_ns)
-    assert rig.door.ends[1][:2] == (
+    assert rig.server.ends[1][:2] == (
         Code.DEADLINE_EXCEEDED,
         "[request id: <id_unknown>] Request timeout expired before it was read",
     )
@@ -137,13 +137,13 @@ async def test_refusals_come_with_status_text_and_trailers(rig: Rig) -> None:
     rig.engine.refuse_submit = None
     rig.begin(3)
     rig.engine.submissions[0].fail(RunFailed("model 'm' failed"))
-    assert rig.door.ends[1][0] == Code.INVALID_ARGUMENT
-    assert rig.door.ends[2] == (
+    assert rig.server.ends[1][0] == Code.INVALID_ARGUMENT
+    assert rig.server.ends[2] == (
         Code.RESOURCE_EXHAUSTED,
         "[request id: 7] Exceeds maximum queue size",
         (("grpc-retry-pushback-ms", "5"),),
     )
-    assert rig.door.ends[3] == (Code.INTERNAL, "[request id: 7] model 'm' failed", ())
+    assert rig.server.ends[3] == (Code.INTERNAL, "[request id: 7] model 'm' failed", ())
     assert (rig.counts, len(rig.calls)) == ((3, 0, 3, 0), 0)
 
 
@@ -154,12 +154,12 @@ async def test_a_client_that_goes_cancels_in_the_engine_and_a_late_answer_is_rel
     (submission,) = rig.engine.submissions
     assert submission.cancelled
     submission.answer(RESULT)
-    assert (submission.released, rig.door.replies, rig.counts) == (1, {}, (1, 0, 0, 1))
+    assert (submission.released, rig.server.replies, rig.counts) == (1, {}, (1, 0, 0, 1))
 
 
 async def test_a_client_that_went_unnoticed_costs_nothing(rig: Rig) -> None:
     rig.begin(1)
-    rig.door.known.clear()
+    rig.server.known.clear()
     rig.engine.submissions[0].answer(RESULT)
     rig.calls.gone(1)
     assert (rig.engine.submissions[0].released, len(rig.calls)) == (1, 0)
@@ -182,33 +182,33 @@ async def test_a_defect_ends_its_own_request_and_is_logged(
     rig.begin(1)
     (submission,) = rig.engine.submissions
     with caplog.at_level(logging.ERROR), monkeypatch.context() as patched:
-        patched.setattr(DoorDouble, "reply", broken)
+        patched.setattr(ServerDouble, "reply", broken)
         submission.answer(RESULT)
-    assert rig.door.ends[1] == (Code.INTERNAL, BROKEN, ())
+    assert rig.server.ends[1] == (Code.INTERNAL, BROKEN, ())
     assert submission.released == 1
     assert "made up" in caplog.text
     assert rig.inference.tally.failed == 1
     rig.begin(2)
     rig.engine.submissions[1].answer(RESULT)
-    assert 2 in rig.door.replies
+    assert 2 in rig.server.replies
 
 
 @pytest.mark.parametrize("what", ["text", "anything"])
-async def test_an_end_that_the_door_cannot_send_is_told_as_internal_and_never_raised(
+async def test_an_end_that_the_front_end_cannot_send_is_told_as_internal_and_never_raised(
     rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    finish = DoorDouble.finish
+    finish = ServerDouble.finish
 
-    def picky(door: DoorDouble, call: int, code: int, *rest: Any) -> bool:
+    def picky(front_end: ServerDouble, call: int, code: int, *rest: Any) -> bool:
         if code == Code.RESOURCE_EXHAUSTED:
             raise (ValueError if what == "text" else ZeroDivisionError)("made up")
-        return finish(door, call, code, *rest)
+        return finish(front_end, call, code, *rest)
 
-    monkeypatch.setattr(DoorDouble, "finish", picky)
+    monkeypatch.setattr(ServerDouble, "finish", picky)
     rig.begin(1)
     with caplog.at_level(logging.ERROR):
         rig.engine.submissions[0].fail(QueueFull("full", 1))
-    assert rig.door.ends[1] == (Code.INTERNAL, BROKEN, ())
+    assert rig.server.ends[1] == (Code.INTERNAL, BROKEN, ())
     assert "made up" in caplog.text
     assert rig.counts == (1, 0, 1, 0)
 
@@ -216,14 +216,14 @@ async def test_an_end_that_the_door_cannot_send_is_told_as_internal_and_never_ra
 async def test_a_text_that_no_encoding_has_is_sent_without_what_cannot_be(rig: Rig) -> None:
     rig.begin(1)
     rig.engine.submissions[0].fail(RunFailed("no file 'a\udcff'"))
-    assert rig.door.ends[1] == (Code.INTERNAL, "[request id: 7] no file 'a?'", ())
+    assert rig.server.ends[1] == (Code.INTERNAL, "[request id: 7] no file 'a?'", ())
 
 
 async def test_a_message_in_the_interpreters_memory_is_not_kept_either(rig: Rig) -> None:
     raw = bytes(range(256)) * (KEPT_BYTES_MAX // 256)
     message = infer_request(request_id="7", shape=(len(raw) // 16, 4), raw=raw).SerializeToString()
     engine = EngineDouble(make_version(max_batch_size=1024))
-    calls = InferCalls(cast(Any, rig.door), Inference(engine, EnvelopeLimits()))
+    calls = InferCalls(cast(Any, rig.server), Inference(engine, EnvelopeLimits()))
     held = sys.getrefcount(message)
     calls.begin(1, message, 0)
     assert engine.submissions[0].tensors == (raw,)
@@ -232,14 +232,14 @@ async def test_a_message_in_the_interpreters_memory_is_not_kept_either(rig: Rig)
 
 async def test_typed_contents_are_not_kept(rig: Rig) -> None:
     engine = EngineDouble(make_version(max_batch_size=1024))
-    calls: Any = InferCalls(cast(Any, rig.door), Inference(engine, EnvelopeLimits()))
+    calls: Any = InferCalls(cast(Any, rig.server), Inference(engine, EnvelopeLimits()))
     request = infer_request(request_id="7", shape=(KEPT_BYTES_MAX // 16, 4), raw=None)
     request.inputs[0].contents.fp32_contents.extend(range(KEPT_BYTES_MAX // 4))
     calls.begin(1, request.SerializeToString(), 0)
     assert calls._open[1].checked.envelope.head == b""
-    rig.door.known.add(1)
+    rig.server.known.add(1)
     engine.submissions[0].answer(RESULT * (KEPT_BYTES_MAX // 16))
-    assert pb.ModelInferResponse.FromString(rig.door.replies[1]).id == "7"
+    assert pb.ModelInferResponse.FromString(rig.server.replies[1]).id == "7"
 
 
 async def test_a_large_message_is_read_where_it_lies_and_not_kept(rig: Rig) -> None:
@@ -249,7 +249,7 @@ async def test_a_large_message_is_read_where_it_lies_and_not_kept(rig: Rig) -> N
     (submission,) = rig.engine.submissions
     assert (submission.request_id, submission.tensors[0]) == ("7", infer_request().raw_input_contents[0])
     submission.answer(RESULT)
-    assert pb.ModelInferResponse.FromString(rig.door.replies[1]).id == "7"
+    assert pb.ModelInferResponse.FromString(rig.server.replies[1]).id == "7"
 
 
 @pytest.mark.parametrize(
@@ -266,10 +266,10 @@ async def test_a_refused_message_is_let_go_at_once_and_not_by_the_cycle_collecto
     rig: Rig, why: str, code: Code
 ) -> None:
     real = EngineRig(make_version(max_batch_size=1024), Planning(max_queued_requests=1))
-    calls = InferCalls(cast(Any, rig.door), Inference(real.engine, EnvelopeLimits()))
+    calls = InferCalls(cast(Any, rig.server), Inference(real.engine, EnvelopeLimits()))
     raw = bytes(1024 * 16 - (why == "invalid"))
     message = infer_request(shape=(1024, 4), raw=raw).SerializeToString()
-    rig.door.known |= set(range(100))
+    rig.server.known |= set(range(100))
     if why == "full":
         calls.begin(98, message, 0)
         real.turns()
@@ -285,19 +285,19 @@ async def test_a_refused_message_is_let_go_at_once_and_not_by_the_cycle_collecto
             memory.clear()  # raises BufferError while anybody still looks at it
     finally:
         gc.enable()
-    assert {rig.door.ends[call][0] for call in range(50)} == {code}
+    assert {rig.server.ends[call][0] for call in range(50)} == {code}
 
 
 @pytest.mark.parametrize("broken", [b"\x3a\xff", b"\x1a\x01\xff", REQUEST[:-1], b"\xff" * 20])
 async def test_a_broken_message_is_refused_alike_wherever_it_lies(rig: Rig, broken: bytes) -> None:
     rig.begin(1, broken)
     rig.begin(2, memoryview(broken))
-    assert rig.door.ends[1] == rig.door.ends[2]
-    assert rig.door.ends[1][0] == Code.INVALID_ARGUMENT
+    assert rig.server.ends[1] == rig.server.ends[2]
+    assert rig.server.ends[1][0] == Code.INVALID_ARGUMENT
 
 
-async def test_both_doors_count_alike(rig: Rig) -> None:
-    """The same story through the grpcio door's path."""
+async def test_both_front_ends_count_alike(rig: Rig) -> None:
+    """The same story through the grpcio front end's path."""
     other = Rig()
     story = ["answer", "fail", "cancel", "garbage", "late", "answer"]
     for number, what in enumerate(story):

@@ -1,4 +1,4 @@
-"""The native door itself, in this process, in front of an engine whose requests end when the test says so."""
+"""The native front end itself, in this process, in front of an engine whose requests end when the test says so."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PATIENCE_S = 20.0
 
 
 def raising(error: BaseException) -> None:
-    """For doors that must not fail."""
+    """For front ends that must not fail."""
     raise error
 
 
@@ -66,12 +66,12 @@ def made(
 
 
 class Rig:
-    """A door that listens, its engine, and a client's channel to it."""
+    """A front end that listens, its engine, and a client's channel to it."""
 
     def __init__(
-        self, door: NativeGrpc, engine: EngineDouble, channel: Any, failures: list[BaseException]
+        self, front_end: NativeGrpc, engine: EngineDouble, channel: Any, failures: list[BaseException]
     ) -> None:
-        self.door = door
+        self.server = front_end
         self.failures = failures
         self.engine = engine
         self.channel = channel
@@ -89,9 +89,9 @@ class Rig:
         await self.until(lambda: len(self.engine.submissions) >= number)
 
     async def gave_back(self) -> None:
-        """Wait until no message lies in the door's memory."""
-        door: Any = self.door
-        await self.until(lambda: door._dispatch._server.statistics()["bytes_in_flight"] == 0)
+        """Wait until no message lies in the front end's memory."""
+        front_end: Any = self.server
+        await self.until(lambda: front_end._dispatch._server.statistics()["bytes_in_flight"] == 0)
 
 
 @pytest.fixture
@@ -99,11 +99,11 @@ async def rig() -> AsyncIterator[Rig]:
     engine = EngineDouble(make_version(max_batch_size=LARGE_ROWS))
     failures: list[BaseException] = []
     config = GrpcConfig(addresses=("127.0.0.1:0",))
-    door = made(engine, config, failures.append)
-    (address,) = await door.open()
+    front_end = made(engine, config, failures.append)
+    (address,) = await front_end.open()
     async with aio.insecure_channel(address) as channel:
-        yield Rig(door, engine, channel, failures)
-    await door.close()
+        yield Rig(front_end, engine, channel, failures)
+    await front_end.close()
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ async def test_an_answer(rig: Rig) -> None:
     rig.engine.submissions[0].answer(RESULT)
     response = pb.ModelInferResponse.FromString(await call)
     assert (response.id, response.raw_output_contents[0]) == ("7", RESULT)
-    figures = rig.door.statistics()
+    figures = rig.server.statistics()
     assert (figures.requests, figures.answered, figures.in_flight) == (1, 1, 0)
 
 
@@ -146,7 +146,7 @@ async def test_the_clients_deadline_is_the_engines_and_its_end_a_cancellation(ri
     await rig.until(lambda: submission.cancelled)
     submission.answer(RESULT)
     assert submission.released == 1
-    assert rig.door.statistics().cancelled == 1
+    assert rig.server.statistics().cancelled == 1
 
 
 async def test_a_cancelled_call_leaves_the_engine(rig: Rig) -> None:
@@ -155,7 +155,7 @@ async def test_a_cancelled_call_leaves_the_engine(rig: Rig) -> None:
     call.cancel()
     await rig.until(lambda: rig.engine.submissions[0].cancelled)
     rig.engine.submissions[0].fail(Cancelled("Request cancelled"))
-    assert rig.door.statistics().cancelled == 1
+    assert rig.server.statistics().cancelled == 1
 
 
 LARGE = 1 << 20
@@ -229,13 +229,13 @@ async def test_a_defect_ends_its_own_call_and_is_logged(
     assert await rig.channel.unary_unary(METADATA)(b"", timeout=20)
 
 
-async def test_a_door_that_fails_says_so_once_and_is_watched_no_more(
+async def test_a_front_end_that_fails_says_so_once_and_is_watched_no_more(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> list[Any]:
-        raise RuntimeError("the door's thread has failed")
+        raise RuntimeError("the front end's thread has failed")
 
-    watched: Any = rig.door
+    watched: Any = rig.server
     dispatch = watched._dispatch
     call = rig.begin()
     await rig.submitted()
@@ -246,8 +246,8 @@ async def test_a_door_that_fails_says_so_once_and_is_watched_no_more(
     assert not asyncio.get_running_loop().remove_reader(dispatch._server.fileno()), (
         "its descriptor stays readable"
     )
-    await rig.door.close()
-    assert [str(error) for error in rig.failures] == ["the door's thread has failed"]
+    await rig.server.close()
+    assert [str(error) for error in rig.failures] == ["the front end's thread has failed"]
     assert rig.engine.submissions[0].cancelled
     with pytest.raises(aio.AioRpcError):
         await call
@@ -258,33 +258,33 @@ async def test_closing_cuts_what_is_under_way(rig: Rig) -> None:
     stream = rig.channel.stream_stream(INFER_STREAM)(timeout=20)
     await stream.write(SMALL)
     await rig.submitted(2)
-    await rig.door.close()
-    await rig.door.close()
+    await rig.server.close()
+    await rig.server.close()
     assert all(submission.cancelled for submission in rig.engine.submissions)
     for cut in (call, stream.read()):
         with pytest.raises(aio.AioRpcError) as failed:
             await cut
         assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
-    figures = rig.door.statistics()
+    figures = rig.server.statistics()
     assert (figures.cancelled, figures.in_flight, figures.streams) == (2, 0, 0)
 
 
 async def test_draining_waits_for_what_is_under_way_and_lets_its_answer_leave(rig: Rig) -> None:
     call = rig.begin()
     await rig.submitted()
-    draining = asyncio.ensure_future(rig.door.drain(20))
+    draining = asyncio.ensure_future(rig.server.drain(20))
     rig.engine.submissions[0].answer(RESULT)
     await draining
-    await rig.door.close()
+    await rig.server.close()
     assert await call
 
 
 async def test_draining_waits_no_longer_than_the_grace(rig: Rig) -> None:
     call = rig.begin()
     await rig.submitted()
-    await rig.door.drain(0.01)
+    await rig.server.drain(0.01)
     assert not rig.engine.submissions[0].cancelled
-    await rig.door.close()
+    await rig.server.close()
     with pytest.raises(aio.AioRpcError):
         await call
     assert rig.engine.submissions[0].cancelled
@@ -299,40 +299,40 @@ async def test_an_inherited_socket_is_accepted_from_when_models_are_there(
     given = socket.create_server(("127.0.0.1", 0))
     sockets = (Inherited("unknown", given.detach()),)
     monkeypatch.setattr(native_grpc, "inherited", lambda *_: sockets)
-    door = made(engine, config)
-    inherited, own = await door.open()
+    front_end = made(engine, config)
+    inherited, own = await front_end.open()
     try:
         with socket.create_connection(("127.0.0.1", int(inherited.rsplit(":", 1)[1]))) as waiting:
             channel: Any
             async with aio.insecure_channel(own) as channel:
                 await channel.unary_unary(METADATA)(b"", timeout=PATIENCE_S)
-            assert door.figures().counts["connections_total"] == 1
-            door.admit()
+            assert front_end.figures().counts["connections_total"] == 1
+            front_end.admit()
             async with aio.insecure_channel(inherited) as channel:
                 await channel.unary_unary(METADATA)(b"", timeout=PATIENCE_S)
-            assert door.figures().counts["connections_total"] == 3
+            assert front_end.figures().counts["connections_total"] == 3
             waiting.close()
     finally:
-        await door.close()
+        await front_end.close()
 
 
-async def test_certificates_that_the_door_refuses_are_the_operators(tmp_path: Path) -> None:
+async def test_certificates_that_the_front_end_refuses_are_the_operators(tmp_path: Path) -> None:
     config = GrpcConfig(
         addresses=("127.0.0.1:0",), tls_certificate=str(tmp_path / "c"), tls_key=str(tmp_path / "k")
     )
-    door = made(EngineDouble(make_version()), config)
+    front_end = made(EngineDouble(make_version()), config)
     with pytest.raises(OperatorError, match=r"grpc\.tls_certificate: .* cannot be read: No such file"):
-        await door.open()
-    await door.close()
+        await front_end.open()
+    await front_end.close()
 
 
-async def test_a_door_that_cannot_be_made_leaves_no_socket_open() -> None:
+async def test_a_front_end_that_cannot_be_made_leaves_no_socket_open() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     config = GrpcConfig(addresses=(address,), keepalive_s=1e300)
-    door = made(EngineDouble(make_version()), config)
+    front_end = made(EngineDouble(make_version()), config)
     with pytest.raises(OperatorError, match=r"the native front end cannot be opened: limit 'keepalive_ms'"):
-        await door.open()
+        await front_end.open()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1])), timeout=10)
-    await door.close()
+    await front_end.close()

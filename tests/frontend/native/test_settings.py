@@ -22,7 +22,7 @@ from appliance.frontend.native.package import PACKAGE, native_problem
 from tests.architecture.sources import ROOT
 from tests.frontend.grpc.certificate_files import make_authority, make_named, make_signed
 
-CONTRACT = ROOT / "native" / "python" / "edge_appliance_door" / "__init__.pyi"
+CONTRACT = ROOT / "native" / "python" / "edge_appliance_native" / "__init__.pyi"
 
 
 def test_every_limit_of_the_contract_has_a_setting() -> None:
@@ -57,7 +57,7 @@ def test_what_is_no_name_of_a_client(name: str) -> None:
     assert "name" in problem
 
 
-def test_limits_are_whole_and_in_the_doors_units() -> None:
+def test_limits_are_whole_and_in_the_front_ends_units() -> None:
     config = GrpcConfig(
         keepalive_s=1.5, client_ping_interval_s=3, max_connection_age_s=0, body_stall_s=0.0101
     )
@@ -86,14 +86,14 @@ def test_what_stands_for_inherited_sockets(address: str, is_one: bool) -> None:
 def test_a_package_that_is_not_there_or_does_not_fit_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delitem(sys.modules, f"{PACKAGE}._door", raising=False)
+    monkeypatch.delitem(sys.modules, f"{PACKAGE}._front_end", raising=False)
     monkeypatch.setitem(sys.modules, PACKAGE, None)
-    assert "make door" in native_problem()
+    assert "make native" in native_problem()
     monkeypatch.delitem(sys.modules, PACKAGE)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / PACKAGE).mkdir()
     module = tmp_path / PACKAGE / "__init__.py"
-    module.write_text("import edge_appliance_door._door")
+    module.write_text("import edge_appliance_native._native")
     assert native_problem().startswith("it does not load (No module named")
     module.write_text("raise ImportError('GLIBC_9.9 not found')")
     assert native_problem().startswith("it does not load (GLIBC_9.9 not found)")
@@ -113,7 +113,7 @@ def test_a_package_that_is_not_there_or_does_not_fit_says_so(
             "all addresses are Unix sockets",
         ),
         ("max_messages_bytes = 2048", "max_messages_bytes is 2048, less than one message"),
-        ("door = 'grpcio'", "frontend.kind chooses one front end for gRPC and HTTP"),
+        ("front end = 'grpcio'", "frontend.kind chooses one front end for gRPC and HTTP"),
     ],
 )
 def test_what_does_not_go_together_is_told(tmp_path: Path, section: str, words: str) -> None:

@@ -1,4 +1,4 @@
-"""A stream of the native door: pressure both ways, an end after the last message, deadlines."""
+"""A stream of the native front end: pressure both ways, an end after the last message, deadlines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.domain.sample import make_version
 from tests.frontend.grpc.engine_double import EngineDouble
 from tests.frontend.grpc.messages import infer_request
 from tests.frontend.grpc.test_stream import settle
-from tests.frontend.native.door_double import DoorDouble
+from tests.frontend.native.server_double import ServerDouble
 
 CALL = 5
 
@@ -29,8 +29,8 @@ class Rig:
     """A stream whose server copies what it reads."""
 
     def __init__(self) -> None:
-        self.door = DoorDouble(known={CALL})
-        self.stream = NativeStream(cast(Any, self.door), CALL)
+        self.server = ServerDouble(known={CALL})
+        self.stream = NativeStream(cast(Any, self.server), CALL)
 
     async def copy(self) -> None:
         while (message := await self.stream.read()) is not None:
@@ -48,22 +48,22 @@ async def rig() -> Rig:
 async def test_nothing_is_read_or_written_ahead(rig: Rig) -> None:
     task = rig.run(rig.copy)
     await settle()
-    assert rig.door.reads == [CALL]
+    assert rig.server.reads == [CALL]
     rig.stream.received(b"a")
     await settle()
-    assert (rig.door.sent, len(rig.door.reads)) == ([b"a"], 2)
+    assert (rig.server.sent, len(rig.server.reads)) == ([b"a"], 2)
     rig.stream.received(b"b")
     await settle()
-    assert (rig.door.sent, len(rig.door.reads)) == ([b"a"], 2), "no room yet"
+    assert (rig.server.sent, len(rig.server.reads)) == ([b"a"], 2), "no room yet"
     rig.stream.sent()
     await settle()
-    assert (rig.door.sent, len(rig.door.reads)) == ([b"a", b"b"], 3)
+    assert (rig.server.sent, len(rig.server.reads)) == ([b"a", b"b"], 3)
     rig.stream.received(None)
     await settle()
     assert not task.done(), "the last message has not left"
     rig.stream.sent()
     await task
-    assert rig.door.ends[CALL] == (OK, "", ())
+    assert rig.server.ends[CALL] == (OK, "", ())
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ async def test_an_error_is_the_end_after_what_was_written(rig: Rig, error: Excep
 
     task = rig.run(fail)
     await settle()
-    assert rig.door.ends == {}
+    assert rig.server.ends == {}
     rig.stream.sent()
     await task
-    assert rig.door.ends[CALL] == end
+    assert rig.server.ends[CALL] == end
 
 
 async def test_an_error_that_a_task_keeps_does_not_keep_that_task(rig: Rig) -> None:
@@ -108,7 +108,7 @@ async def test_an_error_that_a_task_keeps_does_not_keep_that_task(rig: Rig) -> N
 
 async def test_a_deadline_ends_it(rig: Rig) -> None:
     await rig.run(rig.copy, remaining_s=-1.0)
-    assert rig.door.ends[CALL] == (Code.DEADLINE_EXCEEDED, DEADLINE_TEXT, ())
+    assert rig.server.ends[CALL] == (Code.DEADLINE_EXCEEDED, DEADLINE_TEXT, ())
 
 
 async def test_a_deadline_ends_a_client_that_takes_nothing(rig: Rig) -> None:
@@ -116,7 +116,7 @@ async def test_a_deadline_ends_a_client_that_takes_nothing(rig: Rig) -> None:
         await rig.stream.write(b"a")
 
     await rig.run(write, remaining_s=0.01)
-    assert rig.door.ends[CALL][0] == Code.DEADLINE_EXCEEDED
+    assert rig.server.ends[CALL][0] == Code.DEADLINE_EXCEEDED
 
 
 @pytest.mark.parametrize("iterations", range(12))
@@ -135,12 +135,12 @@ async def test_a_client_that_goes_at_any_moment_ends_what_serves_it(rig: Rig, it
     for _ in range(iterations):
         await asyncio.sleep(0)
     assert not task.done(), "the answer has not left"
-    rig.door.known.clear()
+    rig.server.known.clear()
     rig.stream.gone()
     task.cancel()
     await settle()
     assert task.done()
-    assert (inference.tally.streams, rig.door.ends) == (0, {})
+    assert (inference.tally.streams, rig.server.ends) == (0, {})
 
 
 @pytest.mark.parametrize("iterations", range(4))
@@ -149,40 +149,40 @@ async def test_who_waits_is_let_go_when_the_client_is_gone(rig: Rig, iterations:
     rig.stream.received(b"a")
     for _ in range(iterations):
         await asyncio.sleep(0)
-    rig.door.known.clear()
+    rig.server.known.clear()
     rig.stream.gone()
     await settle()
     assert task.done(), "without being cancelled"
-    assert rig.door.ends == {}
+    assert rig.server.ends == {}
 
 
-async def test_a_door_that_no_longer_knows_the_call_ends_reading_and_writing(rig: Rig) -> None:
-    rig.door.known.clear()
+async def test_a_front_end_that_no_longer_knows_the_call_ends_reading_and_writing(rig: Rig) -> None:
+    rig.server.known.clear()
     for what in (rig.stream.read(), rig.stream.write(b"a"), rig.stream.write(b"b")):
         task = asyncio.ensure_future(what)
         await settle()
         assert isinstance(task.exception(), Cancelled)
 
 
-async def test_an_end_that_the_door_cannot_send_is_told_as_internal(
+async def test_an_end_that_the_front_end_cannot_send_is_told_as_internal(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = DoorDouble.finish
+    finish = ServerDouble.finish
 
-    def picky(door: DoorDouble, call: int, code: int, *rest: Any) -> bool:
+    def picky(front_end: ServerDouble, call: int, code: int, *rest: Any) -> bool:
         if code == Code.NOT_FOUND:
             raise ValueError("made up")
-        return finish(door, call, code, *rest)
+        return finish(front_end, call, code, *rest)
 
     async def fail() -> None:
         raise UnknownModel("nobody")
 
-    monkeypatch.setattr(DoorDouble, "finish", picky)
+    monkeypatch.setattr(ServerDouble, "finish", picky)
     await rig.run(fail)
-    assert rig.door.ends[CALL] == (Code.INTERNAL, BROKEN, ())
+    assert rig.server.ends[CALL] == (Code.INTERNAL, BROKEN, ())
 
 
-async def test_what_the_door_knows_of_a_message_comes_with_it(rig: Rig) -> None:
+async def test_what_the_front_end_knows_of_a_message_comes_with_it(rig: Rig) -> None:
     seen: list[Handed] = []
 
     async def look() -> None:
@@ -201,9 +201,9 @@ async def test_what_the_door_knows_of_a_message_comes_with_it(rig: Rig) -> None:
     assert (str(second.over_quota), second._replace(over_quota=None)) == ("too many", Handed())
 
 
-async def test_the_input_is_ended_by_the_door(rig: Rig) -> None:
+async def test_the_input_is_ended_by_the_front_end(rig: Rig) -> None:
     rig.stream.end_input()
-    assert rig.door.stopped == [CALL]
+    assert rig.server.stopped == [CALL]
 
 
 async def test_events_that_come_when_nobody_waits_are_dropped(rig: Rig) -> None:
@@ -216,4 +216,4 @@ async def test_events_that_come_when_nobody_waits_are_dropped(rig: Rig) -> None:
     rig.stream.received(b"b")
     rig.stream.sent()
     assert task.cancelled()
-    assert rig.door.ends == {}
+    assert rig.server.ends == {}

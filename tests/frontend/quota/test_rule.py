@@ -21,7 +21,7 @@ A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 
 
 def native() -> Clients:
-    from edge_appliance_door import Quotas
+    from edge_appliance_native import Quotas
 
     return Quotas()
 
@@ -174,7 +174,7 @@ STEPS = st.lists(
 
 
 def end(accounts: Iterable[Any]) -> None:
-    """Requests of these end. Nothing holds the accounts after this, so that the native door may forget them."""
+    """Requests of these end. Nothing holds the accounts after this, so that the native front end may forget them."""
     for account in accounts:
         account.give()
 

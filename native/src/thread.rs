@@ -23,7 +23,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
 /// The thread that serves; dropping it closes the front end.
-pub(crate) struct DoorThread {
+pub(crate) struct ServerThread {
     resources: Arc<Resources>,
     endpoint: Arc<Endpoint>,
     closing: Arc<AtomicBool>,
@@ -31,7 +31,7 @@ pub(crate) struct DoorThread {
     thread: Option<JoinHandle<()>>,
 }
 
-impl DoorThread {
+impl ServerThread {
     /// Accepts from here on.
     pub(crate) fn start(endpoint: Arc<Endpoint>, listeners: Vec<ListeningSocket>) -> Result<Self> {
         let resources = endpoint.service.resources.clone();
@@ -48,12 +48,15 @@ impl DoorThread {
         drop(entered);
         let handle = runtime.handle().clone();
         let (served, closes) = (resources.clone(), closing.clone());
-        let thread = std::thread::Builder::new().name("door".into()).spawn(move || {
+        let thread = std::thread::Builder::new().name("front end".into()).spawn(move || {
             block_signals();
             // What can be caught was caught in its task; this is the last resort: say so instead of falling silent.
             if std::panic::catch_unwind(AssertUnwindSafe(|| serve(&served, &closes, runtime))).is_err() {
                 served.statistics.panicked();
-                served.link.mailbox.fail("the door's thread has failed; nothing is served any more".into());
+                served
+                    .link
+                    .mailbox
+                    .fail("the front end's thread has failed; nothing is served any more".into());
             }
         })?;
         Ok(Self { resources, endpoint, closing, runtime: handle, thread: Some(thread) })
@@ -90,7 +93,7 @@ impl DoorThread {
     }
 }
 
-impl Drop for DoorThread {
+impl Drop for ServerThread {
     fn drop(&mut self) {
         self.close();
     }
@@ -140,7 +143,7 @@ async fn notify(resources: Arc<Resources>, alarm: Alarm) {
     loop {
         resources.direct.notifier.notified().await;
         if let Err(error) = alarm.after(COLLECT).await {
-            resources.link.mailbox.fail(format!("the door cannot tell what it has served: {error}"));
+            resources.link.mailbox.fail(format!("the front end cannot tell what it has served: {error}"));
             return;
         }
         resources.link.mailbox.push(Event::News);
@@ -185,7 +188,8 @@ mod tests {
     fn what_the_runtime_does_not_take_in_stays_the_callers() {
         let resources = Arc::new(crate::rig::resources(1 << 20));
         let service = Service { resources, methods: HashMap::new(), inferences: Vec::new() };
-        let mut thread = DoorThread::start(Arc::new(Endpoint::new(Arc::new(service), None)), vec![]).unwrap();
+        let mut thread =
+            ServerThread::start(Arc::new(Endpoint::new(Arc::new(service), None)), vec![]).unwrap();
         thread.close();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();

@@ -1,9 +1,8 @@
-"""A door under leases and the worker behind it, in virtual time: rings, limits, prices, late news.
+"""A front end under leases and the worker behind it, in virtual time: rings, limits, prices, late news.
 
-``DoorLane`` does in the simulation what the native door does for one lane, with the arithmetic that
-``appliance.core.scheduling.leases`` describes; ``Worker`` takes what the scheduler sends before what the door sends, or
-by turns, and batches what lies side by side in the ring. Neither knows of time but what it is told.
-"""
+``ServerLane`` does in the simulation what the native front end does for one lane, with the arithmetic that
+``appliance.core.scheduling.leases`` describes; ``Worker`` takes what the scheduler sends before what the front end
+sends, or by turns, and batches what lies side by side in the ring. Neither knows of time but what it is told."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from appliance.core.scheduling.leases import Price
 
 @dataclass(slots=True, kw_only=True)
 class Flight:
-    """A request that the door has under way by itself."""
+    """A request that the front end has under way by itself."""
 
     request: int
     shape: int
@@ -23,7 +22,7 @@ class Flight:
     deadline_ns: int
     submitted_ns: int
     since_ns: int
-    """Since when what ran then had been under way, as far as the door knew."""
+    """Since when what ran then had been under way, as far as the front end knew."""
     price: Price
     closes_ns: int
     """What a batch may cost that it closes before it is full, because it does not run in one with the request before
@@ -41,8 +40,8 @@ class Flight:
 
 
 @dataclass(slots=True)
-class DoorLane:
-    """What the door knows of one lane."""
+class ServerLane:
+    """What the front end knows of one lane."""
 
     lane: int
     group: int

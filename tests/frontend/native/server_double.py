@@ -1,4 +1,4 @@
-"""The native door's side of calls, for tests of what answers them: notes what is said to it, in order."""
+"""The native front end's side of calls, for tests of what answers them: notes what is said to it, in order."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class DoorDouble:
-    """Takes what the real door takes; ``known`` are the calls that have not ended."""
+class ServerDouble:
+    """Takes what the real front end takes; ``known`` are the calls that have not ended."""
 
     known: set[int] = field(default_factory=set)
     replies: dict[int, bytes] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class DoorDouble:
         """Ends a call with a status."""
         if call not in self.known:
             return False
-        text.encode()  # raises UnicodeEncodeError where the real door does
+        text.encode()  # raises UnicodeEncodeError where the real front end does
         self.known.discard(call)
         self.ends[call] = (int(code), text, tuple(metadata))
         return True

@@ -1,6 +1,6 @@
-"""The native front door: an HTTP/2 server for gRPC on a thread of its own. The stub beside this file documents it."""
+"""The native front end: an HTTP/2 server for gRPC on a thread of its own. The stub beside this file documents it."""
 
-from edge_appliance_door._door import (
+from edge_appliance_native._native import (
     CALL,
     GONE,
     HANDSHAKE,
@@ -14,9 +14,9 @@ from edge_appliance_door._door import (
     TURNED_AWAY,
     UNARY,
     Account,
-    Door,
     FastPath,
     LaneMemory,
+    NativeServer,
     Quotas,
     Tls,
     WorkerRing,
@@ -40,9 +40,9 @@ __all__ = [
     "TURNED_AWAY",
     "UNARY",
     "Account",
-    "Door",
     "FastPath",
     "LaneMemory",
+    "NativeServer",
     "Quotas",
     "Tls",
     "WorkerRing",

@@ -1,4 +1,4 @@
-"""The native door's end of a lane's memory, written in Python: submits requests and collects their ends.
+"""The native front end's end of a lane's memory, written in Python: submits requests and collects their ends.
 
 The layout is that of ``native/src/lanes/rings.rs``: words on cache lines of their own (submitted, completed,
 mail, asleep, armed), the ring of submissions, the ring of completions.
@@ -51,7 +51,7 @@ class Completion(NamedTuple):
     scatter_ns: int
 
 
-class DoorDouble:
+class ServerDouble:
     """Of one lane, whose worker is woken as for mail; ``doorbell`` is its eventfd."""
 
     def __init__(self, memory: LaneMemory, doorbell: int) -> None:

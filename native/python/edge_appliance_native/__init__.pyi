@@ -1,7 +1,7 @@
-"""The native front door: an HTTP/2 server for gRPC on a thread of its own, which never takes the
+"""The native front end: an HTTP/2 server for gRPC on a thread of its own, which never takes the
 interpreter's lock.
 
-Python decides and the door executes: calls are handed over as whole messages and answered with messages and
+Python decides and the front end executes: calls are handed over as whole messages and answered with messages and
 statuses, and requests with a template, on lanes that are leased (``FastPath``), are served without Python. All
 methods are cheap and may be called from one Python thread, the one that polls; none blocks. A call is named by an
 integer that is never used again; a method given the id of a call that has ended does nothing and says so
@@ -21,20 +21,21 @@ STREAM: Final = 1
 
 CALL: Final = 0
 """Event ``(CALL, call, method, message, deadline_ns, metadata, peer, attempts, client, arrived_ns)``: an RPC arrived.
-``method`` is the index given to ``Door``; ``message`` the request of a UNARY method, as an object with the buffer
-protocol (``bytes`` when it is small), or None; ``deadline_ns`` on CLOCK_MONOTONIC (0: none); ``metadata`` the ASCII
-custom metadata, a tuple of (key, value) pairs, keys in lower case (pseudo-headers, ``grpc-*`` but not ``triton_*``,
-``content-type``, ``te`` and ``user-agent`` are left out); ``peer`` is the address as gRPC writes it
+``method`` is the index given to ``NativeServer``; ``message`` the request of a UNARY method, as an object with the
+buffer protocol (``bytes`` when it is small), or None; ``deadline_ns`` on CLOCK_MONOTONIC (0: none); ``metadata`` the
+ASCII custom metadata, a tuple of (key, value) pairs, keys in lower case (pseudo-headers, ``grpc-*`` but not
+``triton_*``, ``content-type``, ``te`` and ``user-agent`` are left out); ``peer`` is the address as gRPC writes it
 ("ipv4:10.0.0.1:5", "ipv6:[::1]:5", "unix:" for Unix sockets); ``attempts`` how often a worker died with it while the
-door served it by itself; ``client`` who the client is by its certificate: the first URI among the alternative names
-of the subject, else the first DNS name, else the common name ("": it showed none, or none of these up to 255 bytes);
-``arrived_ns`` when its headers came, on CLOCK_MONOTONIC."""
+front end served it by itself; ``client`` who the client is by its certificate: the first URI among the alternative
+names of the subject, else the first DNS name, else the common name ("": it showed none, or none of these up to 255
+bytes); ``arrived_ns`` when its headers came, on CLOCK_MONOTONIC."""
 MESSAGE: Final = 1
 """Event ``(MESSAGE, call, message, attempts, deadline_ns, over, arrived_ns)``: what ``read`` asked for; None when the
-client's side has ended, or is taken to have. ``attempts`` is how often a worker died with it while the door served it
-by itself, ``deadline_ns`` its own deadline if the door knows of one (0: that of the stream), ``over`` why it is not
-to be served: what ``Account.take`` would have told of it, and in words (None: it is), ``arrived_ns`` when it began to
-come, as in CALL. Like SENT, it may still come for a call that was ended while it waited to be polled."""
+client's side has ended, or is taken to have. ``attempts`` is how often a worker died with it while the front end
+served it by itself, ``deadline_ns`` its own deadline if the front end knows of one (0: that of the stream), ``over``
+why it is not to be served: what ``Account.take`` would have told of it, and in words (None: it is), ``arrived_ns``
+when it began to come, as in CALL. Like SENT, it may still come for a call that was ended while it waited to be
+polled."""
 SENT: Final = 2
 """Event ``(SENT, call)``: the message given to ``send`` was taken by the transport; there is room for the
 next."""
@@ -50,11 +51,11 @@ within the TLS handshake, at a port of ``section``: "grpc" or "http". At most 50
 ``clients_refused`` and ``http_clients_refused`` count all."""
 
 HTTP: Final = 6
-"""Event ``(HTTP, descriptor, client, attempts, name, account)``: a connected Unix stream socket, Python's from here on,
-that speaks for an HTTP connection: whatever ``client`` (its IP address, or "" over a Unix socket) sends that the door
-does not serve by itself comes over it, byte for byte, and what is answered goes back. ``attempts`` is how often a
-worker died with the first request on it while the door served that; ``name`` is who the client is by its certificate,
-as in CALL; ``account`` is the client's Account, for this connection."""
+"""Event ``(HTTP, descriptor, client, attempts, name, account)``: a connected Unix stream socket, Python's from here
+on, that speaks for an HTTP connection: whatever ``client`` (its IP address, or "" over a Unix socket) sends that the
+front end does not serve by itself comes over it, byte for byte, and what is answered goes back. ``attempts`` is how
+often a worker died with the first request on it while the front end served that; ``name`` is who the client is by its
+certificate, as in CALL; ``account`` is the client's Account, for this connection."""
 
 OVER_QUOTA: Final = 7
 """Event ``(OVER_QUOTA, client, reason)``: requests of a client are refused for its quota. Told at most once in ten
@@ -65,8 +66,8 @@ HANDSHAKE: Final = 8
 TLS was spoken) or "failed", ``text`` says more. One of each reason is told in a minute;
 ``handshakes_late``, ``handshakes_plain`` and ``handshakes_failed`` count all. Names are TURNED_AWAY's."""
 
-class Door:
-    """``listeners`` are descriptors of listening, non-blocking TCP or Unix sockets, which the door takes
+class NativeServer:
+    """``listeners`` are descriptors of listening, non-blocking TCP or Unix sockets, which the front end takes
     over, here and wherever it is given such: its own when that returns, the caller's as before when it
     raises. ``methods`` are pairs of full path ("/package.Service/Method") and kind; a path that is not among
     them is answered with UNIMPLEMENTED. ``limits`` holds every key of LIMITS. Nothing is served before
@@ -91,7 +92,7 @@ class Door:
         """Start the thread and accept connections."""
 
     def listen(self, *, listeners: Sequence[int]) -> None:
-        """Accept connections on these listening sockets as well, which the door takes over. Raises OSError, and
+        """Accept connections on these listening sockets as well, which the front end takes over. Raises OSError, and
         RuntimeError before ``start``."""
 
     def fileno(self) -> int:
@@ -121,7 +122,7 @@ class Door:
         well."""
 
     def fast_path(self) -> FastPath:
-        """What the door may serve by itself."""
+        """What the front end may serve by itself."""
 
     def serve_http(
         self,
@@ -134,7 +135,7 @@ class Door:
         plain: bytes = b"",
         tls: Tls | None = None,
     ) -> None:
-        """Serve HTTP/1.1 as well on these listening sockets, which the door takes over. ``limits`` are
+        """Serve HTTP/1.1 as well on these listening sockets, which the front end takes over. ``limits`` are
         ``connections`` (one more is sent ``full`` and closed), ``connections_per_peer`` (likewise
         ``crowded``), ``line_bytes``, ``headers``, ``json_bytes`` and ``body_bytes`` (requests beyond any of
         them are passed on), ``keepalive_ms`` (a connection that waits longer for a request is closed),
@@ -165,13 +166,13 @@ class Door:
         had no connection to give), ``calls_open``, ``calls_total``, ``bytes_in_flight``, ``answer_bytes``
         (answers that clients have not taken yet), ``answer_bytes_refused`` (answers given up for want of
         memory), ``resets``, ``protocol_errors`` and ``window_errors`` (what the HTTP/2 library refused by
-        itself), ``panics`` (faults of the door itself), and for each limit how often it was enforced, by
+        itself), ``panics`` (faults of the front end itself), and for each limit how often it was enforced, by
         its name; that of the limit ``bytes_in_flight`` is ``bytes_in_flight_refused``, and
         ``connection_bytes_refused`` where it was the half that one connection may hold. ``keepalive_ms``
         counts the pings sent. Of HTTP: ``http_listeners``, ``http_connections_open``,
         ``http_connections_refused``, ``http_connections_per_peer`` (refused for too many from one address),
         ``http_unavailable`` (those of both that were told so, which over TLS nobody is),
-        ``http_serving`` (requests that the door serves by itself now),
+        ``http_serving`` (requests that the front end serves by itself now),
         ``http_answered``, ``http_late``, ``http_over_quota`` (refused before they were read, for their
         client's quota) and ``http_expired`` (how it ended them), ``http_json`` (those
         answered with a tensor that came or went as JSON), ``http_uploads`` (whose tensors were copied into
@@ -222,9 +223,9 @@ class Account:
         """Why ``take`` told ``wait_ns``."""
 
 class FastPath:
-    """Requests that a door serves by itself: it recognises those that it has a template of by their head, copies their
-    tensors into a slot, gives them to a lane that is leased and has room, and answers from what the worker leaves
-    there. Whatever does not go well arrives as a CALL, or as a MESSAGE of its stream, as if nothing had
+    """Requests that a front end serves by itself: it recognises those that it has a template of by their head, copies
+    their tensors into a slot, gives them to a lane that is leased and has room, and answers from what the worker
+    leaves there. Whatever does not go well arrives as a CALL, or as a MESSAGE of its stream, as if nothing had
     happened. All methods return at once."""
 
     def attach(
@@ -237,17 +238,17 @@ class FastPath:
         bounds_ns: Sequence[int],
         slow_ns: int,
     ) -> None:
-        """Before ``Door.start``, once: the index of the method; the descriptor of the arena and its size,
-        whose ``slots``, as size and offsets, ascending, are the door's from now on; the bounds of the buckets
+        """Before ``NativeServer.start``, once: the index of the method; the descriptor of the arena and its size,
+        whose ``slots``, as size and offsets, ascending, are the front end's from now on; the bounds of the buckets
         in which durations are counted; the duration above which a request is told by itself (0: none is).
         Raises ValueError or OSError."""
 
     def serve_stream(self, method: int, requests: int, nbytes: int) -> None:
-        """Before ``Door.start``, once: the index of the STREAM method whose messages are such requests too, how many
-        of them may be under way on one stream, and how many bytes of messages beyond which no more are read. The door
-        reads those streams ahead of ``read``; what it does not serve arrives as MESSAGEs, and the end of the client's
-        side when nothing is left that could. Each message of Python's answers one MESSAGE. Raises ValueError the
-        second time."""
+        """Before ``NativeServer.start``, once: the index of the STREAM method whose messages are such requests too,
+        how many of them may be under way on one stream, and how many bytes of messages beyond which no more are read.
+        The front end reads those streams ahead of ``read``; what it does not serve arrives as MESSAGEs, and the end
+        of the client's side when nothing is left that could. Each message of Python's answers one MESSAGE. Raises
+        ValueError the second time."""
 
     def open_lane(self, lane: int, group: int, memory: int, doorbell: int) -> None:
         """A worker's lane, without a lease; ``memory`` and ``doorbell`` are the descriptors of a LaneMemory, fresh.
@@ -301,9 +302,9 @@ class FastPath:
     @staticmethod
     def http_head(target: str, json: bytes) -> bytes | None:
         """What ``add_template`` takes as the head of HTTP requests with this target and this JSON before their binary
-        tensors, whatever the id in it is, and whatever is in the arrays that are ``data`` of its inputs. None for what
-        is no inference, or uncommon: those requests are never the door's. ``opening`` is then the answer's JSON up to
-        the id and ``described`` what follows it."""
+        tensors, whatever the id in it is, and whatever is in the arrays that are ``data`` of its inputs. None for
+        what is no inference, or uncommon: those requests are never the front end's. ``opening`` is then the answer's
+        JSON up to the id and ``described`` what follows it."""
 
     def drop_templates(self, model: int | None = None) -> None:
         """Drop the templates of a model, or all. What is in flight ends as it would have."""
@@ -335,7 +336,7 @@ class FastPath:
         whose workers said what cannot be."""
 
     def sample(self, one_in: int) -> None:
-        """Trace one request in so many of those that the door serves by itself; 0, as at first: none."""
+        """Trace one request in so many of those that the front end serves by itself; 0, as at first: none."""
 
     def traces(self) -> list[tuple[int, int, int, bytes, bytes, tuple[int, ...]]]:
         """The traced requests that were answered since the last call, at most 64: (model, lane, rows, request id,
@@ -363,14 +364,14 @@ class Tls:
         unusable."""
 
 class LaneMemory:
-    """The memory that the door and one worker share: their two rings. Made by the daemon, one for each worker
-    process; the worker and the door map it by its descriptor, which stays this object's. Raises OSError when
+    """The memory that the front end and one worker share: their two rings. Made by the daemon, one for each worker
+    process; the worker and the front end map it by its descriptor, which stays this object's. Raises OSError when
     there is none."""
 
     def __init__(self) -> None: ...
     def fileno(self) -> int: ...
     def doorbell(self) -> int:
-        """The eventfd that the worker writes to when the door sleeps; this lane's alone."""
+        """The eventfd that the worker writes to when the front end sleeps; this lane's alone."""
 
     def mail(self) -> None:
         """Tell the worker that something was written to its socket. Cheap; from any thread."""
@@ -378,7 +379,7 @@ class LaneMemory:
 class WorkerRing:
     """The worker's end of its lane. Used in the worker's process only, by one thread.
 
-    ``memory_fd`` is that of a ``LaneMemory`` and ``doorbell_fd`` the eventfd that the door sleeps on; both are
+    ``memory_fd`` is that of a ``LaneMemory`` and ``doorbell_fd`` the eventfd that the front end sleeps on; both are
     duplicated. ``arena`` is writable memory, in which all offsets count. Raises OSError when the descriptors are
     not such, ValueError when the arena is read-only.
     """
@@ -409,7 +410,7 @@ class WorkerRing:
         are of one kind and have ``max_rows`` rows together, at least one. Template and offsets, in bytes of the arena,
         are those of the first. None when nothing waits or mail has come, which goes first.
 
-        On the way, what is late is completed EXPIRED, what the door has withdrawn WITHDRAWN (3), what is of an
+        On the way, what is late is completed EXPIRED, what the front end has withdrawn WITHDRAWN (3), what is of an
         unknown template or lies outside of the arena HAND_OVER. After ``serve`` or ``serve_one`` said so, the batch
         that they left. Raises RuntimeError when the batch before has not been completed."""
 
@@ -449,18 +450,19 @@ class WorkerRing:
         """Keep no runs, or none of a kind. The one thing here that another thread may do."""
 
 def scan(message: bytes) -> tuple[bytes, bytes, list[tuple[int, int]]] | None:
-    """What the door's scanner reads in a ModelInferRequest, for tests: the head, the id (empty: none), and
+    """What the front end's scanner reads in a ModelInferRequest, for tests: the head, the id (empty: none), and
     where each raw tensor begins and ends. None for messages that go the long way: fields that are not length-
     delimited or unknown, more than 64 tensors, a head of more than 4096 bytes, two ids, an id that is not
     UTF-8, a broken encoding."""
 
 def json_read(code: str, text: bytes, elements: int) -> bytes | None:
-    """The bytes of a tensor of ``elements`` whose JSON array has ``text`` between its brackets, as the door reads
+    """The bytes of a tensor of ``elements`` whose JSON array has ``text`` between its brackets, as the front end reads
     it, for tests; ``code`` is the format character of ``struct``. None for what is left to the edge, also because
     it is wrong."""
 
 def json_written(code: str, raw: bytes) -> bytes | None:
-    """What the door writes between the brackets of the JSON array of a tensor, for tests. None for another ``code``."""
+    """What the front end writes between the brackets of the JSON array of a tensor, for tests. None for another
+    ``code``."""
 
 LIMITS: Final[tuple[str, ...]]
 """``message_bytes`` (largest request message; more is RESOURCE_EXHAUSTED), ``metadata_bytes`` (largest

@@ -1,6 +1,5 @@
 //! The classes that Python sees.
 
-use crate::door::DoorThread;
 use crate::h2::endpoint::Endpoint;
 use crate::h2::service::Service;
 use crate::h2::status::{add_metadata, code, trailers};
@@ -16,6 +15,7 @@ use crate::python::messages::{framed, pieces};
 use crate::python::quotas::Quotas;
 use crate::python::tls::Tls;
 use crate::resources::Resources;
+use crate::thread::ServerThread;
 use http::HeaderMap;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -38,13 +38,13 @@ pub(crate) fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 enum Stage {
     Built(Vec<ListeningSocket>),
-    Serving(DoorThread),
+    Serving(ServerThread),
     Closed,
 }
 
 /// The front end; see the stub of the package.
-#[pyclass(frozen, module = "edge_appliance_door")]
-pub(crate) struct Door {
+#[pyclass(frozen, module = "edge_appliance_native")]
+pub(crate) struct NativeServer {
     resources: Arc<Resources>,
     endpoint: Arc<Endpoint>,
     http: Arc<HttpService>,
@@ -53,7 +53,7 @@ pub(crate) struct Door {
     front: Mutex<Option<Arc<Front>>>,
 }
 
-impl Door {
+impl NativeServer {
     fn stage(&self) -> MutexGuard<'_, Stage> {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,7 +73,7 @@ impl Door {
     }
 }
 
-impl Door {
+impl NativeServer {
     /// The end of a call whose answer finds no room.
     fn no_room(&self) -> HeaderMap {
         trailers(code::RESOURCE_EXHAUSTED, &self.resources.no_room())
@@ -102,7 +102,7 @@ fn misused(call: u64, misuse: Misuse) -> PyErr {
 }
 
 #[pymethods]
-impl Door {
+impl NativeServer {
     #[new]
     #[pyo3(signature = (*, listeners, methods, limits, tls = None, quotas = None, inferences = Vec::new()))]
     fn new(
@@ -134,21 +134,21 @@ impl Door {
         let mut stage = self.stage();
         match std::mem::replace(&mut *stage, Stage::Closed) {
             Stage::Built(bound) => {
-                *stage = Stage::Serving(DoorThread::start(self.endpoint.clone(), bound)?);
+                *stage = Stage::Serving(ServerThread::start(self.endpoint.clone(), bound)?);
                 Ok(())
             }
             Stage::Serving(thread) => {
                 *stage = Stage::Serving(thread);
-                Err(PyRuntimeError::new_err("the door has been started already"))
+                Err(PyRuntimeError::new_err("the front end has been started already"))
             }
-            Stage::Closed => Err(PyRuntimeError::new_err("the door is closed")),
+            Stage::Closed => Err(PyRuntimeError::new_err("the front end is closed")),
         }
     }
 
     #[pyo3(signature = (*, listeners))]
     fn listen(&self, listeners: Vec<RawFd>) -> PyResult<()> {
         let Stage::Serving(thread) = &*self.stage() else {
-            return Err(PyRuntimeError::new_err("the door is not serving"));
+            return Err(PyRuntimeError::new_err("the front end is not serving"));
         };
         handed(&listeners, |bound| thread.listen(bound))
     }
@@ -177,7 +177,7 @@ impl Door {
     fn listen_http(&self, listeners: Vec<RawFd>) -> PyResult<()> {
         let front = self.front.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (Stage::Serving(thread), Some(front)) = (&*self.stage(), front) else {
-            return Err(PyRuntimeError::new_err("the door is not serving"));
+            return Err(PyRuntimeError::new_err("the front end is not serving"));
         };
         handed(&listeners, |bound| thread.serve_http(&front, bound))
     }
