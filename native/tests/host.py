@@ -165,4 +165,4 @@ def start(channel: grpc.Channel, message: bytes, path: str = ECHO, **options: An
 
 def unix_listener(folder: Path) -> socket.socket:
     """A listening Unix socket."""
-    return listening(socket.AF_UNIX, str(folder / "front_end"))
+    return listening(socket.AF_UNIX, str(folder / "grpc"))
