@@ -15,9 +15,8 @@ from appliance.engine.engine import Engine
 from appliance.engine.versions.wording import given_by_hand
 from appliance.repository.directory import RepositoryScan
 from appliance.repository.model_directory import ModelReading
-from appliance.sources.overlay import Overlay
+from appliance.sources.overlay import Overlay, Selection
 from appliance.sources.reading import read_model
-from appliance.sources.selection import Selection
 from appliance.sources.source import Source
 from appliance.sources.watcher import Watcher
 

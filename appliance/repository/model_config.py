@@ -14,12 +14,17 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.model import RUN_TIMEOUT_PARAMETER, Batching, VersionChoice, VersionPolicy
-from appliance.repository.batching_config import read_batching
+from appliance.domain.model import (
+    RUN_TIMEOUT_PARAMETER,
+    Batching,
+    QueuePolicy,
+    TimeoutAction,
+    VersionChoice,
+    VersionPolicy,
+)
 from appliance.repository.findings import Findings, Place
-from appliance.repository.instance_config import ONE_INSTANCE, Instances, read_instances
 from appliance.repository.pbtxt import Message
-from appliance.repository.section import INT64_MAX, Section
+from appliance.repository.section import INT32_MAX, INT64_MAX, Section
 from appliance.repository.tensor_config import TensorConfig, read_input, read_output
 from appliance.repository.warmup_config import WARMUPS_MAX, WarmupConfig, read_warmup
 
@@ -30,6 +35,21 @@ MODEL_FILE: Final = "model.onnx"
 VERSIONS_MAX: Final = 1_000
 """Version directories of one model: all are listed on every look, and a handful is kept."""
 LATEST: Final = VersionPolicy()
+
+PRIORITY_LEVELS_MAX: Final = 1_000
+
+_ACTIONS: Final = MappingProxyType({action.name: action for action in TimeoutAction})
+
+_UNOFFERED_INSTANCES: Final = MappingProxyType(
+    {
+        "rate_limiter": "is not offered: the scheduler bounds work by deadlines; remove it",
+        "secondary_devices": "is not offered; remove it",
+        "profile": "is not offered: optimization profiles belong to another runtime; remove it",
+        "passive": "is not offered: every instance takes requests; remove it",
+    }
+)
+INSTANCES_MAX: Final = 64
+"""Worker processes of one model version: more than any edge box has processors for."""
 
 IGNORED: Final = ("metric_tags", "model_metrics", "response_cache")
 IGNORED_OPTIMIZATION: Final = (
@@ -53,6 +73,17 @@ _REFUSED: Final = MappingProxyType(
         "runtime": "is not offered; name the backend with 'backend'",
     }
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """Workers of one model version and the device ("cpu" or "cuda") they run on."""
+
+    count: int = 1
+    device: str = "cpu"
+
+
+ONE_INSTANCE: Final = Instances()
 
 
 class Kind(NamedTuple):
@@ -136,11 +167,11 @@ def read_model_config(
         inputs_place=section.place("input"),
         outputs=tuple(map(read_output, section.sections("output"))) if section.has("output") else None,
         outputs_place=section.place("output"),
-        batching=read_batching(batching) if batching else None,
+        batching=_read_batching(batching) if batching else None,
         preferred_place=preferred_place,
         policy=_read_policy(section, VERSIONS_MAX),
         policy_place=section.place("version_policy"),
-        instances=read_instances(section, settings),
+        instances=_read_instances(section, settings),
         warmups=_read_warmups(section),
         parameters=_read_parameters(section),
     )
@@ -244,3 +275,90 @@ def wanted_versions(policy: VersionPolicy, present: Iterable[int]) -> tuple[int,
     if policy.choice is VersionChoice.ALL:
         return tuple(ordered)
     return tuple(ordered[-policy.count :])
+
+
+def _read_batching(section: Section) -> Batching:
+    """The batching that ``dynamic_batching { ... }`` describes. Whether the preferred sizes fit the largest
+    batch is for the caller, who knows it."""
+    levels = section.integer("priority_levels", maximum=PRIORITY_LEVELS_MAX)
+    section.refuse({"preserve_ordering": "is not offered: answers go back as they finish; remove it"})
+    default_policy = section.section("default_queue_policy")
+    batching = Batching(
+        preferred_batch_size=section.integers("preferred_batch_size", minimum=1),
+        max_queue_delay_us=section.integer("max_queue_delay_microseconds", maximum=INT64_MAX // 1_000),
+        priority_levels=levels,
+        default_priority_level=_default_level(section, levels),
+        default_queue_policy=_queue_policy(default_policy) if default_policy else QueuePolicy(),
+        priority_queue_policy=_level_policies(section, levels),
+    )
+    section.close()
+    return batching
+
+
+def _default_level(section: Section, levels: int) -> int:
+    level = section.integer("default_priority_level", maximum=PRIORITY_LEVELS_MAX)
+    if levels and not 1 <= level <= levels:
+        section.problem(
+            "default_priority_level", f"must be 1 to {levels}, the priority_levels; found {level}"
+        )
+        return 1
+    if level and not levels:
+        section.problem("default_priority_level", "needs priority_levels, which is not set")
+        return 0
+    return level
+
+
+def _level_policies(section: Section, levels: int) -> dict[int, QueuePolicy]:
+    policies: dict[int, QueuePolicy] = {}
+    for level, inner in section.numbered_entries("priority_queue_policy", maximum=INT32_MAX):
+        policies[level] = _queue_policy(inner)
+        if not 1 <= level <= levels:
+            known = f"the priority levels are 1 to {levels}" if levels else "priority_levels is not set"
+            inner.problem("", f"there is no priority level {level}; {known}")
+    return policies
+
+
+def _queue_policy(section: Section) -> QueuePolicy:
+    """A request's own time-out counts unless the file says otherwise: one deadline, the earliest."""
+    plain = QueuePolicy()
+    policy = QueuePolicy(
+        timeout_action=section.choice("timeout_action", _ACTIONS) or plain.timeout_action,
+        default_timeout_us=section.integer("default_timeout_microseconds", maximum=INT64_MAX // 1_000),
+        allow_timeout_override=section.flag("allow_timeout_override", default=plain.allow_timeout_override),
+        max_queue_size=section.integer("max_queue_size", maximum=(1 << 32) - 1),
+    )
+    section.close()
+    return policy
+
+
+def _read_instances(section: Section, settings: RepositoryConfig) -> Instances:
+    """What all ``instance_group`` entries say together: their counts add up, their devices must be one."""
+    groups = [_read_group(group, settings) for group in section.sections("instance_group")]
+    if not groups:
+        return ONE_INSTANCE
+    if len({group.device for group in groups}) > 1:
+        section.problem("instance_group", "groups on different devices are not offered; keep one kind")
+    count = sum(group.count for group in groups)
+    if count > INSTANCES_MAX:
+        section.problem("instance_group", f"asks for {count} instances; the limit is {INSTANCES_MAX}")
+    return Instances(count=count, device=groups[0].device)
+
+
+def _read_group(group: Section, settings: RepositoryConfig) -> Instances:
+    group.refuse(_UNOFFERED_INSTANCES)
+    group.ignore(("host_policy",), "is accepted, but has no effect here")
+    group.text("name")  # names the instances in other servers' logs; nothing to check
+    device = _read_device(group, settings)
+    if any(group.integers("gpus")) or (group.has("gpus") and device == "cpu"):
+        group.problem("gpus", "only GPU 0 is offered, and only with KIND_GPU; leave it out or say [ 0 ]")
+    count = group.integer("count", default=1) or 1
+    group.close()
+    return Instances(count=count, device=device)
+
+
+def _read_device(group: Section, settings: RepositoryConfig) -> str:
+    kind = group.name("kind") or "KIND_AUTO"
+    devices = {"KIND_CPU": "cpu", "KIND_GPU": "cuda", "KIND_AUTO": settings.auto_device}
+    if kind not in devices:
+        group.problem("kind", f"'{kind}' is not offered; expected one of {', '.join(devices)}")
+    return devices.get(kind, "cpu")

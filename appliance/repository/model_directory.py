@@ -31,9 +31,8 @@ from appliance.repository.model_config import (
     wanted_versions,
 )
 from appliance.repository.model_files import ModelFile, ModelHome
-from appliance.repository.onnx.firewall import graph_flaws
+from appliance.repository.onnx.firewall import GraphLimits, graph_flaws, graph_limits
 from appliance.repository.onnx.graph import read_graph
-from appliance.repository.onnx.limits import GraphLimits, graph_limits
 from appliance.repository.onnx.summary import GraphSummary
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.section import INT64_MAX

@@ -7,15 +7,17 @@ are not read again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from appliance.config.repository import RepositoryConfig
 from appliance.repository.directory import RepositoryScan, listing, merged
 from appliance.repository.model_directory import ModelReading
 from appliance.sources.reading import read_model
-from appliance.sources.signature import Signature, signature_of
 from appliance.sources.source import Look
 from appliance.store.catalog import Trial
 
@@ -113,3 +115,63 @@ class DirectorySource:
 
     def _read(self, name: str, signature: Signature | None) -> _Known:
         return _Known(signature=signature, reading=read_model(self._real, name, self._config))
+
+
+DEPTH_MAX: Final = 4
+ENTRIES_MAX: Final = 100_000
+
+Entry = tuple[str, int, int, int, int]
+"""(path from the model's directory, type, size, inode, time of the last change in ns)"""
+
+
+class Signature(NamedTuple):
+    """One model's directory at one moment; equal ones mean that nothing was touched. ``directories`` are those in it,
+    itself first."""
+
+    entries: tuple[Entry, ...]
+    directories: tuple[str, ...]
+
+
+def signature_of(home: str) -> Signature | None:
+    """The signature of a directory, links counted as what they lead to; None when there is none. What keeps it from
+    being looked at counts as its only entry."""
+    try:
+        if not stat.S_ISDIR(os.stat(home).st_mode):
+            return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Signature((_unseen("", error),), ())
+    entries = sorted(_entries(home, "", 1))
+    below = (f"{home}/{path}" for path, kind, *_ in entries if kind == stat.S_IFDIR)
+    return Signature(tuple(entries), (home, *below))
+
+
+def _entries(directory: str, prefix: str, depth: int) -> Iterator[Entry]:
+    try:
+        listing = os.listdir(directory)
+    except OSError as error:
+        yield _unseen(prefix, error)
+        return
+    if len(listing) > ENTRIES_MAX:
+        yield prefix, -1, len(listing), 0, 0
+        return
+    for name in listing:
+        path = f"{directory}/{name}"
+        try:
+            found = os.stat(path)
+        except OSError as error:  # gone meanwhile, or a link to nothing
+            yield _unseen(prefix + name, error)
+            continue
+        kind = stat.S_IFMT(found.st_mode)
+        if kind == stat.S_IFDIR:
+            # Its own time changes with its entries, which are looked at anyway.
+            yield prefix + name, kind, 0, found.st_ino, 0
+            if depth < DEPTH_MAX:
+                yield from _entries(path, f"{prefix}{name}/", depth + 1)
+        else:
+            yield prefix + name, kind, found.st_size, found.st_ino, found.st_mtime_ns
+
+
+def _unseen(path: str, error: OSError) -> Entry:
+    return path, -1, error.errno or 0, 0, 0

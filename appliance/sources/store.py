@@ -22,8 +22,8 @@ from appliance.repository.model_directory import BrokenVersion, ModelReading, Se
 from appliance.sources.reading import read_model
 from appliance.sources.source import Look
 from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, Trial
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import CATALOG, FORMS, MANIFEST, view_root
-from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
 from appliance.workers.forms import remove_forms
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
+from inotify_simple import INotify, flags
+
 from appliance.config.reload import ReloadConfig
 from appliance.domain.errors import OperatorError, Stopping
 from appliance.repository.directory import RepositoryScan
-from appliance.sources.notices import Notices
 from appliance.sources.source import Look, Source
 from appliance.workers.priority import USUAL_TURN_NS, take_turns
 
@@ -192,3 +194,72 @@ class Watcher:
                 reason=reason,
                 every_s=self._config.poll_s,
             )
+
+
+MASK: Final = (
+    flags.CREATE
+    | flags.DELETE
+    | flags.MODIFY
+    | flags.ATTRIB
+    | flags.CLOSE_WRITE
+    | flags.MOVED_FROM
+    | flags.MOVED_TO
+    | flags.DELETE_SELF
+    | flags.MOVE_SELF
+    | flags.ONLYDIR
+)
+
+
+class Notices:
+    """Tells ``changed`` the directory in which something happened; "" when notices were lost: it may be anywhere.
+
+    ``watch`` may be called from any thread, one call at a time; all else belongs to the event loop's. Raises OSError
+    when the system has no inotify to give.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[str], None]) -> None:
+        self._changed = changed
+        self._notify = INotify(nonblocking=True)
+        self._loop = loop
+        self._watches: dict[str, int] = {}
+        self._paths: dict[int, str] = {}
+        loop.add_reader(self._notify.fileno(), self._read)
+
+    def watch(self, directories: Collection[str]) -> str:
+        """Watch exactly these; gives why some cannot be watched, "" when all are."""
+        wanted = set(directories)
+        for path in self._watches.keys() - wanted:
+            self._drop(path)
+        for path in wanted:
+            try:
+                number = self._notify.add_watch(path, MASK)
+            except OSError as error:
+                if isinstance(error, FileNotFoundError | NotADirectoryError):
+                    continue  # it went meanwhile, of which its parent tells
+                return f"{os.strerror(error.errno or 0)} (fs.inotify.max_user_watches)"
+            self._paths[number], self._watches[path] = path, number
+        return ""
+
+    def close(self) -> None:
+        """No more notices."""
+        self._loop.remove_reader(self._notify.fileno())
+        self._notify.close()
+
+    def _drop(self, path: str) -> None:
+        number = self._watches.pop(path)
+        self._paths.pop(number, None)
+        try:
+            self._notify.rm_watch(number)
+        except OSError:
+            return  # the directory is gone, and its watch with it
+
+    def _read(self) -> None:
+        for event in self._notify.read(timeout=0):
+            if event.mask & flags.Q_OVERFLOW:
+                self._changed("")
+            elif event.wd in self._paths and not event.mask & flags.IGNORED:
+                self._changed(self._paths[event.wd])
+            elif event.mask & flags.IGNORED:
+                path = self._paths.pop(event.wd, None)
+                if path is not None and self._watches.get(path) == event.wd:
+                    del self._watches[path]

@@ -20,8 +20,8 @@ from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.core.rollout.ledger import Ending
 from appliance.engine.versions.history import read_history
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import CATALOG, SERVE, blob_path, view_root
-from appliance.store.reading import read_catalog
 from appliance.store.running import read_running
 from tests.conftest import Serve
 from tests.faults.clients import Stream, ask

@@ -19,7 +19,7 @@ from appliance.repository.findings import (
 )
 from appliance.repository.model_directory import REASON_CHARACTERS_MAX
 from appliance.repository.onnx.graph import OPSETS_IN_ALL_MAX
-from appliance.repository.onnx.trail import FLAWS_MAX
+from appliance.repository.onnx.summary import FLAWS_MAX
 from appliance.repository.warmup_config import WARMUPS_MAX
 from tests.repository.conftest import ReadModel
 from tests.repository.onnx_files import copying, model_of, plain_model, port, write_version

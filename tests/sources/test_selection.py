@@ -12,8 +12,7 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import InvalidRequest, NotReady
 from appliance.repository.directory import RepositoryScan, scan
 from appliance.sources.directory import DirectorySource
-from appliance.sources.overlay import Overlay, path_problems
-from appliance.sources.selection import Selection
+from appliance.sources.overlay import Overlay, Selection, path_problems
 from tests.repository.onnx_files import plain_model, write_version
 
 

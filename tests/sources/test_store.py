@@ -17,8 +17,8 @@ from appliance.repository.model_directory import ServableVersion
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
 from appliance.store.catalog import Catalog, Trial, TrialMode
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import FORMS, view_root
-from appliance.store.reading import read_catalog
 from appliance.store.running import RunningVersion, read_running
 from appliance.store.writer import StoreWriter, open_store
 from appliance.workers.forms import REFUSED_FILE

@@ -17,8 +17,8 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import StoreFull, StoreUnavailable
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import BLOBS, INCOMING, blob_path
-from appliance.store.reading import read_catalog
 from appliance.store.running import read_running
 from appliance.store.scrub import Scrub
 from appliance.store.writer import open_store

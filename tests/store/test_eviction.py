@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.store.catalog import Catalog, CatalogModel, Trial, TrialMode
-from appliance.store.eviction import Candidate, choose
-from appliance.store.room import candidates, kept_blobs
+from appliance.store.eviction import Candidate, candidates, choose, kept_blobs
 from tests.store.catalogs import stored_version
 
 DIGESTS = "abcdefgh"

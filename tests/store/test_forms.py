@@ -9,9 +9,9 @@ import pytest
 
 from appliance.domain.errors import StoreFull
 from appliance.store.catalog import Catalog, CatalogModel
-from appliance.store.forms import StoredForm
+from appliance.store.eviction import Lacking, Tenancy, plan_room
 from appliance.store.layout import FORMS, REFUSED_FORM
-from appliance.store.room import Lacking, Tenancy, plan_room
+from appliance.store.views import StoredForm
 from appliance.store.writer import Installed, StoreWriter, open_store
 from tests.store.arrivals import arrival, assert_served, contents_of
 from tests.store.catalogs import stored_version

@@ -22,9 +22,9 @@ from appliance.domain.manifest import FileEntry, Manifest
 from appliance.domain.manifest_codec import encode
 from appliance.durable import READ_ONLY, Bytes, NewFile, RealFolder
 from appliance.store.incoming import IncomingPackage
-from appliance.store.inspection import inspect
 from appliance.store.layout import blob_path, view_path
 from appliance.store.running import Running
+from appliance.store.scrub import inspect
 from appliance.store.writer import StoreWriter
 from tests.domain.manifests import manifest_of
 from tests.store.arrivals import contents_of

@@ -21,10 +21,10 @@ from appliance.durable import Folder, RealFolder
 from appliance.engine.versions.history import read_history
 from appliance.package.trust import judge
 from appliance.store.blobs import BlobShelf
-from appliance.store.inspection import Inspection, blobs_of, inspect
+from appliance.store.catalog_file import Rebuilt, rebuilt
 from appliance.store.layout import SERVE
-from appliance.store.loss import Rebuilt, rebuilt
 from appliance.store.running import read_incumbents, read_last_running
+from appliance.store.scrub import Inspection, blobs_of, inspect
 from appliance.store.trouble import told
 from appliance.store.writer import rebuild_catalog
 
