@@ -56,6 +56,17 @@ _KINDS: Final[Mapping[bytes, str]] = MappingProxyType(
 )
 
 
+class Stream(Protocol):
+    """Bytes from front to back."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most ``size`` bytes, none at the end."""
+
+
+OpenBlob = Callable[[FileEntry], AbstractContextManager[Stream]]
+Progress = Callable[[int], None]
+
+
 def header(name: str, size: int) -> bytes:
     """The header blocks of a member."""
     member = tarfile.TarInfo(name)
@@ -120,17 +131,6 @@ def described(block: bytes) -> str:
         return "something that is no tar header"
     name = block[:100].rstrip(b"\0").decode("utf-8", "backslashreplace")
     return f"{_KINDS.get(block[156:157], 'something unknown')} called {name!r}"
-
-
-class Stream(Protocol):
-    """Bytes from front to back."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most ``size`` bytes, none at the end."""
-
-
-OpenBlob = Callable[[FileEntry], AbstractContextManager[Stream]]
-Progress = Callable[[int], None]
 
 
 def write_package(

@@ -2,12 +2,15 @@
 
 Rules kept here: nothing is taken on trust - the manifest is bounded and judged before anything else is read, each
 header must be the one that the manifest demands there, contents are given out as they come and their digests are
-compared before the last byte is given; nothing may follow the end. No name from the file ever becomes a path, no more
-than one buffer is held, the file need not be seekable. Raises PackageInvalid and OSError only.
+compared before the last byte is given, those of single tensors as well; nothing may follow the end. No name from the
+file ever becomes a path, no more than one buffer is held, the file need not be seekable. Raises PackageInvalid and
+OSError only.
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -233,17 +236,24 @@ class BlobStream:
 
 
 @contextmanager
+def opened(path: Path) -> Iterator[io.FileIO]:
+    """The file, if it is a regular one; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        yield file
+
+
+@contextmanager
 def open_package(path: Path) -> Iterator[PackageReader]:
     """The package in the file ``path``, whose size is compared with what its manifest demands before any content is
     read. Raises PackageInvalid, or OSError when it cannot be opened."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb", buffering=0) as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise PackageInvalid([Problem(file=path.name, key="", text="is not a regular file")])
+    with opened(path) as file:
         reader = PackageReader(file, path.name)
-        if reader.total_bytes != found.st_size:
-            raise reader.invalid(f"has {found.st_size} bytes; its manifest demands {reader.total_bytes}")
+        found = os.fstat(file.fileno()).st_size
+        if reader.total_bytes != found:
+            raise reader.invalid(f"has {found} bytes; its manifest demands {reader.total_bytes}")
         yield reader
 
 

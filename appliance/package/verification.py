@@ -4,16 +4,14 @@ The contents are read once. What the repository reads of a model is laid out in 
 their size, since nothing looks into them - so that configuration, graph, firewall, labels and golden set are judged by
 the very code that judges them when they are served. Then the manifest is held against what was found there: inputs,
 outputs, sets of operators, each tensor's place in the graph and digest in the file.
+
+To be shown to people, a package is only looked into: the files that are shown are read and their digests compared.
 """
 
 from __future__ import annotations
 
-import errno
-import io
 import os
-import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -25,17 +23,15 @@ from appliance.domain.errors import ArtefactError, PackageInvalid, Problem
 from appliance.domain.golden import SET_BYTES_MAX, SET_FILE, GoldenSet, decode_golden
 from appliance.domain.manifest import FileEntry, Manifest
 from appliance.package.conformity import GRAPH_FILE, conformity_problems
-from appliance.package.container import CHUNK_BYTES, blob_places
+from appliance.package.container import CHUNK_BYTES, Progress, blob_places
 from appliance.package.keys import PublicKey
-from appliance.package.reader import Blob, PackageReader, TensorSums, tensors_in
+from appliance.package.reader import Blob, PackageReader, TensorSums, opened, tensors_in
 from appliance.package.trust import Trust, judge
 from appliance.repository.onnx.firewall import graph_limits
 from appliance.repository.onnx.graph import read_graph
 from appliance.repository.onnx.summary import GraphSummary
 
 PROBLEMS_MAX: Final = 1000
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +69,6 @@ def verify_package(
         check.contents(begin(reader.manifest.total_bytes))
         check.model()
         return check.result()
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[io.FileIO]:
-    """The file, if it is a regular one; raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        yield file
 
 
 class _Check:

@@ -14,9 +14,8 @@ from appliance.domain.errors import InvalidRequest
 from appliance.engine.engine import Engine
 from appliance.engine.versions.wording import given_by_hand
 from appliance.repository.directory import RepositoryScan
-from appliance.repository.model_directory import ModelReading
+from appliance.repository.model_directory import ModelReading, read_model_directory
 from appliance.sources.overlay import Overlay, Selection
-from appliance.sources.reading import read_model
 from appliance.sources.source import Source
 from appliance.sources.watcher import Watcher
 
@@ -70,7 +69,7 @@ class ModelsByHand:
         if config is None:
             raise InvalidRequest(f"failed to load '{name}': files are given, but no config with them")
         root = str(self._overlay.put(name, files))
-        reading = read_model(root, name, self._repository, config)
+        reading = read_model_directory(root, name, self._repository, config)
         if reading is None or not reading.servable:
             self._overlay.drop([root])
         return reading

@@ -126,13 +126,11 @@ def agree(
 
 def from_config_alone(config: ModelConfig, findings: Findings) -> Agreement:
     """What a model without a graph serves: its configuration has to say everything."""
-    for side, place, tensors in (
-        ("input", config.inputs_place, config.inputs),
-        ("output", config.outputs_place, config.outputs),
-    ):
+    for side, tensors in (("input", config.inputs), ("output", config.outputs)):
         if not tensors:
             findings.problem(
-                place, f"is missing; the backend '{config.kind.backend}' cannot tell its {side}s"
+                config.section.place(side),
+                f"is missing; the backend '{config.kind.backend}' cannot tell its {side}s",
             )
     max_batch_size = config.max_batch_size or 0
     return Agreement(
@@ -154,10 +152,11 @@ def _pairs(
     names = shown_names((port.name for port in ports), len(ports))
     for tensor in written:
         if tensor.name in said:
-            findings.problem(tensor.place, f"{side} '{tensor.name}' is given twice")
+            findings.problem(tensor.section.place(), f"{side} '{tensor.name}' is given twice")
         elif tensor.name and tensor.name not in known:
             findings.problem(
-                tensor.place, f"the graph has no {side} {shown_names((tensor.name,), 1)}; it has {names}"
+                tensor.section.place(),
+                f"the graph has no {side} {shown_names((tensor.name,), 1)}; it has {names}",
             )
         said[tensor.name] = tensor
     return tuple((port, said[port.name]) for port in ports if port.name in said)
@@ -175,10 +174,10 @@ def _check_left_out(
     kept = {port.name for port, _ in wanted}
     for port in inputs:
         if port.name not in kept and port.name not in optional:
-            findings.problem(config.inputs_place, f"the graph's input '{port.name}' is missing")
+            findings.problem(config.section.place("input"), f"the graph's input '{port.name}' is missing")
     if config.outputs == ():
         findings.problem(
-            config.outputs_place, "lists no output; leave it out to serve all outputs of the graph"
+            config.section.place("output"), "lists no output; leave it out to serve all outputs of the graph"
         )
 
 
@@ -197,7 +196,7 @@ def _check_first_dimensions(config: ModelConfig, ports: Sequence[GraphPort], fin
     for port in ports:
         if port.dims is not None and (not port.dims or isinstance(port.dims[0], int)):
             findings.problem(
-                config.batch_place,
+                config.section.place("max_batch_size"),
                 f"is {config.max_batch_size}, but '{port.name}' has shape {_shown(port.dims)} in the graph, "
                 "whose first dimension cannot be a batch; set it to 0 and give whole shapes",
             )
@@ -208,7 +207,8 @@ def _is_optional(port: GraphPort, said: TensorConfig | None, optional: set[str],
         return port.name in optional
     if said.optional and port.name not in optional:
         findings.problem(
-            said.optional_place, f"the graph has no default for '{port.name}'; it cannot be left out"
+            said.section.place("optional"),
+            f"the graph has no default for '{port.name}'; it cannot be left out",
         )
     return said.optional
 
@@ -225,7 +225,8 @@ def _spec(
     if said and datatype and said.datatype not in (None, datatype):
         written = said.datatype.config_name if said.datatype else ""
         findings.problem(
-            said.datatype_place, f"is {written}, but '{port.name}' is {datatype.config_name} in the graph"
+            said.section.place("data_type"),
+            f"is {written}, but '{port.name}' is {datatype.config_name} in the graph",
         )
     shape = _shape(port, said, batched, place, findings)
     return TensorSpec(name=port.name, datatype=datatype or Datatype.BYTES, shape=shape, optional=optional)
@@ -250,7 +251,7 @@ def _shape(
     ):
         batch = " after the batch dimension" if batched else ""
         findings.problem(
-            said.dims_place,
+            said.section.place("dims"),
             f"{_shown(written)} does not fit the graph's {_shown(true)}{batch} of '{port.name}'",
         )
     return written
@@ -260,11 +261,13 @@ def _written_specs(tensors: Sequence[TensorConfig], findings: Findings) -> tuple
     specs: dict[str, TensorSpec] = {}
     for tensor in tensors:
         if tensor.name in specs:
-            findings.problem(tensor.place, f"'{tensor.name}' is given twice")
+            findings.problem(tensor.section.place(), f"'{tensor.name}' is given twice")
         if tensor.datatype is None:
-            findings.problem(tensor.datatype_place, "is needed where there is no graph to tell it")
+            findings.problem(
+                tensor.section.place("data_type"), "is needed where there is no graph to tell it"
+            )
         if tensor.dims is None:
-            findings.problem(tensor.dims_place, "is needed where there is no graph to tell it")
+            findings.problem(tensor.section.place("dims"), "is needed where there is no graph to tell it")
         specs[tensor.name] = TensorSpec(
             name=tensor.name,
             datatype=tensor.datatype or Datatype.BYTES,

@@ -13,17 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid, Problem
 from appliance.repository.model_directory import (
     BrokenVersion,
     ModelReading,
     ServableVersion,
     printable,
-    read_model_directory,
 )
-
-__all__ = ["BrokenVersion", "RepositoryScan", "ServableVersion", "scan"]
 
 MODELS_MAX: Final = 10_000
 """Model directories: all are listed on every look, and ten thousand are past what one box holds in memory."""
@@ -48,13 +44,6 @@ class RepositoryScan:
         return tuple(dict.fromkeys(problem for broken in self.broken for problem in broken.problems))
 
 
-def scan(root: Path, config: RepositoryConfig) -> RepositoryScan:
-    """All models under ``root``. Raises ConfigInvalid when the directory itself cannot be read or holds too
-    many."""
-    real, names = listing(root)
-    return merged(read_model_directory(real, name, config) for name in names)
-
-
 def merged(readings: Iterable[ModelReading | None]) -> RepositoryScan:
     """All of these models as one scan; None is no model."""
     found = [reading for reading in readings if reading is not None]
@@ -66,7 +55,8 @@ def merged(readings: Iterable[ModelReading | None]) -> RepositoryScan:
 
 
 def listing(root: Path) -> tuple[str, list[str]]:
-    """The repository's real path and the names of what may be a model in it. Raises ConfigInvalid as ``scan``."""
+    """The repository's real path and the names of what may be a model in it. Raises
+    ConfigInvalid when the directory itself cannot be read or holds too many."""
     try:
         real = os.path.realpath(root, strict=True)
         with os.scandir(real) as entries:

@@ -99,22 +99,18 @@ ONNX: Final = Kind(ONNX_PLATFORM, ONNX_BACKEND, ONNX_RUNTIME)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A configuration as written; the defaults are those of a model without one. ``max_batch_size`` and
-    ``inputs`` and ``outputs`` are None when nothing is said of them."""
+    """A configuration as written, and the ``section`` that says where; the defaults are those of a model without one.
+    ``max_batch_size`` and ``inputs`` and ``outputs`` are None when nothing is said of them."""
 
-    written: bool = False
+    section: Section
     kind: Kind = ONNX
     model_file: str = MODEL_FILE
     max_batch_size: int | None = None
-    batch_place: Place
     inputs: tuple[TensorConfig, ...] | None = None
-    inputs_place: Place
     outputs: tuple[TensorConfig, ...] | None = None
-    outputs_place: Place
     batching: Batching | None = None
     preferred_place: Place
     policy: VersionPolicy = LATEST
-    policy_place: Place
     instances: Instances = ONE_INSTANCE
     warmups: tuple[WarmupConfig, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -122,14 +118,9 @@ class ModelConfig:
 
 def no_config(file: str) -> ModelConfig:
     """What holds for a model whose ``file`` is not there: all of it is up to the graph."""
-    place = Place(file=file)
-    return ModelConfig(
-        batch_place=place,
-        inputs_place=place,
-        outputs_place=place,
-        preferred_place=place,
-        policy_place=place,
-    )
+    nothing = Message(fields=(), line=1, column=1)
+    section = Section(nothing, file=file, key="", findings=Findings())
+    return ModelConfig(section=section, preferred_place=section.place())
 
 
 def model_file_of(tree: Message) -> str:
@@ -158,19 +149,15 @@ def read_model_config(
         batching.place("preferred_batch_size") if batching else section.place("dynamic_batching")
     )
     config = ModelConfig(
-        written=True,
+        section=section,
         kind=_read_kind(section, settings),
         model_file=_read_model_file(section, model_file),
         max_batch_size=section.integer("max_batch_size") if section.has("max_batch_size") else None,
-        batch_place=section.place("max_batch_size"),
         inputs=tuple(map(read_input, section.sections("input"))) if section.has("input") else None,
-        inputs_place=section.place("input"),
         outputs=tuple(map(read_output, section.sections("output"))) if section.has("output") else None,
-        outputs_place=section.place("output"),
         batching=_read_batching(batching) if batching else None,
         preferred_place=preferred_place,
         policy=_read_policy(section, VERSIONS_MAX),
-        policy_place=section.place("version_policy"),
         instances=_read_instances(section, settings),
         warmups=_read_warmups(section),
         parameters=_read_parameters(section),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -93,8 +94,24 @@ def read_model_directory(
 ) -> ModelReading | None:
     """The model in the directory ``entry`` of the repository ``root`` (absolute, free of links); None when it
     is none. ``config`` is taken in the place of its config.pbtxt, which still says how the model's file is called where
-    ``config`` does not; ``only`` is the one version to read, whatever the configuration asks for. Never raises for what
-    is in the directory."""
+    ``config`` does not; ``only`` is the one version to read, whatever the configuration asks for.
+
+    Raises nothing for what is in the directory. Hostile files look for the place where that is not true, so whatever is
+    raised is told as what is wrong with the one model, and all others are served."""
+    try:
+        return _read(root, entry, settings, config, only)
+    except Exception as error:  # noqa: BLE001  a defect ends the reading of its own model
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        what = "".join(traceback.format_exception_only(error)).strip()
+        return _broken(
+            printable(entry),
+            f"cannot be read, for a reason that nobody foresaw: {what[:500]} (in {last.name}, line {last.lineno})",
+        )
+
+
+def _read(
+    root: str, entry: str, settings: RepositoryConfig, config: bytes | None, only: int | None
+) -> ModelReading | None:
     name = printable(entry)
     try:
         home = _home(root, entry)

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from appliance.config.repository import RepositoryConfig
 from appliance.repository.directory import RepositoryScan, listing, merged
-from appliance.repository.model_directory import ModelReading
-from appliance.sources.reading import read_model
+from appliance.repository.model_directory import ModelReading, read_model_directory
 from appliance.sources.source import Look
 from appliance.store.catalog import Trial
+
+DEPTH_MAX: Final = 4
+ENTRIES_MAX: Final = 100_000
+Entry = tuple[str, int, int, int, int]
+"""(path from the model's directory, type, size, inode, time of the last change in ns)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,7 @@ class DirectorySource:
         if name not in there:
             return None
         if config is not None:
-            return read_model(self._real, name, self._config, config)
+            return read_model_directory(self._real, name, self._config, config)
         self._changing.pop(name, None)
         self._take(name, self._signature(name))
         return self._known[name].reading if name in self._known else None
@@ -90,7 +94,9 @@ class DirectorySource:
 
     def directories(self) -> Collection[str]:
         """See Source."""
-        return (self._real, *self._below(known.signature for known in self._known.values()))
+        signatures = (known.signature for known in self._known.values())
+        below = (directory for found in signatures if found is not None for directory in found.directories)
+        return (self._real, *below)
 
     def close(self) -> None:
         """See Source."""
@@ -99,10 +105,6 @@ class DirectorySource:
         """See Source."""
         below = directory[len(self._real) :].strip("/") if directory.startswith(self._real) else ""
         return below.partition("/")[0] or None
-
-    @staticmethod
-    def _below(signatures: Iterable[Signature | None]) -> Iterable[str]:
-        return (directory for found in signatures if found is not None for directory in found.directories)
 
     def _signature(self, name: str) -> Signature | None:
         return signature_of(f"{self._real}/{name}")
@@ -114,14 +116,7 @@ class DirectorySource:
             self._known[name] = self._read(name, signature)
 
     def _read(self, name: str, signature: Signature | None) -> _Known:
-        return _Known(signature=signature, reading=read_model(self._real, name, self._config))
-
-
-DEPTH_MAX: Final = 4
-ENTRIES_MAX: Final = 100_000
-
-Entry = tuple[str, int, int, int, int]
-"""(path from the model's directory, type, size, inode, time of the last change in ns)"""
+        return _Known(signature=signature, reading=read_model_directory(self._real, name, self._config))
 
 
 class Signature(NamedTuple):
@@ -149,14 +144,14 @@ def signature_of(home: str) -> Signature | None:
 
 def _entries(directory: str, prefix: str, depth: int) -> Iterator[Entry]:
     try:
-        listing = os.listdir(directory)
+        names = os.listdir(directory)
     except OSError as error:
         yield _unseen(prefix, error)
         return
-    if len(listing) > ENTRIES_MAX:
-        yield prefix, -1, len(listing), 0, 0
+    if len(names) > ENTRIES_MAX:
+        yield prefix, -1, len(names), 0, 0
         return
-    for name in listing:
+    for name in names:
         path = f"{directory}/{name}"
         try:
             found = os.stat(path)

@@ -1,4 +1,5 @@
-"""Models that came over the control socket instead of from a source: their files, in a directory of the daemon's own.
+"""What an operator changed by hand on top of a source, for as long as the daemon lives: models put aside, and models
+that came over the control socket, whose files lie in a directory of the daemon's own.
 
 A model that is given anew gets a fresh directory, because workers may still map the files of the last one; that one
 goes when nothing needs it any more. Directories lie beneath one of this process, whose lock tells whether it lives:
@@ -19,6 +20,11 @@ from appliance.domain.errors import InvalidRequest, NotReady
 from appliance.durable import WriterLock, is_held
 from appliance.repository.directory import RepositoryScan, merged
 from appliance.repository.model_directory import ModelReading
+
+PREFIX: Final = "appliance-given-"
+LOCK: Final = ".lock"
+FILES_MAX: Final = 1_000
+DEPTH_MAX: Final = 4
 
 
 class Selection:
@@ -75,12 +81,6 @@ class Selection:
 def _keys(scan: RepositoryScan) -> list[tuple[str, str]]:
     broken = [(entry.name, entry.version) for entry in scan.broken]
     return [(entry.model.name, str(entry.model.version)) for entry in scan.servable] + broken
-
-
-PREFIX: Final = "appliance-given-"
-LOCK: Final = ".lock"
-FILES_MAX: Final = 1_000
-DEPTH_MAX: Final = 4
 
 
 class Overlay:

@@ -18,8 +18,12 @@ from appliance.domain.manifest import FileEntry
 from appliance.domain.manifest_codec import decode
 from appliance.domain.model import FormRoom
 from appliance.repository.directory import RepositoryScan, merged
-from appliance.repository.model_directory import BrokenVersion, ModelReading, ServableVersion
-from appliance.sources.reading import read_model
+from appliance.repository.model_directory import (
+    BrokenVersion,
+    ModelReading,
+    ServableVersion,
+    read_model_directory,
+)
 from appliance.sources.source import Look
 from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, Trial
 from appliance.store.catalog_file import read_catalog
@@ -242,7 +246,7 @@ class StoreSource:
 
     def _read(self, name: str, installed: InstalledVersion, config: bytes | None = None) -> ModelReading:
         root, fingerprint = view_root(self._state, installed.digest), self._fingerprint(installed)
-        reading = read_model(str(root), name, self._config, config)
+        reading = read_model_directory(str(root), name, self._config, config)
         if reading is None:
             return _broken(name, f"has no model in '{root}'; 'appliance store check' tells what is missing")
         try:

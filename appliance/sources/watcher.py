@@ -1,6 +1,8 @@
 """Look at a source whenever something happened there, and now and then anyway. Owner: the event loop's thread.
 
-Reading happens on a thread of its own, one look at a time; what it finds is given to ``take`` on the loop.
+Reading happens on a thread of its own, one look at a time; what it finds is given to ``take`` on the loop. A notice
+(Linux' inotify) says where something happened, never what: the watcher looks by itself. Where the kernel gives no more
+of them it relies on looking now and then.
 """
 
 from __future__ import annotations
@@ -25,6 +27,18 @@ from appliance.workers.priority import USUAL_TURN_NS, take_turns
 T = TypeVar("T")
 
 STOPPING: Final = "the appliance is stopping: models are not read any more"
+MASK: Final = (
+    flags.CREATE
+    | flags.DELETE
+    | flags.MODIFY
+    | flags.ATTRIB
+    | flags.CLOSE_WRITE
+    | flags.MOVED_FROM
+    | flags.MOVED_TO
+    | flags.DELETE_SELF
+    | flags.MOVE_SELF
+    | flags.ONLYDIR
+)
 
 
 class Watcher:
@@ -194,20 +208,6 @@ class Watcher:
                 reason=reason,
                 every_s=self._config.poll_s,
             )
-
-
-MASK: Final = (
-    flags.CREATE
-    | flags.DELETE
-    | flags.MODIFY
-    | flags.ATTRIB
-    | flags.CLOSE_WRITE
-    | flags.MOVED_FROM
-    | flags.MOVED_TO
-    | flags.DELETE_SELF
-    | flags.MOVE_SELF
-    | flags.ONLYDIR
-)
 
 
 class Notices:

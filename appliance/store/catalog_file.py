@@ -1,4 +1,5 @@
-"""A catalog that is lost: noticed, and made anew from what the views say of themselves.
+"""The catalog as its readers find it, without a lock; one that is lost: noticed, and made anew from what the views say
+of themselves.
 
 A store writes its catalog before its first blob, so blobs or views without a catalog mean that it was taken away: by a
 file system that was repaired, a copy of half a directory, a hand. A new store in its place would have everything that

@@ -1,4 +1,5 @@
-"""What lies in a store at a moment, what needs it, and what would leave for more. Reads only, and needs no lock.
+"""What lies in a store at a moment, how much space it takes, what needs it, and what would leave for more. Reads only,
+and needs no lock.
 
 Without the lock a writer may be at work meanwhile: what it brings counts as garbage until its catalog names it. What
 lies there is listed before it is asked what needs it, so what was brought by then is none.
@@ -193,7 +194,7 @@ class Census:
             staying={version.digest, *(each.digest for each in self._incumbents())},
             kept=_kept(version, running, views),
         )
-        leaving = plan_room(tenancy, lacking, self._config, now_ms)
+        leaving = plan_room(tenancy, lacking, now_ms)
         if leaving is None:
             raise StoreFull(
                 f"{name}/{version.version} needs {max(lacking)} bytes more than there are within "

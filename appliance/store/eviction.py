@@ -1,8 +1,13 @@
-"""Which versions leave the disk when there is no room: those whose loss is expected to cost the least per byte. Pure.
+"""What leaves the disk where room is lacking: packed forms first, then the versions whose loss is expected to cost the
+least per byte. Pure.
 
-The loss of a version is what it costs to fetch it again, times how likely that is. Bytes count when no other version
-has them: blobs that a kept version shares are not freed. (Greedy-dual by cost and size, Cao and Irani 1997, without the
-ageing: rates come from outside.)
+A form can be built again on this box, so it goes before any version; the forms of what a daemon runs go last, and only
+for the sake of the quota: a worker may have them mapped, and gives their room on the disk back when it ends. No version
+goes that is wanted, pinned, on trial or running.
+
+The loss of a version is what it costs to fetch it again, times how likely that is: one over the time since it was last
+wanted (or came). Bytes count when no other version has them: blobs that a kept version shares are not freed.
+(Greedy-dual by cost and size, Cao and Irani 1997, without the ageing: rates come from outside.)
 """
 
 from __future__ import annotations
@@ -10,11 +15,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from appliance.config.store import StoreConfig
 from appliance.store.catalog import Catalog, InstalledVersion
 from appliance.store.views import StoredForm
+
+REFETCH_BYTES_PER_S: Final = 1_000_000
+"""How fast an evicted version comes again, where that was not measured: a slow line, so that what is far is kept."""
+SHORTEST_AGE_S: Final = 60.0
+"""Ages below are taken as this: clocks are stepped, and installs come in bursts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,21 +92,11 @@ def _price(candidate: Candidate, holders: Counter[str], lacking: int) -> tuple[b
     return (not gain, loss, candidate.name, candidate.version)
 
 
-REFETCH_BYTES_PER_S = 1_000_000
-"""How fast an evicted version comes again, where that was not measured: a slow line, so that what is far is kept."""
-SHORTEST_AGE_S = 60.0
-"""Ages below are taken as this: clocks are stepped, and installs come in bursts."""
-
-
 class Lacking(NamedTuple):
     """Bytes that are missing: within the quota, and on the disk above its floor; 0 or less: none."""
 
     quota: int
     disk: int
-
-    def less(self, quota: int, disk: int) -> Lacking:
-        """What is missing still when so much is freed."""
-        return Lacking(self.quota - quota, self.disk - disk)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,17 +118,21 @@ class Leaving(NamedTuple):
     versions: tuple[Candidate, ...] = ()
 
 
-def plan_room(tenancy: Tenancy, lacking: Lacking, config: StoreConfig, now_ms: int) -> Leaving | None:
+def plan_room(tenancy: Tenancy, lacking: Lacking, now_ms: int) -> Leaving | None:
     """What has to leave so that nothing is lacking; None where all that may leave is not enough."""
+    catalog, running = tenancy.catalog, tenancy.running
+    rates = {version.digest: _rate_per_s(version, now_ms) for _, version in catalog.installed()}
     forms = [each for each in tenancy.forms if each.bytes and not each.refused]
-    rates = {version.digest: _rate_per_s(version, now_ms) for _, version in tenancy.catalog.installed()}
-    idle = _cheapest([each for each in forms if each.digest not in tenancy.running], rates, max(lacking))
-    left = lacking.less(_bytes(idle), _bytes(idle))
-    busy = _cheapest([each for each in forms if each.digest in tenancy.running], rates, left.quota)
-    left = left.less(_bytes(busy), 0)
-    offered = candidates(tenancy.catalog, {*tenancy.running, *tenancy.staying}, now_ms)
-    kept = {*tenancy.kept, *kept_blobs(tenancy.catalog, offered)}
-    versions = choose(offered, kept, max(left))
+    idle = _cheapest((each for each in forms if each.digest not in running), rates, max(lacking))
+    quota, disk = (each - _bytes(idle) for each in lacking)
+    busy = _cheapest((each for each in forms if each.digest in running), rates, quota)
+    offered = candidates(catalog, {*running, *tenancy.staying}, now_ms)
+    may_go = {(each.name, each.version) for each in offered}
+    staying = (
+        version for model, version in catalog.installed() if (model.name, version.version) not in may_go
+    )
+    kept = {*tenancy.kept, *(file.digest for version in staying for file in version.files)}
+    versions = choose(offered, kept, max(quota - _bytes(busy), disk))
     return None if versions is None else Leaving((*idle, *busy), versions)
 
 
@@ -137,22 +140,14 @@ def _bytes(forms: Iterable[StoredForm]) -> int:
     return sum(each.bytes for each in forms)
 
 
-def _cheapest(forms: Sequence[StoredForm], rates: dict[str, float], needed: int) -> list[StoredForm]:
-    """Those that free ``needed`` bytes at the least cost, or all. Building takes as long as a form has bytes; what is
-    not installed is not used again."""
-    offered = {
-        each.name: Candidate(
-            name=each.name,
-            version=0,
-            blobs={each.name: each.bytes},
-            rate_per_s=rates.get(each.digest, 0.0),
-            fetch_s=float(each.bytes),
-        )
-        for each in forms
-    }
-    chosen = choose(tuple(offered.values()), (), needed)
-    names = offered.keys() if chosen is None else {each.name for each in chosen}
-    return [each for each in forms if each.name in names]
+def _cheapest(forms: Iterable[StoredForm], rates: Mapping[str, float], needed: int) -> list[StoredForm]:
+    """Those that free ``needed`` bytes at the least cost, or all. Building takes as long as a form has bytes, so what a
+    byte costs is how likely the form is to be used; what is not installed is not used again."""
+    chosen: list[StoredForm] = []
+    for form in sorted(forms, key=lambda each: (rates.get(each.digest, 0.0), each.bytes, each.name)):
+        if _bytes(chosen) < needed:
+            chosen.append(form)
+    return chosen
 
 
 def candidates(catalog: Catalog, running: Collection[str], now_ms: int) -> tuple[Candidate, ...]:
@@ -162,17 +157,6 @@ def candidates(catalog: Catalog, running: Collection[str], now_ms: int) -> tuple
         for model, version in catalog.installed()
         if version.version not in (model.wanted, *model.pins, model.trial.version if model.trial else 0)
         and version.digest not in running
-    )
-
-
-def kept_blobs(catalog: Catalog, offered: Sequence[Candidate]) -> frozenset[str]:
-    """Digests that versions which are no candidates have."""
-    may_go = {(each.name, each.version) for each in offered}
-    return frozenset(
-        file.digest
-        for model, version in catalog.installed()
-        if (model.name, version.version) not in may_go
-        for file in version.files
     )
 
 

@@ -112,15 +112,6 @@ def read_running(state: Path) -> Running:
         ) from error
 
 
-def read_last_running(state: Path) -> Running:
-    """What a daemon said last that it runs, whether it lives or not; nothing when that cannot be read. A hint only."""
-    try:
-        data = _read(state, RUNNING)
-        return Running() if data is None else _parsed(data)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return Running()
-
-
 def _read(state: Path, file: str) -> bytes | None:
     folder = RealFolder(state)
     try:

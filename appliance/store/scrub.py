@@ -1,9 +1,12 @@
-"""The scrub: reads every blob that an installed version needs, from the disk and not from memory, to find bit rot.
+"""Damage: looked for at once, on demand, or by the scrub, which reads what installed versions need to find bit rot.
 
-It is a process of its own beside writer and daemon, at the lowest classes of processor and disk, and no faster than it
-is told. It changes nothing but its own record, which tells how far it is, so that it goes on there after a restart,
-and what it found. The record is for the writer: a damaged blob is replaced by installing its package again, and
-leaves the record when the scrub has read it anew.
+The scrub reads from the disk and not from memory. It is a process of its own beside writer and daemon, at the lowest
+classes of processor and disk, and no faster than it is told. It changes nothing but its own record, which tells how far
+it is, so that it goes on there after a restart, and what it found. The record is for the writer: a damaged blob is
+replaced by installing its package again, and leaves the record when the scrub has read it anew.
+
+Who looks needs no lock. A writer may be at work meanwhile: what it took away is no damage, so findings are told only
+about versions that the catalog still has when everything was looked at.
 """
 
 from __future__ import annotations
@@ -22,6 +25,11 @@ from appliance.store.catalog import Catalog
 from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import SCRUB, SCRUB_LOCK
 from appliance.store.views import ViewShelf
+
+FORMAT: Final = 1
+RECORD_BYTES_MAX: Final = 64 << 20
+SAVE_BYTES: Final = 1 << 30
+"""How much is read again at most after a restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +96,6 @@ def _view_findings(folder: Folder, catalog: Catalog) -> Iterator[Finding]:
         for path in views.misfits(version):
             key = f"{model.name}/{version.version}"
             yield Finding(what="view", place=path, text="is missing or not its blob", versions=(key,))
-
-
-FORMAT: Final = 1
-RECORD_BYTES_MAX: Final = 64 << 20
-SAVE_BYTES: Final = 1 << 30
-"""How much is read again at most after a restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

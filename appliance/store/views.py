@@ -2,6 +2,9 @@
 
 A view is built beside its place and renamed there, whole. One that lost files, or links to a blob that was replaced, is
 mended name by name, each in one step, so that a reader finds right bytes at every moment.
+
+Packed forms lie beside them: directories that the daemon builds and can build again. The writer counts them, and
+removes some where an install needs their room; one that is mapped by a worker stays whole for that one.
 """
 
 from __future__ import annotations

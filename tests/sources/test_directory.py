@@ -11,8 +11,8 @@ import pytest
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid
-from appliance.repository.model_directory import ModelReading, read_model_directory
-from appliance.sources import reading
+from appliance.repository import model_directory
+from appliance.repository.model_directory import ModelReading
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Look
 from tests.repository.onnx_files import plain_model, write_version
@@ -160,12 +160,14 @@ def test_a_link_that_leads_to_itself_is_told(source: DirectorySource, tmp_path: 
 def test_a_model_that_trips_its_reader_hides_nobody(
     source: DirectorySource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    read = model_directory._read
+
     def trip(root: str, entry: str, *more: object) -> ModelReading | None:
         if entry == "a":
             raise ZeroDivisionError("nobody thought of this")
-        return read_model_directory(root, entry, *more)  # type: ignore[arg-type]
+        return read(root, entry, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reading, "read_model_directory", trip)
+    monkeypatch.setattr(model_directory, "_read", trip)
     found = source.read()
     assert [entry.model.key for entry in found.servable] == ["b/1"]
     assert ["ZeroDivisionError: nobody thought of this" in entry.reason for entry in found.broken] == [True]

@@ -89,7 +89,7 @@ def test_forms_of_what_a_daemon_runs_leave_last_and_count_for_no_free_space(stat
     tenancy = Tenancy(catalog=catalog, forms=forms, running={runs}, staying=(), kept=())
 
     def leaving(quota: int, disk: int) -> tuple[list[str], list[int]] | None:
-        found = plan_room(tenancy, Lacking(quota, disk), NO_FLOOR, 1_000_000)
+        found = plan_room(tenancy, Lacking(quota, disk), 1_000_000)
         return found and ([form.name for form in found.forms], [each.version for each in found.versions])
 
     assert leaving(50, 50) == (["a"], [])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from appliance.package.trust import judge
 from appliance.store.blobs import BlobShelf
 from appliance.store.catalog_file import Rebuilt, rebuilt
 from appliance.store.layout import SERVE
-from appliance.store.running import read_incumbents, read_last_running
+from appliance.store.running import read_incumbents
 from appliance.store.scrub import Inspection, blobs_of, inspect
 from appliance.store.trouble import told
 from appliance.store.writer import rebuild_catalog
@@ -98,19 +99,10 @@ def _rebuild(arguments: argparse.Namespace) -> Rebuilt:
 
 def served_last(state: Path) -> Mapping[str, int]:
     """The version of each model that the daemon served last, as far as its records tell."""
-    running: dict[str, list[int]] = {}
-    for each in read_last_running(state).versions:
-        running.setdefault(each.name, []).append(each.version)
     proven = {each.name: each.version for each in read_incumbents(state)}
-    try:
-        last = {change.name: change.after for change in read_history(state / SERVE)}
-    except OSError:
-        last = {}
-    served = {
-        name: next((table[name] for table in (last, proven) if table.get(name) in versions), max(versions))
-        for name, versions in running.items()
-    }
-    return {**proven, **served}
+    with suppress(OSError):
+        return {**proven, **{change.name: change.after for change in read_history(state / SERVE)}}
+    return proven
 
 
 def _tell(made: Rebuilt) -> None:

@@ -16,7 +16,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from appliance.domain.errors import ArtefactError
 from appliance.repository.onnx.firewall import GraphLimits
@@ -95,13 +95,8 @@ _ATTRIBUTE_PARTS: Final = frozenset(
 )
 
 
-class _Part(NamedTuple):
-    """A message inside another one, not read yet."""
-
-    key: int
-    source: Source
-    start: int
-    end: int
+_Part = tuple[int, Span]
+"""A message inside another one, by the key of its field; not read yet."""
 
 
 def read_graph(descriptor: int, limits: GraphLimits = GraphLimits()) -> GraphSummary:  # noqa: B008 - frozen
@@ -228,7 +223,7 @@ class _ModelReader:
         for field, value, end in self._walk.fields(span):
             if field in (_FUNCTION_NODE, _FUNCTION_ATTRIBUTE):
                 self._room(parts, self._limits.max_nodes, "nodes in one function")
-                parts.append(_Part(field, span.source, value, end))
+                parts.append((field, Span(span.source, value, end)))
             elif field in (_FUNCTION_DOMAIN, _FUNCTION_NAME, _FUNCTION_OVERLOAD):
                 place = (_FUNCTION_DOMAIN, _FUNCTION_NAME, _FUNCTION_OVERLOAD).index(field)
                 key[place] = self._texts.read(span.source, value, end)
@@ -238,9 +233,9 @@ class _ModelReader:
         before, outer, self._seen.calls = self._seen.nodes, self._seen.calls, Counter()
         tensors_before = len(self._seen.tensors)
         self._trail.append(Step("function", name=":".join(filter(None, key))))
-        for index, part in enumerate(parts):
-            inner = self._walk.narrow(part.source, part.start, part.end)
-            if part.key == _FUNCTION_NODE:
+        for index, (field, part) in enumerate(parts):
+            inner = self._walk.narrow(*part)
+            if field == _FUNCTION_NODE:
                 self._node(inner, 1, index)
             else:
                 self._attribute(inner, 1)
@@ -291,7 +286,7 @@ class _ModelReader:
     def _node(self, span: Span, depth: int, index: int) -> None:
         """NodeProto: what it is called is read first, for the way to its attributes."""
         domain = operator = overload = name = ""
-        attributes: list[_Part] = []
+        attributes: list[Span] = []
         for key, value, end in self._walk.fields(span):
             if key == _NODE_OPERATOR:
                 operator = self._texts.read(span.source, value, end)
@@ -303,11 +298,11 @@ class _ModelReader:
                 overload = self._texts.read(span.source, value, end)
             elif key == _NODE_ATTRIBUTE:
                 self._room(attributes, ATTRIBUTES_MAX, "attributes of one node")
-                attributes.append(_Part(key, span.source, value, end))
+                attributes.append(Span(span.source, value, end))
         self._trail.append(Step("node", index, name, operator))
         self._count((domain, operator), overload)
         for part in attributes:
-            self._attribute(self._walk.narrow(part.source, part.start, part.end), depth)
+            self._attribute(self._walk.narrow(*part), depth)
         self._trail.pop()
 
     def _count(self, operator: OperatorKey, overload: str) -> None:
@@ -335,21 +330,21 @@ class _ModelReader:
         for key, value, end in self._walk.fields(span, bulk=True):
             if key in _ATTRIBUTE_PARTS:
                 self._room(parts, self._limits.max_tensors, "tensors and graphs in one attribute")
-                parts.append(_Part(key, span.source, value, end))
+                parts.append((key, Span(span.source, value, end)))
             elif key == _ATTRIBUTE_NAME:
                 name = self._texts.read(span.source, value, end)
         if not parts:
             return
         self._trail.append(Step("attribute", name=name))
         whole: dict[int, list[Span]] = {}
-        for part in parts:
-            inner = self._walk.narrow(part.source, part.start, part.end)
-            if part.key == _ATTRIBUTE_TENSORS:
+        for key, part in parts:
+            inner = self._walk.narrow(*part)
+            if key == _ATTRIBUTE_TENSORS:
                 self._tensor((inner,))
-            elif part.key == _ATTRIBUTE_SPARSES:
+            elif key == _ATTRIBUTE_SPARSES:
                 self._sparse((inner,))
-            elif part.key in (_ATTRIBUTE_TENSOR, _ATTRIBUTE_SPARSE):
-                whole.setdefault(part.key, []).append(inner)
+            elif key in (_ATTRIBUTE_TENSOR, _ATTRIBUTE_SPARSE):
+                whole.setdefault(key, []).append(inner)
             else:
                 self._graph(inner, depth + 1)
         for key, spans in whole.items():
