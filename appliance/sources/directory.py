@@ -51,12 +51,11 @@ class DirectorySource:
         self._known = {name: self._read(name, self._signature(name)) for name in names}
         return self.scan()
 
-    def look(self, names: Collection[str] | None = None) -> Look:
+    def look(self) -> Look:
         """See Source."""
         self._real, there = listing(self._root)
-        asked = {*there, *self._known} if names is None else {*names, *self._changing}
         changed = False
-        for name in sorted(asked | (self._known.keys() ^ set(there))):
+        for name in sorted({*there, *self._known, *self._changing}):
             signature = self._signature(name) if name in there else None
             known = self._known.get(name)
             if known is not None and known.signature == signature:
@@ -100,11 +99,6 @@ class DirectorySource:
 
     def close(self) -> None:
         """See Source."""
-
-    def name_of(self, directory: str) -> str | None:
-        """See Source."""
-        below = directory[len(self._real) :].strip("/") if directory.startswith(self._real) else ""
-        return below.partition("/")[0] or None
 
     def _signature(self, name: str) -> Signature | None:
         return signature_of(f"{self._real}/{name}")

@@ -26,9 +26,9 @@ class Source(Protocol):
     def read(self) -> RepositoryScan:
         """Everything, as it is now. Raises OperatorError when it cannot be read at all."""
 
-    def look(self, names: Collection[str] | None = None) -> Look:
-        """Whatever changed among the models ``names`` (None: among all) and was the same at the look before: who only
-        half arrived is left for later. Raises OperatorError when it cannot be read at all."""
+    def look(self) -> Look:
+        """Whatever changed and was the same at the look before: what only half arrived is left for later. Raises
+        OperatorError when it cannot be read at all."""
 
     def scan(self) -> RepositoryScan:
         """Everything as it was read last."""
@@ -48,6 +48,3 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Nothing of it is used any more; no call follows."""
-
-    def name_of(self, directory: str) -> str | None:
-        """The model to which a directory belongs; None when a change in it may concern any."""

@@ -83,8 +83,8 @@ class StoreSource:
         self._take(self._stamped())
         return self.scan()
 
-    def look(self, names: Collection[str] | None = None) -> Look:
-        """See Source. The catalog tells everything, so ``names`` do not matter."""
+    def look(self) -> Look:
+        """See Source."""
         self._standing.clear()  # the engine has what stood in by now
         stamp = self._stamped()
         if stamp == self._stamp:
@@ -128,10 +128,6 @@ class StoreSource:
     def directories(self) -> Collection[str]:
         """See Source."""
         return (str(self._state),)
-
-    def name_of(self, directory: str) -> str | None:
-        """See Source."""
-        return None
 
     @property
     def catalog(self) -> Catalog:

@@ -1,7 +1,7 @@
 """Look at a source whenever something happened there, and now and then anyway. Owner: the event loop's thread.
 
 Reading happens on a thread of its own, one look at a time; what it finds is given to ``take`` on the loop. A notice
-(Linux' inotify) says where something happened, never what: the watcher looks by itself. Where the kernel gives no more
+(Linux' inotify) says that something happened, never what: the watcher looks by itself. Where the kernel gives no more
 of them it relies on looking now and then.
 """
 
@@ -13,7 +13,6 @@ import os
 import traceback
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Final, TypeVar
 
 from inotify_simple import INotify, flags
@@ -62,7 +61,6 @@ class Watcher:
             1, thread_name_prefix="models", initializer=take_turns, initargs=(USUAL_TURN_NS,)
         )  # a model is read for milliseconds: threads with the daemon's short turns go before it at once
         self._stirred = asyncio.Event()
-        self._names: set[str] | None = set()
         self._notices: Notices | None = None
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
@@ -79,7 +77,7 @@ class Watcher:
         if not self._config.watch:
             return
         try:
-            self._notices = Notices(asyncio.get_running_loop(), self._noticed)
+            self._notices = Notices(asyncio.get_running_loop(), self._stirred.set)
         except OSError as error:
             self._cannot_watch(error.strerror or str(error))
         self._task = asyncio.create_task(self._watch())
@@ -131,14 +129,6 @@ class Watcher:
             what = "".join(traceback.format_exception_only(error)).strip()
             raise OperatorError(f"for a reason that nobody foresaw: {what[:500]}") from error
 
-    def _noticed(self, directory: str) -> None:
-        name = self._source.name_of(directory) if directory else None
-        if name is None:
-            self._names = None
-        elif self._names is not None:
-            self._names.add(name)
-        self._stirred.set()
-
     async def _watch(self) -> None:
         try:
             await self._watch_on()
@@ -155,25 +145,19 @@ class Watcher:
         while True:
             if unsettled:
                 await asyncio.sleep(self._config.quiet_ms / 1000)
-            elif not await self._stirred_within(self._config.poll_s):
-                self._names = None
-            names, self._names = self._names, set()
+            else:
+                # Not wait_for: before Python 3.12 that one takes no notice of being cancelled in the turn in which it
+                # ends.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._config.poll_s):
+                        await self._stirred.wait()
             self._stirred.clear()
-            unsettled = await self._look(names)
+            unsettled = await self._look()
 
-    async def _stirred_within(self, seconds: float) -> bool:
-        try:
-            # Not wait_for: before Python 3.12 that one takes no notice of being cancelled in the turn in which it ends.
-            async with asyncio.timeout(seconds):
-                await self._stirred.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    async def _look(self, names: set[str] | None) -> bool:
+    async def _look(self) -> bool:
         """Look once; whether it is worth another one soon."""
         try:
-            look: Look = await self._asked(partial(self._source.look, names))
+            look: Look = await self._asked(self._source.look)
         except OperatorError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
@@ -211,13 +195,13 @@ class Watcher:
 
 
 class Notices:
-    """Tells ``changed`` the directory in which something happened; "" when notices were lost: it may be anywhere.
+    """Calls ``changed`` when something happened in one of the directories, or when notices of it were lost.
 
     ``watch`` may be called from any thread, one call at a time; all else belongs to the event loop's. Raises OSError
     when the system has no inotify to give.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[str], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
         self._changed = changed
         self._notify = INotify(nonblocking=True)
         self._loop = loop
@@ -255,11 +239,9 @@ class Notices:
 
     def _read(self) -> None:
         for event in self._notify.read(timeout=0):
-            if event.mask & flags.Q_OVERFLOW:
-                self._changed("")
-            elif event.wd in self._paths and not event.mask & flags.IGNORED:
-                self._changed(self._paths[event.wd])
-            elif event.mask & flags.IGNORED:
+            if not event.mask & flags.IGNORED:
+                self._changed()
+            else:
                 path = self._paths.pop(event.wd, None)
                 if path is not None and self._watches.get(path) == event.wd:
                     del self._watches[path]

@@ -176,17 +176,13 @@ class StoreWriter:
         name it yet; what it raises is raised on, and the package is garbage. Who has to leave leaves with the change of
         the catalog that brings the version; errors after somebody left say who. Raises StoreRefused, StoreFull,
         StoreUnavailable, PackageInvalid, BlobMismatch."""
-        name, version = arrival.manifest.name, arrival.version(now_ms)
-        name, version = arrival.manifest.name, arrival.version(now_ms)
-        version = _installed(
-            edits.with_version(self.catalog, name, self._better(name, version)), name, version.version
-        )
+        name = arrival.manifest.name
+        version = self._better(name, arrival.version(now_ms))
+        # Another package of its number is refused before anything is done.
+        edits.with_version(self.catalog, name, version)
         coming, before, attempt = Coming(name, version, now_ms), self.catalog, _Attempt(arrival.manifest.key)
         with self._telling(attempt):
-            if not self._begun:
-                self._write(
-                    self.catalog
-                )  # before the first blob: blobs without a catalog mean that it was lost
+            self._begin()
             whole = self._whole(version, progress)
             attempt.tidy = self._make_room(coming, whole, attempt)
             written = self._take_in(arrival, version, whole, progress)
@@ -291,6 +287,11 @@ class StoreWriter:
             raise StoreUnavailable(
                 f"the catalog in '{self._name}' could not be written; open the store again"
             )
+
+    def _begin(self) -> None:
+        """Have a catalog before the first blob: blobs without one mean that it was lost."""
+        if not self._begun:
+            self._write(self.catalog)
 
     def _better(self, name: str, version: InstalledVersion) -> InstalledVersion:
         """The version as it is installed, if it is, unless the one that comes brings trust that it did not have."""
@@ -410,13 +411,6 @@ def _without(catalog: Catalog, leaving: Leaving) -> Catalog:
     for each in leaving.versions:
         catalog = edits.without_version(catalog, each.name, each.version)
     return catalog
-
-
-def _installed(catalog: Catalog, name: str, number: int) -> InstalledVersion:
-    model = catalog.model(name)
-    version = model.version(number) if model else None
-    assert version is not None
-    return version
 
 
 @contextmanager
