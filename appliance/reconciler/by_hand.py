@@ -14,7 +14,7 @@ from appliance.domain.errors import InvalidRequest
 from appliance.engine.engine import Engine
 from appliance.engine.versions.wording import given_by_hand
 from appliance.repository.directory import RepositoryScan
-from appliance.repository.model_directory import ModelReading, read_model_directory
+from appliance.repository.model_directory import read_model_directory
 from appliance.sources.overlay import Overlay, Selection
 from appliance.sources.source import Source
 from appliance.sources.watcher import Watcher
@@ -62,7 +62,7 @@ class ModelsByHand:
         )
         return replace(catalog, versions=tuple(versions), aside=(*aside, *passed_over))
 
-    def read(self, name: str, config: bytes | None, files: Mapping[str, bytes]) -> ModelReading | None:
+    def read(self, name: str, config: bytes | None, files: Mapping[str, bytes]) -> RepositoryScan | None:
         """What is to be served as ``name``, from the source or from ``files``; None: there is no such model. Blocks."""
         if not files:
             return self._source.model(name, config)
@@ -74,7 +74,7 @@ class ModelsByHand:
             self._overlay.drop([root])
         return reading
 
-    def give(self, name: str, reading: ModelReading) -> None:
+    def give(self, name: str, reading: RepositoryScan) -> None:
         """Serve ``reading`` as ``name`` from here on, whatever the source holds."""
         self._selection.replace(name, reading)
         for entry in reading.servable:

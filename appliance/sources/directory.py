@@ -2,7 +2,7 @@
 
 A model is read again when its files have changed and were then the same at two looks in a row, so that a copy under way
 is left alone; a complete version that is renamed into place is served after the same wait. Models that did not change
-are not read again.
+are not read again. Names that begin with "." or "_" are passed over.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from appliance.config.repository import RepositoryConfig
-from appliance.repository.directory import RepositoryScan, listing, merged
-from appliance.repository.model_directory import ModelReading, read_model_directory
+from appliance.domain.errors import ConfigInvalid, Problem
+from appliance.repository.directory import RepositoryScan, merged
+from appliance.repository.model_directory import printable, read_model_directory
 from appliance.sources.source import Look
 from appliance.store.catalog import Trial
 
+MODELS_MAX: Final = 10_000
+"""Model directories: all are listed on every look, and ten thousand are past what one box holds in memory."""
+_PASSED_OVER: Final = (".", "_")
 DEPTH_MAX: Final = 4
 ENTRIES_MAX: Final = 100_000
 Entry = tuple[str, int, int, int, int]
@@ -31,7 +35,7 @@ class _Known:
     """A model as it was read."""
 
     signature: Signature | None
-    reading: ModelReading | None
+    reading: RepositoryScan | None
 
 
 class DirectorySource:
@@ -68,7 +72,7 @@ class DirectorySource:
                 changed = True
         return Look(scan=self.scan() if changed else None, unsettled=bool(self._changing))
 
-    def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
+    def model(self, name: str, config: bytes | None = None) -> RepositoryScan | None:
         """See Source."""
         self._real, there = listing(self._root)
         if name not in there:
@@ -83,7 +87,7 @@ class DirectorySource:
         """See Source."""
         return merged(self._known[name].reading for name in sorted(self._known))
 
-    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, ModelReading]:
+    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, RepositoryScan]:
         """See Source. What a directory held before is not known."""
         return {}
 
@@ -111,6 +115,26 @@ class DirectorySource:
 
     def _read(self, name: str, signature: Signature | None) -> _Known:
         return _Known(signature=signature, reading=read_model_directory(self._real, name, self._config))
+
+
+def listing(root: Path) -> tuple[str, list[str]]:
+    """The repository's real path and the names of what may be a model in it. Raises ConfigInvalid when it
+    cannot be read or holds too many."""
+    try:
+        real = os.path.realpath(root, strict=True)
+        with os.scandir(real) as entries:
+            names = sorted(
+                entry.name
+                for entry in entries
+                if not entry.name.startswith(_PASSED_OVER) and (entry.is_symlink() or entry.is_dir())
+            )
+    except OSError as error:
+        text = f"cannot be read: {error.strerror}; give a directory of models"
+        raise ConfigInvalid([Problem(file=printable(str(root)), key="", text=text)]) from error
+    if len(names) > MODELS_MAX:
+        text = f"holds {len(names)} directories; the limit is {MODELS_MAX}"
+        raise ConfigInvalid([Problem(file=printable(str(root)), key="", text=text)])
+    return real, names
 
 
 class Signature(NamedTuple):

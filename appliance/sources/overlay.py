@@ -13,13 +13,13 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from appliance.domain.errors import InvalidRequest, NotReady
 from appliance.durable import WriterLock, is_held
 from appliance.repository.directory import RepositoryScan, merged
-from appliance.repository.model_directory import ModelReading
 
 PREFIX: Final = "appliance-given-"
 LOCK: Final = ".lock"
@@ -32,7 +32,7 @@ class Selection:
 
     def __init__(self) -> None:
         self._aside: set[str] = set()
-        self._given: dict[str, ModelReading] = {}
+        self._given: dict[str, RepositoryScan] = {}
 
     def put_aside(self, name: str) -> None:
         """Serve nothing of this name, whatever the source holds."""
@@ -44,7 +44,7 @@ class Selection:
         self._aside.discard(name)
         self._given.pop(name, None)
 
-    def replace(self, name: str, reading: ModelReading) -> None:
+    def replace(self, name: str, reading: RepositoryScan) -> None:
         """Serve this in the place of what the source holds of the name."""
         self._aside.discard(name)
         self._given[name] = reading
@@ -70,10 +70,10 @@ class Selection:
         if not self._aside and not self._given:
             return scan
         gone = self._aside | self._given.keys()
-        kept = ModelReading(
+        kept = replace(
+            scan,
             servable=tuple(entry for entry in scan.servable if entry.model.name not in gone),
             broken=tuple(entry for entry in scan.broken if entry.name not in gone),
-            notes=scan.notes,
         )
         return merged([kept, *(self._given[name] for name in sorted(self._given))])
 

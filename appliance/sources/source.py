@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.repository.directory import RepositoryScan
-from appliance.repository.model_directory import ModelReading
 from appliance.store.catalog import Trial
 
 
@@ -33,10 +32,10 @@ class Source(Protocol):
     def scan(self) -> RepositoryScan:
         """Everything as it was read last."""
 
-    def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
+    def model(self, name: str, config: bytes | None = None) -> RepositoryScan | None:
         """The model ``name`` as it is now, with ``config`` in the place of its config.pbtxt; None: there is none."""
 
-    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, ModelReading]:
+    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, RepositoryScan]:
         """By name of a model whose wanted version is not the incumbent: the incumbent, where it is still there.
         ``incumbents`` are the identities of what was proven while it served, by name."""
 

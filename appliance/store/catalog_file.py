@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -180,13 +181,10 @@ def read_catalog(state: Path) -> Catalog | None:
     none later has lost its disk: no catalog is ever removed. Raises CatalogInvalid, CatalogLost and
     StoreUnavailable."""
     try:
-        folder = RealFolder(state)
-        try:
+        with closing(RealFolder(state)) as folder:
             data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)
             if data is None:
                 check_not_lost(folder, str(state))
-        finally:
-            folder.close()
     except OSError as error:
         reason = error.strerror or error
         raise StoreUnavailable(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from appliance.store.blobs import BlobShelf
 from appliance.store.catalog import Catalog, InstalledVersion
 from appliance.store.edits import with_version
 from appliance.store.eviction import Lacking, Leaving, Tenancy, plan_room
-from appliance.store.running import Running, RunningVersion, read_incumbents, read_running
+from appliance.store.running import RunningVersion, read_incumbents, read_running
 from appliance.store.trouble import told
 from appliance.store.views import FormShelf, ViewShelf
 
@@ -110,7 +110,7 @@ class Census:
         self,
         folder: Folder,
         config: StoreConfig,
-        running: Callable[[], Running],
+        running: Callable[[], Collection[RunningVersion]],
         name: str = "store",
         incumbents: Callable[[], Iterable[RunningVersion]] = tuple,
     ) -> None:
@@ -134,7 +134,7 @@ class Census:
         when a daemon does not say what it runs."""
         with told(self._name, "look for garbage"):
             sizes, views = self._shelved()
-        running = {each.digest for each in self._running().versions}
+        running = {each.digest for each in self._running()}
         return find_garbage(read(), running, views, sizes)
 
     def usage(self, catalog: Catalog) -> StoreUsage:
@@ -146,7 +146,7 @@ class Census:
                 forms[form.digest] += form.bytes
         used, unsaid = None, ""
         try:
-            used = {each.digest for each in self._running().versions}
+            used = {each.digest for each in self._running()}
         except StoreUnavailable as error:
             unsaid = str(error)
         needed = {file.digest for _, version in catalog.installed() for file in version.files}
@@ -185,7 +185,7 @@ class Census:
         StoreFull, StoreUnavailable and OSError."""
         name, version, now_ms = coming
         forms = self._forms.listing()
-        running = {each.digest for each in self._running().versions}
+        running = {each.digest for each in self._running()}
         _, views = self._shelved()
         tenancy = Tenancy(
             catalog=catalog,
@@ -219,12 +219,10 @@ def census_of(state: Path, config: StoreConfig) -> Iterator[Census]:
     """The census of the state directory ``state``, for as long as the context lasts. Raises StoreUnavailable."""
     with told(str(state), "look at the store"):
         folder = RealFolder(state)
-    try:
+    with closing(folder):
         yield Census(
             folder, config, partial(read_running, state), str(state), partial(read_incumbents, state)
         )
-    finally:
-        folder.close()
 
 
 def _version_usages(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -155,11 +156,8 @@ def _is_sound(record: ScrubRecord) -> bool:
 
 def read_record(state: Path) -> ScrubRecord:
     """What the scrub of ``state`` found so far. Raises OSError."""
-    folder = RealFolder(state)
-    try:
+    with closing(RealFolder(state)) as folder:
         data = read_whole(folder, SCRUB, RECORD_BYTES_MAX)
-    finally:
-        folder.close()
     return ScrubRecord() if data is None else decode(data)
 
 

@@ -9,7 +9,7 @@ nothing here belongs on an event loop. One owner: its opener.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -53,7 +53,7 @@ from appliance.store.layout import (
     LOCK,
     VIEWS,
 )
-from appliance.store.running import Running, RunningVersion, read_incumbents, read_running
+from appliance.store.running import RunningVersion, read_incumbents, read_running
 from appliance.store.trouble import told
 from appliance.store.views import FormShelf, ViewShelf
 
@@ -122,7 +122,7 @@ class StoreWriter:
         self,
         folder: Folder,
         config: StoreConfig,
-        running: Callable[[], Running],
+        running: Callable[[], Collection[RunningVersion]],
         name: str = "store",
         incumbents: Callable[[], Iterable[RunningVersion]] = tuple,
     ) -> None:
@@ -434,10 +434,8 @@ def locked(state: Path) -> Iterator[RealFolder]:
     try:
         with told(str(state), "open the store"):
             folder = RealFolder(state)
-        try:
+        with closing(folder):
             yield folder
-        finally:
-            folder.close()
     finally:
         lock.release()
 

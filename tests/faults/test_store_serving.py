@@ -461,7 +461,7 @@ def test_what_serves_keeps_its_files_while_another_package_of_its_number_is_trie
     install(1)
     arguments = ("--state-dir", str(state))
     daemon = serve(None, {**STORE, "swap": {"watch_s": 0.2, "tries": 1}}, arguments=arguments)
-    (first,) = {each.digest for each in read_running(state).versions}
+    (first,) = {each.digest for each in read_running(state)}
     daemon.until("its proof", lambda now: [each["trial"] for each in now["models"]] == [None])
     daemon.signal(signal.SIGSTOP)
     appliance("model", "uninstall", "m", *arguments)

@@ -8,6 +8,7 @@ from onnx import FunctionProto, TensorProto
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import Problem
+from appliance.repository.directory import REASON_CHARACTERS_MAX
 from appliance.repository.findings import (
     NAMES_MAX,
     PROBLEMS_MAX,
@@ -16,7 +17,6 @@ from appliance.repository.findings import (
     Place,
     shown_names,
 )
-from appliance.repository.model_directory import REASON_CHARACTERS_MAX
 from appliance.repository.onnx.graph import OPSETS_IN_ALL_MAX
 from appliance.repository.onnx.summary import FLAWS_MAX
 from appliance.repository.warmup_config import WARMUPS_MAX

@@ -16,9 +16,10 @@ import pytest
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid
-from appliance.repository.directory import MODELS_MAX, RepositoryScan
+from appliance.repository.directory import RepositoryScan
 from appliance.repository.model_config import VERSIONS_MAX
 from appliance.repository.model_directory import read_model_directory
+from appliance.sources.directory import MODELS_MAX
 from models.generate import MODELS, write_model
 from models.generators.package import Expectation
 from tests.repository.onnx_files import external_tensor, plain_model, write_version

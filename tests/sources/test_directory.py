@@ -12,7 +12,7 @@ import pytest
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid
 from appliance.repository import model_directory
-from appliance.repository.model_directory import ModelReading
+from appliance.repository.directory import RepositoryScan
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Look
 from tests.repository.onnx_files import plain_model, write_version
@@ -147,7 +147,7 @@ def test_a_model_that_trips_its_reader_hides_nobody(
 ) -> None:
     read = model_directory._read
 
-    def trip(root: str, entry: str, *more: object) -> ModelReading | None:
+    def trip(root: str, entry: str, *more: object) -> RepositoryScan | None:
         if entry == "a":
             raise ZeroDivisionError("nobody thought of this")
         return read(root, entry, *more)  # type: ignore[arg-type]

@@ -169,7 +169,7 @@ def test_a_daemon_starts_on_a_disk_that_is_full(state: Path) -> None:
         store.collect()
     (state / "logs").unlink()
     assert source.look() == Look()
-    assert [each.name for each in read_running(state).versions] == ["digits"]
+    assert [each.name for each in read_running(state)] == ["digits"]
     source.close()
 
 
@@ -185,7 +185,7 @@ def test_a_daemon_starts_on_a_disk_that_is_read_only(state: Path) -> None:
     assert told == ["Read-only file system"]
     mount("-o", "remount,rw", str(state))
     assert source.look() == Look()
-    assert [each.name for each in read_running(state).versions] == ["digits"]
+    assert [each.name for each in read_running(state)] == ["digits"]
     source.close()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -61,18 +61,18 @@ def run(arguments: argparse.Namespace) -> int:
 def _inspected(arguments: argparse.Namespace) -> Inspection:
     catalog = store_session.catalog_of(arguments.state_dir)
     total = 0 if arguments.quick else sum(size for size, _ in blobs_of(catalog).values())
-    with store_session.told(), told(str(arguments.state_dir), "check the store"):
-        folder = RealFolder(arguments.state_dir)
-        try:
-            with bytes_bar("check", total) as progress:
-                return inspect(
-                    folder,
-                    lambda: store_session.catalog_of(arguments.state_dir),
-                    quick=arguments.quick,
-                    progress=progress,
-                )
-        finally:
-            folder.close()
+    with (
+        store_session.told(),
+        told(str(arguments.state_dir), "check the store"),
+        closing(RealFolder(arguments.state_dir)) as folder,
+        bytes_bar("check", total) as progress,
+    ):
+        return inspect(
+            folder,
+            lambda: store_session.catalog_of(arguments.state_dir),
+            quick=arguments.quick,
+            progress=progress,
+        )
 
 
 def _rebuild(arguments: argparse.Namespace) -> Rebuilt:
