@@ -14,8 +14,8 @@ from appliance.cli.failure import printable
 from appliance.cli.terminal import bytes_text
 from appliance.domain.golden import GoldenSet
 from appliance.domain.manifest import Manifest, Port, TensorEntry, promise_text
-from appliance.package.inspection import Inspection
 from appliance.package.trust import Verdict
+from appliance.package.verification import Inspection
 
 _DIGEST_SHOWN = 16
 

@@ -26,8 +26,8 @@ from appliance.domain.errors import (
 )
 from appliance.engine.versions.history import read_history, unfit
 from appliance.store.catalog import Catalog
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import SERVE
-from appliance.store.reading import read_catalog
 from appliance.store.writer import StoreWriter, open_store
 
 

@@ -20,9 +20,9 @@ from appliance.domain.manifest_codec import FILE
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import TensorSpec
 from appliance.repository.model_directory import read_model_directory
-from appliance.repository.onnx.graph import STANDARD_DOMAIN, read_graph
-from appliance.repository.onnx.limits import graph_limits
-from appliance.repository.onnx.summary import ExternalData, GraphSummary
+from appliance.repository.onnx.firewall import graph_limits
+from appliance.repository.onnx.graph import read_graph
+from appliance.repository.onnx.summary import ExternalData, GraphSummary, standard
 
 GRAPH_FILE: Final = "graph.onnx"
 WEIGHTS_FILE: Final = "weights.bin"
@@ -150,7 +150,7 @@ def _said(key: str, text: str) -> Problem:
 
 def manifest_opsets(graph: GraphSummary) -> tuple[Opset, ...]:
     """The sets of operators of a graph as a manifest says them."""
-    opsets = {"" if domain == STANDARD_DOMAIN else domain: version for domain, version in graph.opsets}
+    opsets = {standard(domain): version for domain, version in graph.opsets}
     return tuple(Opset(domain=domain, version=opsets[domain]) for domain in sorted(opsets))
 
 

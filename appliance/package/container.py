@@ -3,20 +3,32 @@
 Members in order: ``manifest.json``; ``signature.json`` where there is one; then ``blobs/DIGEST``, each content once, in
 the order of the manifest; then two blocks of zeros and nothing after them. The headers are POSIX ones (PAX above
 8 GiB) of regular files, mode 0444, owner 0, time 0. So a reader need not judge headers: they are what is written
-here, or the file is refused. Pure.
+here, or the file is refused.
+
+The same contents give the same bytes, wherever and whenever they are written. A file appears under its name when it is
+complete and on the disk; contents are summed while they are copied, so that one that changed after its digest was taken
+fails the writing.
 """
 
 from __future__ import annotations
 
+import os
 import tarfile
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import BinaryIO, Final, Protocol
 
-from appliance.domain.manifest import Manifest
-from appliance.domain.manifest_codec import MANIFEST_BYTES_MAX
+from appliance.domain.digest import Digester
+from appliance.domain.errors import PackageInvalid, Problem
+from appliance.domain.manifest import FileEntry, Manifest
+from appliance.domain.manifest_codec import MANIFEST_BYTES_MAX, encode
+from appliance.durable import sync_name
 
 BLOCK_BYTES: Final = 512
+CHUNK_BYTES: Final = 1 << 20
 MANIFEST_NAME: Final = "manifest.json"
 SIGNATURE_NAME: Final = "signature.json"
 BLOB_DIRECTORY: Final = "blobs/"
@@ -42,6 +54,17 @@ _KINDS: Final[Mapping[bytes, str]] = MappingProxyType(
         b"S": "a sparse file",
     }
 )
+
+
+class Stream(Protocol):
+    """Bytes from front to back."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most ``size`` bytes, none at the end."""
+
+
+OpenBlob = Callable[[FileEntry], AbstractContextManager[Stream]]
+Progress = Callable[[int], None]
 
 
 def header(name: str, size: int) -> bytes:
@@ -108,3 +131,59 @@ def described(block: bytes) -> str:
         return "something that is no tar header"
     name = block[:100].rstrip(b"\0").decode("utf-8", "backslashreplace")
     return f"{_KINDS.get(block[156:157], 'something unknown')} called {name!r}"
+
+
+def write_package(
+    out: BinaryIO,
+    manifest: Manifest,
+    signatures: bytes | None,
+    open_blob: OpenBlob,
+    progress: Progress = lambda count: None,
+) -> None:
+    """Write the package to ``out``. ``open_blob`` opens the content of an entry; ``progress`` is told how many bytes
+    of contents were written since it was told last. Raises PackageInvalid and OSError."""
+    _member(out, MANIFEST_NAME, encode(manifest))
+    if signatures is not None:
+        _member(out, SIGNATURE_NAME, signatures)
+    for entry in manifest.blobs:
+        out.write(header(blob_name(entry.digest), entry.size))
+        with open_blob(entry) as blob:
+            _copy(entry, blob, out, progress)
+        out.write(bytes(padding(entry.size)))
+    out.write(END)
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of ``target`` when the block ends well, and is gone when it does not."""
+    descriptor, draft = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fchmod(descriptor, 0o644)
+            os.fsync(descriptor)
+        os.replace(draft, target)
+        draft = ""
+        sync_name(target)
+    except BaseException:
+        if draft:
+            os.unlink(draft)
+        raise
+
+
+def _member(out: BinaryIO, name: str, content: bytes) -> None:
+    out.write(header(name, len(content)))
+    out.write(content)
+    out.write(bytes(padding(len(content))))
+
+
+def _copy(entry: FileEntry, blob: Stream, out: BinaryIO, progress: Progress) -> None:
+    digester = Digester(pieces=False)
+    while digester.size <= entry.size and (data := blob.read(CHUNK_BYTES)):
+        digester.update(data)
+        out.write(data)
+        progress(len(data))
+    if digester.size != entry.size or digester.finish().digest != entry.digest:
+        text = "changed while it was packed; put files in place by renaming them"
+        raise PackageInvalid([Problem(file=entry.path, key="", text=text)])

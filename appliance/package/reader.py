@@ -2,29 +2,35 @@
 
 Rules kept here: nothing is taken on trust - the manifest is bounded and judged before anything else is read, each
 header must be the one that the manifest demands there, contents are given out as they come and their digests are
-compared before the last byte is given; nothing may follow the end. No name from the file ever becomes a path, no more
-than one buffer is held, the file need not be seekable. Raises PackageInvalid and OSError only.
+compared before the last byte is given, those of single tensors as well; nothing may follow the end. No name from the
+file ever becomes a path, no more than one buffer is held, the file need not be seekable. Raises PackageInvalid and
+OSError only.
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple
 
 from appliance.domain.digest import PIECE_BYTES, Digester, digest_of
 from appliance.domain.errors import PackageInvalid, Problem
-from appliance.domain.manifest import FileEntry, Manifest
+from appliance.domain.manifest import FileEntry, Manifest, TensorEntry
+from appliance.domain.manifest_codec import FILE as MANIFEST_FILE
 from appliance.domain.manifest_codec import MANIFEST_BYTES_MAX, decode
 from appliance.package.container import (
     BLOCK_BYTES,
+    CHUNK_BYTES,
     END,
     MANIFEST_NAME,
     SIGNATURE_BYTES_MAX,
     SIGNATURE_NAME,
+    Stream,
     announced_size,
     blob_name,
     container_bytes,
@@ -32,15 +38,6 @@ from appliance.package.container import (
     header,
     padding,
 )
-
-CHUNK_BYTES: Final = 1 << 20
-
-
-class Stream(Protocol):
-    """Bytes from front to back."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most ``size`` bytes, none at the end."""
 
 
 class Blob(NamedTuple):
@@ -52,13 +49,12 @@ class Blob(NamedTuple):
 
 
 class PackageReader:
-    """A package that is being read. ``blobs`` may be gone through once. ``pieces``: also compare the digests of the
-    pieces. ``name`` is the file in problems. One owner: its reader."""
+    """A package that is being read. ``blobs`` may be gone through once. ``name`` is the file in problems. One
+    owner: its reader."""
 
-    def __init__(self, stream: Stream, name: str = "package", *, pieces: bool = True) -> None:
+    def __init__(self, stream: Stream, name: str = "package") -> None:
         self._stream = stream
         self._name = name
-        self._pieces = pieces
         self._position = 0
         self._begun = False
         block = self._block()
@@ -91,7 +87,7 @@ class PackageReader:
         self._begun = True
         for entry in self.manifest.blobs:
             self._expect(entry)
-            stream = BlobStream(self, entry, pieces=self._pieces)
+            stream = BlobStream(self, entry)
             yield Blob(entry.digest, entry.size, stream)
             stream.drain()
             self._zeros(padding(entry.size))
@@ -168,15 +164,14 @@ class BlobStream:
     """The bytes of one content. The last of them are given only if all of them were right, else PackageInvalid is
     raised; a wrong piece is found as soon as it is complete. After that no more are given."""
 
-    def __init__(self, reader: PackageReader, entry: FileEntry, *, pieces: bool) -> None:
+    def __init__(self, reader: PackageReader, entry: FileEntry) -> None:
         self._reader = reader
         self._entry = entry
         self._left = entry.size
         self._whole = Digester(pieces=False)
         self._piece = Digester(pieces=False)
-        self._pieces = iter(entry.pieces if pieces else ())
+        self._pieces = iter(entry.pieces)
         self._index = 0
-        self._check_pieces = pieces
         self._failed = False
         if not entry.size:
             self._check_whole()
@@ -212,7 +207,7 @@ class BlobStream:
 
     def _sum(self, data: memoryview) -> None:
         self._whole.update(data)
-        while self._check_pieces and len(data):
+        while len(data):
             part = data[: PIECE_BYTES - self._piece.size]
             self._piece.update(part)
             data = data[len(part) :]
@@ -241,15 +236,96 @@ class BlobStream:
 
 
 @contextmanager
-def open_package(path: Path, *, pieces: bool = True) -> Iterator[PackageReader]:
-    """The package in the file ``path``, whose size is compared with what its manifest demands before any content is
-    read. Raises PackageInvalid, or OSError when it cannot be opened."""
+def opened(path: Path) -> Iterator[io.FileIO]:
+    """The file, if it is a regular one; raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb", buffering=0) as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise PackageInvalid([Problem(file=path.name, key="", text="is not a regular file")])
-        reader = PackageReader(file, path.name, pieces=pieces)
-        if reader.total_bytes != found.st_size:
-            raise reader.invalid(f"has {found.st_size} bytes; its manifest demands {reader.total_bytes}")
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        yield file
+
+
+@contextmanager
+def open_package(path: Path) -> Iterator[PackageReader]:
+    """The package in the file ``path``, whose size is compared with what its manifest demands before any content is
+    read. Raises PackageInvalid, or OSError when it cannot be opened."""
+    with opened(path) as file:
+        reader = PackageReader(file, path.name)
+        found = os.fstat(file.fileno()).st_size
+        if reader.total_bytes != found:
+            raise reader.invalid(f"has {found} bytes; its manifest demands {reader.total_bytes}")
         yield reader
+
+
+def tensors_in(manifest: Manifest, digest: str) -> Sequence[TensorEntry]:
+    """The tensors that lie in files with this content."""
+    places = {entry.path for entry in manifest.files if entry.digest == digest}
+    return [entry for entry in manifest.tensors if entry.file in places]
+
+
+class _Place(NamedTuple):
+    """Where tensors lie, and what they must come to. Many may share it."""
+
+    offset: int
+    length: int
+    digest: str
+
+
+class TensorSums:
+    """Sums the tensors of one file while its bytes go by, each byte once: they are apart, but for those with equal
+    places."""
+
+    def __init__(self, entries: Sequence[TensorEntry]) -> None:
+        self._entries: dict[_Place, list[TensorEntry]] = {}
+        for entry in entries:
+            place = _Place(entry.offset, entry.length, entry.digest)
+            self._entries.setdefault(place, []).append(entry)
+        self._waiting = sorted(self._entries, reverse=True)
+        self._open: list[tuple[_Place, Digester]] = []
+        self._position = 0
+        self._wrong: list[_Place] = []
+
+    def update(self, data: bytes) -> None:
+        """The next bytes of the file."""
+        end = self._position + len(data)
+        while self._waiting and self._waiting[-1].offset < end:
+            self._open.append((self._waiting.pop(), Digester(pieces=False)))
+        view = memoryview(data)
+        still: list[tuple[_Place, Digester]] = []
+        for place, digester in self._open:
+            start = max(place.offset - self._position, 0)
+            digester.update(view[start : place.offset + place.length - self._position])
+            if place.offset + place.length > end:
+                still.append((place, digester))
+            elif digester.finish().digest != place.digest:
+                self._wrong.append(place)
+        self._open = still
+        self._position = end
+
+    def problems(self) -> Iterator[Problem]:
+        """The tensors whose digests are others; call it at the end of the file."""
+        empty = digest_of(b"")
+        for place in (*self._wrong, *(place for place in self._waiting if place.digest != empty)):
+            for entry in self._entries[place]:
+                text = f"the bytes of '{entry.name}' in {entry.file} have another digest"
+                yield Problem(file=MANIFEST_FILE, key="tensors", text=text)
+
+
+class SummedStream:
+    """The bytes of one content, of which the last are given only if those of each tensor were right; else
+    PackageInvalid is raised."""
+
+    def __init__(self, blob: Blob, tensors: Sequence[TensorEntry]) -> None:
+        self._stream: Stream = blob.stream
+        self._left = blob.size
+        self._sums = TensorSums(tensors)
+
+    def read(self, size: int, /) -> bytes:
+        """See Stream. Raises PackageInvalid."""
+        data = self._stream.read(size)
+        if data:
+            self._sums.update(data)
+            self._left -= len(data)
+            if not self._left and (wrong := list(self._sums.problems())):
+                raise PackageInvalid(wrong)
+        return data

@@ -9,9 +9,7 @@ taking it from the configuration.
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +26,7 @@ PAYLOAD_TYPE: Final = "application/vnd.edge-appliance.manifest+json;version=1"
 SIGNATURES_MAX: Final = 32
 KEYID_CHARACTERS_MAX: Final = 256
 SIGNATURE_CHARACTERS_MAX: Final = 32 << 10
+"""In hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,22 +72,14 @@ class Trust:
 def sign(manifest_bytes: bytes, signers: Sequence[Signer], before: bytes | None = None) -> bytes:
     """The envelope with a signature of each of ``signers``, and those that the envelope ``before`` has. Raises
     OperatorError when a signer cannot, PackageInvalid when ``before`` is of other bytes."""
-    signatures = dict(_read(manifest_bytes, before)) if before is not None else {}
-    envelope = Envelope(manifest_bytes, PAYLOAD_TYPE, signatures)
+    envelope = Envelope(manifest_bytes, PAYLOAD_TYPE, {}) if before is None else _read(manifest_bytes, before)
     for signer in signers:
         try:
             envelope.sign(signer)
         except (ValueError, LibraryError, RuntimeError) as error:
             raise OperatorError(f"the key cannot sign: {str(error) or type(error).__name__}") from error
-    document = {
-        "payload": b64encode(manifest_bytes).decode(),
-        "payloadType": PAYLOAD_TYPE,
-        "signatures": [
-            {"keyid": keyid, "sig": b64encode(bytes.fromhex(signature.signature)).decode()}
-            for keyid, signature in sorted(envelope.signatures.items())
-        ],
-    }
-    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    envelope.signatures = dict(sorted(envelope.signatures.items()))
+    return json.dumps(envelope.to_dict(), sort_keys=True, separators=(",", ":")).encode()
 
 
 def judge(manifest_bytes: bytes, envelope: bytes | None, keys: Sequence[PublicKey]) -> Trust:
@@ -97,11 +88,11 @@ def judge(manifest_bytes: bytes, envelope: bytes | None, keys: Sequence[PublicKe
     if envelope is None:
         return Trust()
     known = {key.keyid: key for key in keys}
-    signatures = _read(manifest_bytes, envelope)
-    signed = Envelope(manifest_bytes, PAYLOAD_TYPE, {}).pae()
+    found = _read(manifest_bytes, envelope)
+    signed = found.pae()
     return Trust(
         verdicts=tuple(
-            _verdict(signature, known.get(keyid), signed) for keyid, signature in signatures.items()
+            _verdict(signature, known.get(keyid), signed) for keyid, signature in found.signatures.items()
         )
     )
 
@@ -117,43 +108,31 @@ def _verdict(signature: Signature, key: PublicKey | None, signed: bytes) -> Verd
     return Verdict(keyid=signature.keyid, label=key.label, scheme=key.scheme, right=right)
 
 
-def _read(manifest_bytes: bytes, envelope: bytes) -> Mapping[str, Signature]:
-    """The signatures by key id, if it is an envelope of these bytes."""
+def _read(manifest_bytes: bytes, data: bytes) -> Envelope:
+    """The envelope in ``data``, if it is one of these bytes. Raises PackageInvalid."""
     try:
-        document = json.loads(envelope.decode())
-    except (ValueError, RecursionError) as error:
-        raise _invalid(f"is not JSON: {str(error)[:200]}") from None
-    if not isinstance(document, dict) or set(document) != {"payload", "payloadType", "signatures"}:
-        raise _invalid("is not an envelope of payload, payloadType and signatures")
-    if document["payloadType"] != PAYLOAD_TYPE:
-        raise _invalid(f"has the payload type {str(document['payloadType'])[:80]!r}, not {PAYLOAD_TYPE!r}")
-    if _decoded(document["payload"], len(envelope)) != manifest_bytes:
+        document = json.loads(data)
+        if document.keys() != {"payload", "payloadType", "signatures"}:
+            raise ValueError("other keys than payload, payloadType and signatures")
+        found = Envelope.from_dict(document)
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, LibraryError) as error:
+        raise _invalid(f"is not a signature envelope: {str(error)[:200]}") from None
+    if found.payload_type != PAYLOAD_TYPE:
+        raise _invalid(f"has the payload type {str(found.payload_type)[:80]!r}, not {PAYLOAD_TYPE!r}")
+    if found.payload != manifest_bytes:
         raise _invalid("is over another manifest than the one in the package")
-    entries = document["signatures"]
-    if not isinstance(entries, list) or not 0 < len(entries) <= SIGNATURES_MAX:
+    if not 0 < len(found.signatures) <= SIGNATURES_MAX:
         raise _invalid(f"needs 1 to {SIGNATURES_MAX} signatures")
-    found = dict(map(_signature, entries))
-    if len(found) != len(entries):
-        raise _invalid("has two signatures of one key")
+    for keyid, signature in found.signatures.items():
+        if (
+            not isinstance(keyid, str)
+            or not 0 < len(keyid) <= KEYID_CHARACTERS_MAX
+            or not keyid.isprintable()
+        ):
+            raise _invalid("has a signature whose keyid is not a short text")
+        if len(signature.signature) > SIGNATURE_CHARACTERS_MAX:
+            raise _invalid(f"has a signature of more than {SIGNATURE_CHARACTERS_MAX // 2} bytes")
     return found
-
-
-def _signature(entry: object) -> tuple[str, Signature]:
-    if not isinstance(entry, dict) or set(entry) != {"keyid", "sig"}:
-        raise _invalid("has a signature that is not keyid and sig")
-    keyid = entry["keyid"]
-    if not isinstance(keyid, str) or not 0 < len(keyid) <= KEYID_CHARACTERS_MAX or not keyid.isprintable():
-        raise _invalid("has a signature whose keyid is not a short text")
-    return keyid, Signature(keyid, _decoded(entry["sig"], SIGNATURE_CHARACTERS_MAX).hex())
-
-
-def _decoded(text: object, limit: int) -> bytes:
-    if not isinstance(text, str) or len(text) > limit:
-        raise _invalid("has something else than base64 where that must be")
-    try:
-        return b64decode(text, validate=True)
-    except (Base64Error, ValueError):
-        raise _invalid("has something else than base64 where that must be") from None
 
 
 def _invalid(text: str) -> PackageInvalid:

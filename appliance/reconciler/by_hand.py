@@ -14,10 +14,8 @@ from appliance.domain.errors import InvalidRequest
 from appliance.engine.engine import Engine
 from appliance.engine.versions.wording import given_by_hand
 from appliance.repository.directory import RepositoryScan
-from appliance.repository.model_directory import ModelReading
-from appliance.sources.overlay import Overlay
-from appliance.sources.reading import read_model
-from appliance.sources.selection import Selection
+from appliance.repository.model_directory import read_model_directory
+from appliance.sources.overlay import Overlay, Selection
 from appliance.sources.source import Source
 from appliance.sources.watcher import Watcher
 
@@ -64,19 +62,19 @@ class ModelsByHand:
         )
         return replace(catalog, versions=tuple(versions), aside=(*aside, *passed_over))
 
-    def read(self, name: str, config: bytes | None, files: Mapping[str, bytes]) -> ModelReading | None:
+    def read(self, name: str, config: bytes | None, files: Mapping[str, bytes]) -> RepositoryScan | None:
         """What is to be served as ``name``, from the source or from ``files``; None: there is no such model. Blocks."""
         if not files:
             return self._source.model(name, config)
         if config is None:
             raise InvalidRequest(f"failed to load '{name}': files are given, but no config with them")
         root = str(self._overlay.put(name, files))
-        reading = read_model(root, name, self._repository, config)
+        reading = read_model_directory(root, name, self._repository, config)
         if reading is None or not reading.servable:
             self._overlay.drop([root])
         return reading
 
-    def give(self, name: str, reading: ModelReading) -> None:
+    def give(self, name: str, reading: RepositoryScan) -> None:
         """Serve ``reading`` as ``name`` from here on, whatever the source holds."""
         self._selection.replace(name, reading)
         for entry in reading.servable:

@@ -24,7 +24,6 @@ from appliance.reconciler.by_hand import ModelsByHand
 from appliance.reconciler.requests import OperatorRequests
 from appliance.reconciler.wanted import catalog_of, with_fallbacks
 from appliance.repository.directory import RepositoryScan
-from appliance.repository.model_directory import ModelReading
 from appliance.sources.source import Source
 from appliance.sources.watcher import Watcher
 from appliance.telemetry.notify import notify
@@ -53,7 +52,7 @@ class Reconciler:
         self._watcher = Watcher(source, reload, self.take, report, self._troubled)
         self._by_hand = ModelsByHand(source, engine, repository, self._watcher)
         self._requests = OperatorRequests(records)
-        self._fallbacks: dict[str, ModelReading] = {}
+        self._fallbacks: dict[str, RepositoryScan] = {}
         self._unwatch: Callable[[], None] | None = None
         self._told: frozenset[Problem] = frozenset()
         self._scan = RepositoryScan(servable=(), broken=(), notes=())

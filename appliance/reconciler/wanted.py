@@ -8,11 +8,10 @@ from dataclasses import replace
 from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion
 from appliance.core.rollout.wish import TrialWish
 from appliance.repository.directory import RepositoryScan
-from appliance.repository.model_directory import ModelReading
 from appliance.store.catalog import Trial, TrialMode
 
 
-def with_fallbacks(found: RepositoryScan, fallbacks: Mapping[str, ModelReading]) -> RepositoryScan:
+def with_fallbacks(found: RepositoryScan, fallbacks: Mapping[str, RepositoryScan]) -> RepositoryScan:
     """``found`` with the fallback versions of its models in their place."""
     if not fallbacks:
         return found

@@ -15,14 +15,67 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from appliance.domain.model import Batching
-from appliance.domain.tensor import FREE, Datatype, TensorSpec
+from appliance.domain.tensor import FREE, MAX_RANK, Datatype, TensorSpec
 from appliance.repository.findings import Findings, Place, shown_names
-from appliance.repository.graph_ports import check_ports, is_batchable, request_inputs, wire_datatype
 from appliance.repository.model_config import ModelConfig
 from appliance.repository.onnx.summary import GraphPort, GraphSummary, PortKind
 from appliance.repository.tensor_config import TensorConfig
+
+INITIALIZERS_ARE_CONSTANT_BELOW: Final = (
+    4  # ir_version from which an input with an initializer may be overridden
+)
+
+_WIRE_TYPES: Final = MappingProxyType(
+    {
+        1: Datatype.FP32,
+        2: Datatype.UINT8,
+        3: Datatype.INT8,
+        4: Datatype.UINT16,
+        5: Datatype.INT16,
+        6: Datatype.INT32,
+        7: Datatype.INT64,
+        8: Datatype.BYTES,
+        9: Datatype.BOOL,
+        10: Datatype.FP16,
+        11: Datatype.FP64,
+        12: Datatype.UINT32,
+        13: Datatype.UINT64,
+        16: Datatype.BF16,
+    }
+)
+_OTHER_TYPES: Final = MappingProxyType(
+    {
+        0: "no element type",
+        14: "complex64",
+        15: "complex128",
+        17: "float8e4m3fn",
+        18: "float8e4m3fnuz",
+        19: "float8e5m2",
+        20: "float8e5m2fnuz",
+        21: "uint4",
+        22: "int4",
+        23: "float4e2m1",
+        24: "float8e8m0",
+        25: "uint2",
+        26: "int2",
+        27: "float6e2m3",
+        28: "float6e3m2",
+    }
+)
+_KIND_NAMES: Final = MappingProxyType(
+    {
+        PortKind.NOTHING: "a value without a type",
+        PortKind.SEQUENCE: "a sequence",
+        PortKind.MAP: "a map",
+        PortKind.OPAQUE: "an opaque value",
+        PortKind.SPARSE_TENSOR: "a sparse tensor",
+        PortKind.OPTIONAL: "an optional value",
+    }
+)
 
 Pair = tuple[GraphPort, TensorConfig | None]
 
@@ -73,13 +126,11 @@ def agree(
 
 def from_config_alone(config: ModelConfig, findings: Findings) -> Agreement:
     """What a model without a graph serves: its configuration has to say everything."""
-    for side, place, tensors in (
-        ("input", config.inputs_place, config.inputs),
-        ("output", config.outputs_place, config.outputs),
-    ):
+    for side, tensors in (("input", config.inputs), ("output", config.outputs)):
         if not tensors:
             findings.problem(
-                place, f"is missing; the backend '{config.kind.backend}' cannot tell its {side}s"
+                config.section.place(side),
+                f"is missing; the backend '{config.kind.backend}' cannot tell its {side}s",
             )
     max_batch_size = config.max_batch_size or 0
     return Agreement(
@@ -101,10 +152,11 @@ def _pairs(
     names = shown_names((port.name for port in ports), len(ports))
     for tensor in written:
         if tensor.name in said:
-            findings.problem(tensor.place, f"{side} '{tensor.name}' is given twice")
+            findings.problem(tensor.section.place(), f"{side} '{tensor.name}' is given twice")
         elif tensor.name and tensor.name not in known:
             findings.problem(
-                tensor.place, f"the graph has no {side} {shown_names((tensor.name,), 1)}; it has {names}"
+                tensor.section.place(),
+                f"the graph has no {side} {shown_names((tensor.name,), 1)}; it has {names}",
             )
         said[tensor.name] = tensor
     return tuple((port, said[port.name]) for port in ports if port.name in said)
@@ -122,10 +174,10 @@ def _check_left_out(
     kept = {port.name for port, _ in wanted}
     for port in inputs:
         if port.name not in kept and port.name not in optional:
-            findings.problem(config.inputs_place, f"the graph's input '{port.name}' is missing")
+            findings.problem(config.section.place("input"), f"the graph's input '{port.name}' is missing")
     if config.outputs == ():
         findings.problem(
-            config.outputs_place, "lists no output; leave it out to serve all outputs of the graph"
+            config.section.place("output"), "lists no output; leave it out to serve all outputs of the graph"
         )
 
 
@@ -144,7 +196,7 @@ def _check_first_dimensions(config: ModelConfig, ports: Sequence[GraphPort], fin
     for port in ports:
         if port.dims is not None and (not port.dims or isinstance(port.dims[0], int)):
             findings.problem(
-                config.batch_place,
+                config.section.place("max_batch_size"),
                 f"is {config.max_batch_size}, but '{port.name}' has shape {_shown(port.dims)} in the graph, "
                 "whose first dimension cannot be a batch; set it to 0 and give whole shapes",
             )
@@ -155,7 +207,8 @@ def _is_optional(port: GraphPort, said: TensorConfig | None, optional: set[str],
         return port.name in optional
     if said.optional and port.name not in optional:
         findings.problem(
-            said.optional_place, f"the graph has no default for '{port.name}'; it cannot be left out"
+            said.section.place("optional"),
+            f"the graph has no default for '{port.name}'; it cannot be left out",
         )
     return said.optional
 
@@ -172,7 +225,8 @@ def _spec(
     if said and datatype and said.datatype not in (None, datatype):
         written = said.datatype.config_name if said.datatype else ""
         findings.problem(
-            said.datatype_place, f"is {written}, but '{port.name}' is {datatype.config_name} in the graph"
+            said.section.place("data_type"),
+            f"is {written}, but '{port.name}' is {datatype.config_name} in the graph",
         )
     shape = _shape(port, said, batched, place, findings)
     return TensorSpec(name=port.name, datatype=datatype or Datatype.BYTES, shape=shape, optional=optional)
@@ -197,7 +251,7 @@ def _shape(
     ):
         batch = " after the batch dimension" if batched else ""
         findings.problem(
-            said.dims_place,
+            said.section.place("dims"),
             f"{_shown(written)} does not fit the graph's {_shown(true)}{batch} of '{port.name}'",
         )
     return written
@@ -207,11 +261,13 @@ def _written_specs(tensors: Sequence[TensorConfig], findings: Findings) -> tuple
     specs: dict[str, TensorSpec] = {}
     for tensor in tensors:
         if tensor.name in specs:
-            findings.problem(tensor.place, f"'{tensor.name}' is given twice")
+            findings.problem(tensor.section.place(), f"'{tensor.name}' is given twice")
         if tensor.datatype is None:
-            findings.problem(tensor.datatype_place, "is needed where there is no graph to tell it")
+            findings.problem(
+                tensor.section.place("data_type"), "is needed where there is no graph to tell it"
+            )
         if tensor.dims is None:
-            findings.problem(tensor.dims_place, "is needed where there is no graph to tell it")
+            findings.problem(tensor.section.place("dims"), "is needed where there is no graph to tell it")
         specs[tensor.name] = TensorSpec(
             name=tensor.name,
             datatype=tensor.datatype or Datatype.BYTES,
@@ -236,3 +292,55 @@ def _batching(
 
 def _shown(dims: Sequence[int | str | None]) -> str:
     return "[" + ", ".join("?" if size is None else str(size) for size in dims) + "]"
+
+
+def wire_datatype(port: GraphPort) -> Datatype | None:
+    """The protocol's datatype for a tensor, or None when it has none."""
+    return _WIRE_TYPES.get(port.element_type)
+
+
+def is_batchable(inputs: Sequence[GraphPort], outputs: Sequence[GraphPort]) -> bool:
+    """Whether the first dimension of everything is the batch, as far as the graph tells."""
+    if not inputs or not outputs:
+        return False
+    firsts: set[int | str | None] = set()
+    for port in (*inputs, *outputs):
+        if not port.dims:
+            return False
+        firsts.add(port.dims[0])
+    if len(firsts) != 1:
+        return False
+    (symbol,) = firsts
+    if isinstance(symbol, int):
+        return False
+    return symbol is None or not any(symbol in (port.dims or ())[1:] for port in (*inputs, *outputs))
+
+
+def request_inputs(graph: GraphSummary) -> tuple[GraphPort, ...]:
+    """Inputs a request may give: weights that an old file lists among them are left out."""
+    if graph.ir_version >= INITIALIZERS_ARE_CONSTANT_BELOW:
+        return tuple(graph.inputs)
+    return tuple(port for port in graph.inputs if port.name not in graph.initializers)
+
+
+def check_ports(side: str, ports: Sequence[GraphPort], place: Place, findings: Findings) -> None:
+    """Things that no configuration can mend: kinds and types the wire does not have, names missing or given
+    twice."""
+    seen: set[str] = set()
+    for port in ports:
+        if not port.name:
+            findings.problem(place, f"the graph has an {side} without a name")
+        elif port.name in seen:
+            findings.problem(place, f"the graph has two {side}s called '{port.name}'")
+        seen.add(port.name)
+        if port.kind is not PortKind.TENSOR:
+            findings.problem(
+                place, f"{side} '{port.name}' is {_KIND_NAMES[port.kind]}; only tensors can be served"
+            )
+        elif port.element_type not in _WIRE_TYPES:
+            name = _OTHER_TYPES.get(port.element_type, f"the unknown type {port.element_type}")
+            findings.problem(place, f"{side} '{port.name}' has {name}, which the protocol cannot carry")
+        if port.dims is not None and len(port.dims) > MAX_RANK:
+            findings.problem(
+                place, f"{side} '{port.name}' has {len(port.dims)} dimensions; at most {MAX_RANK} are served"
+            )

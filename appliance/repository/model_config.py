@@ -14,12 +14,17 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.model import RUN_TIMEOUT_PARAMETER, Batching, VersionChoice, VersionPolicy
-from appliance.repository.batching_config import read_batching
+from appliance.domain.model import (
+    RUN_TIMEOUT_PARAMETER,
+    Batching,
+    QueuePolicy,
+    TimeoutAction,
+    VersionChoice,
+    VersionPolicy,
+)
 from appliance.repository.findings import Findings, Place
-from appliance.repository.instance_config import ONE_INSTANCE, Instances, read_instances
 from appliance.repository.pbtxt import Message
-from appliance.repository.section import INT64_MAX, Section
+from appliance.repository.section import INT32_MAX, INT64_MAX, Section
 from appliance.repository.tensor_config import TensorConfig, read_input, read_output
 from appliance.repository.warmup_config import WARMUPS_MAX, WarmupConfig, read_warmup
 
@@ -30,6 +35,21 @@ MODEL_FILE: Final = "model.onnx"
 VERSIONS_MAX: Final = 1_000
 """Version directories of one model: all are listed on every look, and a handful is kept."""
 LATEST: Final = VersionPolicy()
+
+PRIORITY_LEVELS_MAX: Final = 1_000
+
+_ACTIONS: Final = MappingProxyType({action.name: action for action in TimeoutAction})
+
+_UNOFFERED_INSTANCES: Final = MappingProxyType(
+    {
+        "rate_limiter": "is not offered: the scheduler bounds work by deadlines; remove it",
+        "secondary_devices": "is not offered; remove it",
+        "profile": "is not offered: optimization profiles belong to another runtime; remove it",
+        "passive": "is not offered: every instance takes requests; remove it",
+    }
+)
+INSTANCES_MAX: Final = 64
+"""Worker processes of one model version: more than any edge box has processors for."""
 
 IGNORED: Final = ("metric_tags", "model_metrics", "response_cache")
 IGNORED_OPTIMIZATION: Final = (
@@ -55,6 +75,17 @@ _REFUSED: Final = MappingProxyType(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """Workers of one model version and the device ("cpu" or "cuda") they run on."""
+
+    count: int = 1
+    device: str = "cpu"
+
+
+ONE_INSTANCE: Final = Instances()
+
+
 class Kind(NamedTuple):
     """What runs a model: the names that clients see, and our runtime."""
 
@@ -68,22 +99,18 @@ ONNX: Final = Kind(ONNX_PLATFORM, ONNX_BACKEND, ONNX_RUNTIME)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A configuration as written; the defaults are those of a model without one. ``max_batch_size`` and
-    ``inputs`` and ``outputs`` are None when nothing is said of them."""
+    """A configuration as written, and the ``section`` that says where; the defaults are those of a model without one.
+    ``max_batch_size`` and ``inputs`` and ``outputs`` are None when nothing is said of them."""
 
-    written: bool = False
+    section: Section
     kind: Kind = ONNX
     model_file: str = MODEL_FILE
     max_batch_size: int | None = None
-    batch_place: Place
     inputs: tuple[TensorConfig, ...] | None = None
-    inputs_place: Place
     outputs: tuple[TensorConfig, ...] | None = None
-    outputs_place: Place
     batching: Batching | None = None
     preferred_place: Place
     policy: VersionPolicy = LATEST
-    policy_place: Place
     instances: Instances = ONE_INSTANCE
     warmups: tuple[WarmupConfig, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -91,14 +118,9 @@ class ModelConfig:
 
 def no_config(file: str) -> ModelConfig:
     """What holds for a model whose ``file`` is not there: all of it is up to the graph."""
-    place = Place(file=file)
-    return ModelConfig(
-        batch_place=place,
-        inputs_place=place,
-        outputs_place=place,
-        preferred_place=place,
-        policy_place=place,
-    )
+    nothing = Message(fields=(), line=1, column=1)
+    section = Section(nothing, file=file, key="", findings=Findings())
+    return ModelConfig(section=section, preferred_place=section.place())
 
 
 def model_file_of(tree: Message) -> str:
@@ -127,20 +149,16 @@ def read_model_config(
         batching.place("preferred_batch_size") if batching else section.place("dynamic_batching")
     )
     config = ModelConfig(
-        written=True,
+        section=section,
         kind=_read_kind(section, settings),
         model_file=_read_model_file(section, model_file),
         max_batch_size=section.integer("max_batch_size") if section.has("max_batch_size") else None,
-        batch_place=section.place("max_batch_size"),
         inputs=tuple(map(read_input, section.sections("input"))) if section.has("input") else None,
-        inputs_place=section.place("input"),
         outputs=tuple(map(read_output, section.sections("output"))) if section.has("output") else None,
-        outputs_place=section.place("output"),
-        batching=read_batching(batching) if batching else None,
+        batching=_read_batching(batching) if batching else None,
         preferred_place=preferred_place,
         policy=_read_policy(section, VERSIONS_MAX),
-        policy_place=section.place("version_policy"),
-        instances=read_instances(section, settings),
+        instances=_read_instances(section, settings),
         warmups=_read_warmups(section),
         parameters=_read_parameters(section),
     )
@@ -244,3 +262,90 @@ def wanted_versions(policy: VersionPolicy, present: Iterable[int]) -> tuple[int,
     if policy.choice is VersionChoice.ALL:
         return tuple(ordered)
     return tuple(ordered[-policy.count :])
+
+
+def _read_batching(section: Section) -> Batching:
+    """The batching that ``dynamic_batching { ... }`` describes. Whether the preferred sizes fit the largest
+    batch is for the caller, who knows it."""
+    levels = section.integer("priority_levels", maximum=PRIORITY_LEVELS_MAX)
+    section.refuse({"preserve_ordering": "is not offered: answers go back as they finish; remove it"})
+    default_policy = section.section("default_queue_policy")
+    batching = Batching(
+        preferred_batch_size=section.integers("preferred_batch_size", minimum=1),
+        max_queue_delay_us=section.integer("max_queue_delay_microseconds", maximum=INT64_MAX // 1_000),
+        priority_levels=levels,
+        default_priority_level=_default_level(section, levels),
+        default_queue_policy=_queue_policy(default_policy) if default_policy else QueuePolicy(),
+        priority_queue_policy=_level_policies(section, levels),
+    )
+    section.close()
+    return batching
+
+
+def _default_level(section: Section, levels: int) -> int:
+    level = section.integer("default_priority_level", maximum=PRIORITY_LEVELS_MAX)
+    if levels and not 1 <= level <= levels:
+        section.problem(
+            "default_priority_level", f"must be 1 to {levels}, the priority_levels; found {level}"
+        )
+        return 1
+    if level and not levels:
+        section.problem("default_priority_level", "needs priority_levels, which is not set")
+        return 0
+    return level
+
+
+def _level_policies(section: Section, levels: int) -> dict[int, QueuePolicy]:
+    policies: dict[int, QueuePolicy] = {}
+    for level, inner in section.numbered_entries("priority_queue_policy", maximum=INT32_MAX):
+        policies[level] = _queue_policy(inner)
+        if not 1 <= level <= levels:
+            known = f"the priority levels are 1 to {levels}" if levels else "priority_levels is not set"
+            inner.problem("", f"there is no priority level {level}; {known}")
+    return policies
+
+
+def _queue_policy(section: Section) -> QueuePolicy:
+    """A request's own time-out counts unless the file says otherwise: one deadline, the earliest."""
+    plain = QueuePolicy()
+    policy = QueuePolicy(
+        timeout_action=section.choice("timeout_action", _ACTIONS) or plain.timeout_action,
+        default_timeout_us=section.integer("default_timeout_microseconds", maximum=INT64_MAX // 1_000),
+        allow_timeout_override=section.flag("allow_timeout_override", default=plain.allow_timeout_override),
+        max_queue_size=section.integer("max_queue_size", maximum=(1 << 32) - 1),
+    )
+    section.close()
+    return policy
+
+
+def _read_instances(section: Section, settings: RepositoryConfig) -> Instances:
+    """What all ``instance_group`` entries say together: their counts add up, their devices must be one."""
+    groups = [_read_group(group, settings) for group in section.sections("instance_group")]
+    if not groups:
+        return ONE_INSTANCE
+    if len({group.device for group in groups}) > 1:
+        section.problem("instance_group", "groups on different devices are not offered; keep one kind")
+    count = sum(group.count for group in groups)
+    if count > INSTANCES_MAX:
+        section.problem("instance_group", f"asks for {count} instances; the limit is {INSTANCES_MAX}")
+    return Instances(count=count, device=groups[0].device)
+
+
+def _read_group(group: Section, settings: RepositoryConfig) -> Instances:
+    group.refuse(_UNOFFERED_INSTANCES)
+    group.ignore(("host_policy",), "is accepted, but has no effect here")
+    group.text("name")  # names the instances in other servers' logs; nothing to check
+    device = _read_device(group, settings)
+    if any(group.integers("gpus")) or (group.has("gpus") and device == "cpu"):
+        group.problem("gpus", "only GPU 0 is offered, and only with KIND_GPU; leave it out or say [ 0 ]")
+    count = group.integer("count", default=1) or 1
+    group.close()
+    return Instances(count=count, device=device)
+
+
+def _read_device(group: Section, settings: RepositoryConfig) -> str:
+    kind = group.name("kind") or "KIND_AUTO"
+    devices = {"KIND_CPU": "cpu", "KIND_GPU": "cuda", "KIND_AUTO": settings.auto_device}
+    if kind not in devices:
+        group.problem("kind", f"'{kind}' is not offered; expected one of {', '.join(devices)}")
+    return devices.get(kind, "cpu")

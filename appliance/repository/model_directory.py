@@ -10,15 +10,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.errors import ArtefactError, Problem
+from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.repository.agreement import Agreement, agree, from_config_alone
+from appliance.repository.directory import BrokenVersion, RepositoryScan, ServableVersion
 from appliance.repository.findings import PROBLEMS_MAX, Findings, Place
 from appliance.repository.model_config import (
     MODEL_FILE,
@@ -31,9 +32,8 @@ from appliance.repository.model_config import (
     wanted_versions,
 )
 from appliance.repository.model_files import ModelFile, ModelHome
-from appliance.repository.onnx.firewall import graph_flaws
+from appliance.repository.onnx.firewall import GraphLimits, graph_flaws, graph_limits
 from appliance.repository.onnx.graph import read_graph
-from appliance.repository.onnx.limits import GraphLimits, graph_limits
 from appliance.repository.onnx.summary import GraphSummary
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.section import INT64_MAX
@@ -45,44 +45,10 @@ CONFIG_BYTES_MAX: Final = 1 << 20
 """A config.pbtxt has some kilobytes; it is read by hand-written code in the daemon."""
 LABEL_BYTES_MAX: Final = 4 << 20
 """A label file: some hundred thousand classes, which stay in memory."""
-REASON_CHARACTERS_MAX: Final = 4_096
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NUMBER: Final = re.compile(r"[0-9]+")
 _CANONICAL_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServableVersion:
-    """A version to serve. ``fingerprint`` changes when a file that the worker reads does; everything else
-    that matters is in ``model``."""
-
-    model: ModelVersion
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenVersion:
-    """A version that cannot be served; ``version`` is "" when the problems concern the whole model."""
-
-    name: str
-    version: str
-    problems: tuple[Problem, ...]
-
-    @property
-    def reason(self) -> str:
-        """The problems in one line, as far as they fit in one; the log has each."""
-        said = "; ".join(map(str, self.problems))
-        return said if len(said) <= REASON_CHARACTERS_MAX else f"{said[:REASON_CHARACTERS_MAX]}..."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelReading:
-    """What one directory came to. ``notes`` tell of settings that are accepted without effect."""
-
-    servable: tuple[ServableVersion, ...] = ()
-    broken: tuple[BrokenVersion, ...] = ()
-    notes: tuple[Problem, ...] = ()
 
 
 def read_model_directory(
@@ -91,11 +57,27 @@ def read_model_directory(
     settings: RepositoryConfig,
     config: bytes | None = None,
     only: int | None = None,
-) -> ModelReading | None:
+) -> RepositoryScan | None:
     """The model in the directory ``entry`` of the repository ``root`` (absolute, free of links); None when it
     is none. ``config`` is taken in the place of its config.pbtxt, which still says how the model's file is called where
-    ``config`` does not; ``only`` is the one version to read, whatever the configuration asks for. Never raises for what
-    is in the directory."""
+    ``config`` does not; ``only`` is the one version to read, whatever the configuration asks for.
+
+    Raises nothing for what is in the directory. Hostile files look for the place where that is not true, so whatever is
+    raised is told as what is wrong with the one model, and all others are served."""
+    try:
+        return _read(root, entry, settings, config, only)
+    except Exception as error:  # noqa: BLE001  a defect ends the reading of its own model
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        what = "".join(traceback.format_exception_only(error)).strip()
+        return _broken(
+            printable(entry),
+            f"cannot be read, for a reason that nobody foresaw: {what[:500]} (in {last.name}, line {last.lineno})",
+        )
+
+
+def _read(
+    root: str, entry: str, settings: RepositoryConfig, config: bytes | None, only: int | None
+) -> RepositoryScan | None:
     name = printable(entry)
     try:
         home = _home(root, entry)
@@ -124,10 +106,9 @@ def printable(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
-def _broken(name: str, text: str, version: str = "") -> ModelReading:
-    file = f"{name}/{version}" if version else name
-    problem = Place(file=file).problem(text)
-    return ModelReading(broken=(BrokenVersion(name=name, version=version, problems=(problem,)),))
+def _broken(name: str, text: str) -> RepositoryScan:
+    problem = Place(file=name).problem(text)
+    return RepositoryScan(broken=(BrokenVersion(name=name, version="", problems=(problem,)),))
 
 
 def _home(root: str, entry: str) -> ModelHome:
@@ -155,13 +136,21 @@ class _ModelReader:
         self._settings = settings
         self._findings = Findings()
 
-    def read(self, has_config: bool, numbered: Iterable[str], only: int | None = None) -> ModelReading:
+    def read(self, has_config: bool, numbered: Iterable[str], only: int | None = None) -> RepositoryScan:
         """All versions that the configuration asks for, or ``only`` one."""
         config = self._config() if has_config else no_config(f"{self._name}/{CONFIG_FILE}")
         if config is None:
             return self._whole()
-        present = [int(number) for number in numbered if _problem_of_number(number) is None]
-        misnamed = [number for number in numbered if _problem_of_number(number) is not None]
+        wrong = {number: text for number in numbered if (text := _problem_of_number(number))}
+        present = [int(number) for number in numbered if number not in wrong]
+        misnamed = [
+            BrokenVersion(
+                name=self._name,
+                version=number,
+                problems=(Place(file=f"{self._name}/{number}").problem(text),),
+            )
+            for number, text in wrong.items()
+        ]
         wanted = wanted_versions(config.policy, present) if only is None else (only,)
         if not wanted:
             self._findings.problem(
@@ -179,12 +168,9 @@ class _ModelReader:
             version = _VersionReader(self._name, number, self._home, config, self._settings, findings)
             readings.append(version.read(labels, warmups))
             room -= len(findings.problems) - len(inherited)
-        return ModelReading(
+        return RepositoryScan(
             servable=tuple(reading for reading in readings if isinstance(reading, ServableVersion)),
-            broken=(
-                *(reading for reading in readings if isinstance(reading, BrokenVersion)),
-                *self._misnamed(misnamed),
-            ),
+            broken=(*(reading for reading in readings if isinstance(reading, BrokenVersion)), *misnamed),
             notes=self._findings.notes,
         )
 
@@ -224,26 +210,16 @@ class _ModelReader:
             raise ArtefactError(f"has {len(self._given)} bytes; the limit is {CONFIG_BYTES_MAX}")
         return self._given
 
-    def _whole(self, misnamed: Iterable[str] = ()) -> ModelReading:
+    def _whole(self, misnamed: Iterable[BrokenVersion] = ()) -> RepositoryScan:
         """Nothing of the model can be served."""
         broken = BrokenVersion(name=self._name, version="", problems=self._findings.problems)
-        return ModelReading(broken=(broken, *self._misnamed(misnamed)), notes=self._findings.notes)
-
-    def _misnamed(self, numbers: Iterable[str]) -> tuple[BrokenVersion, ...]:
-        return tuple(
-            BrokenVersion(
-                name=self._name,
-                version=number,
-                problems=(Place(file=f"{self._name}/{number}").problem(_problem_of_number(number) or ""),),
-            )
-            for number in numbers
-        )
+        return RepositoryScan(broken=(broken, *misnamed), notes=self._findings.notes)
 
 
-def _problem_of_number(number: str) -> str | None:
-    """Why a directory of digits is no version, or None."""
+def _problem_of_number(number: str) -> str:
+    """Why a directory of digits is no version; "" when it is one."""
     if _CANONICAL_NUMBER.fullmatch(number) and int(number) <= INT64_MAX:
-        return None
+        return ""
     if number.lstrip("0") != number:
         return "is not a version number: they begin at 1 and have no leading zeros; rename the directory"
     return f"is not a version number: they end at {INT64_MAX}; rename the directory"

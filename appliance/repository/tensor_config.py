@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.domain.tensor import FREE, Datatype
-from appliance.repository.findings import Place
 from appliance.repository.section import INT64_MAX, Section
 
 _DATATYPES: Final = MappingProxyType({datatype.config_name: datatype for datatype in Datatype})
@@ -25,19 +24,15 @@ _UNOFFERED_OUTPUT: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorConfig:
-    """An input or output as written, with the places of what may contradict the graph. None means not said;
-    ``dims`` leave out the batch dimension when the model is batched."""
+    """An input or output as written, and the ``section`` that says where. None means not said; ``dims`` leave out the
+    batch dimension when the model is batched."""
 
-    place: Place
+    section: Section
     name: str
     datatype: Datatype | None
-    datatype_place: Place
     dims: tuple[int, ...] | None
-    dims_place: Place
     optional: bool | None = None
-    optional_place: Place
     label_file: str = ""
-    label_place: Place
 
 
 def read_input(section: Section) -> TensorConfig:
@@ -74,16 +69,12 @@ def _read_tensor(section: Section, *, output: bool = False) -> TensorConfig:
         section.problem("dims", "0 is not a dimension; -1 stands for a free one")
     _check_reshape(section, dims)
     return TensorConfig(
-        place=section.place(),
+        section=section,
         name=name,
         datatype=read_datatype(section),
-        datatype_place=section.place("data_type"),
         dims=dims,
-        dims_place=section.place("dims"),
         optional=section.flag("optional") if not output and section.has("optional") else None,
-        optional_place=section.place("optional"),
         label_file=section.text("label_filename") if output else "",
-        label_place=section.place("label_filename"),
     )
 
 

@@ -89,7 +89,7 @@ def read_labels(
                 of_file[path] = _lines(home.file(path).read(max_bytes))
             labels[output.name] = of_file[path]
         except ArtefactError as error:
-            findings.problem(output.label_place, f"'{output.label_file}' {error}")
+            findings.problem(output.section.place("label_filename"), f"'{output.label_file}' {error}")
     return labels
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from appliance.domain.errors import ArtefactError, InvalidRequest
 from appliance.domain.model import Warmup, WarmupInput
 from appliance.domain.tensor import Datatype, TensorSpec, byte_size, element_count, split_bytes
-from appliance.repository.findings import Findings, Place, shown_names
+from appliance.repository.findings import Findings, shown_names
 from appliance.repository.model_files import ModelFile, ModelHome
 from appliance.repository.section import INT64_MAX, Section
 from appliance.repository.tensor_config import read_datatype
@@ -29,7 +29,7 @@ STRINGS_BYTES_MAX: Final = 64 << 20
 class WarmupTensor:
     """One input as written. ``file`` "" means zeros, or random values when ``random``."""
 
-    place: Place
+    section: Section
     name: str
     datatype: Datatype | None
     dims: tuple[int, ...]
@@ -41,7 +41,7 @@ class WarmupTensor:
 class WarmupConfig:
     """One warm-up request as written."""
 
-    place: Place
+    section: Section
     name: str
     batch_size: int
     count: int
@@ -53,7 +53,7 @@ def read_warmup(section: Section) -> WarmupConfig:
     if not section.has("name"):
         section.problem("name", "is missing; every warm-up needs one")
     warmup = WarmupConfig(
-        place=section.place(),
+        section=section,
         name=section.text("name"),
         batch_size=section.integer("batch_size"),
         count=section.integer("count", maximum=COUNT_MAX),
@@ -69,7 +69,7 @@ def _read_tensor(name: str, section: Section) -> WarmupTensor:
     if zeros + random + bool(file) != 1:
         section.problem("", "needs exactly one of zero_data: true, random_data: true, input_data_file")
     tensor = WarmupTensor(
-        place=section.place(),
+        section=section,
         name=name,
         datatype=read_datatype(section),
         dims=section.integers("dims", minimum=1, maximum=INT64_MAX),
@@ -91,7 +91,7 @@ def warmup_files(
         try:
             found[tensor.file] = home.file(PurePosixPath(WARMUP_DIRECTORY) / tensor.file)
         except ArtefactError as error:
-            findings.problem(tensor.place, f"input_data_file '{tensor.file}' {error}")
+            findings.problem(tensor.section.place(), f"input_data_file '{tensor.file}' {error}")
     return found
 
 
@@ -106,14 +106,15 @@ def plan_warmup(
     rows = config.batch_size or 1
     if rows > max(1, max_batch_size):
         limit = f"max_batch_size is {max_batch_size}" if max_batch_size else "the model is not batched"
-        findings.problem(config.place, f"batch_size {rows} is too large; {limit}")
+        findings.problem(config.section.place(), f"batch_size {rows} is too large; {limit}")
     specs = {spec.name: spec for spec in inputs}
     given = {tensor.name for tensor in config.tensors}
     missing = [spec.name for spec in inputs if spec.name not in given and not spec.optional]
     if missing:
         plural = "s" if len(missing) > 1 else ""
         findings.problem(
-            config.place, f"gives nothing for the input{plural} {shown_names(missing, len(missing))}"
+            config.section.place(),
+            f"gives nothing for the input{plural} {shown_names(missing, len(missing))}",
         )
     planned = [
         _plan_tensor(tensor, specs[tensor.name], files, findings)
@@ -127,7 +128,9 @@ def _is_known(tensor: WarmupTensor, specs: Mapping[str, TensorSpec], findings: F
     if tensor.name in specs:
         return True
     known = shown_names(specs, len(specs))
-    findings.problem(tensor.place, f"the model has no input {shown_names((tensor.name,), 1)}; it has {known}")
+    findings.problem(
+        tensor.section.place(), f"the model has no input {shown_names((tensor.name,), 1)}; it has {known}"
+    )
     return False
 
 
@@ -136,7 +139,7 @@ def _plan_tensor(
 ) -> WarmupInput:
     if tensor.datatype not in (None, spec.datatype):
         findings.problem(
-            tensor.place,
+            tensor.section.place(),
             f"data_type is {tensor.datatype.config_name if tensor.datatype else ''}, but the input is "
             f"{spec.datatype.config_name}",
         )
@@ -144,7 +147,9 @@ def _plan_tensor(
         want in (-1, have) for want, have in zip(spec.shape, tensor.dims, strict=True)
     )
     if not fits:
-        findings.problem(tensor.place, f"dims {list(tensor.dims)} do not fit the input's {list(spec.shape)}")
+        findings.problem(
+            tensor.section.place(), f"dims {list(tensor.dims)} do not fit the input's {list(spec.shape)}"
+        )
     elif tensor.file in files:
         _check_file(tensor, spec.datatype, files[tensor.file], findings)
     path = files[tensor.file].path if tensor.file in files else ""
@@ -160,7 +165,7 @@ def _check_file(tensor: WarmupTensor, datatype: Datatype, file: ModelFile, findi
             wanted = byte_size(datatype, tensor.dims)
             if file.size != wanted:
                 findings.problem(
-                    tensor.place,
+                    tensor.section.place(),
                     f"{what} has {file.size} bytes; one row of {datatype.config_name} {list(tensor.dims)} "
                     f"has {wanted}",
                 )
@@ -168,8 +173,8 @@ def _check_file(tensor: WarmupTensor, datatype: Datatype, file: ModelFile, findi
         found = sum(1 for _ in split_bytes(memoryview(file.read(STRINGS_BYTES_MAX))))
         if found != element_count(tensor.dims):
             findings.problem(
-                tensor.place,
+                tensor.section.place(),
                 f"{what} has {found} strings; dims {list(tensor.dims)} are {element_count(tensor.dims)}",
             )
     except (InvalidRequest, ArtefactError) as error:
-        findings.problem(tensor.place, f"{what}: {error}")
+        findings.problem(tensor.section.place(), f"{what}: {error}")

@@ -2,22 +2,32 @@
 
 A model is read again when its files have changed and were then the same at two looks in a row, so that a copy under way
 is left alone; a complete version that is renamed into place is served after the same wait. Models that did not change
-are not read again.
+are not read again. Names that begin with "." or "_" are passed over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import os
+import stat
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from appliance.config.repository import RepositoryConfig
-from appliance.repository.directory import RepositoryScan, listing, merged
-from appliance.repository.model_directory import ModelReading
-from appliance.sources.reading import read_model
-from appliance.sources.signature import Signature, signature_of
+from appliance.domain.errors import ConfigInvalid, Problem
+from appliance.repository.directory import RepositoryScan, merged
+from appliance.repository.model_directory import printable, read_model_directory
 from appliance.sources.source import Look
 from appliance.store.catalog import Trial
+
+MODELS_MAX: Final = 10_000
+"""Model directories: all are listed on every look, and ten thousand are past what one box holds in memory."""
+_PASSED_OVER: Final = (".", "_")
+DEPTH_MAX: Final = 4
+ENTRIES_MAX: Final = 100_000
+Entry = tuple[str, int, int, int, int]
+"""(path from the model's directory, type, size, inode, time of the last change in ns)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +35,7 @@ class _Known:
     """A model as it was read."""
 
     signature: Signature | None
-    reading: ModelReading | None
+    reading: RepositoryScan | None
 
 
 class DirectorySource:
@@ -45,12 +55,11 @@ class DirectorySource:
         self._known = {name: self._read(name, self._signature(name)) for name in names}
         return self.scan()
 
-    def look(self, names: Collection[str] | None = None) -> Look:
+    def look(self) -> Look:
         """See Source."""
         self._real, there = listing(self._root)
-        asked = {*there, *self._known} if names is None else {*names, *self._changing}
         changed = False
-        for name in sorted(asked | (self._known.keys() ^ set(there))):
+        for name in sorted({*there, *self._known, *self._changing}):
             signature = self._signature(name) if name in there else None
             known = self._known.get(name)
             if known is not None and known.signature == signature:
@@ -63,13 +72,13 @@ class DirectorySource:
                 changed = True
         return Look(scan=self.scan() if changed else None, unsettled=bool(self._changing))
 
-    def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
+    def model(self, name: str, config: bytes | None = None) -> RepositoryScan | None:
         """See Source."""
         self._real, there = listing(self._root)
         if name not in there:
             return None
         if config is not None:
-            return read_model(self._real, name, self._config, config)
+            return read_model_directory(self._real, name, self._config, config)
         self._changing.pop(name, None)
         self._take(name, self._signature(name))
         return self._known[name].reading if name in self._known else None
@@ -78,7 +87,7 @@ class DirectorySource:
         """See Source."""
         return merged(self._known[name].reading for name in sorted(self._known))
 
-    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, ModelReading]:
+    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, RepositoryScan]:
         """See Source. What a directory held before is not known."""
         return {}
 
@@ -88,19 +97,12 @@ class DirectorySource:
 
     def directories(self) -> Collection[str]:
         """See Source."""
-        return (self._real, *self._below(known.signature for known in self._known.values()))
+        signatures = (known.signature for known in self._known.values())
+        below = (directory for found in signatures if found is not None for directory in found.directories)
+        return (self._real, *below)
 
     def close(self) -> None:
         """See Source."""
-
-    def name_of(self, directory: str) -> str | None:
-        """See Source."""
-        below = directory[len(self._real) :].strip("/") if directory.startswith(self._real) else ""
-        return below.partition("/")[0] or None
-
-    @staticmethod
-    def _below(signatures: Iterable[Signature | None]) -> Iterable[str]:
-        return (directory for found in signatures if found is not None for directory in found.directories)
 
     def _signature(self, name: str) -> Signature | None:
         return signature_of(f"{self._real}/{name}")
@@ -112,4 +114,77 @@ class DirectorySource:
             self._known[name] = self._read(name, signature)
 
     def _read(self, name: str, signature: Signature | None) -> _Known:
-        return _Known(signature=signature, reading=read_model(self._real, name, self._config))
+        return _Known(signature=signature, reading=read_model_directory(self._real, name, self._config))
+
+
+def listing(root: Path) -> tuple[str, list[str]]:
+    """The repository's real path and the names of what may be a model in it. Raises ConfigInvalid when it
+    cannot be read or holds too many."""
+    try:
+        real = os.path.realpath(root, strict=True)
+        with os.scandir(real) as entries:
+            names = sorted(
+                entry.name
+                for entry in entries
+                if not entry.name.startswith(_PASSED_OVER) and (entry.is_symlink() or entry.is_dir())
+            )
+    except OSError as error:
+        text = f"cannot be read: {error.strerror}; give a directory of models"
+        raise ConfigInvalid([Problem(file=printable(str(root)), key="", text=text)]) from error
+    if len(names) > MODELS_MAX:
+        text = f"holds {len(names)} directories; the limit is {MODELS_MAX}"
+        raise ConfigInvalid([Problem(file=printable(str(root)), key="", text=text)])
+    return real, names
+
+
+class Signature(NamedTuple):
+    """One model's directory at one moment; equal ones mean that nothing was touched. ``directories`` are those in it,
+    itself first."""
+
+    entries: tuple[Entry, ...]
+    directories: tuple[str, ...]
+
+
+def signature_of(home: str) -> Signature | None:
+    """The signature of a directory, links counted as what they lead to; None when there is none. What keeps it from
+    being looked at counts as its only entry."""
+    try:
+        if not stat.S_ISDIR(os.stat(home).st_mode):
+            return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Signature((_unseen("", error),), ())
+    entries = sorted(_entries(home, "", 1))
+    below = (f"{home}/{path}" for path, kind, *_ in entries if kind == stat.S_IFDIR)
+    return Signature(tuple(entries), (home, *below))
+
+
+def _entries(directory: str, prefix: str, depth: int) -> Iterator[Entry]:
+    try:
+        names = os.listdir(directory)
+    except OSError as error:
+        yield _unseen(prefix, error)
+        return
+    if len(names) > ENTRIES_MAX:
+        yield prefix, -1, len(names), 0, 0
+        return
+    for name in names:
+        path = f"{directory}/{name}"
+        try:
+            found = os.stat(path)
+        except OSError as error:  # gone meanwhile, or a link to nothing
+            yield _unseen(prefix + name, error)
+            continue
+        kind = stat.S_IFMT(found.st_mode)
+        if kind == stat.S_IFDIR:
+            # Its own time changes with its entries, which are looked at anyway.
+            yield prefix + name, kind, 0, found.st_ino, 0
+            if depth < DEPTH_MAX:
+                yield from _entries(path, f"{prefix}{name}/", depth + 1)
+        else:
+            yield prefix + name, kind, found.st_size, found.st_ino, found.st_mtime_ns
+
+
+def _unseen(path: str, error: OSError) -> Entry:
+    return path, -1, error.errno or 0, 0, 0

@@ -1,4 +1,5 @@
-"""Models that came over the control socket instead of from a source: their files, in a directory of the daemon's own.
+"""What an operator changed by hand on top of a source, for as long as the daemon lives: models put aside, and models
+that came over the control socket, whose files lie in a directory of the daemon's own.
 
 A model that is given anew gets a fresh directory, because workers may still map the files of the last one; that one
 goes when nothing needs it any more. Directories lie beneath one of this process, whose lock tells whether it lives:
@@ -12,16 +13,74 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from appliance.domain.errors import InvalidRequest, NotReady
 from appliance.durable import WriterLock, is_held
+from appliance.repository.directory import RepositoryScan, merged
 
 PREFIX: Final = "appliance-given-"
 LOCK: Final = ".lock"
 FILES_MAX: Final = 1_000
 DEPTH_MAX: Final = 4
+
+
+class Selection:
+    """Which models of a scan count, and which are replaced. Owner: the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._aside: set[str] = set()
+        self._given: dict[str, RepositoryScan] = {}
+
+    def put_aside(self, name: str) -> None:
+        """Serve nothing of this name, whatever the source holds."""
+        self._aside.add(name)
+        self._given.pop(name, None)
+
+    def take_back(self, name: str) -> None:
+        """Serve what the source holds of this name."""
+        self._aside.discard(name)
+        self._given.pop(name, None)
+
+    def replace(self, name: str, reading: RepositoryScan) -> None:
+        """Serve this in the place of what the source holds of the name."""
+        self._aside.discard(name)
+        self._given[name] = reading
+
+    def paths(self) -> tuple[str, ...]:
+        """Where the models lie that were given by hand."""
+        return tuple(entry.model.path for given in self._given.values() for entry in given.servable)
+
+    def aside(self, scan: RepositoryScan) -> tuple[tuple[str, str], ...]:
+        """Names and versions of what the source holds and is put aside."""
+        return tuple(each for each in _keys(scan) if each[0] in self._aside)
+
+    def given(self, scan: RepositoryScan) -> tuple[tuple[str, str], ...]:
+        """Names and versions of what the source holds and does not count, because the model was given by hand."""
+        return tuple(each for each in _keys(scan) if each[0] in self._given)
+
+    def is_given(self, name: str) -> bool:
+        """Whether the model counts as given by hand."""
+        return name in self._given
+
+    def over(self, scan: RepositoryScan) -> RepositoryScan:
+        """The scan as it counts."""
+        if not self._aside and not self._given:
+            return scan
+        gone = self._aside | self._given.keys()
+        kept = replace(
+            scan,
+            servable=tuple(entry for entry in scan.servable if entry.model.name not in gone),
+            broken=tuple(entry for entry in scan.broken if entry.name not in gone),
+        )
+        return merged([kept, *(self._given[name] for name in sorted(self._given))])
+
+
+def _keys(scan: RepositoryScan) -> list[tuple[str, str]]:
+    broken = [(entry.name, entry.version) for entry in scan.broken]
+    return [(entry.model.name, str(entry.model.version)) for entry in scan.servable] + broken
 
 
 class Overlay:

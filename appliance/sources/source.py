@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from appliance.repository.directory import RepositoryScan
-from appliance.repository.model_directory import ModelReading
 from appliance.store.catalog import Trial
 
 
@@ -26,17 +25,17 @@ class Source(Protocol):
     def read(self) -> RepositoryScan:
         """Everything, as it is now. Raises OperatorError when it cannot be read at all."""
 
-    def look(self, names: Collection[str] | None = None) -> Look:
-        """Whatever changed among the models ``names`` (None: among all) and was the same at the look before: who only
-        half arrived is left for later. Raises OperatorError when it cannot be read at all."""
+    def look(self) -> Look:
+        """Whatever changed and was the same at the look before: what only half arrived is left for later. Raises
+        OperatorError when it cannot be read at all."""
 
     def scan(self) -> RepositoryScan:
         """Everything as it was read last."""
 
-    def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
+    def model(self, name: str, config: bytes | None = None) -> RepositoryScan | None:
         """The model ``name`` as it is now, with ``config`` in the place of its config.pbtxt; None: there is none."""
 
-    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, ModelReading]:
+    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, RepositoryScan]:
         """By name of a model whose wanted version is not the incumbent: the incumbent, where it is still there.
         ``incumbents`` are the identities of what was proven while it served, by name."""
 
@@ -48,6 +47,3 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Nothing of it is used any more; no call follows."""
-
-    def name_of(self, directory: str) -> str | None:
-        """The model to which a directory belongs; None when a change in it may concern any."""

@@ -17,13 +17,12 @@ from appliance.domain.errors import OperatorError, PackageInvalid, Problem
 from appliance.domain.manifest import FileEntry
 from appliance.domain.manifest_codec import decode
 from appliance.domain.model import FormRoom
-from appliance.repository.directory import RepositoryScan, merged
-from appliance.repository.model_directory import BrokenVersion, ModelReading, ServableVersion
-from appliance.sources.reading import read_model
+from appliance.repository.directory import BrokenVersion, RepositoryScan, ServableVersion, merged
+from appliance.repository.model_directory import read_model_directory
 from appliance.sources.source import Look
 from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, Trial
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import CATALOG, FORMS, MANIFEST, view_root
-from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
 from appliance.workers.forms import remove_forms
 
@@ -59,7 +58,7 @@ class StoreSource:
         self._stamp: Stamp | None = None
         self._seen = False
         self._catalog = Catalog()
-        self._readings: dict[str, ModelReading] = {}
+        self._readings: dict[str, RepositoryScan] = {}
         self._used: dict[str, RunningVersion] = {}
         self._standing: dict[str, InstalledVersion] = {}
         """What stands in, until the engine has it."""
@@ -79,8 +78,8 @@ class StoreSource:
         self._take(self._stamped())
         return self.scan()
 
-    def look(self, names: Collection[str] | None = None) -> Look:
-        """See Source. The catalog tells everything, so ``names`` do not matter."""
+    def look(self) -> Look:
+        """See Source."""
         self._standing.clear()  # the engine has what stood in by now
         stamp = self._stamped()
         if stamp == self._stamp:
@@ -97,7 +96,7 @@ class StoreSource:
         }
         return replace(found, generation=self._catalog.generation, asked_ms=asked_ms)
 
-    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, ModelReading]:
+    def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, RepositoryScan]:
         """See Source. The writer is told that what stands in is used."""
         found = {
             model.name: version
@@ -115,7 +114,7 @@ class StoreSource:
         tried = (model for model in self._catalog.models if model.wanted and model.trial)
         return {(model.name, model.trial.version): model.trial for model in tried if model.trial}
 
-    def model(self, name: str, config: bytes | None = None) -> ModelReading | None:
+    def model(self, name: str, config: bytes | None = None) -> RepositoryScan | None:
         """See Source."""
         model = self._catalog.model(name)
         wanted = model.version(model.wanted) if model else None
@@ -124,10 +123,6 @@ class StoreSource:
     def directories(self) -> Collection[str]:
         """See Source."""
         return (str(self._state),)
-
-    def name_of(self, directory: str) -> str | None:
-        """See Source."""
-        return None
 
     @property
     def catalog(self) -> Catalog:
@@ -187,7 +182,7 @@ class StoreSource:
         }
         self._catalog, self._stamp, self._seen = catalog, stamp, self._seen or stamp is not None
 
-    def _reading(self, name: str, installed: InstalledVersion) -> ModelReading:
+    def _reading(self, name: str, installed: InstalledVersion) -> RepositoryScan:
         """The version as it was read before, unless it was broken or its files were replaced since."""
         known = self._readings.get(installed.digest)
         if known is None or known.broken:
@@ -240,9 +235,9 @@ class StoreSource:
             self._report(problem)
         self._used, self._unsaid = used, problem
 
-    def _read(self, name: str, installed: InstalledVersion, config: bytes | None = None) -> ModelReading:
+    def _read(self, name: str, installed: InstalledVersion, config: bytes | None = None) -> RepositoryScan:
         root, fingerprint = view_root(self._state, installed.digest), self._fingerprint(installed)
-        reading = read_model(str(root), name, self._config, config)
+        reading = read_model_directory(str(root), name, self._config, config)
         if reading is None:
             return _broken(name, f"has no model in '{root}'; 'appliance store check' tells what is missing")
         try:
@@ -283,6 +278,6 @@ def _served(catalog: Catalog) -> Iterator[tuple[CatalogModel, InstalledVersion]]
             yield model, version
 
 
-def _broken(name: str, text: str) -> ModelReading:
+def _broken(name: str, text: str) -> RepositoryScan:
     problem = Problem(file=name, key="", text=text)
-    return ModelReading(broken=(BrokenVersion(name=name, version="", problems=(problem,)),))
+    return RepositoryScan(broken=(BrokenVersion(name=name, version="", problems=(problem,)),))

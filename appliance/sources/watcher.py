@@ -1,28 +1,43 @@
 """Look at a source whenever something happened there, and now and then anyway. Owner: the event loop's thread.
 
-Reading happens on a thread of its own, one look at a time; what it finds is given to ``take`` on the loop.
+Reading happens on a thread of its own, one look at a time; what it finds is given to ``take`` on the loop. A notice
+(Linux' inotify) says that something happened, never what: the watcher looks by itself. Where the kernel gives no more
+of them it relies on looking now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Final, TypeVar
+
+from inotify_simple import INotify, flags
 
 from appliance.config.reload import ReloadConfig
 from appliance.domain.errors import OperatorError, Stopping
 from appliance.repository.directory import RepositoryScan
-from appliance.sources.notices import Notices
 from appliance.sources.source import Look, Source
 from appliance.workers.priority import USUAL_TURN_NS, take_turns
 
 T = TypeVar("T")
 
 STOPPING: Final = "the appliance is stopping: models are not read any more"
+MASK: Final = (
+    flags.CREATE
+    | flags.DELETE
+    | flags.MODIFY
+    | flags.ATTRIB
+    | flags.CLOSE_WRITE
+    | flags.MOVED_FROM
+    | flags.MOVED_TO
+    | flags.DELETE_SELF
+    | flags.MOVE_SELF
+    | flags.ONLYDIR
+)
 
 
 class Watcher:
@@ -46,7 +61,6 @@ class Watcher:
             1, thread_name_prefix="models", initializer=take_turns, initargs=(USUAL_TURN_NS,)
         )  # a model is read for milliseconds: threads with the daemon's short turns go before it at once
         self._stirred = asyncio.Event()
-        self._names: set[str] | None = set()
         self._notices: Notices | None = None
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
@@ -63,7 +77,7 @@ class Watcher:
         if not self._config.watch:
             return
         try:
-            self._notices = Notices(asyncio.get_running_loop(), self._noticed)
+            self._notices = Notices(asyncio.get_running_loop(), self._stirred.set)
         except OSError as error:
             self._cannot_watch(error.strerror or str(error))
         self._task = asyncio.create_task(self._watch())
@@ -115,14 +129,6 @@ class Watcher:
             what = "".join(traceback.format_exception_only(error)).strip()
             raise OperatorError(f"for a reason that nobody foresaw: {what[:500]}") from error
 
-    def _noticed(self, directory: str) -> None:
-        name = self._source.name_of(directory) if directory else None
-        if name is None:
-            self._names = None
-        elif self._names is not None:
-            self._names.add(name)
-        self._stirred.set()
-
     async def _watch(self) -> None:
         try:
             await self._watch_on()
@@ -139,25 +145,19 @@ class Watcher:
         while True:
             if unsettled:
                 await asyncio.sleep(self._config.quiet_ms / 1000)
-            elif not await self._stirred_within(self._config.poll_s):
-                self._names = None
-            names, self._names = self._names, set()
+            else:
+                # Not wait_for: before Python 3.12 that one takes no notice of being cancelled in the turn in which it
+                # ends.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._config.poll_s):
+                        await self._stirred.wait()
             self._stirred.clear()
-            unsettled = await self._look(names)
+            unsettled = await self._look()
 
-    async def _stirred_within(self, seconds: float) -> bool:
-        try:
-            # Not wait_for: before Python 3.12 that one takes no notice of being cancelled in the turn in which it ends.
-            async with asyncio.timeout(seconds):
-                await self._stirred.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    async def _look(self, names: set[str] | None) -> bool:
+    async def _look(self) -> bool:
         """Look once; whether it is worth another one soon."""
         try:
-            look: Look = await self._asked(partial(self._source.look, names))
+            look: Look = await self._asked(self._source.look)
         except OperatorError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
@@ -192,3 +192,56 @@ class Watcher:
                 reason=reason,
                 every_s=self._config.poll_s,
             )
+
+
+class Notices:
+    """Calls ``changed`` when something happened in one of the directories, or when notices of it were lost.
+
+    ``watch`` may be called from any thread, one call at a time; all else belongs to the event loop's. Raises OSError
+    when the system has no inotify to give.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._notify = INotify(nonblocking=True)
+        self._loop = loop
+        self._watches: dict[str, int] = {}
+        self._paths: dict[int, str] = {}
+        loop.add_reader(self._notify.fileno(), self._read)
+
+    def watch(self, directories: Collection[str]) -> str:
+        """Watch exactly these; gives why some cannot be watched, "" when all are."""
+        wanted = set(directories)
+        for path in self._watches.keys() - wanted:
+            self._drop(path)
+        for path in wanted:
+            try:
+                number = self._notify.add_watch(path, MASK)
+            except OSError as error:
+                if isinstance(error, FileNotFoundError | NotADirectoryError):
+                    continue  # it went meanwhile, of which its parent tells
+                return f"{os.strerror(error.errno or 0)} (fs.inotify.max_user_watches)"
+            self._paths[number], self._watches[path] = path, number
+        return ""
+
+    def close(self) -> None:
+        """No more notices."""
+        self._loop.remove_reader(self._notify.fileno())
+        self._notify.close()
+
+    def _drop(self, path: str) -> None:
+        number = self._watches.pop(path)
+        self._paths.pop(number, None)
+        try:
+            self._notify.rm_watch(number)
+        except OSError:
+            return  # the directory is gone, and its watch with it
+
+    def _read(self) -> None:
+        for event in self._notify.read(timeout=0):
+            if not event.mask & flags.IGNORED:
+                self._changed()
+            else:
+                path = self._paths.pop(event.wd, None)
+                if path is not None and self._watches.get(path) == event.wd:
+                    del self._watches[path]

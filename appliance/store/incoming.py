@@ -36,7 +36,7 @@ class IncomingPackage:
     manifest_bytes: bytes
     signatures: bytes | None
     trust: str
-    contents: Iterable[tuple[str, int, Stream]]
+    contents: Iterable[tuple[str, int, Stream]] = ()
     fetch_ms: int = 0
 
     @property

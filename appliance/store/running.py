@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,14 +40,6 @@ class RunningVersion:
     name: str
     version: int
     digest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """What a daemon said last."""
-
-    pid: int = 0
-    versions: tuple[RunningVersion, ...] = ()
 
 
 class RunningRecord:
@@ -95,11 +87,11 @@ class RunningRecord:
             self._lock.release()
 
 
-def read_running(state: Path) -> Running:
+def read_running(state: Path) -> tuple[RunningVersion, ...]:
     """What runs from ``state``; nothing when no daemon lives. Raises StoreUnavailable when a daemon lives and does not
     say what it runs in a way that can be read."""
     if not is_held(state / RUNNING_LOCK):
-        return Running()
+        return ()
     try:
         data = _read(state, RUNNING)
         if data is None:
@@ -112,24 +104,12 @@ def read_running(state: Path) -> Running:
         ) from error
 
 
-def read_last_running(state: Path) -> Running:
-    """What a daemon said last that it runs, whether it lives or not; nothing when that cannot be read. A hint only."""
-    try:
-        data = _read(state, RUNNING)
-        return Running() if data is None else _parsed(data)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return Running()
-
-
 def _read(state: Path, file: str) -> bytes | None:
-    folder = RealFolder(state)
-    try:
+    with closing(RealFolder(state)) as folder:
         return read_whole(folder, file, RUNNING_BYTES_MAX)
-    finally:
-        folder.close()
 
 
-def _parsed(data: bytes) -> Running:
+def _parsed(data: bytes) -> tuple[RunningVersion, ...]:
     document: Any = json.loads(data)
     if document["format"] != FORMAT:
         raise ValueError(f"its format is {document['format']}, this program reads {FORMAT}")
@@ -138,12 +118,7 @@ def _parsed(data: bytes) -> Running:
         not (is_name(name) and is_version(version) and is_digest(digest)) for name, version, digest in rows
     ):
         raise ValueError("a version in it is none")
-    return Running(
-        pid=int(document["pid"]),
-        versions=tuple(
-            RunningVersion(name=name, version=version, digest=digest) for name, version, digest in rows
-        ),
-    )
+    return tuple(RunningVersion(name=name, version=version, digest=digest) for name, version, digest in rows)
 
 
 def read_incumbents(state: Path) -> Iterable[RunningVersion]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final
@@ -39,15 +39,16 @@ def _room(doing: str) -> str:
 
 
 @contextmanager
-def told(state: str, doing: str) -> Iterator[None]:
+def told(state: str, doing: str | Callable[[], str]) -> Iterator[None]:
     """Whatever the disk refuses in here is told as a failure of ``doing`` something in the directory ``state``."""
     try:
         yield
     except OSError as error:
+        what = doing if isinstance(doing, str) else doing()
         reason = error.strerror or str(error)
         if error.errno in _FULL:
-            raise StoreFull(f"cannot {doing} in '{state}': {reason}; {_room(doing)}") from error
+            raise StoreFull(f"cannot {what} in '{state}': {reason}; {_room(what)}") from error
         remedy = _REMEDIES.get(error.errno or 0, "")
         raise StoreUnavailable(
-            f"cannot {doing} in '{state}': {reason}{'; ' * bool(remedy)}{remedy}"
+            f"cannot {what} in '{state}': {reason}{'; ' * bool(remedy)}{remedy}"
         ) from error

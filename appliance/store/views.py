@@ -2,16 +2,20 @@
 
 A view is built beside its place and renamed there, whole. One that lost files, or links to a blob that was replaced, is
 mended name by name, each in one step, so that a reader finds right bytes at every moment.
+
+Packed forms lie beside them: directories that the daemon builds and can build again. The writer counts them, and
+removes some where an install needs their room; one that is mapped by a worker stays whole for that one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from appliance.durable import Folder, ensure_directory, remove_tree
 from appliance.store.catalog import InstalledVersion
-from appliance.store.layout import INCOMING, VIEWS, blob_path, view_path
+from appliance.store.layout import FORMS, INCOMING, REFUSED_FORM, VIEWS, blob_path, form_digest, view_path
 
 
 class ViewShelf:
@@ -46,10 +50,7 @@ class ViewShelf:
     def remove(self, digest: str) -> None:
         """Take a view away, at once for every reader; not synced: one that comes back, in part perhaps, is garbage
         again. Raises OSError."""
-        aside = f"{INCOMING}/gone-{digest}"
-        remove_tree(self._folder, aside)
-        self._folder.rename(f"{VIEWS}/{digest}", aside)
-        remove_tree(self._folder, aside)
+        _take_away(self._folder, f"{VIEWS}/{digest}", f"{INCOMING}/gone-{digest}")
 
     def listing(self, owners: Mapping[tuple[int, int], str]) -> Mapping[str, frozenset[str]]:
         """Every view with the digests of the blobs that it links to, which ``owners`` names by the file's identity.
@@ -127,3 +128,49 @@ def _parents(root: str, place: str) -> Iterable[str]:
     """The directories between ``root`` and ``place``, from above."""
     steps = place[len(root) + 1 :].split("/")[:-1]
     return [f"{root}/{'/'.join(steps[: depth + 1])}" for depth in range(len(steps))]
+
+
+class StoredForm(NamedTuple):
+    """A form by the name of its directory, whole or being built; ``digest`` is that of its version's manifest.
+    ``refused``: no more than the mark that it proved wrong."""
+
+    name: str
+    digest: str
+    bytes: int
+    refused: bool
+
+
+class FormShelf:
+    """The forms beside a store."""
+
+    __slots__ = ("_folder",)
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def listing(self) -> tuple[StoredForm, ...]:
+        """Every form, in order of their names. What else lies there is left alone. Whatever goes meanwhile counts no
+        bytes."""
+        above = self._folder.status(FORMS)
+        names = sorted(self._folder.names(FORMS)) if above is not None and above.is_directory else ()
+        return tuple(self._measured(name, digest) for name in names if (digest := form_digest(name)))
+
+    def _measured(self, name: str, digest: str) -> StoredForm:
+        home, files = f"{FORMS}/{name}", list[str]()
+        with suppress(FileNotFoundError, NotADirectoryError):
+            files = self._folder.names(home)
+        sizes = [found.size for file in files if (found := self._folder.status(f"{home}/{file}")) is not None]
+        return StoredForm(name, digest, sum(sizes), REFUSED_FORM in files)
+
+    def remove(self, name: str) -> None:
+        """Take the form away, all of it at one moment: a worker that is about to load finds it whole or not at all. The
+        daemon may have been first."""
+        with suppress(FileNotFoundError):
+            _take_away(self._folder, f"{FORMS}/{name}", f"{INCOMING}/form-{name}")
+
+
+def _take_away(folder: Folder, place: str, aside: str) -> None:
+    """Remove a directory, all of it at one moment for every reader; not synced."""
+    remove_tree(folder, aside)
+    folder.rename(place, aside)
+    remove_tree(folder, aside)

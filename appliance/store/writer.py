@@ -9,8 +9,8 @@ nothing here belongs on an event loop. One owner: its opener.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,8 @@ from appliance.domain.errors import (
     BlobMismatch,
     CatalogInvalid,
     CatalogNewer,
+    PackageInvalid,
+    Problem,
     StoreRefused,
     StoreUnavailable,
 )
@@ -39,10 +41,9 @@ from appliance.store import edits
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
 from appliance.store.catalog import Catalog, InstalledVersion, Trial
 from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode, encode
-from appliance.store.census import Census, Coming
-from appliance.store.evicted import Evicted, owning_up
-from appliance.store.forms import FormShelf
-from appliance.store.garbage import Garbage
+from appliance.store.catalog_file import Rebuilt, check_any_remains, check_may_begin, counted
+from appliance.store.census import Census, Coming, Garbage
+from appliance.store.eviction import Lacking, Leaving
 from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import (
     BLOBS,
@@ -52,11 +53,9 @@ from appliance.store.layout import (
     LOCK,
     VIEWS,
 )
-from appliance.store.loss import Rebuilt, check_any_remains, check_may_begin, counted
-from appliance.store.room import Lacking, Leaving
-from appliance.store.running import Running, RunningVersion, read_incumbents, read_running
+from appliance.store.running import RunningVersion, read_incumbents, read_running
 from appliance.store.trouble import told
-from appliance.store.views import ViewShelf
+from appliance.store.views import FormShelf, ViewShelf
 
 UNSIGNED: Final = "unsigned"
 
@@ -75,6 +74,46 @@ class Installed:
     evicted_forms: tuple[str, ...] = ()
 
 
+def eviction_words(versions: Collection[str], forms: Collection[str]) -> tuple[str, ...]:
+    """What left to make room, for people: versions, and packed forms by the versions that they are of ("": of none
+    here); nothing where nothing did."""
+    words = []
+    if versions:
+        words.append(f"evicted to make room: {', '.join(versions)}")
+    if forms:
+        of = sorted({key for key in forms if key}) or ["what is not installed any more"]
+        words.append(f"packed forms removed to make room: those of {', '.join(of)}")
+    return tuple(words)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """How far the install of ``key`` is: what it evicted, whether what it brought has to go if it fails (``tidy``), and
+    whether the catalog names the version (``done``). One that fails does not keep to itself what is changed."""
+
+    key: str
+    evicted: list[str] = field(default_factory=list)
+    evicted_forms: list[str] = field(default_factory=list)
+    tidy: bool = False
+    done: bool = False
+
+    @property
+    def doing(self) -> str:
+        return f"make room for {self.key}" if self.done else f"install {self.key}"
+
+    def note(self, leaving: Leaving) -> None:
+        """Versions have left the catalog."""
+        self.evicted += (f"{each.name}/{each.version}" for each in leaving.versions)
+
+    def own_up(self, error: ApplianceError) -> None:
+        """Have ``error`` tell what is changed, too; among problems of a package as one of its own."""
+        words = [f"{self.key} is installed"] if self.done else []
+        if said := "; ".join((*words, *eviction_words(self.evicted, self.evicted_forms))):
+            error.args = (f"{error}; {said}", *error.args[1:])
+            if isinstance(error, PackageInvalid):
+                error.problems = (*error.problems, Problem(file=self.key, key="", text=said))
+
+
 class StoreWriter:
     """See the module. ``folder`` is the state directory, whose lock the caller holds; ``name`` is for people. What is
     ``running`` is not collected, and neither that nor ``incumbents`` are evicted."""
@@ -83,7 +122,7 @@ class StoreWriter:
         self,
         folder: Folder,
         config: StoreConfig,
-        running: Callable[[], Running],
+        running: Callable[[], Collection[RunningVersion]],
         name: str = "store",
         incumbents: Callable[[], Iterable[RunningVersion]] = tuple,
     ) -> None:
@@ -137,49 +176,53 @@ class StoreWriter:
         name it yet; what it raises is raised on, and the package is garbage. Who has to leave leaves with the change of
         the catalog that brings the version; errors after somebody left say who. Raises StoreRefused, StoreFull,
         StoreUnavailable, PackageInvalid, BlobMismatch."""
-        name, version = arrival.manifest.name, arrival.version(now_ms)
-        catalog = edits.with_version(self.catalog, name, _better(self.catalog, name, version))
-        version = _installed(catalog, name, version.version)
-        if not self._begun:
-            self._write(self.catalog)  # before the first blob: blobs without a catalog mean that it was lost
-        evicted, before = Evicted(), self.catalog
-        coming, key = Coming(name, version, now_ms), arrival.manifest.key
-        with owning_up(key, evicted.words):
-            with told(self._name, f"install {key}"):
-                whole = self._whole(version, progress)
-                crowded = self._make_room(coming, whole, evicted)
-            with self._tidied(crowded), told(self._name, f"install {key}"):
-                written = self._take_in(arrival, version, whole, progress)
-                mended = self._views.ensure(version)
-                if written:
-                    self._mend_views()
-            with self._tidied(True):
-                accept(version.digest)
-                with told(self._name, f"install {key}"):
-                    arrives = bool(written) or catalog != before
-                    leaving = self._census.outgrown(self.catalog, coming) if arrives else None
+        name = arrival.manifest.name
+        version = self._better(name, arrival.version(now_ms))
+        # Another package of its number is refused before anything is done.
+        edits.with_version(self.catalog, name, version)
+        coming, before, attempt = Coming(name, version, now_ms), self.catalog, _Attempt(arrival.manifest.key)
+        with self._telling(attempt):
+            self._begin()
+            whole = self._whole(version, progress)
+            attempt.tidy = self._make_room(coming, whole, attempt)
+            written = self._take_in(arrival, version, whole, progress)
+            mended = self._views.ensure(version)
+            if written:
+                self._mend_views()
+            attempt.tidy = True
+            accept(version.digest)
+            leaving = self._outgrown(coming, bool(written))
+            attempt.tidy = False
             catalog = edits.with_version(_without(self.catalog, leaving), name, version)
             if want:
                 catalog = edits.wanting(catalog, name, version.version, now_ms)
-            here = self.catalog
+            installed = self.catalog
             self._commit(catalog, again=bool(written or mended))
-            if leaving is not None:
-                with (
-                    owning_up(key, lambda: [f"{key} is installed"]),
-                    told(self._name, f"make room for {key}"),
-                ):
-                    evicted.note(leaving)
-                    self._remove_forms(leaving, here, evicted)
-                    self.collect()
+            attempt.done = True
+            self._remove(leaving, installed, attempt)
         return Installed(
             name=name,
             version=version.version,
             digest=version.digest,
             changed=bool(written or mended or self.catalog is not before),
             written_bytes=written,
-            evicted=tuple(evicted.versions),
-            evicted_forms=tuple(evicted.forms),
+            evicted=tuple(attempt.evicted),
+            evicted_forms=tuple(attempt.evicted_forms),
         )
+
+    @contextmanager
+    def _telling(self, attempt: _Attempt) -> Iterator[None]:
+        """Where the package proves bad in here, have what came of it go at once, if that is to be done; an error also
+        says what is changed nevertheless."""
+        try:
+            with told(self._name, lambda: attempt.doing):
+                yield
+        except ApplianceError as error:
+            if attempt.tidy:
+                with suppress(ApplianceError):  # what stays is garbage, and goes another time
+                    self.collect()
+            attempt.own_up(error)
+            raise
 
     def uninstall(self, name: str, number: int | None = None) -> Garbage:
         """Forget a version, or all of a model (None), and remove the garbage. Raises StoreRefused and
@@ -245,6 +288,23 @@ class StoreWriter:
                 f"the catalog in '{self._name}' could not be written; open the store again"
             )
 
+    def _begin(self) -> None:
+        """Have a catalog before the first blob: blobs without one mean that it was lost."""
+        if not self._begun:
+            self._write(self.catalog)
+
+    def _better(self, name: str, version: InstalledVersion) -> InstalledVersion:
+        """The version as it is installed, if it is, unless the one that comes brings trust that it did not have."""
+        model = self.catalog.model(name)
+        present = model.version(version.version) if model else None
+        if present is None or present.digest != version.digest:
+            return version
+        if version.trust == UNSIGNED or present.trust != UNSIGNED:
+            return present
+        return replace(
+            version, installed_at_ms=present.installed_at_ms, last_wanted_ms=present.last_wanted_ms
+        )
+
     def _whole(self, version: InstalledVersion, progress: Progress) -> frozenset[str]:
         """Digests of the version's blobs that are in the store and right."""
         sizes = {file.digest: file.size for file in version.files}
@@ -257,12 +317,11 @@ class StoreWriter:
             self._blobs.keep(digest)
         return frozenset(found)
 
-    def _make_room(self, coming: Coming, whole: frozenset[str], evicted: Evicted) -> bool:
+    def _make_room(self, coming: Coming, whole: frozenset[str], attempt: _Attempt) -> bool:
         """See that what is missing fits, if need be without garbage and without those who may leave. They stay until
         the package is known to be good, unless the disk has no room to take it in: who has to leave for that leaves
         now. Gives whether more have to. Raises StoreFull, and has evicted nothing then."""
-        version = coming.version
-        missing = {file.digest: file.size for file in version.files if file.digest not in whole}
+        missing = {file.digest: file.size for file in coming.version.files if file.digest not in whole}
         if not sum(missing.values()) or max(self._census.lacking(missing)) <= 0:
             return False
         self.collect(spared=whole)
@@ -273,29 +332,31 @@ class StoreWriter:
         if lacking.disk > 0:
             here = self.catalog
             leaving = self._census.leaving(here, coming, Lacking(0, lacking.disk))
-            self._remove_forms(leaving, here, evicted)  # first: a catalog needs room, too
+            self._remove_forms(leaving, here, attempt)  # first: a catalog needs room, too
             self._commit(_without(here, leaving))
-            evicted.note(leaving)
+            attempt.note(leaving)
             self.collect(spared=whole)
         return lacking.quota > 0
 
-    def _remove_forms(self, leaving: Leaving, catalog: Catalog, evicted: Evicted) -> None:
+    def _outgrown(self, coming: Coming, arrives: bool) -> Leaving:
+        """Those who have to leave with the change that brings what is ``coming``; none where nothing ``arrives``."""
+        after = edits.with_version(self.catalog, coming.name, coming.version)
+        arrives = arrives or after != self.catalog
+        return self._census.outgrown(self.catalog, coming) if arrives else Leaving()
+
+    def _remove(self, leaving: Leaving, catalog: Catalog, attempt: _Attempt) -> None:
+        """Remove what has left ``catalog``. Raises OSError and StoreUnavailable."""
+        if leaving != Leaving():
+            attempt.note(leaving)
+            self._remove_forms(leaving, catalog, attempt)
+            self.collect()
+
+    def _remove_forms(self, leaving: Leaving, catalog: Catalog, attempt: _Attempt) -> None:
         """Remove packed forms, and note them by the versions that ``catalog`` has of them. Raises OSError."""
         keys = {each.digest: f"{model.name}/{each.version}" for model, each in catalog.installed()}
         for form in leaving.forms:
             self._forms.remove(form.name)
-            evicted.forms.append(keys.get(form.digest, ""))
-
-    @contextmanager
-    def _tidied(self, doing: bool) -> Iterator[None]:
-        """Where the package proves bad in here, have what came of it go at once, if that is to be done."""
-        try:
-            yield
-        except ApplianceError:
-            if doing:
-                with suppress(ApplianceError):  # what stays is garbage, and goes another time
-                    self.collect()
-            raise
+            attempt.evicted_forms.append(keys.get(form.digest, ""))
 
     def _take_in(
         self, arrival: IncomingPackage, version: InstalledVersion, whole: frozenset[str], progress: Progress
@@ -346,28 +407,10 @@ class StoreWriter:
         self.catalog, self._begun = catalog, True
 
 
-def _better(catalog: Catalog, name: str, version: InstalledVersion) -> InstalledVersion:
-    """The version as it is installed, if it is, unless the one that comes brings trust that it did not have."""
-    model = catalog.model(name)
-    present = model.version(version.version) if model else None
-    if present is None or present.digest != version.digest:
-        return version
-    if version.trust == UNSIGNED or present.trust != UNSIGNED:
-        return present
-    return replace(version, installed_at_ms=present.installed_at_ms, last_wanted_ms=present.last_wanted_ms)
-
-
-def _without(catalog: Catalog, leaving: Leaving | None) -> Catalog:
-    for each in leaving.versions if leaving else ():
+def _without(catalog: Catalog, leaving: Leaving) -> Catalog:
+    for each in leaving.versions:
         catalog = edits.without_version(catalog, each.name, each.version)
     return catalog
-
-
-def _installed(catalog: Catalog, name: str, number: int) -> InstalledVersion:
-    model = catalog.model(name)
-    version = model.version(number) if model else None
-    assert version is not None
-    return version
 
 
 @contextmanager
@@ -391,17 +434,15 @@ def locked(state: Path) -> Iterator[RealFolder]:
     try:
         with told(str(state), "open the store"):
             folder = RealFolder(state)
-        try:
+        with closing(folder):
             yield folder
-        finally:
-            folder.close()
     finally:
         lock.release()
 
 
 def rebuild_catalog(state: Path, make: Callable[[Folder], Rebuilt]) -> Rebuilt:
-    """Have the catalog be what ``make`` says (``loss.rebuilt``), where it is lost or cannot be believed; one that
-    cannot is kept beside it. Raises StoreRefused when there is nothing to repair, CatalogNewer, StoreBusy and
+    """Have the catalog be what ``make`` says (``catalog_file.rebuilt``), where it is lost or cannot be believed; one
+    that cannot is kept beside it. Raises StoreRefused when there is nothing to repair, CatalogNewer, StoreBusy and
     StoreUnavailable."""
     with locked(state) as folder, told(str(state), "make the catalog anew"):
         data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)

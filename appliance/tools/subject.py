@@ -17,9 +17,8 @@ from appliance.repository.findings import Findings, Place
 from appliance.repository.model_config import ONNX, no_config
 from appliance.repository.model_directory import CONFIG_FILE, read_model_directory
 from appliance.repository.model_files import ModelHome
-from appliance.repository.onnx.firewall import graph_flaws
+from appliance.repository.onnx.firewall import graph_flaws, graph_limits
 from appliance.repository.onnx.graph import read_graph
-from appliance.repository.onnx.limits import graph_limits
 from appliance.repository.version_files import external_files, golden_files
 
 FIRST_VERSION: Final = 1

@@ -59,7 +59,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     ),
     "grpc_health": ("appliance/frontend/grpc/health.py",),
     "grpc_reflection": ("appliance/frontend/grpc/reflection.py",),
-    "inotify_simple": ("appliance/sources/notices.py",),
+    "inotify_simple": ("appliance/sources/watcher.py",),
     "msgpack": ("appliance/workers/messages.py",),
     "numpy": (
         "appliance/runtimes/",

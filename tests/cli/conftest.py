@@ -10,7 +10,7 @@ import pytest
 
 from appliance.cli.main import main
 from appliance.domain.digest import digest_of
-from appliance.package.writer import write_package
+from appliance.package.container import write_package
 from models.generate import write_model
 from tests.domain.manifests import manifest_of_mlp
 from tests.store.arrivals import contents_of

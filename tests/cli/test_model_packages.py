@@ -21,8 +21,8 @@ from appliance.cli.main import main
 from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import GoldenSet, write_golden
 from appliance.domain.manifest import LatencyPromise
+from appliance.package.container import write_package
 from appliance.package.reader import open_package
-from appliance.package.writer import write_package
 from appliance.tools.commands import pack
 from appliance.tools.variants.conversion import make_variant
 from tests.architecture.sources import ROOT

@@ -13,11 +13,11 @@ import pytest
 from appliance.cli.main import main
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.golden import Tolerance, read_golden, read_tensors, tensor_data, write_golden
-from appliance.repository.directory import scan
 from appliance.tools.commands import optimise
 from appliance.tools.commands.case_files import CASE_FILE_BYTES_MAX
 from appliance.tools.evaluation.jobs import Candidate, Comparison, OutputAccuracy
 from models.make_digits import HOME
+from tests.repository.scanning import scan
 from tests.tools.models import mlp_home, wide_model, write
 
 DIGITS = ("0-0000.png", "7-0044.png")

@@ -22,12 +22,12 @@ from appliance.domain.manifest import Opset, RuntimeNeed
 from appliance.domain.manifest_codec import encode
 from appliance.durable import WriterLock
 from appliance.engine.versions.history import encoded
+from appliance.package.container import write_package
 from appliance.package.keys import make_key, open_signer, public_pem
 from appliance.package.trust import sign
-from appliance.package.writer import write_package
 from appliance.store.catalog import Catalog
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import CATALOG, LOCK, blob_path
-from appliance.store.reading import read_catalog
 from tests.cli.conftest import FilesOf, Pack, Run
 from tests.domain.manifests import manifest_of_mlp
 from tests.store.arrivals import assert_served, contents_of

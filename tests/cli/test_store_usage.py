@@ -8,8 +8,8 @@ from pathlib import Path
 from appliance.cli.failure import Exit
 from appliance.config.store import StoreConfig
 from appliance.domain.digest import digest_of
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import INCOMING, blob_path
-from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
 from appliance.store.writer import open_store
 from tests.cli.conftest import FilesOf, Pack, Run

@@ -16,8 +16,8 @@ from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.frontend.grpc import metadata as front_end
 from appliance.frontend.grpc.wire_pb import model_config_pb2 as config_pb
 from appliance.frontend.http import metadata as http
-from appliance.repository.directory import scan
 from tests.domain.sample import EVERYTHING, make_version
+from tests.repository.scanning import scan
 
 MODELS = Path(__file__).parents[2] / "models"
 ZEROS = Warmup(

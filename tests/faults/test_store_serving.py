@@ -20,8 +20,8 @@ from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.core.rollout.ledger import Ending
 from appliance.engine.versions.history import read_history
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import CATALOG, SERVE, blob_path, view_root
-from appliance.store.reading import read_catalog
 from appliance.store.running import read_running
 from tests.conftest import Serve
 from tests.faults.clients import Stream, ask
@@ -461,7 +461,7 @@ def test_what_serves_keeps_its_files_while_another_package_of_its_number_is_trie
     install(1)
     arguments = ("--state-dir", str(state))
     daemon = serve(None, {**STORE, "swap": {"watch_s": 0.2, "tries": 1}}, arguments=arguments)
-    (first,) = {each.digest for each in read_running(state).versions}
+    (first,) = {each.digest for each in read_running(state)}
     daemon.until("its proof", lambda now: [each["trial"] for each in now["models"]] == [None])
     daemon.signal(signal.SIGSTOP)
     appliance("model", "uninstall", "m", *arguments)

@@ -25,7 +25,7 @@ import pytest
 
 from appliance.config.store import StoreConfig
 from appliance.domain.digest import digest_of
-from appliance.package.writer import write_package
+from appliance.package.container import write_package
 from appliance.store.catalog import Catalog
 from appliance.store.writer import open_store
 from tests.domain.manifests import manifest_of

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 
 from appliance.domain.manifest import FileEntry, Manifest
 from appliance.domain.manifest_codec import encode
-from appliance.package.container import MANIFEST_NAME, SIGNATURE_NAME, blob_name
+from appliance.package.container import MANIFEST_NAME, SIGNATURE_NAME, blob_name, write_package
 from appliance.package.reader import PackageReader
-from appliance.package.writer import write_package
 from tests.domain.manifests import manifest_of
 
 CONTENTS: Mapping[str, bytes] = {
@@ -31,9 +30,9 @@ def packed(
     return manifest, out.getvalue()
 
 
-def read_all(data: bytes, pieces: bool = True) -> dict[str, bytes]:
+def read_all(data: bytes) -> dict[str, bytes]:
     """Every content by digest; raises what the reader raises."""
-    reader = PackageReader(io.BytesIO(data), pieces=pieces)
+    reader = PackageReader(io.BytesIO(data))
     return {blob.digest: blob.stream.read() for blob in reader.blobs()}
 
 

@@ -17,9 +17,16 @@ from appliance.domain.digest import PIECE_BYTES, Digester, digest_of, piece_coun
 from appliance.domain.errors import PackageInvalid
 from appliance.domain.manifest import FileEntry, Manifest
 from appliance.domain.manifest_codec import encode
-from appliance.package.container import END, announced_size, container_bytes, header
-from appliance.package.reader import PackageReader, Stream, open_package
-from appliance.package.writer import replacing, write_package
+from appliance.package.container import (
+    END,
+    Stream,
+    announced_size,
+    container_bytes,
+    header,
+    replacing,
+    write_package,
+)
+from appliance.package.reader import PackageReader, open_package
 from tests.domain.manifests import file_entry, manifest_of
 from tests.package.archives import CONTENTS, Member, archive, member, members_of, packed, read_all
 
@@ -215,7 +222,6 @@ def test_a_manifest_that_lies_about_pieces_is_found_when_they_are_checked() -> N
     manifest = manifest_of({"1/w": content})
     changed = replace(manifest, files=(lie,))
     data = archive(members_of(changed, {"1/w": content}))
-    assert read_all(data, pieces=False) == {entry.digest: content}
     with pytest.raises(PackageInvalid, match="between bytes 0 and 4194304"):
         read_all(data)
 
@@ -267,7 +273,7 @@ def test_only_regular_files_of_the_right_size_are_read(tmp_path: Path) -> None:
     for path, says in ((pipe, "not a regular file"), (tmp_path / "longer", "its manifest demands")):
         if path != pipe:
             path.write_bytes(PACKAGE + b"\0")
-        with pytest.raises(PackageInvalid, match=says), open_package(path):
+        with pytest.raises((PackageInvalid, OSError), match=says), open_package(path):
             pass
     with pytest.raises(IsADirectoryError), open_package(tmp_path):
         pass
@@ -326,7 +332,7 @@ def archive_of_zeros(entry: FileEntry) -> tuple[Manifest, bytes]:
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes_around_integers(size: int, zeros: dict[int, FileEntry]) -> None:
     manifest, begin = archive_of_zeros(zeros[size])
-    reader = PackageReader(Archive(begin, size), pieces=False)
+    reader = PackageReader(Archive(begin, size))
     assert [blob.size for blob in reader.blobs()] == [size]
     assert reader.total_bytes == len(begin) + size + -size % 512 + len(END)
     assert manifest.total_bytes == size

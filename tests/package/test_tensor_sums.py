@@ -6,8 +6,8 @@ import pytest
 
 from appliance.domain.digest import Digester, digest_of
 from appliance.domain.manifest import TensorEntry
-from appliance.package import tensor_sums
-from appliance.package.tensor_sums import TensorSums
+from appliance.package import reader
+from appliance.package.reader import TensorSums
 
 FILE = bytes(range(256)) * 8
 NAMES = 1_000
@@ -52,7 +52,7 @@ def test_what_many_tensors_share_is_summed_once(monkeypatch: pytest.MonkeyPatch)
             summed[0] += len(data)
             super().update(data)
 
-    monkeypatch.setattr(tensor_sums, "Digester", Counting)
+    monkeypatch.setattr(reader, "Digester", Counting)
     assert _wrong([_tensor(f"n{number}", 0, len(FILE)) for number in range(NAMES)]) == []
     assert summed == [len(FILE)]
     lies = [_tensor(f"n{number}", 0, len(FILE), "0" * 64) for number in range(NAMES)]

@@ -19,10 +19,10 @@ from appliance.domain.digest import digest_of
 from appliance.domain.golden import GoldenSet, encode_golden
 from appliance.domain.manifest import LatencyPromise, Manifest, Opset, Port, RuntimeNeed
 from appliance.domain.manifest_codec import encode
+from appliance.package.container import write_package
 from appliance.package.keys import make_key, open_signer, public_key_of
 from appliance.package.trust import sign
 from appliance.package.verification import Policy, Verification, verify_package
-from appliance.package.writer import write_package
 from appliance.tools.packaging.packing import Labels, lay_out
 from appliance.tools.packaging.source import find_source
 from tests.domain.manifests import file_entry

@@ -9,8 +9,9 @@ import pytest
 from onnx import ModelProto
 
 from appliance.config.repository import RepositoryConfig
-from appliance.repository.directory import RepositoryScan, scan
+from appliance.repository.directory import RepositoryScan
 from tests.repository.onnx_files import plain_model, write_version
+from tests.repository.scanning import scan
 
 ReadModel = Callable[..., RepositoryScan]
 

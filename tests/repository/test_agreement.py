@@ -8,7 +8,7 @@ from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
 from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype
-from appliance.repository.graph_ports import is_batchable
+from appliance.repository.agreement import is_batchable
 from appliance.repository.onnx.summary import GraphPort, PortKind
 from models.generate import MODELS
 from models.generators.package import Expectation

@@ -8,7 +8,7 @@ from onnx import FunctionProto, TensorProto
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import Problem
-from appliance.repository.directory import scan
+from appliance.repository.directory import REASON_CHARACTERS_MAX
 from appliance.repository.findings import (
     NAMES_MAX,
     PROBLEMS_MAX,
@@ -17,13 +17,13 @@ from appliance.repository.findings import (
     Place,
     shown_names,
 )
-from appliance.repository.model_directory import REASON_CHARACTERS_MAX
 from appliance.repository.onnx.graph import OPSETS_IN_ALL_MAX
-from appliance.repository.onnx.trail import FLAWS_MAX
+from appliance.repository.onnx.summary import FLAWS_MAX
 from appliance.repository.warmup_config import WARMUPS_MAX
 from tests.repository.conftest import ReadModel
 from tests.repository.onnx_files import copying, model_of, plain_model, port, write_version
 from tests.repository.outcomes import only_problem
+from tests.repository.scanning import scan
 
 PLACE = Place(file="m/config.pbtxt:1:2", key="k")
 

@@ -20,9 +20,10 @@ from appliance.domain.golden import (
     write_golden,
 )
 from appliance.domain.tensor import Datatype, TensorSpec
-from appliance.repository.directory import RepositoryScan, scan
+from appliance.repository.directory import RepositoryScan
 from tests.repository.onnx_files import plain_model, write_version
 from tests.repository.outcomes import only_problem, served
+from tests.repository.scanning import scan
 
 
 def _golden(output: str = "y", servable: bool = True) -> tuple[GoldenSet, bytes]:

@@ -9,9 +9,8 @@ import pytest
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from appliance.domain.errors import ArtefactError
-from appliance.repository.onnx.firewall import graph_flaws
+from appliance.repository.onnx.firewall import GraphLimits, graph_flaws
 from appliance.repository.onnx.graph import read_graph
-from appliance.repository.onnx.limits import GraphLimits
 from appliance.repository.onnx.summary import GraphSummary
 from tests.repository.onnx_files import copying, model_of, part, plain_model, port, summary
 

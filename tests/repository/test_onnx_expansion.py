@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
-from appliance.repository.onnx.firewall import graph_flaws
-from appliance.repository.onnx.limits import GraphLimits
+from appliance.repository.onnx.firewall import GraphLimits, graph_flaws
 from tests.repository.onnx_files import copying, model_of, part, plain_model, port, summary
 
 CONFIG = GraphLimits()

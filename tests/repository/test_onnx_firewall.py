@@ -16,9 +16,7 @@ from onnx import (
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError
-from appliance.repository.directory import scan
-from appliance.repository.onnx.firewall import REFUSED_OPERATORS, graph_flaws, reference_flaws
-from appliance.repository.onnx.limits import GraphLimits
+from appliance.repository.onnx.firewall import REFUSED_OPERATORS, GraphLimits, graph_flaws, reference_flaws
 from models.generate import MODELS
 from models.generators.package import Expectation
 from tests.repository.onnx_files import (
@@ -31,6 +29,7 @@ from tests.repository.onnx_files import (
     summary,
     write_version,
 )
+from tests.repository.scanning import scan
 
 CONFIG = GraphLimits()
 MODELS_HOME = Path(__file__).parents[2] / "models"

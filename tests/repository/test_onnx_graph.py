@@ -332,12 +332,12 @@ Told = dict[str, object]
 
 def _told(found: GraphSummary) -> Told:
     """The part of a summary that the onnx package tells, too."""
-    assert found.flaws == ()
+    assert found.flaws == []
     return {
         "ir_version": found.ir_version,
-        "opsets": found.opsets,
-        "inputs": found.inputs,
-        "outputs": found.outputs,
+        "opsets": tuple(found.opsets),
+        "inputs": tuple(found.inputs),
+        "outputs": tuple(found.outputs),
         "initializers": found.initializers,
         "operators": found.operators,
         "nodes": found.nodes,

@@ -16,13 +16,15 @@ import pytest
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid
-from appliance.repository.directory import MODELS_MAX, RepositoryScan, scan
+from appliance.repository.directory import RepositoryScan
 from appliance.repository.model_config import VERSIONS_MAX
 from appliance.repository.model_directory import read_model_directory
+from appliance.sources.directory import MODELS_MAX
 from models.generate import MODELS, write_model
 from models.generators.package import Expectation
 from tests.repository.onnx_files import external_tensor, plain_model, write_version
 from tests.repository.outcomes import only_problem, served
+from tests.repository.scanning import scan
 
 CONFIG = RepositoryConfig()
 SERVES_OR_FAILS_LATER = (Expectation.SERVES, Expectation.RUNTIME_REFUSES)
@@ -415,13 +417,13 @@ import os, sys
 from pathlib import Path
 from appliance.domain.errors import ConfigInvalid
 from appliance.config.repository import RepositoryConfig
-from appliance.repository.directory import scan
+from appliance.sources.directory import DirectorySource
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
 try:
-    for problem in scan(Path(sys.argv[1]), RepositoryConfig()).problems:
+    for problem in DirectorySource(Path(sys.argv[1]), RepositoryConfig()).read().problems:
         print(problem)
 except ConfigInvalid as error:
     print(error)

@@ -11,8 +11,8 @@ import pytest
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid
-from appliance.repository.model_directory import ModelReading, read_model_directory
-from appliance.sources import reading
+from appliance.repository import model_directory
+from appliance.repository.directory import RepositoryScan
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Look
 from tests.repository.onnx_files import plain_model, write_version
@@ -36,7 +36,6 @@ def source(tmp_path: Path) -> DirectorySource:
 
 def test_a_look_at_what_did_not_change_finds_nothing(source: DirectorySource) -> None:
     assert source.look() == NOTHING
-    assert source.look({"a"}) == NOTHING
 
 
 def test_a_new_model_counts_when_it_was_the_same_twice(source: DirectorySource, tmp_path: Path) -> None:
@@ -72,8 +71,8 @@ def test_a_model_that_is_renamed_over_another_is_never_missed_in_between(
 
 def test_a_removed_model_leaves_after_two_looks(source: DirectorySource, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "a")
-    assert source.look({"a"}) == Look(unsettled=True)
-    assert served(source.look(())) == ["b/1"]
+    assert source.look() == Look(unsettled=True)
+    assert served(source.look()) == ["b/1"]
 
 
 def test_a_changed_file_of_equal_size_and_time_is_seen_by_its_inode(
@@ -89,17 +88,6 @@ def test_a_changed_file_of_equal_size_and_time_is_seen_by_its_inode(
     assert source.look().scan is not None
 
 
-def test_only_the_models_that_are_named_are_looked_at_but_no_newcomer_is_missed(
-    source: DirectorySource, tmp_path: Path
-) -> None:
-    write_version(tmp_path, "b", plain_model(), 2)
-    write_version(tmp_path, "new", plain_model())
-    source.look({"a"})
-    assert served(source.look({"a"})) == ["a/1", "b/1", "new/1"], "b was not asked for"
-    source.look({"b"})
-    assert served(source.look({"b"})) == ["a/1", "b/2", "new/1"]
-
-
 def test_a_vanished_directory_is_an_error_and_forgets_nothing(
     source: DirectorySource, tmp_path: Path
 ) -> None:
@@ -111,12 +99,9 @@ def test_a_vanished_directory_is_an_error_and_forgets_nothing(
     assert source.look() == NOTHING
 
 
-def test_directories_are_told_with_the_models_they_belong_to(source: DirectorySource, tmp_path: Path) -> None:
+def test_directories_are_told(source: DirectorySource, tmp_path: Path) -> None:
     real = os.path.realpath(tmp_path)
     assert set(source.directories()) == {real, *(f"{real}/{below}" for below in ("a", "a/1", "b", "b/1"))}
-    assert [source.name_of(path) for path in (real, f"{real}/a", f"{real}/b/1", "/elsewhere")] == [
-        None, "a", "b", None,
-    ]  # fmt: skip
 
 
 def test_one_model_is_read_at_once_and_with_another_configuration(
@@ -160,12 +145,14 @@ def test_a_link_that_leads_to_itself_is_told(source: DirectorySource, tmp_path: 
 def test_a_model_that_trips_its_reader_hides_nobody(
     source: DirectorySource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def trip(root: str, entry: str, *more: object) -> ModelReading | None:
+    read = model_directory._read
+
+    def trip(root: str, entry: str, *more: object) -> RepositoryScan | None:
         if entry == "a":
             raise ZeroDivisionError("nobody thought of this")
-        return read_model_directory(root, entry, *more)  # type: ignore[arg-type]
+        return read(root, entry, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reading, "read_model_directory", trip)
+    monkeypatch.setattr(model_directory, "_read", trip)
     found = source.read()
     assert [entry.model.key for entry in found.servable] == ["b/1"]
     assert ["ZeroDivisionError: nobody thought of this" in entry.reason for entry in found.broken] == [True]

@@ -10,11 +10,11 @@ import pytest
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import InvalidRequest, NotReady
-from appliance.repository.directory import RepositoryScan, scan
+from appliance.repository.directory import RepositoryScan
 from appliance.sources.directory import DirectorySource
-from appliance.sources.overlay import Overlay, path_problems
-from appliance.sources.selection import Selection
+from appliance.sources.overlay import Overlay, Selection, path_problems
 from tests.repository.onnx_files import plain_model, write_version
+from tests.repository.scanning import scan
 
 
 def keys(found: RepositoryScan) -> list[str]:

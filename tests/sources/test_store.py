@@ -13,12 +13,12 @@ from appliance.config.store import StoreConfig
 from appliance.domain.errors import OperatorError, StoreBusy
 from appliance.domain.model import FormRoom, ModelVersion
 from appliance.reconciler.wanted import trial_wish
-from appliance.repository.model_directory import ServableVersion
+from appliance.repository.directory import ServableVersion
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
 from appliance.store.catalog import Catalog, Trial, TrialMode
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import FORMS, view_root
-from appliance.store.reading import read_catalog
 from appliance.store.running import RunningVersion, read_running
 from appliance.store.writer import StoreWriter, open_store
 from appliance.workers.forms import REFUSED_FILE
@@ -125,10 +125,10 @@ def test_the_writer_is_told_what_is_used_before_it_is_read_and_until_the_engine_
     source.read()
     second = run("digits", 2, install(store, "digits", 2))
     source.look()
-    assert [each.version for each in read_running(state).versions] == [1, 2]
+    assert [each.version for each in read_running(state)] == [1, 2]
     held[:] = [second]
     source.look()
-    assert [each.version for each in read_running(state).versions] == [2]
+    assert [each.version for each in read_running(state)] == [2]
 
 
 def test_another_package_under_the_number_of_one_that_runs_takes_nothing_from_it(
@@ -140,12 +140,12 @@ def test_another_package_under_the_number_of_one_that_runs_takes_nothing_from_it
     store.uninstall("m")
     other = install(store, "m", 1, {**contents(1), "1/labels.txt": b"cat"})
     assert [model.digest for model in models(source.look())] == [other]
-    assert {each.digest for each in read_running(state).versions} == {held[0].digest, other}
+    assert {each.digest for each in read_running(state)} == {held[0].digest, other}
     store.collect()
     assert (view_root(state, held[0].digest) / "m" / "1" / "graph.onnx").exists(), "it serves still"
     held[:] = [run("m", 1, other)]
     source.look()
-    assert [each.digest for each in read_running(state).versions] == [other]
+    assert [each.digest for each in read_running(state)] == [other]
     assert len(store.collect().views) == 1, "the one that has ended"
 
 
@@ -269,19 +269,17 @@ def test_what_was_proven_last_stands_in_for_what_is_wanted_now(
     assert {name: [each.model.version for each in reading.servable] for name, reading in stands.items()} == {
         "m": [1]
     }
-    assert {(each.name, each.version) for each in read_running(state).versions} == {
+    assert {(each.name, each.version) for each in read_running(state)} == {
         ("m", 1),
         ("m", 2),
         ("n", 1),
     }
     held.extend([run("m", 1, first), run("m", 2, second), run("n", 1, alone)])
     source.look()
-    assert ("m", 1) in {(each.name, each.version) for each in read_running(state).versions}, (
-        "the engine has it"
-    )
+    assert ("m", 1) in {(each.name, each.version) for each in read_running(state)}, "the engine has it"
     held.remove(run("m", 1, first))
     source.look()
-    assert ("m", 1) not in {(each.name, each.version) for each in read_running(state).versions}
+    assert ("m", 1) not in {(each.name, each.version) for each in read_running(state)}
     assert source.standing_in({"m": "m/1@another package"}) == {}, "what is installed as 1 was never proven"
     source.close()
 

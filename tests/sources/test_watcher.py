@@ -23,7 +23,7 @@ from tests.repository.onnx_files import plain_model, write_version
 class TimedNotices:
     """Notices that come when the test says so."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, noticed: Callable[[str], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, noticed: Callable[[], None]) -> None:
         self.noticed = noticed
         self.watching = asyncio.Event()
         self._loop = loop
@@ -55,7 +55,7 @@ def test_it_ends_in_the_moment_in_which_something_stirs(
         await notices.watching.wait()
         for _ in range(5):
             await asyncio.sleep(0)  # the task goes on to wait for the next notice
-        notices.noticed("")
+        notices.noticed()
         await watched.stop()
 
     asyncio.run(stir_and_stop())
@@ -66,10 +66,10 @@ class TrippedSource(DirectorySource):
 
     tripped = False
 
-    def look(self, names: Collection[str] | None = None) -> Look:
+    def look(self) -> Look:
         if self.tripped:
             raise ZeroDivisionError("nobody thought of this")
-        return super().look(names)
+        return super().look()
 
     def read(self) -> RepositoryScan:
         if self.tripped:

@@ -15,8 +15,8 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import CatalogInvalid, StoreUnavailable
 from appliance.store.catalog import Catalog, StoredFile, Trial, TrialMode, catalog_problems
 from appliance.store.catalog_codec import decode, encode
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import CATALOG
-from appliance.store.reading import read_catalog
 from tests.store.catalogs import catalogs, plain_catalog
 
 

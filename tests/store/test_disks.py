@@ -17,8 +17,8 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import StoreFull, StoreUnavailable
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import BLOBS, INCOMING, blob_path
-from appliance.store.reading import read_catalog
 from appliance.store.running import read_running
 from appliance.store.scrub import Scrub
 from appliance.store.writer import open_store
@@ -169,7 +169,7 @@ def test_a_daemon_starts_on_a_disk_that_is_full(state: Path) -> None:
         store.collect()
     (state / "logs").unlink()
     assert source.look() == Look()
-    assert [each.name for each in read_running(state).versions] == ["digits"]
+    assert [each.name for each in read_running(state)] == ["digits"]
     source.close()
 
 
@@ -185,7 +185,7 @@ def test_a_daemon_starts_on_a_disk_that_is_read_only(state: Path) -> None:
     assert told == ["Read-only file system"]
     mount("-o", "remount,rw", str(state))
     assert source.look() == Look()
-    assert [each.name for each in read_running(state).versions] == ["digits"]
+    assert [each.name for each in read_running(state)] == ["digits"]
     source.close()
 
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.store.catalog import Catalog, CatalogModel, Trial, TrialMode
-from appliance.store.eviction import Candidate, choose
-from appliance.store.room import candidates, kept_blobs
+from appliance.store.eviction import Candidate, Lacking, Tenancy, candidates, choose, plan_room
 from tests.store.catalogs import stored_version
 
 DIGESTS = "abcdefgh"
@@ -82,9 +81,12 @@ def test_wanted_pinned_running_and_tried_versions_are_never_offered() -> None:
     catalog = Catalog(models=(model,))
     offered = candidates(catalog, {versions[3].digest}, now_ms=10)
     assert [each.version for each in offered] == [5, 6]
-    kept = kept_blobs(catalog, offered)
-    assert all(file.digest in kept for version in versions[:4] for file in version.files)
-    assert not any(file.digest in kept for version in versions[4:] for file in version.files)
+    tenancy = Tenancy(catalog=catalog, forms=(), running={versions[3].digest}, staying=(), kept=())
+    most = sum(version.bytes for version in versions[4:])
+    found = plan_room(tenancy, Lacking(most, 0), now_ms=10)
+    assert found is not None
+    assert sorted(each.version for each in found.versions) == [5, 6]
+    assert plan_room(tenancy, Lacking(most + 1, 0), now_ms=10) is None, "blobs of the others are kept"
 
 
 def test_what_was_wanted_lately_and_what_comes_slowly_is_dear() -> None:

@@ -15,7 +15,7 @@ from appliance.domain.errors import BlobMismatch, PackageInvalid, Problem, Store
 from appliance.store.catalog import Catalog
 from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import BLOBS, FORMS
-from appliance.store.running import Running, RunningRecord, RunningVersion
+from appliance.store.running import RunningRecord, RunningVersion
 from appliance.store.writer import StoreWriter, open_store
 from tests.store.arrivals import arrival, assert_served, contents_of, lying
 from tests.store.stores import NO_FLOOR, blobs_in
@@ -132,7 +132,7 @@ class SmallDisk(VolatileDisk):
 
 
 def filled(disk: SmallDisk) -> StoreWriter:
-    store = StoreWriter(disk, StoreConfig(free_floor_bytes=0), Running)
+    store = StoreWriter(disk, StoreConfig(free_floor_bytes=0), tuple)
     for number in (1, 2):
         store.install(heavy(number), want=True, now_ms=number * 100_000)
     return store
@@ -155,7 +155,7 @@ def test_where_the_disk_has_no_room_to_check_a_package_what_leaves_for_it_is_tol
 @pytest.mark.parametrize("what", ["rename incoming/gone-", "unlink blobs/"])
 def test_a_disk_that_fails_after_the_change_is_told_with_what_was_evicted(what: str) -> None:
     disk = VolatileDisk()
-    store = StoreWriter(disk, QUOTA, Running)
+    store = StoreWriter(disk, QUOTA, tuple)
     for number in (1, 2):
         store.install(heavy(number), want=True, now_ms=number * 100_000)
     armed: list[bool] = []

@@ -9,9 +9,9 @@ import pytest
 
 from appliance.domain.errors import StoreFull
 from appliance.store.catalog import Catalog, CatalogModel
-from appliance.store.forms import StoredForm
+from appliance.store.eviction import Lacking, Tenancy, plan_room
 from appliance.store.layout import FORMS, REFUSED_FORM
-from appliance.store.room import Lacking, Tenancy, plan_room
+from appliance.store.views import StoredForm
 from appliance.store.writer import Installed, StoreWriter, open_store
 from tests.store.arrivals import arrival, assert_served, contents_of
 from tests.store.catalogs import stored_version
@@ -89,7 +89,7 @@ def test_forms_of_what_a_daemon_runs_leave_last_and_count_for_no_free_space(stat
     tenancy = Tenancy(catalog=catalog, forms=forms, running={runs}, staying=(), kept=())
 
     def leaving(quota: int, disk: int) -> tuple[list[str], list[int]] | None:
-        found = plan_room(tenancy, Lacking(quota, disk), NO_FLOOR, 1_000_000)
+        found = plan_room(tenancy, Lacking(quota, disk), 1_000_000)
         return found and ([form.name for form in found.forms], [each.version for each in found.versions])
 
     assert leaving(50, 50) == (["a"], [])

@@ -15,9 +15,8 @@ from appliance.config.store import StoreConfig
 from appliance.domain.errors import CatalogInvalid, CatalogLost, StoreRefused, StoreUnavailable
 from appliance.durable import Bytes, RealFolder
 from appliance.store.catalog import Catalog
+from appliance.store.catalog_file import PAPER_BYTES_MAX, Rebuilt, read_catalog, rebuilt
 from appliance.store.layout import CATALOG, DAMAGED_CATALOG, blob_path, view_path
-from appliance.store.loss import PAPER_BYTES_MAX, Rebuilt, rebuilt
-from appliance.store.reading import read_catalog
 from appliance.store.writer import open_store, rebuild_catalog
 from tests.store.arrivals import arrival, assert_served
 

@@ -21,9 +21,8 @@ from appliance.domain.errors import ApplianceError, StoreRefused, StoreUnavailab
 from appliance.durable import READ_ONLY, NewFile, read_whole
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_codec import decode
-from appliance.store.inspection import inspect
 from appliance.store.layout import CATALOG, blob_path, view_path
-from appliance.store.running import Running
+from appliance.store.scrub import inspect
 from appliance.store.writer import StoreWriter
 from tests.store.arrivals import arrival
 from tests.store.volatile_disk import VolatileDisk
@@ -71,7 +70,7 @@ class Moment:
 
 
 def opened(disk: VolatileDisk) -> StoreWriter:
-    return StoreWriter(disk, CONFIG, Running)
+    return StoreWriter(disk, CONFIG, tuple)
 
 
 def performed(disk: VolatileDisk, names: Sequence[str]) -> bool:

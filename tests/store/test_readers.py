@@ -11,9 +11,9 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import ArtefactError
 from appliance.durable import RealFolder
 from appliance.store.catalog import InstalledVersion
-from appliance.store.inspection import inspect
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import view_path
-from appliance.store.reading import read_catalog
+from appliance.store.scrub import inspect
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival
 

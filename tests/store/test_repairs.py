@@ -10,8 +10,8 @@ import pytest
 
 from appliance.domain.digest import digest_of
 from appliance.durable import RealFolder
-from appliance.store.inspection import inspect
 from appliance.store.layout import blob_path, view_root
+from appliance.store.scrub import inspect
 from appliance.store.writer import StoreWriter, open_store
 from tests.store.arrivals import arrival, assert_served
 from tests.store.stores import NO_FLOOR, blob_of

@@ -13,7 +13,7 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import StoreBusy, StoreFull, StoreUnavailable
 from appliance.engine.versions.record_files import FileRecords
 from appliance.store.layout import INCUMBENTS, RUNNING
-from appliance.store.running import Running, RunningRecord, RunningVersion, read_incumbents, read_running
+from appliance.store.running import RunningRecord, RunningVersion, read_incumbents, read_running
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival, contents_of
 
@@ -30,18 +30,18 @@ sys.stdin.read()
 
 
 def test_nothing_runs_where_no_daemon_ever_was(tmp_path: Path) -> None:
-    assert read_running(tmp_path) == Running()
+    assert read_running(tmp_path) == ()
 
 
 def test_what_was_published_last_is_what_runs(tmp_path: Path) -> None:
     record = RunningRecord(tmp_path)
     record.publish([DIGITS])
-    assert read_running(tmp_path).versions == (DIGITS,)
+    assert read_running(tmp_path) == (DIGITS,)
     record.publish([])
-    assert read_running(tmp_path).versions == ()
+    assert read_running(tmp_path) == ()
     record.publish([DIGITS])
     record.close()
-    assert read_running(tmp_path) == Running()
+    assert read_running(tmp_path) == ()
 
 
 def test_a_killed_daemon_runs_nothing_though_its_file_is_still_there(tmp_path: Path) -> None:
@@ -49,14 +49,14 @@ def test_a_killed_daemon_runs_nothing_though_its_file_is_still_there(tmp_path: P
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as daemon:
         assert daemon.stdout is not None
         assert daemon.stdout.readline() == b"published\n"
-        assert read_running(tmp_path) == Running(pid=daemon.pid, versions=(DIGITS,))
+        assert read_running(tmp_path) == (DIGITS,)
         with pytest.raises(StoreBusy) as caught:
             RunningRecord(tmp_path)
         assert caught.value.pid == daemon.pid
         daemon.kill()
         daemon.wait()
     assert (tmp_path / RUNNING).exists()
-    assert read_running(tmp_path) == Running()
+    assert read_running(tmp_path) == ()
     RunningRecord(tmp_path).close()
 
 
@@ -72,7 +72,7 @@ def test_a_daemon_that_cannot_say_what_it_runs_takes_back_what_it_said(tmp_path:
         read_running(tmp_path)
     (tmp_path / f"{RUNNING}.new").rmdir()
     record.publish([DIGITS])
-    assert read_running(tmp_path).versions == (DIGITS,)
+    assert read_running(tmp_path) == (DIGITS,)
     record.close()
 
 

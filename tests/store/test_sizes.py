@@ -22,9 +22,8 @@ from appliance.domain.manifest import FileEntry, Manifest
 from appliance.domain.manifest_codec import encode
 from appliance.durable import READ_ONLY, Bytes, NewFile, RealFolder
 from appliance.store.incoming import IncomingPackage
-from appliance.store.inspection import inspect
 from appliance.store.layout import blob_path, view_path
-from appliance.store.running import Running
+from appliance.store.scrub import inspect
 from appliance.store.writer import StoreWriter
 from tests.domain.manifests import manifest_of
 from tests.store.arrivals import contents_of
@@ -129,7 +128,7 @@ def state(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def store(state: Path) -> Iterator[StoreWriter]:
     folder = SparseFolder(state)
-    yield StoreWriter(folder, StoreConfig(free_floor_bytes=0), Running)
+    yield StoreWriter(folder, StoreConfig(free_floor_bytes=0), tuple)
     folder.close()
 
 

@@ -27,15 +27,15 @@ from appliance.domain.errors import (
     StoreUnavailable,
 )
 from appliance.domain.manifest_codec import encode as encode_manifest
-from appliance.repository.directory import scan
 from appliance.store.catalog import Trial, TrialMode
+from appliance.store.catalog_file import read_catalog
 from appliance.store.incoming import Stream
 from appliance.store.layout import CATALOG, INCOMING, LOCK, VIEWS, blob_path, view_root
-from appliance.store.reading import read_catalog
 from appliance.store.running import RunningRecord, RunningVersion
 from appliance.store.writer import StoreWriter, locked, open_store
 from models.generate import write_model
 from tests.domain.manifests import manifest_of
+from tests.repository.scanning import scan
 from tests.store.arrivals import arrival, arrival_of, assert_served, contents_of, lying, renamed
 from tests.store.stores import NO_FLOOR, blob_of, blobs_in
 

@@ -14,11 +14,11 @@ from appliance.cli.main import main
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ModelInvalid
 from appliance.domain.manifest import path_problem
-from appliance.repository.directory import scan
 from appliance.tools.packaging.config_text import changed_config
 from appliance.tools.packaging.importing import DROPPED, import_model
 from tests.package.onnx_models import layers, save_outside
 from tests.repository.onnx_files import model_of, port
+from tests.repository.scanning import scan
 
 TRITON = """\
 # from the other server

@@ -21,10 +21,9 @@ from appliance.domain.errors import ArtefactError, ModelInvalid, PackageInvalid
 from appliance.domain.golden import GoldenCase, GoldenSet, GoldenTensor, read_golden, write_golden
 from appliance.domain.manifest import LatencyPromise, Manifest
 from appliance.domain.tensor import Datatype
+from appliance.package.container import write_package
 from appliance.package.reader import PackageReader
-from appliance.package.writer import write_package
-from appliance.repository.directory import scan
-from appliance.repository.onnx.limits import GraphLimits
+from appliance.repository.onnx.firewall import GraphLimits
 from appliance.tools.packaging.config_text import packed_config
 from appliance.tools.packaging.equivalence import check_equivalence
 from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before
@@ -34,6 +33,7 @@ from appliance.tools.packaging.weights import PAGE_BYTES
 from models.generate import MODELS as SAMPLES
 from models.generate import Expectation, write_model
 from tests.package.onnx_models import MODELS, layers, model, save_outside, tensor, values
+from tests.repository.scanning import scan
 
 
 def ignored(count: int) -> None:

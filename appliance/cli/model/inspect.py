@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Show it."""
     from appliance.domain.errors import PackageInvalid
-    from appliance.package.inspection import inspect_package
+    from appliance.package.verification import inspect_package
 
     try:
         found = inspect_package(arguments.package, package_policy.policy_of(arguments))

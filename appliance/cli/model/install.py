@@ -19,15 +19,13 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import PackageInvalid, Problem
 from appliance.domain.manifest import Manifest
 from appliance.package.conformity import conformity_problems
-from appliance.package.reader import PackageReader, open_package
-from appliance.package.tensor_sums import SummedStream, tensors_in
+from appliance.package.reader import PackageReader, SummedStream, open_package, tensors_in
 from appliance.package.trust import judge
 from appliance.package.verification import Policy
 from appliance.repository.model_directory import read_model_directory
-from appliance.store.evicted import eviction_words
 from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import view_root
-from appliance.store.writer import Installed, StoreWriter
+from appliance.store.writer import Installed, StoreWriter, eviction_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _install(store: StoreWriter, state: Path, path: Path, policy: Policy, *, want: bool) -> Installed:
     try:
-        with store_session.told(), open_package(path, pieces=True) as reader:
+        with store_session.told(), open_package(path) as reader:
             arrival = _trusted(reader, path, policy)
             total = arrival.manifest.total_bytes
             with bytes_bar(f"install {arrival.manifest.key}", total) as progress:

@@ -41,7 +41,7 @@ def _uninstall(arguments: argparse.Namespace) -> int:
         model = store.catalog.model(name)
         present = [each for each in model.versions if number in (None, each.version)] if model else []
         gone = store.uninstall(name, number)
-        in_use = {each.digest for each in read_running(arguments.state_dir).versions}
+        in_use = {each.digest for each in read_running(arguments.state_dir)}
     held = ", ".join(f"{name}/{each.version}" for each in present if each.digest in in_use)
     rest = (
         f"; {held} is in use, and goes with the next install, uninstall or 'appliance store gc' after "

@@ -114,8 +114,8 @@ def _target(arguments: argparse.Namespace) -> Path:
 
 def _signed(reader: PackageReader, signers: Sequence[Signer], target: Path) -> list[str]:
     """Write the package with its signatures and those of ``signers`` to ``target``; gives the ids of all keys."""
+    from appliance.package.container import replacing, write_package
     from appliance.package.trust import judge, sign
-    from appliance.package.writer import replacing, write_package
 
     signatures = sign(reader.manifest_bytes, signers, reader.signatures)
     trust = judge(

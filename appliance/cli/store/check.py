@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,10 +22,10 @@ from appliance.durable import Folder, RealFolder
 from appliance.engine.versions.history import read_history
 from appliance.package.trust import judge
 from appliance.store.blobs import BlobShelf
-from appliance.store.inspection import Inspection, blobs_of, inspect
+from appliance.store.catalog_file import Rebuilt, rebuilt
 from appliance.store.layout import SERVE
-from appliance.store.loss import Rebuilt, rebuilt
-from appliance.store.running import read_incumbents, read_last_running
+from appliance.store.running import read_incumbents
+from appliance.store.scrub import Inspection, blobs_of, inspect
 from appliance.store.trouble import told
 from appliance.store.writer import rebuild_catalog
 
@@ -60,18 +61,18 @@ def run(arguments: argparse.Namespace) -> int:
 def _inspected(arguments: argparse.Namespace) -> Inspection:
     catalog = store_session.catalog_of(arguments.state_dir)
     total = 0 if arguments.quick else sum(size for size, _ in blobs_of(catalog).values())
-    with store_session.told(), told(str(arguments.state_dir), "check the store"):
-        folder = RealFolder(arguments.state_dir)
-        try:
-            with bytes_bar("check", total) as progress:
-                return inspect(
-                    folder,
-                    lambda: store_session.catalog_of(arguments.state_dir),
-                    quick=arguments.quick,
-                    progress=progress,
-                )
-        finally:
-            folder.close()
+    with (
+        store_session.told(),
+        told(str(arguments.state_dir), "check the store"),
+        closing(RealFolder(arguments.state_dir)) as folder,
+        bytes_bar("check", total) as progress,
+    ):
+        return inspect(
+            folder,
+            lambda: store_session.catalog_of(arguments.state_dir),
+            quick=arguments.quick,
+            progress=progress,
+        )
 
 
 def _rebuild(arguments: argparse.Namespace) -> Rebuilt:
@@ -98,19 +99,10 @@ def _rebuild(arguments: argparse.Namespace) -> Rebuilt:
 
 def served_last(state: Path) -> Mapping[str, int]:
     """The version of each model that the daemon served last, as far as its records tell."""
-    running: dict[str, list[int]] = {}
-    for each in read_last_running(state).versions:
-        running.setdefault(each.name, []).append(each.version)
     proven = {each.name: each.version for each in read_incumbents(state)}
-    try:
-        last = {change.name: change.after for change in read_history(state / SERVE)}
-    except OSError:
-        last = {}
-    served = {
-        name: next((table[name] for table in (last, proven) if table.get(name) in versions), max(versions))
-        for name, versions in running.items()
-    }
-    return {**proven, **served}
+    with suppress(OSError):
+        return {**proven, **{change.name: change.after for change in read_history(state / SERVE)}}
+    return proven
 
 
 def _tell(made: Rebuilt) -> None:

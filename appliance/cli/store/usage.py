@@ -8,19 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
 from appliance.cli.terminal import bytes_text
-from appliance.domain.errors import StoreUnavailable
-from appliance.durable import RealFolder
-from appliance.store.blobs import BlobShelf
-from appliance.store.layout import FORMS
-from appliance.store.running import read_running
-from appliance.store.trouble import told
-from appliance.store.usage import StoreUsage, VersionUsage, usage_of
-from appliance.workers.forms import form_bytes
+from appliance.store.census import StoreUsage, VersionUsage, census_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,41 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure once and show."""
-    usage = _measured(arguments)
+    config = store_session.configured(arguments).store
+    catalog = store_session.catalog_of(arguments.state_dir)
+    with store_session.told(), census_of(arguments.state_dir, config) as census:
+        usage = census.usage(catalog)
     if arguments.json:
         print(json.dumps(asdict(usage), indent=2))
     else:
         _show(usage)
     return Exit.OK
-
-
-def _measured(arguments: argparse.Namespace) -> StoreUsage:
-    config = store_session.configured(arguments).store
-    catalog = store_session.catalog_of(arguments.state_dir)
-    with store_session.told(), told(str(arguments.state_dir), "look at the store"):
-        used, unsaid = _used(arguments.state_dir)
-        folder = RealFolder(arguments.state_dir)
-        try:
-            return usage_of(
-                catalog,
-                {digest: found.size for digest, found in BlobShelf(folder).listing().items()},
-                used,
-                form_bytes(str(arguments.state_dir / FORMS)),
-                free_bytes=folder.free_bytes(),
-                quota_bytes=config.quota_bytes,
-                free_floor_bytes=config.free_floor_bytes,
-                unsaid=unsaid,
-            )
-        finally:
-            folder.close()
-
-
-def _used(state: Path) -> tuple[frozenset[str] | None, str]:
-    """Manifest digests of what a daemon needs; None, and why, where it does not say so."""
-    try:
-        return frozenset(each.digest for each in read_running(state).versions), ""
-    except StoreUnavailable as error:
-        return None, str(error)
 
 
 def _show(usage: StoreUsage) -> None:

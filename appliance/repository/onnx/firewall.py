@@ -10,24 +10,28 @@ nowhere else. Pure: how large the files are is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
+from appliance.config.firewall import FirewallConfig
+from appliance.config.repository import RepositoryConfig
+from appliance.domain.binding import extended
 from appliance.domain.errors import ArtefactError
-from appliance.repository.onnx.graph import STANDARD_DOMAIN
-from appliance.repository.onnx.limits import GraphLimits
 from appliance.repository.onnx.summary import (
+    FLAWS_MAX,
+    STANDARD_DOMAIN,
     ExternalData,
     Flaw,
     FunctionKey,
     GraphFunction,
     GraphSummary,
     OperatorKey,
+    standard,
 )
-from appliance.repository.onnx.trail import FLAWS_MAX
 
 REFUSED_OPERATORS: Final[Mapping[OperatorKey, str]] = MappingProxyType(
     {
@@ -47,6 +51,32 @@ REFUSED_OPERATORS: Final[Mapping[OperatorKey, str]] = MappingProxyType(
 )
 """Operators of allowed domains that are doors to other code, and why."""
 SECTION: Final = "repository.firewall"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphLimits(FirewallConfig):
+    """The ``[repository.firewall]`` section with constants of its own, each far above real models and far below what
+    hurts the daemon that reads them."""
+
+    max_opset: int = 100
+    """Highest version of an operator set: ONNX is at a quarter of it after ten years."""
+    max_graph_bytes: int = (1 << 31) - 1
+    """Largest ONNX file: what protobuf can hold."""
+    max_operators: int = 2_000
+    """Most different operators: ONNX and ONNX Runtime together define some 400."""
+    max_depth: int = 32
+    """Deepest nesting of graphs in attributes: each level takes a frame of the reader's stack."""
+    max_functions: int = 10_000
+    """Most functions of the model's own, and most training graphs: exporters write one for each kind of layer."""
+    max_ports: int = 4_096
+    """Most inputs, and most outputs: four times what a request may name."""
+    max_name_bytes: int = 4_096
+    """Longest name in a graph: exporters join a path of module names, some hundred bytes."""
+
+
+def graph_limits(settings: RepositoryConfig) -> GraphLimits:
+    """What holds with these settings."""
+    return extended(GraphLimits, settings.firewall)
 
 
 def graph_flaws(graph: GraphSummary, config: GraphLimits) -> tuple[Flaw, ...]:
@@ -91,7 +121,7 @@ def reference_flaws(graph: GraphSummary, size_of: Callable[[str], int]) -> tuple
 
 
 def _operator_flaws(graph: GraphSummary, config: GraphLimits) -> Iterator[Flaw]:
-    allowed = {"" if domain == STANDARD_DOMAIN else domain for domain in config.domains}
+    allowed = set(map(standard, config.domains))
     own = {function.key[:2] for function in graph.functions}
     for operator, uses in graph.operators.items():
         domain, name = operator
@@ -115,13 +145,13 @@ def _operator_flaws(graph: GraphSummary, config: GraphLimits) -> Iterator[Flaw]:
 def _opset_flaws(graph: GraphSummary, config: GraphLimits) -> Iterator[Flaw]:
     yield from _opsets_flaws("", graph.opsets, config)
     for function in graph.functions:
-        yield from _opsets_flaws(f"function '{shown_function(function.key)}'", function.opsets, config)
+        yield from _opsets_flaws(f"function '{_shown_function(function.key)}'", function.opsets, config)
 
 
-def _opsets_flaws(where: str, opsets: tuple[tuple[str, int], ...], config: GraphLimits) -> Iterator[Flaw]:
+def _opsets_flaws(where: str, opsets: Iterable[tuple[str, int]], config: GraphLimits) -> Iterator[Flaw]:
     seen: dict[str, int] = {}
     for domain, version in opsets:
-        name = "" if domain == STANDARD_DOMAIN else domain
+        name = standard(domain)
         shown = name[:100] or STANDARD_DOMAIN
         if not 1 <= version <= config.max_opset:
             text = f"asks for operator set {version} of '{shown}'; 1 to {config.max_opset} are read"
@@ -155,11 +185,13 @@ def _function_flaws(graph: GraphSummary, config: GraphLimits) -> Iterator[Flaw]:
     functions: dict[FunctionKey, GraphFunction] = {}
     for function in graph.functions:
         if function.key in functions:
-            yield Flaw(where=f"function '{shown_function(function.key)}'", text="is there twice")
+            yield Flaw(where=f"function '{_shown_function(function.key)}'", text="is there twice")
         functions[function.key] = function
     order, circles = _innermost_first(functions)
     for key in circles:
-        yield Flaw(where=f"function '{shown_function(key)}'", text="calls itself, directly or through others")
+        yield Flaw(
+            where=f"function '{_shown_function(key)}'", text="calls itself, directly or through others"
+        )
     inner = [functions[key] for key in order]
     yield from _copy_flaws(graph, inner, config)
     yield from _memory_flaws(graph, inner, config)
@@ -268,7 +300,7 @@ def _innermost_first(
     return order, list(circles)
 
 
-def shown_function(key: FunctionKey) -> str:
+def _shown_function(key: FunctionKey) -> str:
     """A function's name for people."""
     return ":".join(part[:100] for part in key if part)
 

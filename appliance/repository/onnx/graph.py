@@ -15,12 +15,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Final
 
 from appliance.domain.errors import ArtefactError
-from appliance.repository.onnx.contents import GraphContents
-from appliance.repository.onnx.limits import GraphLimits
-from appliance.repository.onnx.ports import PortReader
+from appliance.repository.onnx.firewall import GraphLimits
+from appliance.repository.onnx.messages import PortReader, SparseMessage, TensorMessage
 from appliance.repository.onnx.protobuf import (
     INLINE_BYTES,
     FileSource,
@@ -30,47 +30,19 @@ from appliance.repository.onnx.protobuf import (
     Span,
     TextReader,
     Walk,
+    length_key,
     signed,
-)
-from appliance.repository.onnx.schema import (
-    ATTRIBUTE_NAME,
-    ATTRIBUTE_PARTS,
-    ATTRIBUTE_SPARSE,
-    ATTRIBUTE_SPARSES,
-    ATTRIBUTE_TENSOR,
-    ATTRIBUTE_TENSORS,
-    FUNCTION_ATTRIBUTE,
-    FUNCTION_DOMAIN,
-    FUNCTION_NAME,
-    FUNCTION_NODE,
-    FUNCTION_OPSET,
-    FUNCTION_OVERLOAD,
-    GRAPH_INITIALIZER,
-    GRAPH_INPUT,
-    GRAPH_NODE,
-    GRAPH_OUTPUT,
-    GRAPH_SPARSE_INITIALIZER,
-    MODEL_FUNCTION,
-    MODEL_GRAPH,
-    MODEL_IR_VERSION,
-    MODEL_OPSET,
-    MODEL_TRAINING,
-    NODE_ATTRIBUTE,
-    NODE_DOMAIN,
-    NODE_NAME,
-    NODE_OPERATOR,
-    NODE_OVERLOAD,
-    OPSET_DOMAIN,
-    OPSET_VERSION,
-    TRAINING_PARTS,
+    varint_key,
 )
 from appliance.repository.onnx.summary import (
+    SHOWN_NAME_CHARACTERS,
     GraphFunction,
     GraphSummary,
     OperatorKey,
+    Step,
+    Trail,
+    standard,
 )
-from appliance.repository.onnx.tensor import SparseMessage, TensorMessage
-from appliance.repository.onnx.trail import SHOWN_NAME_CHARACTERS, Step, Trail
 
 FIELDS_MAX: Final = 4_000_000
 OPSETS_MAX: Final = 1_000
@@ -79,16 +51,52 @@ ATTRIBUTES_MAX: Final = 4_096
 
 _LFS_POINTER: Final = b"version https://git-lfs"
 _ORT_FORMAT: Final = b"ORTM"
-STANDARD_DOMAIN: Final = "ai.onnx"
+
+_MODEL_IR_VERSION: Final = varint_key(1)
+_MODEL_GRAPH: Final = length_key(7)
+_MODEL_OPSET: Final = length_key(8)
+_MODEL_TRAINING: Final = length_key(20)
+_MODEL_FUNCTION: Final = length_key(25)
+_OPSET_DOMAIN: Final = length_key(1)
+_OPSET_VERSION: Final = varint_key(2)
+_TRAINING_PARTS: Final = MappingProxyType({length_key(1): "initialization", length_key(2): "algorithm"})
+_FUNCTION_NAME: Final = length_key(1)
+_FUNCTION_NODE: Final = length_key(7)
+_FUNCTION_OPSET: Final = length_key(9)
+_FUNCTION_DOMAIN: Final = length_key(10)
+_FUNCTION_ATTRIBUTE: Final = length_key(11)
+_FUNCTION_OVERLOAD: Final = length_key(13)
+_GRAPH_NODE: Final = length_key(1)
+_GRAPH_INITIALIZER: Final = length_key(5)
+_GRAPH_INPUT: Final = length_key(11)
+_GRAPH_OUTPUT: Final = length_key(12)
+_GRAPH_SPARSE_INITIALIZER: Final = length_key(15)
+_NODE_NAME: Final = length_key(3)
+_NODE_OPERATOR: Final = length_key(4)
+_NODE_ATTRIBUTE: Final = length_key(5)
+_NODE_DOMAIN: Final = length_key(7)
+_NODE_OVERLOAD: Final = length_key(8)
+_ATTRIBUTE_NAME: Final = length_key(1)
+_ATTRIBUTE_TENSOR: Final = length_key(5)
+_ATTRIBUTE_GRAPH: Final = length_key(6)
+_ATTRIBUTE_TENSORS: Final = length_key(10)
+_ATTRIBUTE_GRAPHS: Final = length_key(11)
+_ATTRIBUTE_SPARSE: Final = length_key(22)
+_ATTRIBUTE_SPARSES: Final = length_key(23)
+_ATTRIBUTE_PARTS: Final = frozenset(
+    {
+        _ATTRIBUTE_TENSOR,
+        _ATTRIBUTE_GRAPH,
+        _ATTRIBUTE_TENSORS,
+        _ATTRIBUTE_GRAPHS,
+        _ATTRIBUTE_SPARSE,
+        _ATTRIBUTE_SPARSES,
+    }
+)
 
 
-class _Part(NamedTuple):
-    """A message inside another one, not read yet."""
-
-    key: int
-    source: Source
-    start: int
-    end: int
+_Part = tuple[int, Span]
+"""A message inside another one, by the key of its field; not read yet."""
 
 
 def read_graph(descriptor: int, limits: GraphLimits = GraphLimits()) -> GraphSummary:  # noqa: B008 - frozen
@@ -128,11 +136,6 @@ def _check_head(head: bytes) -> None:
         raise ArtefactError("is in ORT format; give the ONNX model it was made from")
 
 
-def standard(domain: str) -> str:
-    """The domain with its one spelling: "" for the standard one."""
-    return "" if domain == STANDARD_DOMAIN else domain
-
-
 class _ModelReader:
     """Collects while it walks. The keys are named after the messages and fields of onnx.proto."""
 
@@ -146,7 +149,7 @@ class _ModelReader:
         self._texts = TextReader(limits.max_name_bytes, self._flaw)
         self._ports = PortReader(self._walk, self._texts)
         self._graphs = 0
-        self._seen = GraphContents()
+        self._seen = GraphSummary()
 
     def summary(self, size: int) -> GraphSummary:
         """What was collected; raises ArtefactError when it is not a model with outputs."""
@@ -154,28 +157,29 @@ class _ModelReader:
             raise ArtefactError("is not an ONNX model: it holds no graph")
         if not self._seen.outputs:
             raise ArtefactError("has a graph without outputs; nothing can be asked of it")
-        return self._seen.summary(size, self._findings.flaws)
+        self._seen.file_bytes, self._seen.flaws = size, self._findings.flaws
+        return self._seen
 
     def model(self, span: Span) -> None:
         """ModelProto."""
         trainings = 0
         for key, value, end in self._walk.fields(span):
-            if key == MODEL_IR_VERSION:
+            if key == _MODEL_IR_VERSION:
                 self._seen.ir_version = signed(value)
                 self.begun = True
-            elif key == MODEL_GRAPH:
+            elif key == _MODEL_GRAPH:
                 self._graphs += 1
                 self.begun = True
                 self._at(Step("graph"), self._main, self._walk.narrow(span.source, value, end))
-            elif key == MODEL_OPSET:
+            elif key == _MODEL_OPSET:
                 self._opset(self._walk.narrow(span.source, value, end), self._seen.opsets)
-            elif key == MODEL_TRAINING:
+            elif key == _MODEL_TRAINING:
                 step = Step("training", trainings)
                 trainings += 1
                 if trainings > self._limits.max_functions:
                     raise ArtefactError(f"has more than {self._limits.max_functions} training graphs")
                 self._at(step, self._training, self._walk.narrow(span.source, value, end))
-            elif key == MODEL_FUNCTION:
+            elif key == _MODEL_FUNCTION:
                 self._function(self._walk.narrow(span.source, value, end))
 
     @staticmethod
@@ -193,9 +197,9 @@ class _ModelReader:
     def _opset(self, span: Span, opsets: list[tuple[str, int]]) -> None:
         domain, version = "", 0
         for key, value, end in self._walk.fields(span):
-            if key == OPSET_DOMAIN:
+            if key == _OPSET_DOMAIN:
                 domain = self._texts.read(span.source, value, end)
-            elif key == OPSET_VERSION:
+            elif key == _OPSET_VERSION:
                 version = signed(value)
         self._seen.opset_count += 1
         if len(opsets) >= OPSETS_MAX:
@@ -207,8 +211,8 @@ class _ModelReader:
 
     def _training(self, span: Span) -> None:
         for key, value, end in self._walk.fields(span):
-            if key in TRAINING_PARTS:
-                step = Step(TRAINING_PARTS[key])
+            if key in _TRAINING_PARTS:
+                step = Step(_TRAINING_PARTS[key])
                 self._at(step, lambda part: self._graph(part, 1), self._walk.narrow(span.source, value, end))
 
     def _function(self, span: Span) -> None:
@@ -217,21 +221,21 @@ class _ModelReader:
         opsets: list[tuple[str, int]] = []
         parts: list[_Part] = []
         for field, value, end in self._walk.fields(span):
-            if field in (FUNCTION_NODE, FUNCTION_ATTRIBUTE):
+            if field in (_FUNCTION_NODE, _FUNCTION_ATTRIBUTE):
                 self._room(parts, self._limits.max_nodes, "nodes in one function")
-                parts.append(_Part(field, span.source, value, end))
-            elif field in (FUNCTION_DOMAIN, FUNCTION_NAME, FUNCTION_OVERLOAD):
-                place = (FUNCTION_DOMAIN, FUNCTION_NAME, FUNCTION_OVERLOAD).index(field)
+                parts.append((field, Span(span.source, value, end)))
+            elif field in (_FUNCTION_DOMAIN, _FUNCTION_NAME, _FUNCTION_OVERLOAD):
+                place = (_FUNCTION_DOMAIN, _FUNCTION_NAME, _FUNCTION_OVERLOAD).index(field)
                 key[place] = self._texts.read(span.source, value, end)
-            elif field == FUNCTION_OPSET:
+            elif field == _FUNCTION_OPSET:
                 self._opset(self._walk.narrow(span.source, value, end), opsets)
         self._seen.function_count += 1
         before, outer, self._seen.calls = self._seen.nodes, self._seen.calls, Counter()
         tensors_before = len(self._seen.tensors)
         self._trail.append(Step("function", name=":".join(filter(None, key))))
-        for index, part in enumerate(parts):
-            inner = self._walk.narrow(part.source, part.start, part.end)
-            if part.key == FUNCTION_NODE:
+        for index, (field, part) in enumerate(parts):
+            inner = self._walk.narrow(*part)
+            if field == _FUNCTION_NODE:
                 self._node(inner, 1, index)
             else:
                 self._attribute(inner, 1)
@@ -258,19 +262,19 @@ class _ModelReader:
         self._seen.depth = max(self._seen.depth, depth)
         nodes = tensors = 0
         for key, value, end in self._walk.fields(span):
-            if key == GRAPH_NODE:
+            if key == _GRAPH_NODE:
                 self._node(self._walk.narrow(span.source, value, end), depth, nodes)
                 nodes += 1
-            elif key in (GRAPH_INITIALIZER, GRAPH_SPARSE_INITIALIZER):
+            elif key in (_GRAPH_INITIALIZER, _GRAPH_SPARSE_INITIALIZER):
                 part = self._walk.narrow(span.source, value, end)
                 self._trail.append(Step("initializer", tensors))
                 tensors += 1
-                name = self._tensor((part,)) if key == GRAPH_INITIALIZER else self._sparse((part,))
+                name = self._tensor((part,)) if key == _GRAPH_INITIALIZER else self._sparse((part,))
                 self._trail.pop()
                 if main and len(self._seen.initializers) <= self._limits.max_tensors:
                     self._seen.initializers.add(name)
-            elif main and key in (GRAPH_INPUT, GRAPH_OUTPUT):
-                self._port(self._walk.narrow(span.source, value, end), key == GRAPH_INPUT)
+            elif main and key in (_GRAPH_INPUT, _GRAPH_OUTPUT):
+                self._port(self._walk.narrow(span.source, value, end), key == _GRAPH_INPUT)
 
     def _port(self, span: Span, is_input: bool) -> None:
         side = self._seen.inputs if is_input else self._seen.outputs
@@ -282,23 +286,23 @@ class _ModelReader:
     def _node(self, span: Span, depth: int, index: int) -> None:
         """NodeProto: what it is called is read first, for the way to its attributes."""
         domain = operator = overload = name = ""
-        attributes: list[_Part] = []
+        attributes: list[Span] = []
         for key, value, end in self._walk.fields(span):
-            if key == NODE_OPERATOR:
+            if key == _NODE_OPERATOR:
                 operator = self._texts.read(span.source, value, end)
-            elif key == NODE_NAME:
+            elif key == _NODE_NAME:
                 name = self._texts.read(span.source, value, end)
-            elif key == NODE_DOMAIN:
+            elif key == _NODE_DOMAIN:
                 domain = standard(self._texts.read(span.source, value, end))
-            elif key == NODE_OVERLOAD:
+            elif key == _NODE_OVERLOAD:
                 overload = self._texts.read(span.source, value, end)
-            elif key == NODE_ATTRIBUTE:
+            elif key == _NODE_ATTRIBUTE:
                 self._room(attributes, ATTRIBUTES_MAX, "attributes of one node")
-                attributes.append(_Part(key, span.source, value, end))
+                attributes.append(Span(span.source, value, end))
         self._trail.append(Step("node", index, name, operator))
         self._count((domain, operator), overload)
         for part in attributes:
-            self._attribute(self._walk.narrow(part.source, part.start, part.end), depth)
+            self._attribute(self._walk.narrow(*part), depth)
         self._trail.pop()
 
     def _count(self, operator: OperatorKey, overload: str) -> None:
@@ -324,27 +328,27 @@ class _ModelReader:
         name = ""
         parts: list[_Part] = []
         for key, value, end in self._walk.fields(span, bulk=True):
-            if key in ATTRIBUTE_PARTS:
+            if key in _ATTRIBUTE_PARTS:
                 self._room(parts, self._limits.max_tensors, "tensors and graphs in one attribute")
-                parts.append(_Part(key, span.source, value, end))
-            elif key == ATTRIBUTE_NAME:
+                parts.append((key, Span(span.source, value, end)))
+            elif key == _ATTRIBUTE_NAME:
                 name = self._texts.read(span.source, value, end)
         if not parts:
             return
         self._trail.append(Step("attribute", name=name))
         whole: dict[int, list[Span]] = {}
-        for part in parts:
-            inner = self._walk.narrow(part.source, part.start, part.end)
-            if part.key == ATTRIBUTE_TENSORS:
+        for key, part in parts:
+            inner = self._walk.narrow(*part)
+            if key == _ATTRIBUTE_TENSORS:
                 self._tensor((inner,))
-            elif part.key == ATTRIBUTE_SPARSES:
+            elif key == _ATTRIBUTE_SPARSES:
                 self._sparse((inner,))
-            elif part.key in (ATTRIBUTE_TENSOR, ATTRIBUTE_SPARSE):
-                whole.setdefault(part.key, []).append(inner)
+            elif key in (_ATTRIBUTE_TENSOR, _ATTRIBUTE_SPARSE):
+                whole.setdefault(key, []).append(inner)
             else:
                 self._graph(inner, depth + 1)
         for key, spans in whole.items():
-            if key == ATTRIBUTE_TENSOR:
+            if key == _ATTRIBUTE_TENSOR:
                 self._tensor(spans)
             else:
                 self._sparse(spans)

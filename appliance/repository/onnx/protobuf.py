@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 
 from appliance.domain.errors import ArtefactError
@@ -24,6 +23,11 @@ ALL_TEXT_BYTES_MAX: Final = 64 << 20
 # protobuf's own reader drops higher bits of a key, and would see another field than is seen here.
 KEY_MAX: Final = (1 << 32) - 1
 HEADER_BYTES_MAX: Final = 20  # a key and a length or value, ten bytes each at most
+
+_VARINT: Final = 0  # the wire types
+_FIXED64: Final = 1
+_LENGTH: Final = 2
+_FIXED32: Final = 5
 
 # Scalar fields with one-byte keys, in runs: big trees of decisions hold millions of them. Fields 1, 2 and 14 as
 # varints are left out because callers want them (the dimensions, type and place of a tensor).
@@ -44,19 +48,6 @@ _SCALAR_RUN: Final = re.compile(
 
 class Malformed(ArtefactError):
     """Bytes that are not the protobuf message they should be, or more of it than the bound allows."""
-
-
-class WireType(IntEnum):
-    """How a field's value is written."""
-
-    VARINT = 0
-    FIXED64 = 1
-    LENGTH = 2
-    FIXED32 = 5
-
-
-_VARINT: Final = int(WireType.VARINT)  # plain numbers, for the inner loop
-_LENGTH: Final = int(WireType.LENGTH)
 
 
 class Window(NamedTuple):
@@ -140,12 +131,12 @@ type; end is where the next field begins. A plain tuple, because there are many.
 
 def varint_key(number: int) -> int:
     """The key of field ``number`` when it holds a VARINT."""
-    return number << 3 | WireType.VARINT
+    return number << 3 | _VARINT
 
 
 def length_key(number: int) -> int:
     """The key of field ``number`` when it holds bytes, text or a message."""
-    return number << 3 | WireType.LENGTH
+    return number << 3 | _LENGTH
 
 
 def signed(value: int) -> int:
@@ -241,9 +232,9 @@ class Walk:
 
 def _fixed_size(key: int, position: int) -> int:
     wire = key & 7
-    if wire == WireType.FIXED32:
+    if wire == _FIXED32:
         return 4
-    if wire == WireType.FIXED64:
+    if wire == _FIXED64:
         return 8
     raise Malformed(f"byte {position} begins a field of the unknown wire type {wire}")
 

@@ -1,4 +1,4 @@
-"""What was read of an ONNX file: its inputs and outputs, operators, tensors and functions; values only.
+"""What was read of an ONNX file: its inputs and outputs, operators, tensors and functions, and the way to each.
 
 ``flaws`` are what can only be wrong: seen while reading, told by the firewall together with what breaks its rules.
 """
@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 ELEMENT_BITS: Final[Mapping[int, int]] = MappingProxyType(
     {
@@ -23,6 +24,10 @@ STRING_ELEMENT: Final = 8
 STRING_BITS: Final = 256
 """Bits of a string of a runtime's, its text aside: libstdc++ has 32 bytes."""
 ELEMENTS_MAX: Final = 1 << 62
+STANDARD_DOMAIN: Final = "ai.onnx"
+FLAWS_MAX: Final = 100
+SHOWN_NAME_CHARACTERS: Final = 40
+SHOWN_STEPS_MAX: Final = 12
 
 
 class PortKind(Enum):
@@ -132,26 +137,67 @@ class Flaw:
         return f"{self.text} ({self.where})" if self.where else self.text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class GraphSummary:
-    """An ONNX file without its weights. ``opsets`` are (domain, version) as written. ``operators`` say how often each
-    is used anywhere, functions and training graphs included, and ``places`` where first. An input named in
-    ``initializers`` has a default. ``tensors`` are all tensors, in file order. ``calls`` are what the nodes outside
-    functions call, as functions of the model might be named."""
+    """An ONNX file without its weights; grows while the file is walked, and is a value after that. ``opsets`` are
+    (domain, version) as written. ``operators`` say how often each is used anywhere, functions and training graphs
+    included, and ``places`` where first. An input named in ``initializers`` has a default. ``tensors`` are all tensors,
+    in file order. ``calls`` are what the nodes outside functions call, as functions of the model might be named."""
 
-    ir_version: int
-    opsets: tuple[tuple[str, int], ...]
-    inputs: tuple[GraphPort, ...]
-    outputs: tuple[GraphPort, ...]
-    initializers: frozenset[str]
-    operators: Mapping[OperatorKey, int]
-    external: tuple[ExternalData, ...]
-    places: Mapping[OperatorKey, str] = field(default_factory=dict)
-    tensors: tuple[GraphTensor, ...] = ()
+    ir_version: int = 0
+    opsets: list[tuple[str, int]] = field(default_factory=list)
+    opset_count: int = 0
+    inputs: list[GraphPort] = field(default_factory=list)
+    outputs: list[GraphPort] = field(default_factory=list)
+    initializers: set[str] = field(default_factory=set)
+    operators: Counter[OperatorKey] = field(default_factory=Counter)
+    places: dict[OperatorKey, str] = field(default_factory=dict)
+    external: list[ExternalData] = field(default_factory=list)
+    tensors: list[GraphTensor] = field(default_factory=list)
     nodes: int = 0
     depth: int = 0
-    functions: tuple[GraphFunction, ...] = ()
+    functions: list[GraphFunction] = field(default_factory=list)
     function_count: int = 0
-    calls: Mapping[FunctionKey, int] = field(default_factory=dict)
+    calls: Counter[FunctionKey] = field(default_factory=Counter)
     file_bytes: int = 0
-    flaws: tuple[Flaw, ...] = ()
+    flaws: list[Flaw] = field(default_factory=list)
+
+
+def standard(domain: str) -> str:
+    """The domain with its one spelling: "" for the standard one."""
+    return "" if domain == STANDARD_DOMAIN else domain
+
+
+class Step(NamedTuple):
+    """One step of the way to what is being read; put into words only when it is needed."""
+
+    kind: str
+    number: int = -1
+    name: str = ""
+    note: str = ""
+
+    def __str__(self) -> str:
+        number = f" {self.number}" if self.number >= 0 else ""
+        name = f" '{self.name[:SHOWN_NAME_CHARACTERS]}'" if self.name else ""
+        return f"{self.kind}{number}{name}{f' ({self.note[:SHOWN_NAME_CHARACTERS]})' if self.note else ''}"
+
+
+class Trail:
+    """What is wrong in a file, and where: the way to what is being read. Knows nothing of its reader, so that a reader
+    goes with its last reference and waits for no collection of cycles."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.flaws: list[Flaw] = []
+
+    def where(self) -> str:
+        """The way; of a long one the beginning and the end."""
+        half = SHOWN_STEPS_MAX // 2
+        if len(self.steps) <= SHOWN_STEPS_MAX:
+            return " > ".join(map(str, self.steps))
+        return " > ".join([*map(str, self.steps[:half]), "...", *map(str, self.steps[-half:])])
+
+    def report(self, text: str) -> None:
+        """Something is wrong with what is being read."""
+        if len(self.flaws) < FLAWS_MAX:
+            self.flaws.append(Flaw(where=self.where(), text=text))

@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _pack(arguments: argparse.Namespace) -> int:
     from appliance.domain.manifest_codec import encode
     from appliance.package.conformity import GRAPH_FILE
-    from appliance.package.writer import replacing, write_package
+    from appliance.package.container import replacing, write_package
     from appliance.tools.packaging.equivalence import Equivalence, check_equivalence
     from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before
     from appliance.tools.packaging.source import find_source

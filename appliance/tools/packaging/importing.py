@@ -22,8 +22,8 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME
 from appliance.repository.model_directory import CONFIG_FILE, read_model_directory
+from appliance.repository.onnx.firewall import graph_limits
 from appliance.repository.onnx.graph import read_graph
-from appliance.repository.onnx.limits import graph_limits
 from appliance.repository.pbtxt import parse
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
 from appliance.tools.packaging.config_text import changed_config

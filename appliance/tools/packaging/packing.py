@@ -35,8 +35,8 @@ from appliance.domain.manifest_codec import FILE as MANIFEST_FILE
 from appliance.domain.model import ModelVersion
 from appliance.package.conformity import GRAPH_FILE, WEIGHTS_FILE, manifest_port
 from appliance.repository.model_directory import CONFIG_FILE, read_model_directory
+from appliance.repository.onnx.firewall import graph_limits
 from appliance.repository.onnx.graph import read_graph
-from appliance.repository.onnx.limits import graph_limits
 from appliance.repository.onnx.summary import GraphSummary
 from appliance.tools.packaging.config_text import packed_config
 from appliance.tools.packaging.runtime_need import runtime_need

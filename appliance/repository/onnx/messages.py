@@ -1,4 +1,4 @@
-"""Tensors of an ONNX file, wherever they stand: what they say of themselves, and where they say their bytes are.
+"""The messages in a graph: tensors, what they say of themselves and where their bytes are; inputs and outputs.
 
 Rules kept here: a tensor, sparse or not, given in pieces counts as one, as protobuf merges it; the bytes themselves are
 stepped over; a reference to bytes elsewhere is a file name and two whole numbers, and what else it might say is a flaw:
@@ -9,10 +9,13 @@ sparse tensor has when it is dense is held to the same rules as any other: runti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Final
 
+from appliance.domain.errors import ArtefactError
 from appliance.repository.onnx.protobuf import (
     INT64_SIGN,
+    MemorySource,
     Span,
     TextReader,
     Walk,
@@ -20,17 +23,13 @@ from appliance.repository.onnx.protobuf import (
     signed,
     varint_key,
 )
-from appliance.repository.onnx.schema import (
-    SPARSE_DIMS,
-    SPARSE_INDICES,
-    SPARSE_PACKED_DIMS,
-    SPARSE_VALUES,
-)
 from appliance.repository.onnx.summary import (
     ELEMENTS_MAX,
     STRING_ELEMENT,
     ExternalData,
+    GraphPort,
     GraphTensor,
+    PortKind,
 )
 
 EXTERNAL: Final = 1
@@ -57,6 +56,18 @@ _TYPED_DATA: Final = frozenset(
 )
 _ENTRY_KEY: Final = length_key(1)
 _ENTRY_VALUE: Final = length_key(2)
+_SPARSE_VALUES: Final = length_key(1)
+_SPARSE_INDICES: Final = length_key(2)
+_SPARSE_DIMS: Final = varint_key(3)
+_SPARSE_PACKED_DIMS: Final = length_key(3)
+_VALUE_NAME: Final = length_key(1)
+_VALUE_TYPE: Final = length_key(2)
+_TENSOR_TYPE_ELEMENT: Final = varint_key(1)
+_TENSOR_TYPE_SHAPE: Final = length_key(2)
+_SHAPE_DIMENSION: Final = length_key(1)
+_DIMENSION_SIZE: Final = varint_key(1)
+_DIMENSION_SYMBOL: Final = length_key(2)
+_TYPE_KINDS: Final = MappingProxyType({length_key(kind.value): kind for kind in PortKind if kind.value})
 _KNOWN_KEYS: Final = frozenset({"location", "offset", "length", "checksum"})
 
 Report = Callable[[str], None]
@@ -205,13 +216,13 @@ class SparseMessage:
     def _read(self, walk: Walk, span: Span) -> None:
         """Field by field: its dimensions are among what is passed over in bulk elsewhere."""
         for key, value, end in walk.fields(span):
-            if key == SPARSE_VALUES:
+            if key == _SPARSE_VALUES:
                 self.values.append(walk.narrow(span.source, value, end))
-            elif key == SPARSE_INDICES:
+            elif key == _SPARSE_INDICES:
                 self.indices.append(walk.narrow(span.source, value, end))
-            elif key == SPARSE_DIMS:
+            elif key == _SPARSE_DIMS:
                 _add_dimension(self.dims, value)
-            elif key == SPARSE_PACKED_DIMS:
+            elif key == _SPARSE_PACKED_DIMS:
                 for each in walk.varints(walk.narrow(span.source, value, end)):
                     _add_dimension(self.dims, each)
 
@@ -232,3 +243,71 @@ def _shape_flaw(dims: Sequence[int]) -> str:
             return f"the negative dimension {size}"
         count *= size or 1
     return "more elements than can be addressed" if count > ELEMENTS_MAX else ""
+
+
+class PortReader:
+    """Reads with the walk of the file's reader."""
+
+    def __init__(self, walk: Walk, texts: TextReader) -> None:
+        self._walk = walk
+        self._texts = texts
+
+    def read(self, span: Span) -> GraphPort:
+        """ValueInfoProto. Raises ArtefactError for a name that is not UTF-8."""
+        name = b""
+        types: list[bytes] = []
+        for key, value, end in self._walk.fields(span):
+            if key == _VALUE_NAME:
+                name = self._texts.name(span.source, value, end)
+            elif key == _VALUE_TYPE:
+                types.append(self._texts.raw(span.source, value, end))
+        kind, element_type, dims = self._type(b"".join(types))  # joined pieces parse as one message
+        try:
+            text = name.decode()
+            return GraphPort(name=text, kind=kind, element_type=element_type, dims=dims)
+        except UnicodeDecodeError:
+            raise ArtefactError(f"has an input or output whose name is not UTF-8: {name[:200]!r}") from None
+
+    def _type(self, data: bytes) -> tuple[PortKind, int, tuple[int | str | None, ...] | None]:
+        """TypeProto: (kind, element type, dimensions); of its alternatives the last one given counts."""
+        kind = PortKind.NOTHING
+        bodies: list[bytes] = []
+        for key, value, end in self._walk.fields(_span(data)):
+            found = _TYPE_KINDS.get(key)
+            if found is not None:
+                if found is not kind:
+                    kind, bodies = found, []
+                bodies.append(data[value:end])
+        if kind not in (PortKind.TENSOR, PortKind.SPARSE_TENSOR):
+            return kind, 0, None
+        element_type = 0
+        body = b"".join(bodies)
+        shapes: list[bytes] = []
+        for key, value, end in self._walk.fields(_span(body)):
+            if key == _TENSOR_TYPE_ELEMENT:
+                element_type = value & 0xFFFFFFFF
+            elif key == _TENSOR_TYPE_SHAPE:
+                shapes.append(body[value:end])
+        return kind, element_type, self._shape(b"".join(shapes)) if shapes else None
+
+    def _shape(self, data: bytes) -> tuple[int | str | None, ...]:
+        """TensorShapeProto."""
+        return tuple(
+            self._dimension(data[value:end])
+            for key, value, end in self._walk.fields(_span(data))
+            if key == _SHAPE_DIMENSION
+        )
+
+    def _dimension(self, data: bytes) -> int | str | None:
+        """A number, a symbol, or None; a negative number says as little as none."""
+        dimension: int | str | None = None
+        for key, value, end in self._walk.fields(_span(data)):
+            if key == _DIMENSION_SIZE:
+                dimension = signed(value) if value < INT64_SIGN else None
+            elif key == _DIMENSION_SYMBOL:
+                dimension = data[value:end].decode(errors="replace") or None
+        return dimension
+
+
+def _span(data: bytes) -> Span:
+    return Span(MemorySource(data), 0, len(data))

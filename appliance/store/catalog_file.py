@@ -1,4 +1,5 @@
-"""A catalog that is lost: noticed, and made anew from what the views say of themselves.
+"""The catalog as its readers find it, without a lock; one that is lost: noticed, and made anew from what the views say
+of themselves.
 
 A store writes its catalog before its first blob, so blobs or views without a catalog mean that it was taken away: by a
 file system that was repaired, a copy of half a directory, a hand. A new store in its place would have everything that
@@ -10,22 +11,24 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from appliance.domain import manifest_codec
 from appliance.domain.digest import digest_of, is_digest
 from appliance.domain.errors import CatalogLost, PackageInvalid, StoreRefused, StoreUnavailable
 from appliance.domain.manifest import Manifest
-from appliance.domain.manifest_codec import decode
-from appliance.durable import Folder, read_whole
+from appliance.durable import Folder, RealFolder, read_whole
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
 from appliance.store.catalog import (
     Catalog,
     CatalogModel,
     InstalledVersion,
-    StoredFile,
-    version_problems,
 )
+from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode
+from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import BLOBS, CATALOG, INCOMING, MANIFEST, SIGNATURE, VIEWS, view_path
 
 GENERATION_MAX: Final = 1 << 62
@@ -112,7 +115,7 @@ def rebuilt(
         try:
             manifest, version = _version(folder, digest, trust_of, now_ms, progress)
         except PackageInvalid as problem:
-            left_out[digest] = "; ".join(each.text for each in problem.problems)
+            left_out[digest] = "; ".join(f"{each.key} {each.text}".strip() for each in problem.problems)
             continue
         except ValueError as problem:
             left_out[digest] = str(problem)
@@ -151,28 +154,16 @@ def _version(
     data = read_whole(folder, f"{root}/{MANIFEST}", PAPER_BYTES_MAX)
     if data is None or digest_of(data) != digest:
         raise ValueError(f"has no {MANIFEST} of that digest")
-    manifest = decode(data)
+    manifest = manifest_codec.decode(data)
     signatures = read_whole(folder, f"{root}/{SIGNATURE}", PAPER_BYTES_MAX)
-    files = [StoredFile(path=MANIFEST, size=len(data), digest=digest)]
-    if signatures is not None:
-        files.append(StoredFile(path=SIGNATURE, size=len(signatures), digest=digest_of(signatures)))
-    files += [
-        StoredFile(path=f"{manifest.name}/{entry.path}", size=entry.size, digest=entry.digest)
-        for entry in manifest.files
-    ]
+    trust = trust_of(data, signatures)
+    version = IncomingPackage(
+        manifest=manifest, manifest_bytes=data, signatures=signatures, trust=trust
+    ).version(now_ms)
     blobs = BlobShelf(folder)
-    for blob, size in {file.digest: file.size for file in files}.items():
+    for blob, size in {file.digest: file.size for file in version.files}.items():
         if damage := blobs.damage(blob, size, progress):
             raise ValueError(f"{manifest.key} needs blob {blob}, which {damage}")
-    version = InstalledVersion(
-        version=manifest.version,
-        digest=digest,
-        trust=trust_of(data, signatures),
-        files=tuple(sorted(files, key=lambda file: file.path)),
-        installed_at_ms=max(now_ms, 0),
-    )
-    if wrong := [f"{key} {text}" for key, text in version_problems(manifest.name, version)]:
-        raise ValueError("; ".join(wrong))
     return manifest, version
 
 
@@ -183,3 +174,20 @@ def counted(data: bytes) -> int:
     except (ValueError, TypeError, KeyError, RecursionError):
         return 0
     return generation if type(generation) is int and 0 < generation < GENERATION_MAX else 0
+
+
+def read_catalog(state: Path) -> Catalog | None:
+    """The catalog of the state directory; None where nothing is installed yet. A reader that has seen one and finds
+    none later has lost its disk: no catalog is ever removed. Raises CatalogInvalid, CatalogLost and
+    StoreUnavailable."""
+    try:
+        with closing(RealFolder(state)) as folder:
+            data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)
+            if data is None:
+                check_not_lost(folder, str(state))
+    except OSError as error:
+        reason = error.strerror or error
+        raise StoreUnavailable(
+            f"'{state / CATALOG}' cannot be read: {reason}; is its disk mounted?"
+        ) from error
+    return None if data is None else decode(data, str(state / CATALOG))
