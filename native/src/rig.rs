@@ -7,7 +7,7 @@ use crate::fastpath::flight::Flight;
 use crate::lanes::memory::{Completion, LaneMemory, ServerEnd, Submission, WorkerEnd, doorbell};
 use crate::lanes::slots::Arena;
 use crate::measure::clock::now_ns;
-use crate::measure::limits::{Limits, NAMES};
+use crate::measure::limits::{LIMITS, Limits};
 use crate::resources::Resources;
 use crate::templates::template::TemplateSpec;
 use bytes::Bytes;
@@ -127,7 +127,7 @@ pub(crate) fn message() -> Bytes {
 }
 
 /// What connections share, with this much of everything.
-pub(crate) fn resources(limit: i128) -> Resources {
-    let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), limit))).unwrap();
+pub(crate) fn resources(limit: i64) -> Resources {
+    let limits = Limits::new(LIMITS.iter().map(|(name, ..)| (name.to_string(), limit))).unwrap();
     Resources::new(limits, Arc::default()).unwrap()
 }

@@ -7,6 +7,7 @@ use crate::http::connection::accept as accept_http;
 use crate::http::front::Front;
 use crate::listen::listener::{self, ListeningSocket};
 use crate::measure::clock::Alarm;
+use crate::measure::statistics::Count;
 use crate::resources::Resources;
 use std::future::poll_fn;
 use std::io::Result;
@@ -52,7 +53,7 @@ impl ServerThread {
             block_signals();
             // What can be caught was caught in its task; this is the last resort: say so instead of falling silent.
             if std::panic::catch_unwind(AssertUnwindSafe(|| serve(&served, &closes, runtime))).is_err() {
-                served.statistics.panicked();
+                served.statistics.count(Count::Panics);
                 served
                     .link
                     .mailbox

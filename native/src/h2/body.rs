@@ -10,6 +10,7 @@ use crate::listen::quota::{Account, Entered};
 use crate::measure::budget::{Assembly, Budget, Message, OverBudget};
 use crate::measure::clock::now_ns;
 use crate::measure::limits::{Limit, PROGRESS};
+use crate::measure::statistics::Count;
 use crate::resources::Resources;
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
@@ -404,7 +405,7 @@ pub(crate) fn over_budget(resources: &Resources, over: OverBudget) -> Fault {
             ("all requests together", resources.limits.get(Limit::BytesInFlight))
         }
         OverBudget::Share => {
-            resources.statistics.share_refused();
+            resources.statistics.count(Count::SharesRefused);
             ("the requests of one connection", resources.limits.connection_bytes())
         }
     };

@@ -19,6 +19,7 @@ use crate::listen::quota::{Entered, Refusal};
 use crate::measure::budget::Reservation;
 use crate::measure::clock::now_ns;
 use crate::measure::limits::Limit;
+use crate::measure::statistics::Count;
 use crate::resources::Resources;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -60,20 +61,21 @@ impl Errand for Call {
         let Some(respond) = self.respond.take() else { return };
         let (service, caller, request) = (&*self.service, &*self.caller, &mut self.request);
         let Resources { statistics, limits, .. } = &*service.resources;
-        let _open = statistics.call();
+        statistics.count(Count::CallsTotal);
+        let _open = statistics.open(Count::CallsOpen);
         let mut answer = Answer::new(respond, caller.monitor.clone(), limits.duration(Limit::WriteStallMs));
         // Where it lies it stays: to move a future is to copy all that it may ever hold.
         let outcome = unpanicked(pin!(carry(service, caller, request, &mut answer))).await;
         match outcome {
             Ok(()) => {}
             Err(Outcome::Panicked) => {
-                statistics.panicked();
+                statistics.count(Count::Panics);
                 answer.refuse(Fault::status(code::INTERNAL, "the front end failed within this call"));
             }
             Err(Outcome::Fault(fault)) => {
                 match fault {
                     Fault::Reset => {
-                        statistics.reset();
+                        statistics.count(Count::Resets);
                         caller.monitor.lock().reset(now_ns());
                     }
                     Fault::Stalled => statistics.strike(Limit::WriteStallMs),

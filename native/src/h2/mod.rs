@@ -11,7 +11,6 @@ pub(crate) mod connection;
 pub(crate) mod endpoint;
 pub(crate) mod frames;
 pub(crate) mod framing;
-
 pub(crate) mod in_flight;
 pub(crate) mod infer;
 pub(crate) mod keepalive;
@@ -20,7 +19,6 @@ pub(crate) mod refusal;
 pub(crate) mod service;
 pub(crate) mod status;
 pub(crate) mod stream;
-pub(crate) mod transport;
 pub(crate) mod underway;
 pub(crate) mod watch;
 pub(crate) mod window;

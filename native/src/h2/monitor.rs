@@ -212,12 +212,12 @@ impl SharedMonitor {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::measure::limits::NAMES;
+    use crate::measure::limits::LIMITS;
 
     pub(crate) fn monitor() -> Monitor {
         let few = ["pings_per_connection", "resets_per_connection"];
         let value = |name: &str| if few.contains(&name) { 2 } else { 1000 };
-        let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), value(name))));
+        let limits = Limits::new(LIMITS.iter().map(|(name, ..)| (name.to_string(), value(name))));
         let mut monitor = Monitor::new(&limits.unwrap());
         monitor.read(&[0; PREFACE], 1);
         monitor

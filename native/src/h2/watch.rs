@@ -2,7 +2,7 @@
 
 use crate::h2::authority::AuthorityFilter;
 use crate::h2::monitor::SharedMonitor;
-use crate::h2::transport::Transport;
+use crate::listen::stream::Stream;
 use crate::measure::clock::now_ns;
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A transport that is watched.
-pub(crate) struct WatchedTransport<T = Transport> {
+pub(crate) struct WatchedTransport<T = Stream> {
     inner: T,
     monitor: SharedMonitor,
     authority: Option<AuthorityFilter>,
@@ -22,8 +22,8 @@ pub(crate) struct WatchedTransport<T = Transport> {
 
 impl WatchedTransport {
     /// Watches from here on; HTTP/2 has not begun.
-    pub(crate) fn new(inner: Transport, monitor: SharedMonitor) -> Self {
-        let always = matches!(inner, Transport::Unix(_));
+    pub(crate) fn new(inner: Stream, monitor: SharedMonitor) -> Self {
+        let always = matches!(inner, Stream::Unix(_));
         Self { inner, monitor, authority: Some(AuthorityFilter::default()), always, deaf: false }
     }
 }

@@ -136,11 +136,13 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::limits::NAMES;
+    use crate::measure::limits::LIMITS;
 
-    fn budget(bytes_in_flight: i128) -> WindowBudget {
+    fn budget(bytes_in_flight: i64) -> WindowBudget {
         let value = |name: &str| if name == "bytes_in_flight" { bytes_in_flight } else { 1000 };
-        WindowBudget::new(&Limits::new(NAMES.iter().map(|name| (name.to_string(), value(name)))).unwrap())
+        WindowBudget::new(
+            &Limits::new(LIMITS.iter().map(|(name, ..)| (name.to_string(), value(name)))).unwrap(),
+        )
     }
 
     #[test]

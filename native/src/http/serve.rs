@@ -10,12 +10,12 @@ use crate::http::client::{Client, ROOM};
 use crate::http::front::Front;
 use crate::http::head::{HEAD, Infer, Request};
 use crate::http::json::Outline;
-use crate::http::service::{Figures, Open};
-use crate::http::stream::Stream;
 use crate::http::upload::{UPLOAD, Upload};
 use crate::listen::quota::{Account, Refusal};
+use crate::listen::stream::Stream;
 use crate::measure::budget::{Budget, Reservation};
 use crate::measure::clock::now_ns;
+use crate::measure::statistics::Count;
 use crate::resources::Resources;
 use crate::templates::array::{Array, Step};
 use bytes::{Buf, Bytes, BytesMut};
@@ -23,7 +23,6 @@ use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -76,20 +75,20 @@ pub(crate) struct Server<'a> {
 impl<'a> Server<'a> {
     /// Of a client with this name and account.
     pub(crate) fn new(front: &'a Front, stream: Stream, name: Arc<str>, account: Arc<Account>) -> Self {
-        let (requests, answers) = front.service.resources.shares();
+        let (requests, answers) = front.resources.shares();
         let client = Client::new(stream, front.write_stall);
         Self { front, name, account, client, requests, answers, outline: Outline::default() }
     }
 
-    fn figures(&self) -> &'a Figures {
-        &self.front.service.figures
+    fn count(&self, what: Count) {
+        self.front.resources.statistics.count(what);
     }
 
     /// Refuses a request at the front of what the client has sent, because it asks too much; at once, before the rest
     /// of it has come, which is then thrown away.
     pub(crate) async fn refuse(&mut self, request: &Request, refusal: &Refusal) -> Tried {
-        self.front.service.resources.link.over_quota(self.account.who(), refusal);
-        self.figures().over_quota.fetch_add(1, Relaxed);
+        self.front.resources.link.over_quota(self.account.who(), refusal);
+        self.count(Count::HttpOverQuota);
         let text = format!("[request id: {}] {}", shown(b""), refusal.text);
         let answer = http_answer::late(&text, refusal.wait_ns.unwrap_or(0), &mut self.front.signature());
         let mut left = request.head + request.body;
@@ -110,12 +109,12 @@ impl<'a> Server<'a> {
 
     /// Serves a request at the front of what the client has sent, if there is a template and a lease for it.
     pub(crate) async fn serve(&mut self, request: &Request, infer: &Infer) -> Tried {
-        let Resources { direct, connections, .. } = &*self.front.service.resources;
+        let Resources { direct, connections, statistics, .. } = &*self.front.resources;
         let bounded = infer.json <= self.front.json_bytes && request.body <= self.front.body_bytes;
         if !bounded || !direct.has_templates() || connections.is_draining() {
             return EDGE;
         }
-        let _serving = Open::new(&self.figures().serving);
+        let _serving = statistics.open(Count::HttpServing);
         let mut outline = std::mem::take(&mut self.outline);
         let mut reservation = self.requests.reserve();
         let tried = self.try_to_serve(request, infer, &mut outline, &mut reservation).await;
@@ -134,7 +133,7 @@ impl<'a> Server<'a> {
         reservation: &mut Reservation,
     ) -> Tried {
         let (arrived_ns, until) = (now_ns(), Instant::now() + BODY_PATIENCE);
-        let direct = &self.front.service.resources.direct;
+        let direct = &self.front.resources.direct;
         let whole = request.head + request.body;
         let json = request.head..request.head + infer.json;
         let waits = json.end > HEAD && self.client.inbound.len() < json.end;
@@ -175,7 +174,7 @@ impl<'a> Server<'a> {
             }
             Admission::Late(text, late_ns) => {
                 let answer = http_answer::late(&text, late_ns, &mut self.front.signature());
-                self.figures().late.fetch_add(1, Relaxed);
+                self.count(Count::HttpLate);
                 self.answer(answer, whole).await
             }
         }
@@ -207,7 +206,7 @@ impl<'a> Server<'a> {
                 return self.hand_over(InFlight { flight, upload: Some(upload), held: 0 }, 0);
             }
         }
-        self.figures().uploads.fetch_add(1, Relaxed);
+        self.count(Count::HttpUploads);
         self.fly(InFlight { flight, upload: Some(upload), held: 0 }).await
     }
 
@@ -267,7 +266,7 @@ impl<'a> Server<'a> {
         match landed {
             Some(Ok(Landing::Late)) => {
                 let answer = http_answer::expired(&request.flight.expire(), &mut self.front.signature());
-                self.figures().expired.fetch_add(1, Relaxed);
+                self.count(Count::HttpExpired);
                 return self.answer(answer, held).await;
             }
             Some(Ok(Landing::Well)) => {}
@@ -283,9 +282,11 @@ impl<'a> Server<'a> {
         for place in flight.template().raw_outputs() {
             flight.read(place.offset, place.size, &mut answer);
         }
-        self.figures().json.fetch_add(flight.template().has_text().into(), Relaxed);
+        if flight.template().has_text() {
+            self.count(Count::HttpJson);
+        }
         flight.finish(&self.name);
-        self.figures().answered.fetch_add(1, Relaxed);
+        self.count(Count::HttpAnswered);
         self.answer(answer, held).await
     }
 
@@ -315,7 +316,7 @@ impl<'a> Server<'a> {
 
     /// Lets others have the thread, and does what it does before it sleeps.
     async fn breathe(&self) {
-        self.front.service.resources.catch_up();
+        self.front.resources.catch_up();
         tokio::task::yield_now().await;
     }
 
@@ -336,7 +337,7 @@ impl<'a> Server<'a> {
             Ok(()) => Tried::Answered,
             Err(error) => {
                 if error.kind() == ErrorKind::TimedOut {
-                    self.figures().stalled.fetch_add(1, Relaxed);
+                    self.count(Count::HttpStalled);
                 }
                 Tried::Gone
             }

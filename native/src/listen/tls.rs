@@ -1,8 +1,10 @@
 //! TLS: certificates that can be replaced while the front end serves, and which clients may come with theirs.
 
 use crate::listen::identity::{Identity, Names, identity};
+use crate::listen::stream::Stream;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -13,7 +15,6 @@ use tokio_rustls::rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
     client::danger::HandshakeSignatureValid,
 };
-use tokio_rustls::server::TlsStream;
 
 /// What new connections are served with.
 pub(crate) struct Tls {
@@ -25,6 +26,10 @@ pub(crate) struct Tls {
 
 /// Why a handshake came to nothing.
 pub(crate) enum Failure {
+    /// It took too long.
+    Late,
+    /// The client does not speak TLS.
+    Plain(TcpStream),
     /// The client was turned away for this name.
     Name(String),
     /// Anything else.
@@ -34,11 +39,19 @@ pub(crate) enum Failure {
 /// The first byte of a client that speaks TLS.
 const HANDSHAKE: u8 = 0x16;
 
-/// Whether a new client speaks TLS, by its first byte, which stays where it is. One that went away is taken to.
-pub(crate) async fn speaks_tls(stream: &TcpStream) -> bool {
-    let mut first = [HANDSHAKE];
-    let _ = stream.peek(&mut first).await; // what is wrong with it the handshake finds out
-    first == [HANDSHAKE]
+/// Makes of a new connection what a protocol goes over, and says who the client is, if that is known. It takes time
+/// only where TLS is spoken, and not beyond `until`.
+pub(crate) async fn meet(
+    stream: Stream,
+    tls: Option<&Tls>,
+    until: Instant,
+) -> Result<(Stream, Option<Identity>), Failure> {
+    match (stream, tls) {
+        (Stream::Tcp(stream), Some(tls)) => {
+            timeout_at(until, tls.accept(stream)).await.unwrap_or(Err(Failure::Late))
+        }
+        (stream, _) => Ok((stream, None)),
+    }
 }
 
 impl Tls {
@@ -68,10 +81,13 @@ impl Tls {
     }
 
     /// The handshake with a new client, and who that is by its certificate.
-    pub(crate) async fn accept(
-        &self,
-        stream: TcpStream,
-    ) -> Result<(TlsStream<TcpStream>, Option<Identity>), Failure> {
+    async fn accept(&self, stream: TcpStream) -> Result<(Stream, Option<Identity>), Failure> {
+        // By its first byte, which stays where it is. A client that went away is taken to speak TLS.
+        let mut first = [HANDSHAKE];
+        let _ = stream.peek(&mut first).await; // what is wrong with it the handshake finds out
+        if first != [HANDSHAKE] {
+            return Err(Failure::Plain(stream));
+        }
         let acceptor: TlsAcceptor = self.config.read().unwrap_or_else(PoisonError::into_inner).clone().into();
         // It fails within the one step in which the certificate is looked at, and all handshakes run on one thread.
         let turned_away = || self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -79,7 +95,7 @@ impl Tls {
         let stream = acceptor.accept(stream).await.map_err(why)?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let client = certificate.and_then(identity);
-        Ok((stream, client))
+        Ok((Stream::Tls(Box::new(stream)), client))
     }
 }
 

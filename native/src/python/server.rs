@@ -6,9 +6,8 @@ use crate::h2::status::{add_metadata, code, trailers};
 use crate::handover::calls::{Calls, End, Kind, Misuse, Slot};
 use crate::handover::mailbox::Event;
 use crate::http::front::{Answers, Front};
-use crate::http::service::Service as HttpService;
 use crate::listen::listener::{self, ListeningSocket};
-use crate::measure::limits::{Limits, NAMES};
+use crate::measure::limits::{LIMITS, Limits};
 use crate::python::events::{self, event_tuple};
 use crate::python::fast_path::FastPath;
 use crate::python::messages::{framed, pieces};
@@ -33,7 +32,7 @@ pub(crate) fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
     for (name, value) in [("UNARY", UNARY), ("STREAM", STREAM)].into_iter().chain(events::NAMES) {
         module.add(name, value)?;
     }
-    module.add("LIMITS", PyTuple::new(module.py(), NAMES)?)
+    module.add("LIMITS", PyTuple::new(module.py(), LIMITS.iter().map(|(name, ..)| name))?)
 }
 
 enum Stage {
@@ -47,7 +46,6 @@ enum Stage {
 pub(crate) struct NativeServer {
     resources: Arc<Resources>,
     endpoint: Arc<Endpoint>,
-    http: Arc<HttpService>,
     stage: Mutex<Stage>,
     /// What was said of HTTP.
     front: Mutex<Option<Arc<Front>>>,
@@ -119,12 +117,10 @@ impl NativeServer {
         let resources = Arc::new(Resources::new(limits, quotas)?);
         let service = Service { resources: resources.clone(), methods, inferences };
         let endpoint = Endpoint::new(Arc::new(service), tls.map(|tls| tls.get().0.clone()));
-        let http = HttpService::new(resources.clone());
         let bound = handed(&listeners, Ok)?;
         Ok(Self {
             resources,
             endpoint: Arc::new(endpoint),
-            http: Arc::new(http),
             stage: Mutex::new(Stage::Built(bound)),
             front: Mutex::default(),
         })
@@ -167,7 +163,7 @@ impl NativeServer {
     ) -> PyResult<()> {
         let answers = Answers { full, crowded, plain };
         let tls = tls.map(|tls| tls.get().0.clone());
-        let front = Front::new(self.http.clone(), &limit_pairs(limits)?, server, answers, tls)
+        let front = Front::new(self.resources.clone(), limit_pairs(limits)?, server, answers, tls)
             .map_err(PyValueError::new_err)?;
         *self.front.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(front));
         self.listen_http(listeners)
@@ -183,7 +179,7 @@ impl NativeServer {
     }
 
     fn end_http(&self) {
-        self.http.end();
+        self.resources.end_http();
     }
 
     fn fileno(&self) -> RawFd {
@@ -273,24 +269,22 @@ impl NativeServer {
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let report = PyDict::new(py);
         let Resources { statistics, requests, answers, .. } = &*self.resources;
-        for (name, count) in statistics.report(requests.used(), answers.used()) {
-            report.set_item(name, count)?;
-        }
-        for (name, count) in self.endpoint.handshakes.report().chain(self.http.figures.report()) {
+        let held = [("bytes_in_flight", requests.used()), ("answer_bytes", answers.used())];
+        for (name, count) in statistics.report().chain(held) {
             report.set_item(name, count)?;
         }
         Ok(report)
     }
 }
 
-fn limit_pairs(limits: &Bound<'_, PyMapping>) -> PyResult<Vec<(String, i128)>> {
+fn limit_pairs(limits: &Bound<'_, PyMapping>) -> PyResult<Vec<(String, i64)>> {
     let mut pairs = Vec::new();
     for item in limits.items()?.iter() {
         let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
         let value = value.extract::<i64>().map_err(|_| {
             PyValueError::new_err(format!("limit '{name}' is {value}; it must be a whole number"))
         })?;
-        pairs.push((name, i128::from(value)));
+        pairs.push((name, value));
     }
     Ok(pairs)
 }
