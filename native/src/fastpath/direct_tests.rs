@@ -263,7 +263,7 @@ fn the_worker_is_told_when_it_is_too_late_to_begin_and_what_may_run_together() {
 #[test]
 fn a_price_is_known_until_it_is_forgotten() {
     let rig = Rig::leased();
-    let known = || rig.direct.dispatch().prices.len();
+    let known = || rig.direct.dispatch.lock().prices.len();
     for kind in [1, 2, 1] {
         rig.direct.price(kind, Price { charge_per_row_ns: 1, batch_ns: 2, margin_ns: 0, batch_rows: 5 });
     }
@@ -283,15 +283,15 @@ fn swaps_leave_nothing_of_the_lanes_before() {
         rig.open_lane(swap, swap);
         rig.direct.close_lane(swap);
     }
-    let state = rig.direct.dispatch();
-    let watched = rig.direct.doorbells.lock().unwrap().closers.len();
+    let state = rig.direct.dispatch.lock();
+    let watched = rig.direct.doorbells.lock().closers.len();
     assert_eq!((state.groups.len(), state.lanes.len(), watched), (1, 1, 1));
 }
 
 #[test]
 fn a_group_lasts_as_long_as_one_of_its_lanes_or_of_its_requests() {
     let rig = Rig::new();
-    let groups = || rig.direct.dispatch().groups.len();
+    let groups = || rig.direct.dispatch.lock().groups.len();
     let asked = rig.admit(0);
     assert!(matches!(asked, Admission::Engine(Some(_))), "no lease");
     rig.open_lane(2, 1);
@@ -299,7 +299,7 @@ fn a_group_lasts_as_long_as_one_of_its_lanes_or_of_its_requests() {
     rig.direct.close_lane(2);
     let later = rig.admit(0);
     assert!(matches!(later, Admission::Engine(Some(_))), "its worker is started anew, and this waits for it");
-    assert_eq!((groups(), rig.direct.dispatch().groups[&1].asked), (1, 2));
+    assert_eq!((groups(), rig.direct.dispatch.lock().groups[&1].asked), (1, 2));
     drop(asked);
     assert_eq!(groups(), 1);
     drop(later);

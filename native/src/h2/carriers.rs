@@ -1,8 +1,9 @@
 //! The tasks that carry calls, one call after another. A task of its own for each call would be allocated, registered
 //! and given back each time, with room for all that a call may ever need; these are there already, and warm.
 
+use crate::measure::lock::Lock;
 use std::future::{Future, poll_fn};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// Tasks that wait for an errand, at most; others end with theirs.
@@ -15,7 +16,7 @@ pub(crate) trait Errand: Send + 'static {
 }
 
 /// One task, and what it is given to do.
-struct Carrier<E>(Mutex<Given<E>>);
+struct Carrier<E>(Lock<Given<E>>);
 
 struct Given<E> {
     errand: Option<E>,
@@ -23,12 +24,8 @@ struct Given<E> {
 }
 
 impl<E> Carrier<E> {
-    fn given(&self) -> MutexGuard<'_, Given<E>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn give(&self, errand: E) {
-        let mut given = self.given();
+        let mut given = self.0.lock();
         given.errand = Some(errand);
         if let Some(task) = &given.task {
             task.wake_by_ref();
@@ -36,7 +33,7 @@ impl<E> Carrier<E> {
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<E> {
-        let mut given = self.given();
+        let mut given = self.0.lock();
         if let Some(errand) = given.errand.take() {
             return Poll::Ready(errand);
         }
@@ -48,24 +45,20 @@ impl<E> Carrier<E> {
 }
 
 /// Those that wait; the one that waits since last is the next to go.
-pub(crate) struct Carriers<E>(Mutex<Vec<Arc<Carrier<E>>>>);
+pub(crate) struct Carriers<E>(Lock<Vec<Arc<Carrier<E>>>>);
 
 impl<E> Default for Carriers<E> {
     fn default() -> Self {
-        Self(Mutex::new(Vec::new()))
+        Self(Lock::new(Vec::new()))
     }
 }
 
 impl<E: Errand> Carriers<E> {
-    fn idle(&self) -> MutexGuard<'_, Vec<Arc<Carrier<E>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Has an errand done. Within the runtime.
     pub(crate) fn carry(self: &Arc<Self>, errand: E) {
-        let idle = self.idle().pop();
+        let idle = self.0.lock().pop();
         let carrier = idle.unwrap_or_else(|| {
-            let carrier = Arc::new(Carrier(Mutex::new(Given { errand: None, task: None })));
+            let carrier = Arc::new(Carrier(Lock::new(Given { errand: None, task: None })));
             tokio::spawn(serve(self.clone(), carrier.clone()));
             carrier
         });
@@ -73,7 +66,7 @@ impl<E: Errand> Carriers<E> {
     }
 
     fn wait(&self, carrier: &Arc<Carrier<E>>) -> bool {
-        let mut idle = self.idle();
+        let mut idle = self.0.lock();
         let waits = idle.len() < IDLE;
         if waits {
             idle.push(carrier.clone());
@@ -121,7 +114,7 @@ mod tests {
         }
         tokio::task::yield_now().await;
         tokio::task::yield_now().await;
-        carriers.idle().len()
+        carriers.0.lock().len()
     }
 
     #[tokio::test]

@@ -16,6 +16,7 @@ use crate::listen::stream::Stream;
 use crate::listen::tls::{Failure, meet};
 use crate::measure::clock::now_ns;
 use crate::measure::limits::Limit;
+use crate::measure::lock::Lock;
 use crate::measure::statistics::Count;
 use crate::resources::Resources;
 use bytes::Bytes;
@@ -87,7 +88,7 @@ async fn serve(endpoint: Arc<Endpoint>, stream: Stream, peer: Arc<str>, admissio
     let resources = &endpoint.service.resources;
     resources.statistics.count(Count::ConnectionsTotal);
     let _open = resources.statistics.open(Count::ConnectionsOpen);
-    let monitor = SharedMonitor::new(Monitor::new(&resources.limits));
+    let monitor = Arc::new(Lock::new(Monitor::new(&resources.limits)));
     let window = endpoint.windows.open();
     let until = Instant::now() + resources.limits.duration(Limit::HandshakeMs);
     let (stream, identity) = match meet(stream, endpoint.tls.as_deref(), until).await {

@@ -114,6 +114,7 @@ mod tests {
     use crate::h2::frames::kind;
     use crate::h2::monitor::tests::{frame, monitor};
     use crate::measure::limits::Limit;
+    use crate::measure::lock::Lock;
     use std::sync::{Arc, Mutex};
     use std::task::Waker;
 
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_client_that_took_what_was_flushed_blocks_no_longer() {
-        let (shared, blocks) = (SharedMonitor::new(monitor()), Arc::new(Mutex::new(true)));
+        let (shared, blocks) = (Arc::new(Lock::new(monitor())), Arc::new(Mutex::new(true)));
         let mut transport = WatchedTransport {
             inner: Session(blocks.clone()),
             monitor: shared.clone(),
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_goaway_goes_between_frames() {
-        let (shared, sent) = (SharedMonitor::new(monitor()), Arc::new(Mutex::new(Vec::new())));
+        let (shared, sent) = (Arc::new(Lock::new(monitor())), Arc::new(Mutex::new(Vec::new())));
         let mut transport = WatchedTransport {
             inner: Narrow(5, sent.clone()),
             monitor: shared.clone(),

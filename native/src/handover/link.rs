@@ -8,10 +8,11 @@ use crate::listen::quota::{Refusal, Who};
 use crate::measure::budget::Budget;
 use crate::measure::clock::now_ns;
 use crate::measure::limits::RATE_WINDOW;
+use crate::measure::lock::Lock;
 use crate::measure::rate::Rate;
 use std::collections::HashMap;
 use std::io::Result;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Clients that were turned away or refused, told in a stretch of time; the others are only counted.
@@ -27,9 +28,9 @@ pub(crate) struct Link {
     pub(crate) mailbox: Mailbox,
     /// Wake-ups from Python.
     pub(crate) wakeups: WakeUps,
-    turned_away: Mutex<Rate>,
+    turned_away: Lock<Rate>,
     /// What was told of late of TLS handshakes that came to nothing, by why they did.
-    handshakes: Mutex<HashMap<&'static str, Rate>>,
+    handshakes: Lock<HashMap<&'static str, Rate>>,
 }
 
 impl Link {
@@ -39,13 +40,13 @@ impl Link {
             calls: Calls::default(),
             mailbox: Mailbox::new()?,
             wakeups: WakeUps::default(),
-            turned_away: Mutex::new(Rate::new(TURNED_AWAY, RATE_WINDOW)),
-            handshakes: Mutex::default(),
+            turned_away: Lock::new(Rate::new(TURNED_AWAY, RATE_WINDOW)),
+            handshakes: Lock::default(),
         })
     }
 
     fn has_told_enough(&self) -> bool {
-        self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).exceeded(now_ns())
+        self.turned_away.lock().exceeded(now_ns())
     }
 
     /// A client was turned away for its name, in this section of the configuration; told now and then.
@@ -57,7 +58,7 @@ impl Link {
 
     /// A TLS handshake came to nothing; told now and then.
     pub(crate) fn handshake_failed(&self, peer: &Arc<str>, reason: &'static str, text: String, now_ns: u64) {
-        let mut told = self.handshakes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.handshakes.lock();
         if !told.entry(reason).or_insert_with(|| Rate::new(1, HANDSHAKES)).exceeded(now_ns) {
             self.mailbox.push(Event::Handshake(peer.clone(), reason, text));
         }

@@ -8,9 +8,10 @@ use crate::http::head::Bounds;
 use crate::listen::connections::Admission;
 use crate::listen::tls::Tls;
 use crate::measure::limits::{Known, Limit, checked};
+use crate::measure::lock::Lock;
 use crate::resources::Resources;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The bounds of HTTP.
@@ -63,7 +64,7 @@ pub(crate) struct Front {
     pub(crate) body_bytes: usize,
     connections: u64,
     connections_per_peer: u64,
-    signature: Mutex<Signature>,
+    pub(crate) signature: Lock<Signature>,
 }
 
 impl Front {
@@ -93,7 +94,7 @@ impl Front {
             body_bytes,
             connections,
             connections_per_peer,
-            signature: Mutex::new(Signature::new(server)),
+            signature: Lock::new(Signature::new(server)),
         })
     }
 
@@ -105,11 +106,6 @@ impl Front {
     /// Whether connections that wait are to close.
     pub(crate) fn is_ending(&self) -> bool {
         self.resources.http_connections.is_draining()
-    }
-
-    /// The last headers of answers; all that ask are tasks of one thread, so this never waits.
-    pub(crate) fn signature(&self) -> MutexGuard<'_, Signature> {
-        self.signature.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

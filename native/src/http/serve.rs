@@ -90,7 +90,7 @@ impl<'a> Server<'a> {
         self.front.resources.link.over_quota(self.account.who(), refusal);
         self.count(Count::HttpOverQuota);
         let text = format!("[request id: {}] {}", shown(b""), refusal.text);
-        let answer = http_answer::late(&text, refusal.wait_ns.unwrap_or(0), &mut self.front.signature());
+        let answer = http_answer::late(&text, refusal.wait_ns.unwrap_or(0), &mut self.front.signature.lock());
         let mut left = request.head + request.body;
         let held = left.min(self.client.inbound.len());
         let tried = self.answer(answer, held).await;
@@ -173,7 +173,7 @@ impl<'a> Server<'a> {
                 self.fly(InFlight { flight, upload: None, held: whole }).await
             }
             Admission::Late(text, late_ns) => {
-                let answer = http_answer::late(&text, late_ns, &mut self.front.signature());
+                let answer = http_answer::late(&text, late_ns, &mut self.front.signature.lock());
                 self.count(Count::HttpLate);
                 self.answer(answer, whole).await
             }
@@ -265,7 +265,7 @@ impl<'a> Server<'a> {
         .await;
         match landed {
             Some(Ok(Landing::Late)) => {
-                let answer = http_answer::expired(&request.flight.expire(), &mut self.front.signature());
+                let answer = http_answer::expired(&request.flight.expire(), &mut self.front.signature.lock());
                 self.count(Count::HttpExpired);
                 return self.answer(answer, held).await;
             }
@@ -278,7 +278,7 @@ impl<'a> Server<'a> {
         }
         let flight = request.flight;
         let json = self.written(&flight).await;
-        let mut answer = http_answer::begin(flight.template(), json, &mut self.front.signature());
+        let mut answer = http_answer::begin(flight.template(), json, &mut self.front.signature.lock());
         for place in flight.template().raw_outputs() {
             flight.read(place.offset, place.size, &mut answer);
         }

@@ -2,7 +2,8 @@
 
 use crate::listen::identity::{Identity, Names, identity};
 use crate::listen::stream::Stream;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use crate::measure::lock::Lock;
+use std::sync::{Arc, PoisonError, RwLock};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
@@ -21,7 +22,7 @@ pub(crate) struct Tls {
     config: RwLock<Arc<ServerConfig>>,
     names: Names,
     protocol: String,
-    turned_away: Arc<Mutex<Option<String>>>,
+    turned_away: Arc<Lock<Option<String>>>,
 }
 
 /// Why a handshake came to nothing.
@@ -90,7 +91,7 @@ impl Tls {
         }
         let acceptor: TlsAcceptor = self.config.read().unwrap_or_else(PoisonError::into_inner).clone().into();
         // It fails within the one step in which the certificate is looked at, and all handshakes run on one thread.
-        let turned_away = || self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let turned_away = || self.turned_away.lock().take();
         let why = |error| turned_away().map_or(Failure::Other(error), Failure::Name);
         let stream = acceptor.accept(stream).await.map_err(why)?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
@@ -105,7 +106,7 @@ impl Tls {
 struct NamedClients {
     trusted: Arc<dyn ClientCertVerifier>,
     names: Names,
-    turned_away: Arc<Mutex<Option<String>>>,
+    turned_away: Arc<Lock<Option<String>>>,
 }
 
 impl ClientCertVerifier for NamedClients {
@@ -125,7 +126,7 @@ impl ClientCertVerifier for NamedClients {
             return Ok(verified);
         }
         let text = identity.map(Identity::into_text).unwrap_or_default();
-        *self.turned_away.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        *self.turned_away.lock() = Some(text);
         Err(CertificateError::ApplicationVerificationFailure.into()) // "access denied", in TLS's words
     }
 
@@ -180,7 +181,7 @@ fn config(
     key: &[u8],
     client_ca: &[u8],
     (names, protocol): (&Names, &str),
-    turned_away: &Arc<Mutex<Option<String>>>,
+    turned_away: &Arc<Lock<Option<String>>>,
 ) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(ring::default_provider());
     let chain = certificates(certificate, "certificate")?;

@@ -8,6 +8,7 @@ use crate::handover::mailbox::Event;
 use crate::http::front::{Answers, Front};
 use crate::listen::listener::{self, ListeningSocket};
 use crate::measure::limits::{LIMITS, Limits};
+use crate::measure::lock::Lock;
 use crate::python::events::{self, event_tuple};
 use crate::python::fast_path::FastPath;
 use crate::python::messages::{framed, pieces};
@@ -21,7 +22,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const UNARY: u8 = 0;
 const STREAM: u8 = 1;
@@ -46,16 +47,12 @@ enum Stage {
 pub(crate) struct NativeServer {
     resources: Arc<Resources>,
     endpoint: Arc<Endpoint>,
-    stage: Mutex<Stage>,
+    stage: Lock<Stage>,
     /// What was said of HTTP.
-    front: Mutex<Option<Arc<Front>>>,
+    front: Lock<Option<Arc<Front>>>,
 }
 
 impl NativeServer {
-    fn stage(&self) -> MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn order(
         &self,
         call: u64,
@@ -121,13 +118,13 @@ impl NativeServer {
         Ok(Self {
             resources,
             endpoint: Arc::new(endpoint),
-            stage: Mutex::new(Stage::Built(bound)),
-            front: Mutex::default(),
+            stage: Lock::new(Stage::Built(bound)),
+            front: Lock::default(),
         })
     }
 
     fn start(&self) -> PyResult<()> {
-        let mut stage = self.stage();
+        let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Closed) {
             Stage::Built(bound) => {
                 *stage = Stage::Serving(ServerThread::start(self.endpoint.clone(), bound)?);
@@ -143,7 +140,7 @@ impl NativeServer {
 
     #[pyo3(signature = (*, listeners))]
     fn listen(&self, listeners: Vec<RawFd>) -> PyResult<()> {
-        let Stage::Serving(thread) = &*self.stage() else {
+        let Stage::Serving(thread) = &*self.stage.lock() else {
             return Err(PyRuntimeError::new_err("the front end is not serving"));
         };
         handed(&listeners, |bound| thread.listen(bound))
@@ -165,14 +162,14 @@ impl NativeServer {
         let tls = tls.map(|tls| tls.get().0.clone());
         let front = Front::new(self.resources.clone(), limit_pairs(limits)?, server, answers, tls)
             .map_err(PyValueError::new_err)?;
-        *self.front.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(front));
+        *self.front.lock() = Some(Arc::new(front));
         self.listen_http(listeners)
     }
 
     #[pyo3(signature = (*, listeners))]
     fn listen_http(&self, listeners: Vec<RawFd>) -> PyResult<()> {
-        let front = self.front.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (Stage::Serving(thread), Some(front)) = (&*self.stage(), front) else {
+        let front = self.front.lock().clone();
+        let (Stage::Serving(thread), Some(front)) = (&*self.stage.lock(), front) else {
             return Err(PyRuntimeError::new_err("the front end is not serving"));
         };
         handed(&listeners, |bound| thread.serve_http(&front, bound))
@@ -255,14 +252,14 @@ impl NativeServer {
 
     fn drain(&self) {
         self.resources.drain();
-        let mut stage = self.stage();
+        let mut stage = self.stage.lock();
         if matches!(*stage, Stage::Built(_)) {
             *stage = Stage::Closed; // its listeners close here
         }
     }
 
     fn close(&self, py: Python<'_>) {
-        let stage = std::mem::replace(&mut *self.stage(), Stage::Closed);
+        let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Closed);
         py.detach(|| drop(stage));
     }
 
