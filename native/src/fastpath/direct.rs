@@ -13,14 +13,14 @@ use crate::lanes::news::{News, Subject, Tally};
 use crate::lanes::slots::{Arena, Slots};
 use crate::lanes::trace::Trace;
 use crate::measure::clock::now_ns;
-use crate::measure::ids::ById;
 use crate::measure::lock::Lock;
 use crate::templates::scan::Scanned;
 use crate::templates::template::TemplateSpec;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, OnceLock};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 
 /// What is shared with workers.
 pub(crate) struct Attached {
@@ -28,14 +28,6 @@ pub(crate) struct Attached {
     pub(crate) arena: Arena,
     /// The method that can be served.
     pub(crate) method: u32,
-}
-
-/// What wakes the thread for one lane.
-pub(crate) struct Doorbell {
-    /// Written to by the worker when it has completed something and the thread sleeps.
-    pub(crate) ring: OwnedFd,
-    /// Ready when the lane is closed.
-    pub(crate) closed: oneshot::Receiver<()>,
 }
 
 /// How much may be under way on one stream.
@@ -47,13 +39,6 @@ pub(crate) struct StreamWindow {
     pub(crate) bytes: usize,
 }
 
-/// The doorbells of lanes: those that are still to be watched, and what tells their watch that a lane is closed.
-struct Doorbells {
-    hang: mpsc::UnboundedSender<Doorbell>,
-    hung: Option<mpsc::UnboundedReceiver<Doorbell>>,
-    closers: ById<u32, oneshot::Sender<()>>,
-}
-
 /// See the head of this file.
 pub(crate) struct Direct {
     attached: OnceLock<Attached>,
@@ -62,7 +47,6 @@ pub(crate) struct Direct {
     pub(crate) dispatch: Lock<Dispatch>,
     /// Of the message that is looked at; used again for the next one.
     pub(crate) scanned: Lock<Scanned>,
-    doorbells: Lock<Doorbells>,
     has_templates: AtomicBool,
     in_flight: Arc<AtomicUsize>,
     /// Woken when there is something to tell.
@@ -72,13 +56,11 @@ pub(crate) struct Direct {
 impl Default for Direct {
     fn default() -> Self {
         let (in_flight, notifier) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
-        let (hang, hung) = mpsc::unbounded_channel();
         Self {
             attached: OnceLock::new(),
             stream: OnceLock::new(),
             dispatch: Lock::new(Dispatch::new(in_flight.clone(), notifier.clone())),
             scanned: Lock::default(),
-            doorbells: Lock::new(Doorbells { hang, hung: Some(hung), closers: ById::default() }),
             has_templates: AtomicBool::new(false),
             in_flight,
             notifier,
@@ -115,36 +97,26 @@ impl Direct {
         self.stream.set((method, window)).map_err(|_| "the streaming method is named already".to_string())
     }
 
-    /// A worker's lane, without a lease.
+    /// A worker's lane, without a lease. A ring of its `doorbell` ends the thread's sleep.
     pub(crate) fn open_lane(
         &self,
         lane: u32,
         group: u32,
         end: ServerEnd,
-        ring: OwnedFd,
+        doorbell: Option<AsyncFd<OwnedFd>>,
     ) -> Result<(), String> {
         let mut dispatch = self.dispatch.lock();
         if dispatch.lanes.contains_key(&lane) {
             return Err(format!("lane {lane} is open already"));
         }
-        let (closer, closed) = oneshot::channel();
-        let mut doorbells = self.doorbells.lock();
-        doorbells.hang.send(Doorbell { ring, closed }).map_err(|_| "the front end is closed".to_string())?;
-        doorbells.closers.insert(lane, closer);
-        dispatch.lanes.insert(lane, Lane::new(lane, group, end));
+        dispatch.lanes.insert(lane, Lane::new(lane, group, end, doorbell));
         dispatch.groups.entry(group).or_default().lanes.push(lane);
         Ok(())
-    }
-
-    /// The doorbells of lanes, as they open. Once.
-    pub(crate) fn doorbells(&self) -> Option<mpsc::UnboundedReceiver<Doorbell>> {
-        self.doorbells.lock().hung.take()
     }
 
     /// The worker's process has ended.
     pub(crate) fn close_lane(&self, lane: u32) -> (Option<u32>, usize) {
         let mut state = self.dispatch.lock();
-        self.doorbells.lock().closers.remove(&lane);
         let Dispatch { lanes, groups, slots, news, .. } = &mut *state;
         let Some(closing) = lanes.get_mut(&lane) else { return (None, 0) };
         let drained = closing.drain(slots, news, now_ns()) as usize;

@@ -8,18 +8,17 @@ use crate::http::pass::{self as http_pass, Edge, Passed};
 use crate::http::serve::{EDGE, Server, Tried};
 use crate::listen::connections::{Admission, Connections, Listening};
 use crate::listen::identity::Identity;
-use crate::listen::listener::{self, ListeningSocket, Reception};
+use crate::listen::listener::Reception;
 use crate::listen::quota::Who;
 use crate::listen::stream::Stream;
 use crate::listen::tls::{Failure, meet};
 use crate::measure::clock::now_ns;
 use crate::measure::limits::Limit;
-use crate::measure::statistics::Count;
+use crate::measure::statistics::{Count, Open};
 use crate::resources::Resources;
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use std::future::{Future, poll_fn};
-use std::io::Result;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -62,6 +61,10 @@ impl Reception for Front {
 
     fn accept_failed(&self) {
         self.resources.statistics.count(Count::AcceptFailures);
+    }
+
+    fn listens(&self) -> Option<Open<'_>> {
+        Some(self.resources.statistics.open(Count::HttpListeners))
     }
 }
 
@@ -122,19 +125,6 @@ impl Front {
         })
         .await;
     }
-}
-
-/// Accepts connections until the front closes. To be called within the runtime, which takes the descriptor in.
-pub(crate) fn accept(
-    front: Arc<Front>,
-    bound: ListeningSocket,
-) -> Result<impl Future<Output = ()> + Send + 'static> {
-    let resources = front.resources.clone();
-    let accepting = listener::accept(front, bound)?;
-    Ok(async move {
-        let _open = resources.statistics.open(Count::HttpListeners);
-        accepting.await; // its listener is closed before it counts no longer
-    })
 }
 
 /// Serves a connection to its end.

@@ -3,6 +3,7 @@
 
 use crate::listen::connections::Connections;
 use crate::listen::stream::Stream;
+use crate::measure::statistics::Open;
 use std::future::poll_fn;
 use std::io::{Error, Result};
 use std::mem::size_of;
@@ -133,6 +134,11 @@ pub(crate) trait Reception: Send + Sync + 'static {
 
     /// The kernel has none to give, for instance because the process has no descriptor left.
     fn accept_failed(&self);
+
+    /// One more socket is listened on, until this is dropped, if that counts.
+    fn listens(&self) -> Option<Open<'_>> {
+        None
+    }
 }
 
 /// Accepts connections until their reception closes. To be called within the runtime, which takes the descriptor in.
@@ -142,6 +148,9 @@ pub(crate) fn accept<R: Reception>(
 ) -> Result<impl Future<Output = ()> + Send + 'static> {
     let listener = Listener::new(bound)?;
     Ok(async move {
+        let reception = &reception;
+        let _open = reception.listens();
+        let listener = listener; // closed before it counts no longer
         let mut listening = None;
         loop {
             let accepted = poll_fn(|cx| {

@@ -15,7 +15,7 @@ use crate::python::messages::{framed, pieces};
 use crate::python::quotas::Quotas;
 use crate::python::tls::Tls;
 use crate::resources::Resources;
-use crate::thread::ServerThread;
+use crate::thread::{self, ServerThread};
 use http::HeaderMap;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -23,6 +23,7 @@ use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use tokio::runtime::{Handle, Runtime};
 
 const UNARY: u8 = 0;
 const STREAM: u8 = 1;
@@ -37,7 +38,7 @@ pub(crate) fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 enum Stage {
-    Built(Vec<ListeningSocket>),
+    Built(Runtime, Vec<ListeningSocket>),
     Serving(ServerThread),
     Closed,
 }
@@ -47,6 +48,7 @@ enum Stage {
 pub(crate) struct NativeServer {
     resources: Arc<Resources>,
     endpoint: Arc<Endpoint>,
+    runtime: Handle,
     stage: Lock<Stage>,
     /// What was said of HTTP.
     front: Lock<Option<Arc<Front>>>,
@@ -114,11 +116,13 @@ impl NativeServer {
         let resources = Arc::new(Resources::new(limits, quotas)?);
         let service = Service { resources: resources.clone(), methods, inferences };
         let endpoint = Endpoint::new(Arc::new(service), tls.map(|tls| tls.get().0.clone()));
+        let runtime = thread::runtime(&resources)?;
         let bound = handed(&listeners, Ok)?;
         Ok(Self {
             resources,
             endpoint: Arc::new(endpoint),
-            stage: Lock::new(Stage::Built(bound)),
+            runtime: runtime.handle().clone(),
+            stage: Lock::new(Stage::Built(runtime, bound)),
             front: Lock::default(),
         })
     }
@@ -126,8 +130,8 @@ impl NativeServer {
     fn start(&self) -> PyResult<()> {
         let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Closed) {
-            Stage::Built(bound) => {
-                *stage = Stage::Serving(ServerThread::start(self.endpoint.clone(), bound)?);
+            Stage::Built(runtime, bound) => {
+                *stage = Stage::Serving(ServerThread::start(runtime, self.endpoint.clone(), bound)?);
                 Ok(())
             }
             Stage::Serving(thread) => {
@@ -143,7 +147,7 @@ impl NativeServer {
         let Stage::Serving(thread) = &*self.stage.lock() else {
             return Err(PyRuntimeError::new_err("the front end is not serving"));
         };
-        handed(&listeners, |bound| thread.listen(bound))
+        handed(&listeners, |bound| thread.listen(&self.endpoint, bound))
     }
 
     #[pyo3(signature = (*, listeners, limits, server, full, crowded, plain = Vec::new(), tls = None))]
@@ -172,7 +176,7 @@ impl NativeServer {
         let (Stage::Serving(thread), Some(front)) = (&*self.stage.lock(), front) else {
             return Err(PyRuntimeError::new_err("the front end is not serving"));
         };
-        handed(&listeners, |bound| thread.serve_http(&front, bound))
+        handed(&listeners, |bound| thread.listen(&front, bound))
     }
 
     fn end_http(&self) {
@@ -247,13 +251,13 @@ impl NativeServer {
     }
 
     fn fast_path(&self) -> FastPath {
-        FastPath(self.resources.direct.clone())
+        FastPath { direct: self.resources.direct.clone(), runtime: self.runtime.clone() }
     }
 
     fn drain(&self) {
         self.resources.drain();
         let mut stage = self.stage.lock();
-        if matches!(*stage, Stage::Built(_)) {
+        if matches!(*stage, Stage::Built(..)) {
             *stage = Stage::Closed; // its listeners close here
         }
     }
