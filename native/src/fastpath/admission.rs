@@ -71,7 +71,7 @@ impl Waiting {
     }
 
     /// Counts it as expired; what its client is told.
-    pub(crate) fn expire(self) -> String {
+    pub(crate) fn expire(&self) -> String {
         let template = &self.queued.template;
         let mut dispatch = self.direct.dispatch.lock();
         dispatch.news.expired((template.model, template.kind, 0));
@@ -81,7 +81,7 @@ impl Waiting {
     }
 
     /// Counts it as given up by its client.
-    pub(crate) fn cancel(self) {
+    pub(crate) fn cancel(&self) {
         let template = &self.queued.template;
         let mut dispatch = self.direct.dispatch.lock();
         dispatch.news.cancelled((template.model, template.kind, 0));

@@ -249,6 +249,7 @@ fn who_goes_when_its_turn_has_come_leaves_nothing_behind() {
     assert_eq!(rig.free(), SLOTS - 1);
     let [first, mut second] = waiting;
     first.cancel();
+    drop(first);
     flight(poll(&mut second));
     assert_eq!((rig.free(), rig.direct.in_flight_of(1)), (SLOTS, 0));
     drop(with_engine);

@@ -28,6 +28,7 @@ fn a_request_flies_and_lands() {
     assert_eq!(&answer[..], b"open\x1a\x0242describedgood");
     assert_eq!(answer.len(), flight.answer_length());
     flight.finish("");
+    drop(flight);
     assert_eq!((rig.free(), rig.direct.load(1)), (SLOTS, (0, 0, 0)));
     let (told, broken) = rig.direct.news();
     let (subject, tally) = &told[0];
@@ -139,6 +140,7 @@ fn a_client_that_goes_withdraws_its_request() {
     let mut rig = Rig::leased();
     let (wanted, mut behind) = (rig.fly(), [rig.fly(), rig.fly()]);
     wanted.cancel();
+    drop(wanted);
     assert_eq!([0, 1].map(|index| rig.worker.peek(index).withdrawn), [1, 0]);
     assert_eq!((rig.free(), rig.direct.load(1).0), (SLOTS - 3, 3), "until the worker has ended it");
     rig.complete(status::WITHDRAWN);
@@ -189,6 +191,7 @@ fn times_beyond_belief_are_cut() {
     rig.direct.collect();
     assert!(poll(&mut flight).is_ready());
     flight.finish("");
+    drop(flight);
     let (told, _) = rig.direct.news();
     assert!(told[0].1.stages.iter().all(|stage| stage.sum_ns < 1_000_000_000));
 }
@@ -209,7 +212,7 @@ fn what_would_be_late_is_refused_when_it_is_last() {
     let slack = second / 100; // the clock goes on meanwhile
     assert!(matches!(rig.admit(soon + late_ns - slack), Admission::Late(..)), "sooner than it was told");
     let Admission::Flight(back) = rig.admit(soon + late_ns + slack) else { panic!("as it was told") };
-    back.cancel();
+    drop(back);
     let Admission::Flight(mut later) = rig.admit(now_ns() + 9 * second) else { panic!() };
     assert!(later.depart(&message()));
     assert!(matches!(rig.admit(soon), Admission::Engine(_)), "it might overtake");
@@ -245,6 +248,7 @@ fn what_could_no_longer_be_in_time_when_its_turn_came_has_expired() {
     rig.complete(status::EXPIRED);
     assert_eq!(poll(&mut flight), Poll::Ready(Ok(Landing::Late)));
     assert_eq!(flight.expire(), "[request id: 42] Request timeout expired");
+    drop(flight);
     assert_eq!((rig.free(), rig.direct.news().0[0].1.expired), (SLOTS, 1));
 }
 

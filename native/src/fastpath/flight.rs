@@ -144,7 +144,7 @@ impl Flight {
     }
 
     /// Counts it as answered; `client` is its client, by its certificate (empty: that is not known).
-    pub(crate) fn finish(mut self, client: &str) {
+    pub(crate) fn finish(&mut self, client: &str) {
         let (trace, now) = (self.booking.trace.take(), now_ns());
         let mut state = self.direct.dispatch.lock();
         let Dispatch { lanes, news, traces, .. } = &mut *state;
@@ -160,7 +160,7 @@ impl Flight {
     }
 
     /// Counts it as expired; what its client is told.
-    pub(crate) fn expire(self) -> String {
+    pub(crate) fn expire(&self) -> String {
         let when = if self.landed.is_some() { " while it ran" } else { "" };
         let text = format!("[request id: {}] Request timeout expired{when}", shown(&self.booking.request.id));
         let mut state = self.direct.dispatch.lock();
@@ -174,7 +174,7 @@ impl Flight {
     }
 
     /// Counts it as given up by its client.
-    pub(crate) fn cancel(self) {
+    pub(crate) fn cancel(&self) {
         let mut state = self.direct.dispatch.lock();
         state.news.cancelled((
             self.booking.request.template.model,

@@ -1,21 +1,20 @@
 //! One call, from its headers to its end.
 
 use crate::fastpath::admission::Asked;
-use crate::fastpath::request::shown;
+use crate::fastpath::serving::{Left, Refused};
 use crate::h2::answer::Answer;
 use crate::h2::body::{Received, RequestBody, over_budget};
 use crate::h2::carriers::Errand;
 use crate::h2::framing::{Coding, timeout_ns};
-use crate::h2::in_flight::{HandedOver, TRACEPARENT};
-use crate::h2::infer::{self, Served};
+use crate::h2::infer::{self, HandedOver, TRACEPARENT};
 use crate::h2::service::Caller;
 use crate::h2::service::Service;
-use crate::h2::status::{Fault, code, pushback, text_metadata, trailers};
+use crate::h2::status::{Fault, code, text_metadata};
 use crate::h2::stream::Stream;
 use crate::handover::calls::Kind;
 use crate::handover::link::Ticket;
 use crate::handover::mailbox::{Arrival, Event};
-use crate::listen::quota::{Entered, Refusal};
+use crate::listen::quota::Hold;
 use crate::measure::budget::Reservation;
 use crate::measure::clock::now_ns;
 use crate::measure::limits::Limit;
@@ -147,13 +146,7 @@ async fn unary(
     answer: &mut Answer,
 ) -> Result<(), Fault> {
     let (resources, times_ns) = (&service.resources, (begun.arrived_ns, begun.deadline_ns));
-    let _hold = match begun.enter(service, caller) {
-        Ok(hold) => hold,
-        Err(refusal) => {
-            answer.finish(refused(&refusal));
-            return Ok(());
-        }
-    };
+    let _hold = begun.enter(service, caller)?;
     let direct = resources.direct.may_serve(begun.method);
     // The body knows of a reset while it waits for data, the answer knows of it also while there is work to do.
     let received = tokio::select! {
@@ -164,13 +157,14 @@ async fn unary(
     let handed = match received {
         Received::Message(message) if !direct => HandedOver::whole(message, times_ns.0),
         received => {
-            match infer::serve(resources, caller, received, times_ns, &begun.headers, answer).await? {
-                Served::Done => return Ok(()),
-                Served::Engine(handed) => handed,
+            let parent = begun.headers.get(TRACEPARENT).map(|value| value.as_bytes());
+            match infer::serve(resources, caller, received, times_ns, parent, answer).await? {
+                None => return Ok(()),
+                Some(handed) => handed,
             }
         }
     };
-    let HandedOver { message, attempts, deadline_ns, asked, .. } = handed;
+    let HandedOver { message, left: Left { attempts, deadline_ns, asked }, .. } = handed;
     let deadline_ns = if begun.deadline_ns > 0 { begun.deadline_ns } else { deadline_ns };
     let ticket = Ticket::open(&resources.link, Kind::Unary, caller.answers.clone());
     let arrival = begun.arrival(caller, ticket.id);
@@ -206,7 +200,10 @@ async fn stream(
     let resources = &service.resources;
     let ticket = Ticket::open(&resources.link, Kind::Stream, caller.answers.clone());
     resources.link.mailbox.push(Event::Call(Box::new(begun.arrival(caller, ticket.id))));
-    let (parent, window) = (begun.headers.get(TRACEPARENT), resources.direct.window_of(begun.method));
+    let (parent, window) = (
+        begun.headers.get(TRACEPARENT).map(|value| value.as_bytes()),
+        resources.direct.window_of(begun.method),
+    );
     let metered = service.inferences.contains(&begun.method);
     let stream = Stream::new(resources, caller, &ticket, parent, begun.deadline_ns, window, metered);
     stream.serve(&mut begun.body, answer).await
@@ -214,15 +211,14 @@ async fn stream(
 
 impl Begun {
     /// Enters the request against its client's quota, if that bounds it.
-    fn enter(&self, service: &Service, caller: &Caller) -> Entered {
+    fn enter(&self, service: &Service, caller: &Caller) -> Result<Option<Hold>, Fault> {
         if !service.inferences.contains(&self.method) {
             return Ok(None);
         }
-        let entered = caller.account.take(self.arrived_ns);
-        if let Err(refusal) = &entered {
-            service.resources.link.over_quota(caller.account.who(), refusal);
-        }
-        entered
+        caller.account.take(self.arrived_ns).map_err(|refusal| {
+            service.resources.link.over_quota(caller.account.who(), &refusal);
+            Fault::Refused(Refused::over_quota(&refusal))
+        })
     }
 
     /// What Python is told of the call, as far as its headers say it.
@@ -239,14 +235,6 @@ impl Begun {
             attempts: 0,
         }
     }
-}
-
-/// How a call ends that asks more than its client may.
-fn refused(refusal: &Refusal) -> HeaderMap {
-    let text = format!("[request id: {}] {}", shown(b""), refusal.text);
-    let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
-    pushback(&mut trailers, refusal.wait_ns.unwrap_or(0));
-    trailers
 }
 
 fn begin(service: &Service, caller: &Caller, request: Request<RecvStream>) -> Result<Begun, Fault> {

@@ -11,7 +11,6 @@ pub(crate) mod connection;
 pub(crate) mod endpoint;
 pub(crate) mod frames;
 pub(crate) mod framing;
-pub(crate) mod in_flight;
 pub(crate) mod infer;
 pub(crate) mod keepalive;
 pub(crate) mod monitor;

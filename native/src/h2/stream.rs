@@ -8,9 +8,10 @@
 use crate::fastpath::admission::{Admission, Asked};
 use crate::fastpath::direct::StreamWindow;
 use crate::fastpath::flight::Flight;
+use crate::fastpath::serving::{InFlight, Left};
 use crate::h2::answer::Answer;
 use crate::h2::body::{Begun, Received, RequestBody};
-use crate::h2::in_flight::{HandedOver, InFlight};
+use crate::h2::infer::HandedOver;
 use crate::h2::service::Caller;
 use crate::h2::status::Fault;
 use crate::h2::underway::{Chunk, Underway};
@@ -22,7 +23,6 @@ use crate::measure::clock::now_ns;
 use crate::measure::lock::Lock;
 use crate::resources::Resources;
 use bytes::Bytes;
-use http::HeaderValue;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -34,7 +34,7 @@ pub(crate) struct Stream<'a> {
     caller: &'a Caller,
     ticket: &'a Ticket,
     /// The client's trace context.
-    parent: Option<&'a HeaderValue>,
+    parent: Option<&'a [u8]>,
     deadline_ns: u64,
     /// What may be under way, if it may be the front end's own.
     window: Option<StreamWindow>,
@@ -61,7 +61,7 @@ impl<'a> Stream<'a> {
         resources: &'a Resources,
         caller: &'a Caller,
         ticket: &'a Ticket,
-        parent: Option<&'a HeaderValue>,
+        parent: Option<&'a [u8]>,
         deadline_ns: u64,
         window: Option<StreamWindow>,
         metered: bool,
@@ -155,7 +155,8 @@ impl<'a> Stream<'a> {
                 match admitted {
                     Ok(flight) => InFlight::Message(flight, message),
                     Err(asked) => {
-                        let untouched = HandedOver::untouched(message, arrived_ns, asked);
+                        let left = Left { asked, ..Left::default() };
+                        let untouched = HandedOver::untouched(message, arrived_ns, left);
                         self.underway.lock().hand_over(HandedOver { hold, refusal, ..untouched });
                         return Ok(());
                     }

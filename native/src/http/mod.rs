@@ -10,4 +10,3 @@ pub(crate) mod head;
 pub(crate) mod json;
 pub(crate) mod pass;
 pub(crate) mod serve;
-pub(crate) mod upload;
