@@ -1,6 +1,6 @@
 //! The front end's thread: what it serves, and how it starts, sleeps and ends.
 
-use crate::h2::endpoint::Endpoint;
+use crate::h2::service::Service;
 use crate::handover::mailbox::Event;
 use crate::listen::listener::{self, ListeningSocket, Reception};
 use crate::measure::clock::Alarm;
@@ -28,14 +28,14 @@ impl ServerThread {
     /// Accepts gRPC from here on.
     pub(crate) fn start(
         runtime: Runtime,
-        endpoint: Arc<Endpoint>,
+        service: Arc<Service>,
         listeners: Vec<ListeningSocket>,
     ) -> Result<Self> {
-        let resources = endpoint.service.resources.clone();
+        let resources = service.resources.clone();
         let closing = Arc::new(AtomicBool::new(false));
         let entered = runtime.enter();
         for bound in listeners {
-            tokio::spawn(listener::accept(endpoint.clone(), bound)?);
+            tokio::spawn(listener::accept(service.clone(), bound)?);
         }
         if resources.direct.attached().is_some() {
             tokio::spawn(notify(resources.clone(), Alarm::new()?));
@@ -147,7 +147,6 @@ fn block_signals() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::h2::service::Service;
     use crate::listen::listener::take_over;
     use std::collections::HashMap;
     use std::os::fd::AsRawFd;
@@ -156,14 +155,13 @@ mod tests {
     fn what_the_runtime_does_not_take_in_stays_the_callers() {
         let resources = Arc::new(crate::rig::resources(1 << 20));
         let runtime = runtime(&resources).unwrap();
-        let service = Service { resources, methods: HashMap::new(), inferences: Vec::new() };
-        let endpoint = Arc::new(Endpoint::new(Arc::new(service), None));
-        let mut thread = ServerThread::start(runtime, endpoint.clone(), vec![]).unwrap();
+        let service = Arc::new(Service::new(resources, HashMap::new(), Vec::new(), None));
+        let mut thread = ServerThread::start(runtime, service.clone(), vec![]).unwrap();
         thread.close();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        assert!(thread.listen(&endpoint, take_over(&[listener.as_raw_fd()]).unwrap()).is_err());
+        assert!(thread.listen(&service, take_over(&[listener.as_raw_fd()]).unwrap()).is_err());
         assert_eq!(listener.local_addr().unwrap(), address);
     }
 }

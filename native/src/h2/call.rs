@@ -4,7 +4,6 @@ use crate::fastpath::admission::Asked;
 use crate::fastpath::serving::{Left, Refused};
 use crate::h2::answer::Answer;
 use crate::h2::body::{Received, RequestBody, over_budget};
-use crate::h2::carriers::Errand;
 use crate::h2::framing::{Coding, timeout_ns};
 use crate::h2::infer::{self, HandedOver, TRACEPARENT};
 use crate::h2::service::Caller;
@@ -18,7 +17,7 @@ use crate::listen::quota::Hold;
 use crate::measure::budget::Reservation;
 use crate::measure::clock::now_ns;
 use crate::measure::limits::Limit;
-use crate::measure::statistics::Count;
+use crate::measure::statistics::{Count, Statistics};
 use crate::resources::Resources;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -34,56 +33,30 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// A call that has just begun.
-pub(crate) struct Call {
+/// Carries a call of a connection to its end. Never fails and never panics: a panic on the way ends the call with
+/// INTERNAL.
+pub(crate) async fn serve(
     service: Arc<Service>,
     caller: Arc<Caller>,
-    request: Option<Request<RecvStream>>,
-    respond: Option<SendResponse<Bytes>>,
-}
-
-impl Call {
-    /// Of a connection.
-    pub(crate) fn new(
-        service: Arc<Service>,
-        caller: Arc<Caller>,
-        request: Request<RecvStream>,
-        respond: SendResponse<Bytes>,
-    ) -> Self {
-        Self { service, caller, request: Some(request), respond: Some(respond) }
-    }
-}
-
-impl Errand for Call {
-    /// Carries the call to its end. Never fails and never panics: a panic on the way ends the call with INTERNAL.
-    async fn run(&mut self) {
-        let Some(respond) = self.respond.take() else { return };
-        let (service, caller, request) = (&*self.service, &*self.caller, &mut self.request);
-        let Resources { statistics, limits, .. } = &*service.resources;
-        statistics.count(Count::CallsTotal);
-        let _open = statistics.open(Count::CallsOpen);
-        let mut answer = Answer::new(respond, caller.monitor.clone(), limits.duration(Limit::WriteStallMs));
-        // Where it lies it stays: to move a future is to copy all that it may ever hold.
-        let outcome = unpanicked(pin!(carry(service, caller, request, &mut answer))).await;
-        match outcome {
-            Ok(()) => {}
-            Err(Outcome::Panicked) => {
-                statistics.count(Count::Panics);
-                answer.refuse(Fault::status(code::INTERNAL, "the front end failed within this call"));
-            }
-            Err(Outcome::Fault(fault)) => {
-                match fault {
-                    Fault::Reset => {
-                        statistics.count(Count::Resets);
-                        caller.monitor.lock().reset(now_ns());
-                    }
-                    Fault::Stalled => statistics.strike(Limit::WriteStallMs),
-                    _ => {}
-                }
-                answer.refuse(fault);
-            }
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+) {
+    let Resources { statistics, limits, .. } = &*service.resources;
+    statistics.count(Count::CallsTotal);
+    let _open = statistics.open(Count::CallsOpen);
+    let mut answer = Answer::new(respond, caller.monitor.clone(), limits.duration(Limit::WriteStallMs));
+    // Where it lies it stays: to move a future is to copy all that it may ever hold.
+    let carried = unpanicked(statistics, pin!(carry(&service, &caller, request, &mut answer))).await;
+    let Err(fault) = carried else { return };
+    match fault {
+        Fault::Reset => {
+            statistics.count(Count::Resets);
+            caller.monitor.lock().reset(now_ns());
         }
+        Fault::Stalled => statistics.strike(Limit::WriteStallMs),
+        _ => {}
     }
+    answer.refuse(fault);
 }
 
 /// What the headers of a call say, and its body.
@@ -110,26 +83,22 @@ fn unanswered() -> Fault {
     Fault::status(code::DEADLINE_EXCEEDED, "the deadline passed and the engine did not answer")
 }
 
-#[derive(Debug)]
-enum Outcome {
-    Fault(Fault),
-    Panicked,
-}
-
-async fn unpanicked(call: Pin<&mut impl Future<Output = Result<(), Fault>>>) -> Result<(), Outcome> {
-    match AssertUnwindSafe(call).catch_unwind().await {
-        Ok(result) => result.map_err(Outcome::Fault),
-        Err(_) => Err(Outcome::Panicked),
-    }
+async fn unpanicked(
+    statistics: &Statistics,
+    call: Pin<&mut impl Future<Output = Result<(), Fault>>>,
+) -> Result<(), Fault> {
+    AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| {
+        statistics.count(Count::Panics);
+        Err(Fault::status(code::INTERNAL, "the front end failed within this call"))
+    })
 }
 
 async fn carry(
     service: &Service,
     caller: &Caller,
-    request: &mut Option<Request<RecvStream>>,
+    request: Request<RecvStream>,
     answer: &mut Answer,
 ) -> Result<(), Fault> {
-    let Some(request) = request.take() else { return Ok(()) };
     let mut begun = begin(service, caller, request)?;
     match begun.kind {
         Kind::Unary => unary(service, caller, &mut begun, answer).await,
@@ -333,11 +302,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_ends_its_call_and_nothing_else() {
-        let outcome = unpanicked(pin!(async { panic!("on purpose") })).await;
-        assert!(matches!(outcome, Err(Outcome::Panicked)));
-        assert!(unpanicked(pin!(async { Ok(()) })).await.is_ok());
-        let outcome = unpanicked(pin!(async { Err(Fault::Gone) })).await;
-        assert!(matches!(outcome, Err(Outcome::Fault(Fault::Gone))));
+        let statistics = Statistics::default();
+        let panicked = unpanicked(&statistics, pin!(async { panic!("on purpose") })).await;
+        assert!(matches!(panicked, Err(Fault::Status(code::INTERNAL, _))));
+        assert!(unpanicked(&statistics, pin!(async { Ok(()) })).await.is_ok());
+        assert!(matches!(unpanicked(&statistics, pin!(async { Err(Fault::Gone) })).await, Err(Fault::Gone)));
+        assert!(statistics.report().any(|count| count == ("panics", 1)));
     }
 
     #[test]

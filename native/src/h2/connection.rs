@@ -1,11 +1,10 @@
 //! One connection: TLS, HTTP/2, its calls, and the watch over its client.
 
-use crate::h2::call::Call;
-use crate::h2::endpoint::Endpoint;
+use crate::h2::call;
 use crate::h2::keepalive::{Keepalive, Verdict};
 use crate::h2::monitor::{Monitor, SharedMonitor};
 use crate::h2::refusal::Refusal;
-use crate::h2::service::Caller;
+use crate::h2::service::{Caller, Service};
 use crate::h2::watch::WatchedTransport;
 use crate::h2::window::Window;
 use crate::listen::connections::{Admission, Connections, Listening};
@@ -45,9 +44,9 @@ const PLAIN: &str = "the client does not speak TLS";
 
 type Http2 = server::Connection<WatchedTransport, Bytes>;
 
-impl Reception for Endpoint {
+impl Reception for Service {
     fn connections(&self) -> &Connections {
-        &self.service.resources.connections
+        &self.resources.connections
     }
 
     fn is_closed(&self) -> bool {
@@ -55,7 +54,7 @@ impl Reception for Endpoint {
     }
 
     fn receive(self: &Arc<Self>, stream: Stream, address: Option<SocketAddr>) {
-        let Resources { limits, statistics, connections, .. } = &*self.service.resources;
+        let Resources { limits, statistics, connections, .. } = &*self.resources;
         let bounds = [Limit::Connections, Limit::ConnectionsPerPeer].map(|limit| limits.get(limit));
         let peer = address.map(|address| address.ip().to_canonical());
         match connections.admit(bounds[0], bounds[1], peer) {
@@ -70,7 +69,7 @@ impl Reception for Endpoint {
     }
 
     fn accept_failed(&self) {
-        self.service.resources.statistics.count(Count::AcceptFailures);
+        self.resources.statistics.count(Count::AcceptFailures);
     }
 }
 
@@ -84,14 +83,14 @@ fn peer_text(address: Option<SocketAddr>) -> String {
 }
 
 /// Serves a connection to its end.
-async fn serve(endpoint: Arc<Endpoint>, stream: Stream, peer: Arc<str>, admission: Admission) {
-    let resources = &endpoint.service.resources;
+async fn serve(service: Arc<Service>, stream: Stream, peer: Arc<str>, admission: Admission) {
+    let resources = &service.resources;
     resources.statistics.count(Count::ConnectionsTotal);
     let _open = resources.statistics.open(Count::ConnectionsOpen);
     let monitor = Arc::new(Lock::new(Monitor::new(&resources.limits)));
-    let window = endpoint.windows.open();
+    let window = service.windows.open();
     let until = Instant::now() + resources.limits.duration(Limit::HandshakeMs);
-    let (stream, identity) = match meet(stream, endpoint.tls.as_deref(), until).await {
+    let (stream, identity) = match meet(stream, service.tls.as_deref(), until).await {
         Ok(met) => met,
         Err(failure) => return handshake_failed(resources, &peer, failure),
     };
@@ -106,7 +105,7 @@ async fn serve(endpoint: Arc<Endpoint>, stream: Stream, peer: Arc<str>, admissio
     let caller = Arc::new(Caller { peer, client, account, monitor, requests, answers, window });
     let mut driver = Driver::new(resources.clone(), http2, caller.clone());
     while let Some((request, respond)) = poll_fn(|cx| driver.poll(cx)).await {
-        endpoint.carriers.carry(Call::new(endpoint.service.clone(), caller.clone(), request, respond));
+        tokio::spawn(call::serve(service.clone(), caller.clone(), request, respond));
     }
 }
 

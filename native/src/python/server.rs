@@ -1,6 +1,5 @@
 //! The classes that Python sees.
 
-use crate::h2::endpoint::Endpoint;
 use crate::h2::service::Service;
 use crate::h2::status::{add_metadata, code, trailers};
 use crate::handover::calls::{Calls, End, Kind, Misuse, Slot};
@@ -47,7 +46,7 @@ enum Stage {
 #[pyclass(frozen, module = "edge_appliance_native")]
 pub(crate) struct NativeServer {
     resources: Arc<Resources>,
-    endpoint: Arc<Endpoint>,
+    service: Arc<Service>,
     runtime: Handle,
     stage: Lock<Stage>,
     /// What was said of HTTP.
@@ -114,13 +113,13 @@ impl NativeServer {
         let methods = method_table(methods)?;
         let quotas = quotas.map(|quotas| quotas.get().0.clone()).unwrap_or_default();
         let resources = Arc::new(Resources::new(limits, quotas)?);
-        let service = Service { resources: resources.clone(), methods, inferences };
-        let endpoint = Endpoint::new(Arc::new(service), tls.map(|tls| tls.get().0.clone()));
+        let tls = tls.map(|tls| tls.get().0.clone());
+        let service = Service::new(resources.clone(), methods, inferences, tls);
         let runtime = thread::runtime(&resources)?;
         let bound = handed(&listeners, Ok)?;
         Ok(Self {
             resources,
-            endpoint: Arc::new(endpoint),
+            service: Arc::new(service),
             runtime: runtime.handle().clone(),
             stage: Lock::new(Stage::Built(runtime, bound)),
             front: Lock::default(),
@@ -131,7 +130,7 @@ impl NativeServer {
         let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Closed) {
             Stage::Built(runtime, bound) => {
-                *stage = Stage::Serving(ServerThread::start(runtime, self.endpoint.clone(), bound)?);
+                *stage = Stage::Serving(ServerThread::start(runtime, self.service.clone(), bound)?);
                 Ok(())
             }
             Stage::Serving(thread) => {
@@ -147,7 +146,7 @@ impl NativeServer {
         let Stage::Serving(thread) = &*self.stage.lock() else {
             return Err(PyRuntimeError::new_err("the front end is not serving"));
         };
-        handed(&listeners, |bound| thread.listen(&self.endpoint, bound))
+        handed(&listeners, |bound| thread.listen(&self.service, bound))
     }
 
     #[pyo3(signature = (*, listeners, limits, server, full, crowded, plain = Vec::new(), tls = None))]
