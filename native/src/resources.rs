@@ -6,7 +6,7 @@ use crate::listen::connections::Connections;
 use crate::listen::registry::Registry;
 use crate::measure::budget::Budget;
 use crate::measure::limits::{Limit, Limits};
-use crate::measure::statistics::Statistics;
+use crate::measure::statistics::{Count, Statistics};
 use std::io::Result;
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub(crate) struct Resources {
     /// Memory for answers that clients have not taken yet, as much as for requests.
     pub(crate) answers: Arc<Budget>,
     pub(crate) connections: Connections,
+    /// Those of HTTP; it drains when HTTP ends.
+    pub(crate) http_connections: Connections,
     pub(crate) statistics: Statistics,
 }
 
@@ -39,6 +41,7 @@ impl Resources {
             requests: Budget::new(bytes),
             answers: Budget::new(bytes),
             connections: Connections::default(),
+            http_connections: Connections::default(),
             statistics: Statistics::default(),
         })
     }
@@ -57,12 +60,18 @@ impl Resources {
 
     /// An answer finds no room: counts it, and says so.
     pub(crate) fn no_room(&self) -> String {
-        self.statistics.answer_refused();
+        self.statistics.count(Count::AnswersRefused);
         let bound = self.limits.get(Limit::BytesInFlight);
         format!(
             "there is no memory for this answer now: all answers that clients have not taken yet may take {bound} bytes, \
              and those of one connection half of it"
         )
+    }
+
+    /// No more HTTP connections are let in, and those that wait for a request close.
+    pub(crate) fn end_http(&self) {
+        self.http_connections.drain();
+        self.connections.wake_all();
     }
 
     /// Listeners close, clients are asked to leave.

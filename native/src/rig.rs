@@ -7,7 +7,7 @@ use crate::fastpath::flight::Flight;
 use crate::lanes::memory::{Completion, LaneMemory, ServerEnd, Submission, WorkerEnd, doorbell};
 use crate::lanes::slots::Arena;
 use crate::measure::clock::now_ns;
-use crate::measure::limits::{Limits, NAMES};
+use crate::measure::limits::{LIMITS, Limits};
 use crate::resources::Resources;
 use crate::templates::template::TemplateSpec;
 use bytes::Bytes;
@@ -41,15 +41,13 @@ impl Rig {
         let memory = descriptor(unsafe { libc::memfd_create(c"arena".as_ptr(), 0) });
         // SAFETY: no pointers.
         assert_eq!(unsafe { libc::ftruncate(memory.as_raw_fd(), (SLOT * SLOTS) as i64) }, 0);
-        let doorbell = doorbell().unwrap();
         let direct = Arc::new(Direct::default());
         let arena = Arena::map(memory.as_raw_fd(), SLOT * SLOTS).unwrap();
-        let ring = doorbell.try_clone().unwrap();
         let slots = vec![(SLOT, (0..SLOTS).map(|number| number * SLOT).collect())];
         direct.attach(Attached { arena, method: 0 }, slots, vec![1_000_000], 0).unwrap();
         let lane = LaneMemory::create().unwrap();
-        let worker = WorkerEnd::new(LaneMemory::open(lane.fd()).unwrap(), ring);
-        direct.open_lane(1, 1, ServerEnd::new(Arc::new(lane)), doorbell).unwrap();
+        let worker = WorkerEnd::new(LaneMemory::open(lane.fd()).unwrap(), doorbell().unwrap());
+        direct.open_lane(1, 1, ServerEnd::new(Arc::new(lane)), None).unwrap();
         direct.add_template(HEAD.to_vec(), spec(1)).unwrap();
         Self { direct, worker }
     }
@@ -57,7 +55,7 @@ impl Rig {
     /// Another lane, whose worker does nothing.
     pub(crate) fn open_lane(&self, lane: u32, group: u32) {
         let end = ServerEnd::new(Arc::new(LaneMemory::create().unwrap()));
-        self.direct.open_lane(lane, group, end, doorbell().unwrap()).unwrap();
+        self.direct.open_lane(lane, group, end, None).unwrap();
     }
 
     pub(crate) fn leased() -> Self {
@@ -127,7 +125,7 @@ pub(crate) fn message() -> Bytes {
 }
 
 /// What connections share, with this much of everything.
-pub(crate) fn resources(limit: i128) -> Resources {
-    let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), limit))).unwrap();
+pub(crate) fn resources(limit: i64) -> Resources {
+    let limits = Limits::new(LIMITS.iter().map(|(name, ..)| (name.to_string(), limit))).unwrap();
     Resources::new(limits, Arc::default()).unwrap()
 }

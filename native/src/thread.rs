@@ -1,48 +1,43 @@
 //! The front end's thread: what it serves, and how it starts, sleeps and ends.
 
-use crate::fastpath::direct::Doorbell;
-use crate::h2::endpoint::Endpoint;
+use crate::h2::service::Service;
 use crate::handover::mailbox::Event;
-use crate::http::connection::accept as accept_http;
-use crate::http::front::Front;
-use crate::listen::listener::{self, ListeningSocket};
+use crate::listen::listener::{self, ListeningSocket, Reception};
 use crate::measure::clock::Alarm;
+use crate::measure::statistics::Count;
 use crate::resources::Resources;
 use std::future::poll_fn;
 use std::io::Result;
-use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::oneshot;
 
 /// The thread that serves; dropping it closes the front end.
 pub(crate) struct ServerThread {
     resources: Arc<Resources>,
-    endpoint: Arc<Endpoint>,
     closing: Arc<AtomicBool>,
     runtime: Handle,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ServerThread {
-    /// Accepts from here on.
-    pub(crate) fn start(endpoint: Arc<Endpoint>, listeners: Vec<ListeningSocket>) -> Result<Self> {
-        let resources = endpoint.service.resources.clone();
+    /// Accepts gRPC from here on.
+    pub(crate) fn start(
+        runtime: Runtime,
+        service: Arc<Service>,
+        listeners: Vec<ListeningSocket>,
+    ) -> Result<Self> {
+        let resources = service.resources.clone();
         let closing = Arc::new(AtomicBool::new(false));
-        let runtime = runtime(&resources)?;
         let entered = runtime.enter();
         for bound in listeners {
-            tokio::spawn(listener::accept(endpoint.clone(), bound)?);
+            tokio::spawn(listener::accept(service.clone(), bound)?);
         }
         if resources.direct.attached().is_some() {
-            tokio::spawn(watch_lanes(resources.clone()));
             tokio::spawn(notify(resources.clone(), Alarm::new()?));
         }
         drop(entered);
@@ -52,33 +47,26 @@ impl ServerThread {
             block_signals();
             // What can be caught was caught in its task; this is the last resort: say so instead of falling silent.
             if std::panic::catch_unwind(AssertUnwindSafe(|| serve(&served, &closes, runtime))).is_err() {
-                served.statistics.panicked();
+                served.statistics.count(Count::Panics);
                 served
                     .link
                     .mailbox
                     .fail("the front end's thread has failed; nothing is served any more".into());
             }
         })?;
-        Ok(Self { resources, endpoint, closing, runtime: handle, thread: Some(thread) })
+        Ok(Self { resources, closing, runtime: handle, thread: Some(thread) })
     }
 
-    /// Accepts on these as well from here on.
-    pub(crate) fn listen(&self, listeners: Vec<ListeningSocket>) -> Result<()> {
-        let entered = self.runtime.enter();
+    /// Has a protocol receive connections over these as well from here on.
+    pub(crate) fn listen(
+        &self,
+        reception: &Arc<impl Reception>,
+        listeners: Vec<ListeningSocket>,
+    ) -> Result<()> {
+        let _entered = self.runtime.enter();
         let accepting: Result<Vec<_>> =
-            listeners.into_iter().map(|bound| listener::accept(self.endpoint.clone(), bound)).collect();
+            listeners.into_iter().map(|bound| listener::accept(reception.clone(), bound)).collect();
         accepting?.into_iter().for_each(|accept| drop(self.runtime.spawn(accept)));
-        drop(entered);
-        Ok(())
-    }
-
-    /// Accepts HTTP on these as well from here on.
-    pub(crate) fn serve_http(&self, front: &Arc<Front>, listeners: Vec<ListeningSocket>) -> Result<()> {
-        let entered = self.runtime.enter();
-        let accepting: Result<Vec<_>> =
-            listeners.into_iter().map(|bound| accept_http(front.clone(), bound)).collect();
-        accepting?.into_iter().for_each(|accept| drop(self.runtime.spawn(accept)));
-        drop(entered);
         Ok(())
     }
 
@@ -99,7 +87,8 @@ impl Drop for ServerThread {
     }
 }
 
-fn runtime(resources: &Arc<Resources>) -> Result<Runtime> {
+/// The runtime of a thread that is yet to start.
+pub(crate) fn runtime(resources: &Arc<Resources>) -> Result<Runtime> {
     let (before, after) = (resources.clone(), resources.clone());
     Builder::new_current_thread()
         .enable_all()
@@ -112,27 +101,6 @@ fn runtime(resources: &Arc<Resources>) -> Result<Runtime> {
             after.direct.after_sleep();
         })
         .build()
-}
-
-/// Has the doorbell of each lane end the thread's sleep.
-async fn watch_lanes(resources: Arc<Resources>) {
-    let Some(mut doorbells) = resources.direct.doorbells() else { return };
-    while let Some(Doorbell { ring, closed }) = doorbells.recv().await {
-        // SAFETY: the registration owns the descriptor, which stays open until it is dropped.
-        match unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) } {
-            Ok(ring) => drop(tokio::spawn(hear_doorbell(ring, closed))),
-            Err(error) => {
-                resources.link.mailbox.fail(format!("the doorbell of a lane cannot be watched: {error}"))
-            }
-        }
-    }
-}
-
-/// Keeps a doorbell registered until its lane is closed. No task has to hear a ring: all it must do is end the thread's
-/// sleep, after which the thread looks at the lanes. Nor is the descriptor ever read: each ring is an application.
-async fn hear_doorbell(ring: AsyncFd<OwnedFd>, closed: oneshot::Receiver<()>) {
-    let _ = closed.await; // an error means that it was closed as well
-    drop(ring);
 }
 
 /// How long news are collected before they are told: with all that follows at most 2 ms.
@@ -179,7 +147,6 @@ fn block_signals() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::h2::service::Service;
     use crate::listen::listener::take_over;
     use std::collections::HashMap;
     use std::os::fd::AsRawFd;
@@ -187,14 +154,14 @@ mod tests {
     #[test]
     fn what_the_runtime_does_not_take_in_stays_the_callers() {
         let resources = Arc::new(crate::rig::resources(1 << 20));
-        let service = Service { resources, methods: HashMap::new(), inferences: Vec::new() };
-        let mut thread =
-            ServerThread::start(Arc::new(Endpoint::new(Arc::new(service), None)), vec![]).unwrap();
+        let runtime = runtime(&resources).unwrap();
+        let service = Arc::new(Service::new(resources, HashMap::new(), Vec::new(), None));
+        let mut thread = ServerThread::start(runtime, service.clone(), vec![]).unwrap();
         thread.close();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        assert!(thread.listen(take_over(&[listener.as_raw_fd()]).unwrap()).is_err());
+        assert!(thread.listen(&service, take_over(&[listener.as_raw_fd()]).unwrap()).is_err());
         assert_eq!(listener.local_addr().unwrap(), address);
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        let mut dispatch = self.direct.dispatch();
+        let mut dispatch = self.direct.dispatch.lock();
         dispatch.engine_done(&self.work);
         if dispatch.waiting > 0 {
             backlog::release(&mut dispatch, self.work.group);
@@ -71,9 +71,9 @@ impl Waiting {
     }
 
     /// Counts it as expired; what its client is told.
-    pub(crate) fn expire(self) -> String {
+    pub(crate) fn expire(&self) -> String {
         let template = &self.queued.template;
-        let mut dispatch = self.direct.dispatch();
+        let mut dispatch = self.direct.dispatch.lock();
         dispatch.news.expired((template.model, template.kind, 0));
         dispatch.announce();
         drop(dispatch);
@@ -81,9 +81,9 @@ impl Waiting {
     }
 
     /// Counts it as given up by its client.
-    pub(crate) fn cancel(self) {
+    pub(crate) fn cancel(&self) {
         let template = &self.queued.template;
-        let mut dispatch = self.direct.dispatch();
+        let mut dispatch = self.direct.dispatch.lock();
         dispatch.news.cancelled((template.model, template.kind, 0));
         dispatch.announce();
     }
@@ -91,7 +91,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        backlog::leave(&mut self.direct.dispatch(), self.queued.template.group, self.queued.number);
+        backlog::leave(&mut self.direct.dispatch.lock(), self.queued.template.group, self.queued.number);
         if let Ok(verdict) = self.queued.released.try_recv() {
             drop(Admission::of(&self.direct, verdict)); // it was given a place, which goes back
         }
@@ -105,7 +105,7 @@ impl Direct {
         asks: Asks,
         find: impl FnOnce(&Templates) -> Option<Request>,
     ) -> Admission {
-        let mut dispatch = self.dispatch();
+        let mut dispatch = self.dispatch.lock();
         let Some(request) = find(&dispatch.templates) else { return Admission::Engine(None) };
         let verdict = book(&mut dispatch, request, asks);
         drop(dispatch);
@@ -118,7 +118,7 @@ impl Direct {
         self: &Arc<Self>,
         find: impl FnOnce(&Templates) -> Option<Request>,
     ) -> Option<Box<Flight>> {
-        let mut dispatch = self.dispatch();
+        let mut dispatch = self.dispatch.lock();
         let request = find(&dispatch.templates)?;
         let booking = book_ahead(&mut dispatch, request)?;
         drop(dispatch);
@@ -134,7 +134,7 @@ impl Direct {
         deadline_ns: u64,
         refuse: bool,
     ) -> Admission {
-        let scanned = &mut *self.scanned();
+        let scanned = &mut *self.scanned.lock();
         if scanned.read(message).is_none() {
             return Admission::Engine(None);
         }

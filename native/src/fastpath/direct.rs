@@ -13,13 +13,14 @@ use crate::lanes::news::{News, Subject, Tally};
 use crate::lanes::slots::{Arena, Slots};
 use crate::lanes::trace::Trace;
 use crate::measure::clock::now_ns;
-use crate::measure::ids::ById;
+use crate::measure::lock::Lock;
 use crate::templates::scan::Scanned;
 use crate::templates::template::TemplateSpec;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use tokio::sync::{Notify, mpsc, oneshot};
+use std::sync::{Arc, OnceLock};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 
 /// What is shared with workers.
 pub(crate) struct Attached {
@@ -27,14 +28,6 @@ pub(crate) struct Attached {
     pub(crate) arena: Arena,
     /// The method that can be served.
     pub(crate) method: u32,
-}
-
-/// What wakes the thread for one lane.
-pub(crate) struct Doorbell {
-    /// Written to by the worker when it has completed something and the thread sleeps.
-    pub(crate) ring: OwnedFd,
-    /// Ready when the lane is closed.
-    pub(crate) closed: oneshot::Receiver<()>,
 }
 
 /// How much may be under way on one stream.
@@ -46,22 +39,14 @@ pub(crate) struct StreamWindow {
     pub(crate) bytes: usize,
 }
 
-/// The doorbells of lanes: those that are still to be watched, and what tells their watch that a lane is closed.
-struct Doorbells {
-    hang: mpsc::UnboundedSender<Doorbell>,
-    hung: Option<mpsc::UnboundedReceiver<Doorbell>>,
-    closers: ById<u32, oneshot::Sender<()>>,
-}
-
 /// See the head of this file.
 pub(crate) struct Direct {
     attached: OnceLock<Attached>,
     /// Index of the streaming method, and what may be under way on one stream.
     stream: OnceLock<(u32, StreamWindow)>,
-    dispatch: Mutex<Dispatch>,
+    pub(crate) dispatch: Lock<Dispatch>,
     /// Of the message that is looked at; used again for the next one.
-    scanned: Mutex<Scanned>,
-    doorbells: Mutex<Doorbells>,
+    pub(crate) scanned: Lock<Scanned>,
     has_templates: AtomicBool,
     in_flight: Arc<AtomicUsize>,
     /// Woken when there is something to tell.
@@ -71,13 +56,11 @@ pub(crate) struct Direct {
 impl Default for Direct {
     fn default() -> Self {
         let (in_flight, notifier) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
-        let (hang, hung) = mpsc::unbounded_channel();
         Self {
             attached: OnceLock::new(),
             stream: OnceLock::new(),
-            dispatch: Mutex::new(Dispatch::new(in_flight.clone(), notifier.clone())),
-            scanned: Mutex::default(),
-            doorbells: Mutex::new(Doorbells { hang, hung: Some(hung), closers: ById::default() }),
+            dispatch: Lock::new(Dispatch::new(in_flight.clone(), notifier.clone())),
+            scanned: Lock::default(),
             has_templates: AtomicBool::new(false),
             in_flight,
             notifier,
@@ -86,18 +69,6 @@ impl Default for Direct {
 }
 
 impl Direct {
-    pub(crate) fn dispatch(&self) -> MutexGuard<'_, Dispatch> {
-        self.dispatch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn scanned(&self) -> MutexGuard<'_, Scanned> {
-        self.scanned.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn doorbells_of_lanes(&self) -> MutexGuard<'_, Doorbells> {
-        self.doorbells.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     // --- by Python
 
     /// Names what is shared with workers; once.
@@ -110,7 +81,7 @@ impl Direct {
     ) -> Result<(), String> {
         let slots = Slots::new(slots, attached.arena.length())?;
         self.attached.set(attached).map_err(|_| "the front end is attached already".to_string())?;
-        let mut state = self.dispatch();
+        let mut state = self.dispatch.lock();
         state.slots = slots;
         state.news = News::new(bounds_ns, slow_ns);
         Ok(())
@@ -126,36 +97,26 @@ impl Direct {
         self.stream.set((method, window)).map_err(|_| "the streaming method is named already".to_string())
     }
 
-    /// A worker's lane, without a lease.
+    /// A worker's lane, without a lease. A ring of its `doorbell` ends the thread's sleep.
     pub(crate) fn open_lane(
         &self,
         lane: u32,
         group: u32,
         end: ServerEnd,
-        ring: OwnedFd,
+        doorbell: Option<AsyncFd<OwnedFd>>,
     ) -> Result<(), String> {
-        let mut dispatch = self.dispatch();
+        let mut dispatch = self.dispatch.lock();
         if dispatch.lanes.contains_key(&lane) {
             return Err(format!("lane {lane} is open already"));
         }
-        let (closer, closed) = oneshot::channel();
-        let mut doorbells = self.doorbells_of_lanes();
-        doorbells.hang.send(Doorbell { ring, closed }).map_err(|_| "the front end is closed".to_string())?;
-        doorbells.closers.insert(lane, closer);
-        dispatch.lanes.insert(lane, Lane::new(lane, group, end));
+        dispatch.lanes.insert(lane, Lane::new(lane, group, end, doorbell));
         dispatch.groups.entry(group).or_default().lanes.push(lane);
         Ok(())
     }
 
-    /// The doorbells of lanes, as they open. Once.
-    pub(crate) fn doorbells(&self) -> Option<mpsc::UnboundedReceiver<Doorbell>> {
-        self.doorbells_of_lanes().hung.take()
-    }
-
     /// The worker's process has ended.
     pub(crate) fn close_lane(&self, lane: u32) -> (Option<u32>, usize) {
-        let mut state = self.dispatch();
-        self.doorbells_of_lanes().closers.remove(&lane);
+        let mut state = self.dispatch.lock();
         let Dispatch { lanes, groups, slots, news, .. } = &mut *state;
         let Some(closing) = lanes.get_mut(&lane) else { return (None, 0) };
         let drained = closing.drain(slots, news, now_ns()) as usize;
@@ -174,7 +135,7 @@ impl Direct {
     /// Leases a lane: so many requests may be in flight on it without asking; 0 ends the lease. False when there is no
     /// such lane.
     pub(crate) fn lease(&self, lane: u32, limit: u32) -> bool {
-        let mut state = self.dispatch();
+        let mut state = self.dispatch.lock();
         let Some(leased) = state.lanes.get_mut(&lane) else { return false };
         leased.limit = limit;
         backlog::release_all(&mut state);
@@ -183,21 +144,21 @@ impl Direct {
 
     /// Requests and work that the worker of a lane has, and since when it owes something.
     pub(crate) fn load(&self, lane: u32) -> (u32, u64, u64) {
-        let state = self.dispatch();
+        let state = self.dispatch.lock();
         let Some(lane) = state.lanes.get(&lane) else { return (0, 0, 0) };
         (lane.load().given(), lane.load().work_ns(now_ns()), lane.load().owing_ns())
     }
 
     /// Takes up a template for requests with this head.
     pub(crate) fn add_template(&self, head: Vec<u8>, spec: TemplateSpec) -> Result<(), String> {
-        self.dispatch().templates.add(head, spec)?;
+        self.dispatch.lock().templates.add(head, spec)?;
         self.has_templates.store(true, Release);
         Ok(())
     }
 
     /// Drops the templates of a model, or all.
     pub(crate) fn drop_templates(&self, model: Option<u32>) {
-        let mut state = self.dispatch();
+        let mut state = self.dispatch.lock();
         state.templates.drop_of(model);
         self.has_templates.store(!state.templates.is_empty(), Release);
         backlog::release_all(&mut state);
@@ -205,22 +166,22 @@ impl Direct {
 
     /// What requests of a kind cost from now on.
     pub(crate) fn price(&self, kind: u32, price: Price) {
-        self.dispatch().prices.insert(kind, price);
+        self.dispatch.lock().prices.insert(kind, price);
     }
 
     /// There will be no requests of a kind any more.
     pub(crate) fn forget_price(&self, kind: u32) {
-        self.dispatch().prices.remove(&kind);
+        self.dispatch.lock().prices.remove(&kind);
     }
 
     /// Requests of a model that a worker may still touch, or that are not answered yet.
     pub(crate) fn in_flight_of(&self, model: u32) -> usize {
-        self.dispatch().lanes.values().map(|lane| lane.in_flight_of(model)).sum()
+        self.dispatch.lock().lanes.values().map(|lane| lane.in_flight_of(model)).sum()
     }
 
     /// Requests of a model that wait.
     pub(crate) fn backlog_of(&self, model: u32) -> usize {
-        let state = self.dispatch();
+        let state = self.dispatch.lock();
         state
             .groups
             .values()
@@ -231,24 +192,24 @@ impl Direct {
 
     /// What happened since the last time, and the lanes whose workers talk nonsense.
     pub(crate) fn news(&self) -> (Vec<(Subject, Tally)>, Vec<u32>) {
-        let mut state = self.dispatch();
+        let mut state = self.dispatch.lock();
         state.begin_telling();
         state.news.take()
     }
 
     /// Traces one request in so many from here on; 0: none.
     pub(crate) fn sample(&self, one_in: u64) {
-        self.dispatch().traces.sample(one_in);
+        self.dispatch.lock().traces.sample(one_in);
     }
 
     /// The traced requests that were answered since the last time.
     pub(crate) fn traces(&self) -> Vec<Trace> {
-        self.dispatch().traces.take()
+        self.dispatch.lock().traces.take()
     }
 
     /// Slots of each size that are free.
     pub(crate) fn free_slots(&self) -> Vec<usize> {
-        self.dispatch().slots.free()
+        self.dispatch.lock().slots.free()
     }
 
     // --- on the thread
@@ -274,7 +235,7 @@ impl Direct {
     /// this thread for it.
     pub(crate) fn collect(&self) {
         if self.in_flight.load(Relaxed) > 0 {
-            self.take_completed(&mut self.dispatch());
+            self.take_completed(&mut self.dispatch.lock());
         }
     }
 
@@ -302,7 +263,7 @@ impl Direct {
         if self.in_flight.load(Relaxed) == 0 {
             return;
         }
-        let mut state = self.dispatch();
+        let mut state = self.dispatch.lock();
         state.lanes.values().filter(|lane| lane.in_flight() > 0).for_each(Lane::arm);
         self.take_completed(&mut state);
     }
@@ -312,7 +273,7 @@ impl Direct {
         if self.in_flight.load(Relaxed) == 0 {
             return;
         }
-        let mut state = self.dispatch();
+        let mut state = self.dispatch.lock();
         state.lanes.values().filter(|lane| lane.in_flight() > 0).for_each(Lane::disarm);
         self.take_completed(&mut state);
     }

@@ -28,6 +28,7 @@ fn a_request_flies_and_lands() {
     assert_eq!(&answer[..], b"open\x1a\x0242describedgood");
     assert_eq!(answer.len(), flight.answer_length());
     flight.finish("");
+    drop(flight);
     assert_eq!((rig.free(), rig.direct.load(1)), (SLOTS, (0, 0, 0)));
     let (told, broken) = rig.direct.news();
     let (subject, tally) = &told[0];
@@ -139,6 +140,7 @@ fn a_client_that_goes_withdraws_its_request() {
     let mut rig = Rig::leased();
     let (wanted, mut behind) = (rig.fly(), [rig.fly(), rig.fly()]);
     wanted.cancel();
+    drop(wanted);
     assert_eq!([0, 1].map(|index| rig.worker.peek(index).withdrawn), [1, 0]);
     assert_eq!((rig.free(), rig.direct.load(1).0), (SLOTS - 3, 3), "until the worker has ended it");
     rig.complete(status::WITHDRAWN);
@@ -189,6 +191,7 @@ fn times_beyond_belief_are_cut() {
     rig.direct.collect();
     assert!(poll(&mut flight).is_ready());
     flight.finish("");
+    drop(flight);
     let (told, _) = rig.direct.news();
     assert!(told[0].1.stages.iter().all(|stage| stage.sum_ns < 1_000_000_000));
 }
@@ -209,7 +212,7 @@ fn what_would_be_late_is_refused_when_it_is_last() {
     let slack = second / 100; // the clock goes on meanwhile
     assert!(matches!(rig.admit(soon + late_ns - slack), Admission::Late(..)), "sooner than it was told");
     let Admission::Flight(back) = rig.admit(soon + late_ns + slack) else { panic!("as it was told") };
-    back.cancel();
+    drop(back);
     let Admission::Flight(mut later) = rig.admit(now_ns() + 9 * second) else { panic!() };
     assert!(later.depart(&message()));
     assert!(matches!(rig.admit(soon), Admission::Engine(_)), "it might overtake");
@@ -245,6 +248,7 @@ fn what_could_no_longer_be_in_time_when_its_turn_came_has_expired() {
     rig.complete(status::EXPIRED);
     assert_eq!(poll(&mut flight), Poll::Ready(Ok(Landing::Late)));
     assert_eq!(flight.expire(), "[request id: 42] Request timeout expired");
+    drop(flight);
     assert_eq!((rig.free(), rig.direct.news().0[0].1.expired), (SLOTS, 1));
 }
 
@@ -263,7 +267,7 @@ fn the_worker_is_told_when_it_is_too_late_to_begin_and_what_may_run_together() {
 #[test]
 fn a_price_is_known_until_it_is_forgotten() {
     let rig = Rig::leased();
-    let known = || rig.direct.dispatch().prices.len();
+    let known = || rig.direct.dispatch.lock().prices.len();
     for kind in [1, 2, 1] {
         rig.direct.price(kind, Price { charge_per_row_ns: 1, batch_ns: 2, margin_ns: 0, batch_rows: 5 });
     }
@@ -283,15 +287,14 @@ fn swaps_leave_nothing_of_the_lanes_before() {
         rig.open_lane(swap, swap);
         rig.direct.close_lane(swap);
     }
-    let state = rig.direct.dispatch();
-    let watched = rig.direct.doorbells.lock().unwrap().closers.len();
-    assert_eq!((state.groups.len(), state.lanes.len(), watched), (1, 1, 1));
+    let state = rig.direct.dispatch.lock();
+    assert_eq!((state.groups.len(), state.lanes.len()), (1, 1));
 }
 
 #[test]
 fn a_group_lasts_as_long_as_one_of_its_lanes_or_of_its_requests() {
     let rig = Rig::new();
-    let groups = || rig.direct.dispatch().groups.len();
+    let groups = || rig.direct.dispatch.lock().groups.len();
     let asked = rig.admit(0);
     assert!(matches!(asked, Admission::Engine(Some(_))), "no lease");
     rig.open_lane(2, 1);
@@ -299,7 +302,7 @@ fn a_group_lasts_as_long_as_one_of_its_lanes_or_of_its_requests() {
     rig.direct.close_lane(2);
     let later = rig.admit(0);
     assert!(matches!(later, Admission::Engine(Some(_))), "its worker is started anew, and this waits for it");
-    assert_eq!((groups(), rig.direct.dispatch().groups[&1].asked), (1, 2));
+    assert_eq!((groups(), rig.direct.dispatch.lock().groups[&1].asked), (1, 2));
     drop(asked);
     assert_eq!(groups(), 1);
     drop(later);

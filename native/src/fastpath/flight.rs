@@ -83,7 +83,7 @@ impl Flight {
         for (start, place) in &self.booking.request.raw {
             self.write(place.offset, &message[*start..*start + place.size]);
         }
-        let mut state = self.direct.dispatch();
+        let mut state = self.direct.dispatch.lock();
         let now = now_ns();
         let lane = state.lanes.get_mut(&self.booking.lane);
         let departed = lane.is_some_and(|lane| {
@@ -104,7 +104,7 @@ impl Flight {
 
     /// Ready when the worker is done with it. An error: the engine's, after so many attempts.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Landing, u32>> {
-        let mut state = self.direct.dispatch();
+        let mut state = self.direct.dispatch.lock();
         let Some(lane) = state.lanes.get_mut(&self.booking.lane) else { return Poll::Ready(Err(0)) };
         match lane.poll(self.booking.ticket, cx.waker()) {
             None => Poll::Pending,
@@ -144,9 +144,9 @@ impl Flight {
     }
 
     /// Counts it as answered; `client` is its client, by its certificate (empty: that is not known).
-    pub(crate) fn finish(mut self, client: &str) {
+    pub(crate) fn finish(&mut self, client: &str) {
         let (trace, now) = (self.booking.trace.take(), now_ns());
-        let mut state = self.direct.dispatch();
+        let mut state = self.direct.dispatch.lock();
         let Dispatch { lanes, news, traces, .. } = &mut *state;
         if let (Some(lane), Some(stages)) = (lanes.get(&self.booking.lane), self.landed) {
             lane.answered(self.booking.ticket, stages, (&self.booking.request.id, client), now, news);
@@ -160,10 +160,10 @@ impl Flight {
     }
 
     /// Counts it as expired; what its client is told.
-    pub(crate) fn expire(self) -> String {
+    pub(crate) fn expire(&self) -> String {
         let when = if self.landed.is_some() { " while it ran" } else { "" };
         let text = format!("[request id: {}] Request timeout expired{when}", shown(&self.booking.request.id));
-        let mut state = self.direct.dispatch();
+        let mut state = self.direct.dispatch.lock();
         state.news.expired((
             self.booking.request.template.model,
             self.booking.request.template.kind,
@@ -174,8 +174,8 @@ impl Flight {
     }
 
     /// Counts it as given up by its client.
-    pub(crate) fn cancel(self) {
-        let mut state = self.direct.dispatch();
+    pub(crate) fn cancel(&self) {
+        let mut state = self.direct.dispatch.lock();
         state.news.cancelled((
             self.booking.request.template.model,
             self.booking.request.template.kind,
@@ -187,7 +187,7 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        let mut state = self.direct.dispatch();
+        let mut state = self.direct.dispatch.lock();
         let Dispatch { lanes, slots, .. } = &mut *state;
         let Some(lane) = lanes.get_mut(&self.booking.lane) else { return };
         let before = lane.in_flight();

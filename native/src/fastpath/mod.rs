@@ -8,4 +8,5 @@ pub(crate) mod direct;
 mod dispatch;
 pub(crate) mod flight;
 pub(crate) mod request;
+pub(crate) mod serving;
 pub(crate) mod upload;

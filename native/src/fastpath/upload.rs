@@ -2,15 +2,18 @@
 //! while it is warm, and nothing is gathered before.
 //!
 //! What must come is known from the first piece on: the head is that of a template, and behind it stand the tensors,
-//! one by one, each after its tag and length. Should anything else come, the message so far is put together again, as
+//! one by one; over gRPC each after its tag and length. Should anything else come, the message so far is put together again, as
 //! it was.
 
 use crate::fastpath::direct::Direct;
 use crate::fastpath::flight::Flight;
 use crate::templates::scan::{Opening, RAW};
-use crate::templates::template::put_varint;
+use crate::templates::template::{Place, put_varint};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
+
+/// From this length on it pays to copy a message as it arrives.
+pub(crate) const UPLOAD: usize = 32 * 1024;
 
 /// What stands before a tensor, and how long the tensor is.
 struct Part {
@@ -58,8 +61,20 @@ impl Upload {
         if opening.end + tensors != length {
             return None;
         }
-        let opening = first.slice(..opening.end);
-        Some(Self { flight, opening, parts, part: 0, done: 0, left: length, length })
+        Some(Self::of_parts(flight, first.slice(..opening.end), parts))
+    }
+
+    /// Of a request whose tensors follow `opening` one after another.
+    pub(crate) fn bare(flight: Box<Flight>, opening: Bytes) -> Self {
+        let part = |place: Place| Part { header: Vec::new(), offset: place.offset, size: place.size };
+        let parts = flight.template().raw_inputs().map(part).collect();
+        Self::of_parts(flight, opening, parts)
+    }
+
+    fn of_parts(flight: Box<Flight>, opening: Bytes, parts: Vec<Part>) -> Self {
+        let left = parts.iter().map(|part| part.header.len() + part.size).sum();
+        let length = opening.len() + left;
+        Self { flight, opening, parts, part: 0, done: 0, left, length }
     }
 
     /// How long the message is.
@@ -72,12 +87,7 @@ impl Upload {
         self.opening.len()
     }
 
-    /// How much is missing, the opening included until it is skipped.
-    pub(crate) fn skip_opening(&mut self) {
-        self.left -= self.opening.len();
-    }
-
-    /// Bytes that are still to come.
+    /// Bytes that are still to come behind the opening.
     pub(crate) fn missing(&self) -> usize {
         self.left
     }
@@ -160,7 +170,6 @@ mod tests {
             for step in [1, 7, 100] {
                 let mut upload = begin(&rig, &message, first).unwrap();
                 let opening = upload.opening_length();
-                upload.skip_opening();
                 assert_eq!(upload.push(&message[opening..first]), Progress::Taken);
                 for piece in message[first..].chunks(step) {
                     assert_eq!(upload.push(piece), Progress::Taken);
@@ -182,7 +191,6 @@ mod tests {
         let other = rebuilt(HEAD, b"42", &[&[1; 41], &[2; 19]]); // as long, and otherwise cut
         let mut upload = begin(&rig, &other, 12).unwrap();
         let opening = upload.opening_length();
-        upload.skip_opening();
         let Progress::Strange(taken) = upload.push(&other[opening..]) else { panic!() };
         assert_eq!([&upload.restore()[..], &other[opening + taken..]].concat(), other);
     }
@@ -196,5 +204,20 @@ mod tests {
         let other = rebuilt(b"\x0a\x01n", b"42", &[&[1; 40], &[2; 20]]);
         assert!(begin(&rig, &other, 12).is_none());
         assert_eq!((rig.free(), rig.direct.load(1).0), (SLOTS, 0));
+    }
+
+    #[test]
+    fn a_request_without_tags_is_put_together_as_it_came() {
+        for length in 0..=8 {
+            for step in [1, 3, 8] {
+                let rig = Rig::leased();
+                let mut upload = Upload::bare(Box::new(rig.fly()), Bytes::from_static(b"opening"));
+                for piece in b"12345678"[..length].chunks(step) {
+                    assert_eq!(upload.push(piece), Progress::Taken);
+                }
+                assert_eq!(upload.missing(), 8 - length);
+                assert_eq!(upload.restore(), [b"opening", &b"12345678"[..length]].concat());
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The response side of a call: messages and trailers, at the pace at which the client takes them.
 
 use crate::h2::monitor::SharedMonitor;
-use crate::h2::status::{Fault, GRPC_STATUS, code, trailers};
+use crate::h2::status::{Fault, GRPC_STATUS, code, refused, trailers};
 use crate::handover::calls::End;
 use crate::measure::limits::PROGRESS;
 use bytes::Bytes;
@@ -145,6 +145,7 @@ impl Answer {
     pub(crate) fn refuse(&mut self, fault: Fault) {
         match fault {
             Fault::Status(code, text) => self.finish(trailers(code, &text)),
+            Fault::Refused(told) => self.finish(refused(&told)),
             Fault::Encoding(found) => {
                 let text = format!("grpc-encoding '{found}' is not supported");
                 let mut trailers = trailers(code::UNIMPLEMENTED, &text);

@@ -1,7 +1,7 @@
 //! The request side of a call: DATA frames to whole messages, one at a time, so that a client is only as far ahead as
 //! the flow-control windows let it.
 
-use crate::fastpath::upload::{Progress, Upload};
+use crate::fastpath::upload::{Progress, UPLOAD, Upload};
 use crate::h2::framing::{Coding, InflateError, Inflation, PREFIX, Prefix};
 use crate::h2::service::Caller;
 use crate::h2::status::{Fault, code};
@@ -10,6 +10,7 @@ use crate::listen::quota::{Account, Entered};
 use crate::measure::budget::{Assembly, Budget, Message, OverBudget};
 use crate::measure::clock::now_ns;
 use crate::measure::limits::{Limit, PROGRESS};
+use crate::measure::statistics::Count;
 use crate::resources::Resources;
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
@@ -33,9 +34,6 @@ pub(crate) struct RequestBody {
     stall: Option<Pin<Box<Sleep>>>,
     progress: usize,
 }
-
-/// From this length on it pays to copy a message as it arrives.
-const UPLOAD: usize = 32 * 1024;
 
 /// The one message of a unary call.
 pub(crate) enum Received {
@@ -167,7 +165,6 @@ impl RequestBody {
         let Some(mut upload) = begun else { return Ok(None) };
         self.window.want(prefix.length);
         drop(self.take(upload.opening_length()));
-        upload.skip_opening();
         while upload.missing() > 0 {
             if self.rest.is_empty() {
                 self.more().await?;
@@ -404,7 +401,7 @@ pub(crate) fn over_budget(resources: &Resources, over: OverBudget) -> Fault {
             ("all requests together", resources.limits.get(Limit::BytesInFlight))
         }
         OverBudget::Share => {
-            resources.statistics.share_refused();
+            resources.statistics.count(Count::SharesRefused);
             ("the requests of one connection", resources.limits.connection_bytes())
         }
     };

@@ -1,24 +1,23 @@
 //! One call, from its headers to its end.
 
 use crate::fastpath::admission::Asked;
-use crate::fastpath::request::shown;
+use crate::fastpath::serving::{Left, Refused};
 use crate::h2::answer::Answer;
 use crate::h2::body::{Received, RequestBody, over_budget};
-use crate::h2::carriers::Errand;
 use crate::h2::framing::{Coding, timeout_ns};
-use crate::h2::in_flight::{HandedOver, TRACEPARENT};
-use crate::h2::infer::{self, Served};
+use crate::h2::infer::{self, HandedOver, TRACEPARENT};
 use crate::h2::service::Caller;
 use crate::h2::service::Service;
-use crate::h2::status::{Fault, code, pushback, text_metadata, trailers};
+use crate::h2::status::{Fault, code, text_metadata};
 use crate::h2::stream::Stream;
 use crate::handover::calls::Kind;
 use crate::handover::link::Ticket;
 use crate::handover::mailbox::{Arrival, Event};
-use crate::listen::quota::{Entered, Refusal};
+use crate::listen::quota::Hold;
 use crate::measure::budget::Reservation;
 use crate::measure::clock::now_ns;
 use crate::measure::limits::Limit;
+use crate::measure::statistics::{Count, Statistics};
 use crate::resources::Resources;
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -34,55 +33,30 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// A call that has just begun.
-pub(crate) struct Call {
+/// Carries a call of a connection to its end. Never fails and never panics: a panic on the way ends the call with
+/// INTERNAL.
+pub(crate) async fn serve(
     service: Arc<Service>,
     caller: Arc<Caller>,
-    request: Option<Request<RecvStream>>,
-    respond: Option<SendResponse<Bytes>>,
-}
-
-impl Call {
-    /// Of a connection.
-    pub(crate) fn new(
-        service: Arc<Service>,
-        caller: Arc<Caller>,
-        request: Request<RecvStream>,
-        respond: SendResponse<Bytes>,
-    ) -> Self {
-        Self { service, caller, request: Some(request), respond: Some(respond) }
-    }
-}
-
-impl Errand for Call {
-    /// Carries the call to its end. Never fails and never panics: a panic on the way ends the call with INTERNAL.
-    async fn run(&mut self) {
-        let Some(respond) = self.respond.take() else { return };
-        let (service, caller, request) = (&*self.service, &*self.caller, &mut self.request);
-        let Resources { statistics, limits, .. } = &*service.resources;
-        let _open = statistics.call();
-        let mut answer = Answer::new(respond, caller.monitor.clone(), limits.duration(Limit::WriteStallMs));
-        // Where it lies it stays: to move a future is to copy all that it may ever hold.
-        let outcome = unpanicked(pin!(carry(service, caller, request, &mut answer))).await;
-        match outcome {
-            Ok(()) => {}
-            Err(Outcome::Panicked) => {
-                statistics.panicked();
-                answer.refuse(Fault::status(code::INTERNAL, "the front end failed within this call"));
-            }
-            Err(Outcome::Fault(fault)) => {
-                match fault {
-                    Fault::Reset => {
-                        statistics.reset();
-                        caller.monitor.lock().reset(now_ns());
-                    }
-                    Fault::Stalled => statistics.strike(Limit::WriteStallMs),
-                    _ => {}
-                }
-                answer.refuse(fault);
-            }
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+) {
+    let Resources { statistics, limits, .. } = &*service.resources;
+    statistics.count(Count::CallsTotal);
+    let _open = statistics.open(Count::CallsOpen);
+    let mut answer = Answer::new(respond, caller.monitor.clone(), limits.duration(Limit::WriteStallMs));
+    // Where it lies it stays: to move a future is to copy all that it may ever hold.
+    let carried = unpanicked(statistics, pin!(carry(&service, &caller, request, &mut answer))).await;
+    let Err(fault) = carried else { return };
+    match fault {
+        Fault::Reset => {
+            statistics.count(Count::Resets);
+            caller.monitor.lock().reset(now_ns());
         }
+        Fault::Stalled => statistics.strike(Limit::WriteStallMs),
+        _ => {}
     }
+    answer.refuse(fault);
 }
 
 /// What the headers of a call say, and its body.
@@ -109,26 +83,22 @@ fn unanswered() -> Fault {
     Fault::status(code::DEADLINE_EXCEEDED, "the deadline passed and the engine did not answer")
 }
 
-#[derive(Debug)]
-enum Outcome {
-    Fault(Fault),
-    Panicked,
-}
-
-async fn unpanicked(call: Pin<&mut impl Future<Output = Result<(), Fault>>>) -> Result<(), Outcome> {
-    match AssertUnwindSafe(call).catch_unwind().await {
-        Ok(result) => result.map_err(Outcome::Fault),
-        Err(_) => Err(Outcome::Panicked),
-    }
+async fn unpanicked(
+    statistics: &Statistics,
+    call: Pin<&mut impl Future<Output = Result<(), Fault>>>,
+) -> Result<(), Fault> {
+    AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| {
+        statistics.count(Count::Panics);
+        Err(Fault::status(code::INTERNAL, "the front end failed within this call"))
+    })
 }
 
 async fn carry(
     service: &Service,
     caller: &Caller,
-    request: &mut Option<Request<RecvStream>>,
+    request: Request<RecvStream>,
     answer: &mut Answer,
 ) -> Result<(), Fault> {
-    let Some(request) = request.take() else { return Ok(()) };
     let mut begun = begin(service, caller, request)?;
     match begun.kind {
         Kind::Unary => unary(service, caller, &mut begun, answer).await,
@@ -145,13 +115,7 @@ async fn unary(
     answer: &mut Answer,
 ) -> Result<(), Fault> {
     let (resources, times_ns) = (&service.resources, (begun.arrived_ns, begun.deadline_ns));
-    let _hold = match begun.enter(service, caller) {
-        Ok(hold) => hold,
-        Err(refusal) => {
-            answer.finish(refused(&refusal));
-            return Ok(());
-        }
-    };
+    let _hold = begun.enter(service, caller)?;
     let direct = resources.direct.may_serve(begun.method);
     // The body knows of a reset while it waits for data, the answer knows of it also while there is work to do.
     let received = tokio::select! {
@@ -162,13 +126,14 @@ async fn unary(
     let handed = match received {
         Received::Message(message) if !direct => HandedOver::whole(message, times_ns.0),
         received => {
-            match infer::serve(resources, caller, received, times_ns, &begun.headers, answer).await? {
-                Served::Done => return Ok(()),
-                Served::Engine(handed) => handed,
+            let parent = begun.headers.get(TRACEPARENT).map(|value| value.as_bytes());
+            match infer::serve(resources, caller, received, times_ns, parent, answer).await? {
+                None => return Ok(()),
+                Some(handed) => handed,
             }
         }
     };
-    let HandedOver { message, attempts, deadline_ns, asked, .. } = handed;
+    let HandedOver { message, left: Left { attempts, deadline_ns, asked }, .. } = handed;
     let deadline_ns = if begun.deadline_ns > 0 { begun.deadline_ns } else { deadline_ns };
     let ticket = Ticket::open(&resources.link, Kind::Unary, caller.answers.clone());
     let arrival = begun.arrival(caller, ticket.id);
@@ -204,7 +169,10 @@ async fn stream(
     let resources = &service.resources;
     let ticket = Ticket::open(&resources.link, Kind::Stream, caller.answers.clone());
     resources.link.mailbox.push(Event::Call(Box::new(begun.arrival(caller, ticket.id))));
-    let (parent, window) = (begun.headers.get(TRACEPARENT), resources.direct.window_of(begun.method));
+    let (parent, window) = (
+        begun.headers.get(TRACEPARENT).map(|value| value.as_bytes()),
+        resources.direct.window_of(begun.method),
+    );
     let metered = service.inferences.contains(&begun.method);
     let stream = Stream::new(resources, caller, &ticket, parent, begun.deadline_ns, window, metered);
     stream.serve(&mut begun.body, answer).await
@@ -212,15 +180,14 @@ async fn stream(
 
 impl Begun {
     /// Enters the request against its client's quota, if that bounds it.
-    fn enter(&self, service: &Service, caller: &Caller) -> Entered {
+    fn enter(&self, service: &Service, caller: &Caller) -> Result<Option<Hold>, Fault> {
         if !service.inferences.contains(&self.method) {
             return Ok(None);
         }
-        let entered = caller.account.take(self.arrived_ns);
-        if let Err(refusal) = &entered {
-            service.resources.link.over_quota(caller.account.who(), refusal);
-        }
-        entered
+        caller.account.take(self.arrived_ns).map_err(|refusal| {
+            service.resources.link.over_quota(caller.account.who(), &refusal);
+            Fault::Refused(Refused::over_quota(&refusal))
+        })
     }
 
     /// What Python is told of the call, as far as its headers say it.
@@ -237,14 +204,6 @@ impl Begun {
             attempts: 0,
         }
     }
-}
-
-/// How a call ends that asks more than its client may.
-fn refused(refusal: &Refusal) -> HeaderMap {
-    let text = format!("[request id: {}] {}", shown(b""), refusal.text);
-    let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
-    pushback(&mut trailers, refusal.wait_ns.unwrap_or(0));
-    trailers
 }
 
 fn begin(service: &Service, caller: &Caller, request: Request<RecvStream>) -> Result<Begun, Fault> {
@@ -343,11 +302,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_ends_its_call_and_nothing_else() {
-        let outcome = unpanicked(pin!(async { panic!("on purpose") })).await;
-        assert!(matches!(outcome, Err(Outcome::Panicked)));
-        assert!(unpanicked(pin!(async { Ok(()) })).await.is_ok());
-        let outcome = unpanicked(pin!(async { Err(Fault::Gone) })).await;
-        assert!(matches!(outcome, Err(Outcome::Fault(Fault::Gone))));
+        let statistics = Statistics::default();
+        let panicked = unpanicked(&statistics, pin!(async { panic!("on purpose") })).await;
+        assert!(matches!(panicked, Err(Fault::Status(code::INTERNAL, _))));
+        assert!(unpanicked(&statistics, pin!(async { Ok(()) })).await.is_ok());
+        assert!(matches!(unpanicked(&statistics, pin!(async { Err(Fault::Gone) })).await, Err(Fault::Gone)));
+        assert!(statistics.report().any(|count| count == ("panics", 1)));
     }
 
     #[test]

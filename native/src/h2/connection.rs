@@ -1,22 +1,22 @@
 //! One connection: TLS, HTTP/2, its calls, and the watch over its client.
 
-use crate::h2::call::Call;
-use crate::h2::endpoint::Endpoint;
+use crate::h2::call;
 use crate::h2::keepalive::{Keepalive, Verdict};
 use crate::h2::monitor::{Monitor, SharedMonitor};
 use crate::h2::refusal::Refusal;
-use crate::h2::service::Caller;
-use crate::h2::transport::Transport;
+use crate::h2::service::{Caller, Service};
 use crate::h2::watch::WatchedTransport;
 use crate::h2::window::Window;
 use crate::listen::connections::{Admission, Connections, Listening};
-use crate::listen::handshakes::Reason::{Failed, Late, Plain};
 use crate::listen::identity::Identity;
-use crate::listen::listener::{Reception, Socket};
+use crate::listen::listener::Reception;
 use crate::listen::quota::Who;
-use crate::listen::tls::{Failure, Tls, speaks_tls};
+use crate::listen::stream::Stream;
+use crate::listen::tls::{Failure, meet};
 use crate::measure::clock::now_ns;
 use crate::measure::limits::Limit;
+use crate::measure::lock::Lock;
+use crate::measure::statistics::Count;
 use crate::resources::Resources;
 use bytes::Bytes;
 use h2::server::{self, SendResponse};
@@ -28,7 +28,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep, timeout_at};
 
 /// Larger frames make for fewer wake-ups; beyond this the allocator gives memory back and takes it again.
@@ -45,32 +44,32 @@ const PLAIN: &str = "the client does not speak TLS";
 
 type Http2 = server::Connection<WatchedTransport, Bytes>;
 
-impl Reception for Endpoint {
+impl Reception for Service {
     fn connections(&self) -> &Connections {
-        &self.service.resources.connections
+        &self.resources.connections
     }
 
     fn is_closed(&self) -> bool {
         self.connections().is_draining()
     }
 
-    fn receive(self: &Arc<Self>, socket: Socket, address: Option<SocketAddr>) {
-        let Resources { limits, statistics, connections, .. } = &*self.service.resources;
+    fn receive(self: &Arc<Self>, stream: Stream, address: Option<SocketAddr>) {
+        let Resources { limits, statistics, connections, .. } = &*self.resources;
         let bounds = [Limit::Connections, Limit::ConnectionsPerPeer].map(|limit| limits.get(limit));
         let peer = address.map(|address| address.ip().to_canonical());
         match connections.admit(bounds[0], bounds[1], peer) {
             Ok(admission) => {
-                drop(tokio::spawn(serve(self.clone(), socket, peer_text(address).into(), admission)));
+                drop(tokio::spawn(serve(self.clone(), stream, peer_text(address).into(), admission)));
             }
             Err(limit) => {
-                statistics.connection_refused();
+                statistics.count(Count::ConnectionsRefused);
                 statistics.strike(limit);
             }
         }
     }
 
     fn accept_failed(&self) {
-        self.service.resources.statistics.accept_failed();
+        self.resources.statistics.count(Count::AcceptFailures);
     }
 }
 
@@ -84,18 +83,18 @@ fn peer_text(address: Option<SocketAddr>) -> String {
 }
 
 /// Serves a connection to its end.
-async fn serve(endpoint: Arc<Endpoint>, socket: Socket, peer: Arc<str>, admission: Admission) {
-    let resources = &endpoint.service.resources;
-    let _open = resources.statistics.connection();
-    let monitor = SharedMonitor::new(Monitor::new(&resources.limits));
-    let window = endpoint.windows.open();
+async fn serve(service: Arc<Service>, stream: Stream, peer: Arc<str>, admission: Admission) {
+    let resources = &service.resources;
+    resources.statistics.count(Count::ConnectionsTotal);
+    let _open = resources.statistics.open(Count::ConnectionsOpen);
+    let monitor = Arc::new(Lock::new(Monitor::new(&resources.limits)));
+    let window = service.windows.open();
     let until = Instant::now() + resources.limits.duration(Limit::HandshakeMs);
-    let Ok(met) = timeout_at(until, meet(&endpoint, socket, &peer)).await else {
-        resources.statistics.strike(Limit::HandshakeMs);
-        return endpoint.handshake_failed(&peer, Late, LATE.into());
+    let (stream, identity) = match meet(stream, service.tls.as_deref(), until).await {
+        Ok(met) => met,
+        Err(failure) => return handshake_failed(resources, &peer, failure),
     };
-    let Some((transport, identity)) = met else { return };
-    let http2 = match timeout_at(until, establish(resources, transport, &monitor, &window)).await {
+    let http2 = match timeout_at(until, establish(resources, stream, &monitor, &window)).await {
         Ok(Some(http2)) => http2,
         Ok(None) => return,
         Err(_) => return resources.statistics.strike(Limit::HandshakeMs),
@@ -106,39 +105,32 @@ async fn serve(endpoint: Arc<Endpoint>, socket: Socket, peer: Arc<str>, admissio
     let caller = Arc::new(Caller { peer, client, account, monitor, requests, answers, window });
     let mut driver = Driver::new(resources.clone(), http2, caller.clone());
     while let Some((request, respond)) = poll_fn(|cx| driver.poll(cx)).await {
-        endpoint.carriers.carry(Call::new(endpoint.service.clone(), caller.clone(), request, respond));
+        tokio::spawn(call::serve(service.clone(), caller.clone(), request, respond));
     }
 }
 
-/// What HTTP/2 goes over, and who the client is, if that is known. It takes time only where TLS is spoken.
-async fn meet(endpoint: &Endpoint, socket: Socket, peer: &Arc<str>) -> Option<(Transport, Option<Identity>)> {
-    match (socket, &endpoint.tls) {
-        (Socket::Unix(stream), _) => Some((Transport::Unix(stream), None)),
-        (Socket::Tcp(stream), None) => Some((Transport::Tcp(stream), None)),
-        (Socket::Tcp(stream), Some(tls)) => shake(endpoint, tls, stream, peer).await,
-    }
-}
-
-async fn shake(
-    endpoint: &Endpoint,
-    tls: &Tls,
-    stream: TcpStream,
-    peer: &Arc<str>,
-) -> Option<(Transport, Option<Identity>)> {
-    let is_plain = !speaks_tls(&stream).await;
-    match tls.accept(stream).await {
-        Ok((stream, client)) => return Some((Transport::Tls(Box::new(stream)), client)),
-        Err(Failure::Name(client)) => endpoint.turned_away(peer, client),
-        Err(Failure::Other(_)) if is_plain => endpoint.handshake_failed(peer, Plain, PLAIN.into()),
-        Err(Failure::Other(error)) => endpoint.handshake_failed(peer, Failed, error.to_string()),
-    }
-    None
+/// Counts a TLS handshake that came to nothing, and tells some of them.
+fn handshake_failed(resources: &Resources, peer: &Arc<str>, failure: Failure) {
+    let (count, reason, text) = match failure {
+        Failure::Name(client) => {
+            resources.statistics.count(Count::ClientsRefused);
+            return resources.link.turned_away(peer, client, "grpc");
+        }
+        Failure::Late => {
+            resources.statistics.strike(Limit::HandshakeMs);
+            (Count::HandshakesLate, "late", LATE.into())
+        }
+        Failure::Plain(_) => (Count::HandshakesPlain, "plain", PLAIN.into()),
+        Failure::Other(error) => (Count::HandshakesFailed, "failed", error.to_string()),
+    };
+    resources.statistics.count(count);
+    resources.link.handshake_failed(peer, reason, text, now_ns());
 }
 
 /// The handshake of HTTP/2.
 async fn establish(
     resources: &Resources,
-    transport: Transport,
+    stream: Stream,
     monitor: &SharedMonitor,
     window: &Window,
 ) -> Option<Http2> {
@@ -160,13 +152,13 @@ async fn establish(
         .max_concurrent_reset_streams(REMEMBERED_RESETS)
         .max_local_error_reset_streams(None) // in all its life; the allowance bounds them by the time they take
         .max_pending_accept_reset_streams(limits.size(Limit::ResetsPerConnection))
-        .handshake(WatchedTransport::new(transport, monitor.clone()))
+        .handshake(WatchedTransport::new(stream, monitor.clone()))
         .await;
     match http2 {
         Ok(http2) => Some(http2),
         Err(error) => {
             if error.is_go_away() {
-                resources.statistics.protocol_error(); // it does not begin as HTTP/2 does
+                resources.statistics.count(Count::ProtocolErrors); // it does not begin as HTTP/2 does
             }
             None
         }
@@ -321,8 +313,8 @@ impl Driver {
         for refusal in self.caller.monitor.lock().take_refusals() {
             match refusal {
                 Refusal::Limit(limit) => statistics.strike(limit),
-                Refusal::Protocol => statistics.protocol_error(),
-                Refusal::Window => statistics.window_error(),
+                Refusal::Protocol => statistics.count(Count::ProtocolErrors),
+                Refusal::Window => statistics.count(Count::WindowErrors),
             }
         }
     }

@@ -2,120 +2,134 @@
 //! is not answered here: it is the engine's, as if it had just arrived.
 
 use crate::fastpath::admission::Admission;
-use crate::fastpath::admission::Waiting;
-use crate::fastpath::flight::{Flight, Landing};
+use crate::fastpath::serving::{InFlight, Left, Unserved, admitted, landed};
 use crate::h2::answer::Answer;
-use crate::h2::body::Received;
+use crate::h2::body::{self, Received};
 use crate::h2::framing::{PREFIX, Prefix};
-use crate::h2::in_flight::{HandedOver, InFlight, TRACEPARENT};
 use crate::h2::service::Caller;
-use crate::h2::status::{Fault, code, pushback, trailers};
-use crate::measure::clock::now_ns;
+use crate::h2::status::{Fault, code};
+use crate::listen::quota::{Hold, Refusal};
+use crate::measure::budget::Message;
 use crate::resources::Resources;
 use bytes::{BufMut, BytesMut};
-use http::HeaderMap;
-use std::future::{Future, poll_fn};
-use std::task::Poll;
-use std::time::Duration;
-use tokio::time::sleep;
 
-/// What became of a request.
-pub(crate) enum Served {
-    /// It is answered.
-    Done,
-    /// It is the engine's.
-    Engine(HandedOver),
+/// The header with the trace context of a client.
+pub(crate) const TRACEPARENT: &str = "traceparent";
+
+/// A request that the front end does not serve after all.
+pub(crate) struct HandedOver {
+    /// As it came.
+    pub(crate) message: Message,
+    /// When it came.
+    pub(crate) arrived_ns: u64,
+    /// What the front end knows of it.
+    pub(crate) left: Left,
+    /// To be held until it has ended, for its client's quota.
+    pub(crate) hold: Option<Hold>,
+    /// It is not to be served.
+    pub(crate) refusal: Option<Refusal>,
 }
 
-/// Serves a request if there is a template and a lease for it.
+impl HandedOver {
+    /// As it came, and it lies in memory of its own.
+    pub(crate) fn whole(message: Message, arrived_ns: u64) -> Self {
+        Self { message, arrived_ns, left: Left::default(), hold: None, refusal: None }
+    }
+
+    /// As it came, to be kept.
+    pub(crate) fn untouched(mut message: Message, arrived_ns: u64, left: Left) -> Self {
+        message.settle();
+        Self { left, ..Self::whole(message, arrived_ns) }
+    }
+}
+
+impl InFlight<Message> {
+    /// How long its message is.
+    pub(crate) fn length(&self) -> usize {
+        match self {
+            Self::Message(_, message) => message.bytes.len(),
+            Self::Upload(upload) => upload.length(),
+        }
+    }
+
+    /// Gives it to the worker. False: it is the engine's.
+    pub(crate) fn depart(&mut self) -> bool {
+        match self {
+            Self::Message(flight, message) => flight.depart(&message.bytes),
+            Self::Upload(upload) => upload.flight.depart(&[]),
+        }
+    }
+
+    /// Gives it up, after so many attempts. A fault: there is no memory to put its message together again.
+    pub(crate) fn hand_over(
+        self,
+        resources: &Resources,
+        caller: &Caller,
+        attempts: u32,
+    ) -> Result<HandedOver, Fault> {
+        let (message, flight) = match self {
+            Self::Message(flight, message) => (message, flight),
+            Self::Upload(upload) => (body::restored(resources, &caller.requests, &upload)?, upload.flight),
+        };
+        let left = Left { attempts, deadline_ns: flight.deadline_ns(), asked: None };
+        Ok(HandedOver::untouched(message, flight.arrived_ns(), left))
+    }
+}
+
+/// Serves a request if there is a template and a lease for it. What it gives is the engine's.
 pub(crate) async fn serve(
     resources: &Resources,
     caller: &Caller,
     received: Received,
     (arrived_ns, deadline_ns): (u64, u64),
-    headers: &HeaderMap,
+    parent: Option<&[u8]>,
     answer: &mut Answer,
-) -> Result<Served, Fault> {
+) -> Result<Option<HandedOver>, Fault> {
     let mut request = match received {
         Received::Upload(upload) => InFlight::Upload(upload),
         Received::Message(mut message) => {
-            let mut admission = resources.direct.admit(&message.bytes, arrived_ns, deadline_ns, true);
-            let mut known_ns = 0;
-            if let Admission::Waiting(waiting) = admission {
-                known_ns = waiting.deadline_ns();
+            let admission = resources.direct.admit(&message.bytes, arrived_ns, deadline_ns, true);
+            if let Admission::Flight(flight) = admission {
+                InFlight::Message(flight, message)
+            } else {
                 message.settle();
-                admission = Box::pin(wait(waiting, answer)).await?;
-            }
-            match admission {
-                Admission::Flight(flight) => InFlight::Message(flight, message),
-                // Who has waited does not wait again.
-                Admission::Waiting(_) => {
-                    return Ok(Served::Engine(HandedOver::untouched(message, arrived_ns, None)));
-                }
-                Admission::Engine(asked) => {
-                    let handed = HandedOver::untouched(message, arrived_ns, asked);
-                    return Ok(Served::Engine(HandedOver { deadline_ns: known_ns, ..handed }));
-                }
-                Admission::Late(text, late_ns) => {
-                    let mut trailers = trailers(code::RESOURCE_EXHAUSTED, &text);
-                    pushback(&mut trailers, late_ns);
-                    answer.finish(trailers);
-                    return Ok(Served::Done);
+                match Box::pin(admitted(admission, |cx| answer.poll_gone(cx))).await {
+                    Ok(flight) => InFlight::Message(flight, message),
+                    Err(unserved) => {
+                        let left = left(unserved)?;
+                        return Ok(Some(HandedOver { left, ..HandedOver::whole(message, arrived_ns) }));
+                    }
                 }
             }
         }
     };
-    request.note_parent(headers.get(TRACEPARENT));
+    request.note_parent(parent);
     if !request.depart() {
-        return request.hand_over(resources, caller, 0).map(Served::Engine);
+        return request.hand_over(resources, caller, 0).map(Some);
     }
-    let landed = poll_fn(|cx| match request.flight().poll(cx) {
-        Poll::Ready(landed) => Poll::Ready(Ok(landed)),
-        Poll::Pending => answer.poll_gone(cx).map(Err),
-    })
-    .await;
-    match landed {
-        Ok(Ok(Landing::Late)) => Err(Fault::status(code::DEADLINE_EXCEEDED, request.into_flight().expire())),
-        Ok(Ok(Landing::Well)) => reply(resources, request.into_flight(), caller, answer).await,
-        Ok(Err(attempts)) => request.hand_over(resources, caller, attempts).map(Served::Engine),
-        Err(fault) => {
-            request.into_flight().cancel();
-            Err(fault)
-        }
+    match landed(request.flight(), |cx| answer.poll_gone(cx)).await {
+        Ok(()) => reply(resources, request, caller, answer).await.map(|()| None),
+        Err(unserved) => request.hand_over(resources, caller, left(unserved)?.attempts).map(Some),
     }
 }
 
-/// Until something becomes of a request that waits: its deadline and the going of its client included.
-async fn wait(mut waiting: Box<Waiting>, answer: &mut Answer) -> Result<Admission, Fault> {
-    let left_ns = waiting.deadline_ns().saturating_sub(now_ns());
-    let mut expiry = (waiting.deadline_ns() > 0).then(|| Box::pin(sleep(Duration::from_nanos(left_ns))));
-    let became = poll_fn(|cx| {
-        if let Poll::Ready(admission) = waiting.poll(cx) {
-            return Poll::Ready(Ok(admission));
-        }
-        if expiry.as_mut().is_some_and(|expiry| expiry.as_mut().poll(cx).is_ready()) {
-            return Poll::Ready(Err(None));
-        }
-        answer.poll_gone(cx).map(|fault| Err(Some(fault)))
-    })
-    .await;
-    match became {
-        Ok(admission) => Ok(admission),
-        Err(None) => Err(Fault::status(code::DEADLINE_EXCEEDED, waiting.expire())),
-        Err(Some(fault)) => {
-            waiting.cancel();
-            Err(fault)
-        }
+/// What is left to the engine; a fault: nothing is.
+fn left(unserved: Unserved<Fault>) -> Result<Left, Fault> {
+    match unserved {
+        Unserved::Engine(left) => Ok(left),
+        Unserved::Refused(refused) => Err(Fault::Refused(refused)),
+        Unserved::Gone(fault) => Err(fault),
     }
 }
 
 /// Answers, if there is memory for the answer; else the client is told that there is none.
 async fn reply(
     resources: &Resources,
-    flight: Flight,
+    mut request: InFlight<Message>,
     caller: &Caller,
     answer: &mut Answer,
-) -> Result<Served, Fault> {
+) -> Result<(), Fault> {
+    let flight = request.flight();
     let length = flight.answer_length();
     let mut reservation = caller.answers.reserve();
     let Some(prefix) = Prefix::encode(length).filter(|_| reservation.resize(PREFIX + length).is_ok()) else {
@@ -126,6 +140,6 @@ async fn reply(
     frame.put_slice(&prefix);
     flight.answer(&mut frame);
     flight.finish(&caller.client);
-    answer.reply(reservation.hold(frame)).await?;
-    Ok(Served::Done)
+    drop(request); // its slot is needed no longer, however long the client takes
+    answer.reply(reservation.hold(frame)).await
 }

@@ -72,11 +72,11 @@ impl Keepalive {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::limits::NAMES;
+    use crate::measure::limits::LIMITS;
 
     const MS: u64 = 1_000_000;
 
-    fn keepalive(age_ms: i128) -> Keepalive {
+    fn keepalive(age_ms: i64) -> Keepalive {
         let value = |name: &str| match name {
             "keepalive_ms" => 100,
             "keepalive_timeout_ms" => 20,
@@ -84,7 +84,10 @@ mod tests {
             "connection_age_ms" => age_ms,
             _ => 1000,
         };
-        Keepalive::new(&Limits::new(NAMES.iter().map(|name| (name.to_string(), value(name)))).unwrap(), 0)
+        Keepalive::new(
+            &Limits::new(LIMITS.iter().map(|(name, ..)| (name.to_string(), value(name)))).unwrap(),
+            0,
+        )
     }
 
     #[test]

@@ -5,11 +5,12 @@ use crate::h2::frames::{ACK, FrameWalker, HEADER, PREFACE, kind};
 use crate::h2::refusal::{Refusal, ends_for_error};
 use crate::measure::clock::now_ns;
 use crate::measure::limits::{Limit, Limits, PROGRESS, RATE_WINDOW};
+use crate::measure::lock::Lock;
 use crate::measure::rate::Rate;
 use bytes::{Buf, Bytes};
 use std::io::{ErrorKind, Result};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::AsyncWrite;
 
@@ -193,31 +194,18 @@ impl GoAway {
     }
 }
 
-/// The monitor as the connection, its calls and its transport share it.
-#[derive(Clone)]
-pub(crate) struct SharedMonitor(Arc<Mutex<Monitor>>);
-
-impl SharedMonitor {
-    /// Shares it.
-    pub(crate) fn new(monitor: Monitor) -> Self {
-        Self(Arc::new(Mutex::new(monitor)))
-    }
-
-    /// Looks at it; all that do are tasks of one thread, so this never waits.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Monitor> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// The monitor as the connection, its calls and its transport share it; all that look at it are tasks of one thread.
+pub(crate) type SharedMonitor = Arc<Lock<Monitor>>;
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::measure::limits::NAMES;
+    use crate::measure::limits::LIMITS;
 
     pub(crate) fn monitor() -> Monitor {
         let few = ["pings_per_connection", "resets_per_connection"];
         let value = |name: &str| if few.contains(&name) { 2 } else { 1000 };
-        let limits = Limits::new(NAMES.iter().map(|name| (name.to_string(), value(name))));
+        let limits = Limits::new(LIMITS.iter().map(|(name, ..)| (name.to_string(), value(name))));
         let mut monitor = Monitor::new(&limits.unwrap());
         monitor.read(&[0; PREFACE], 1);
         monitor

@@ -1,9 +1,10 @@
-//! What gRPC calls share: the methods that there are, and the client of one connection.
+//! What gRPC connections share: the methods that there are, and how they are let in; and what the calls of one share.
 
 use crate::h2::monitor::SharedMonitor;
-use crate::h2::window::Window;
+use crate::h2::window::{Window, WindowBudget};
 use crate::handover::calls::Kind;
 use crate::listen::quota::Account;
+use crate::listen::tls::Tls;
 use crate::measure::budget::Budget;
 use crate::resources::Resources;
 use std::collections::HashMap;
@@ -16,6 +17,23 @@ pub(crate) struct Service {
     pub(crate) methods: HashMap<String, (u32, Kind)>,
     /// Those of them whose messages are inference requests, which clients' quotas bound.
     pub(crate) inferences: Vec<u32>,
+    /// Certificates, if TLS is spoken over TCP.
+    pub(crate) tls: Option<Arc<Tls>>,
+    /// Memory for what clients send ahead.
+    pub(crate) windows: WindowBudget,
+}
+
+impl Service {
+    /// Of these methods, over TLS if there are certificates.
+    pub(crate) fn new(
+        resources: Arc<Resources>,
+        methods: HashMap<String, (u32, Kind)>,
+        inferences: Vec<u32>,
+        tls: Option<Arc<Tls>>,
+    ) -> Self {
+        let windows = WindowBudget::new(&resources.limits);
+        Self { resources, methods, inferences, tls, windows }
+    }
 }
 
 /// A client, as its calls see it.

@@ -1,5 +1,6 @@
 //! How calls end other than well: gRPC statuses as trailers, and what else can happen to a call.
 
+use crate::fastpath::serving::Refused;
 use crate::h2::framing::percent_encoded;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use std::borrow::Cow;
@@ -25,6 +26,8 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub(crate) enum Fault {
     /// With this status.
     Status(u32, Cow<'static, str>),
+    /// As the fast path refuses a request.
+    Refused(Refused),
     /// With UNIMPLEMENTED, naming the encodings that there are.
     Encoding(String),
     /// It is not gRPC.
@@ -63,10 +66,17 @@ pub(crate) fn trailers(code: u32, text: &str) -> HeaderMap {
 
 const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// Says when a client that was refused may try again; never at once.
-pub(crate) fn pushback(trailers: &mut HeaderMap, after_ns: u64) {
-    let milliseconds = after_ns.div_ceil(1_000_000).max(1);
-    trailers.insert(HeaderName::from_static(RETRY_PUSHBACK), HeaderValue::from(milliseconds));
+/// Trailers that tell what the fast path refuses, and when the client may try again; never at once.
+pub(crate) fn refused(refused: &Refused) -> HeaderMap {
+    match refused {
+        Refused::Expired(text) => trailers(code::DEADLINE_EXCEEDED, text),
+        Refused::Late(text, after_ns) | Refused::OverQuota(text, after_ns) => {
+            let mut trailers = trailers(code::RESOURCE_EXHAUSTED, text);
+            let milliseconds = after_ns.div_ceil(1_000_000).max(1);
+            trailers.insert(HeaderName::from_static(RETRY_PUSHBACK), HeaderValue::from(milliseconds));
+            trailers
+        }
+    }
 }
 
 /// Adds one entry of custom metadata; the error says what is wrong with it.

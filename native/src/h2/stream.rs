@@ -8,9 +8,10 @@
 use crate::fastpath::admission::{Admission, Asked};
 use crate::fastpath::direct::StreamWindow;
 use crate::fastpath::flight::Flight;
+use crate::fastpath::serving::{InFlight, Left};
 use crate::h2::answer::Answer;
 use crate::h2::body::{Begun, Received, RequestBody};
-use crate::h2::in_flight::{HandedOver, InFlight};
+use crate::h2::infer::HandedOver;
 use crate::h2::service::Caller;
 use crate::h2::status::Fault;
 use crate::h2::underway::{Chunk, Underway};
@@ -19,12 +20,11 @@ use crate::handover::link::Ticket;
 use crate::handover::mailbox::{Event, Told};
 use crate::listen::quota::{Entered, Hold, Refusal};
 use crate::measure::clock::now_ns;
+use crate::measure::lock::Lock;
 use crate::resources::Resources;
 use bytes::Bytes;
-use http::HeaderValue;
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::sync::Notify;
 
@@ -34,13 +34,13 @@ pub(crate) struct Stream<'a> {
     caller: &'a Caller,
     ticket: &'a Ticket,
     /// The client's trace context.
-    parent: Option<&'a HeaderValue>,
+    parent: Option<&'a [u8]>,
     deadline_ns: u64,
     /// What may be under way, if it may be the front end's own.
     window: Option<StreamWindow>,
     /// Whether its messages are requests that the client's quota bounds.
     metered: bool,
-    underway: Mutex<Underway>,
+    underway: Lock<Underway>,
     /// Rung when what is under way has changed.
     changed: Notify,
 }
@@ -61,13 +61,13 @@ impl<'a> Stream<'a> {
         resources: &'a Resources,
         caller: &'a Caller,
         ticket: &'a Ticket,
-        parent: Option<&'a HeaderValue>,
+        parent: Option<&'a [u8]>,
         deadline_ns: u64,
         window: Option<StreamWindow>,
         metered: bool,
     ) -> Self {
         let unused = StreamWindow { requests: 0, bytes: 0 };
-        let underway = Mutex::new(Underway::new(window.unwrap_or(unused)));
+        let underway = Lock::new(Underway::new(window.unwrap_or(unused)));
         Self {
             resources,
             caller,
@@ -97,11 +97,6 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Looks at it; all that do are parts of one task, so this never waits.
-    fn underway(&self) -> MutexGuard<'_, Underway> {
-        self.underway.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     // --- reading
 
     async fn read_as_asked(&self, body: &mut RequestBody) -> Result<Infallible, Fault> {
@@ -116,7 +111,7 @@ impl<'a> Stream<'a> {
             let (hold, refusal) = self.split(entered);
             let message = body.next().await?;
             if self.metered {
-                self.underway().told_as_asked(hold); // whose answer it is that comes next is known of no other
+                self.underway.lock().told_as_asked(hold); // whose answer it is that comes next is known of no other
             }
             self.tell(Some(Told { message, arrived_ns, attempts: 0, deadline_ns: 0, refusal }));
         }
@@ -160,18 +155,19 @@ impl<'a> Stream<'a> {
                 match admitted {
                     Ok(flight) => InFlight::Message(flight, message),
                     Err(asked) => {
-                        let untouched = HandedOver::untouched(message, arrived_ns, asked);
-                        self.underway().hand_over(HandedOver { hold, refusal, ..untouched });
+                        let left = Left { asked, ..Left::default() };
+                        let untouched = HandedOver::untouched(message, arrived_ns, left);
+                        self.underway.lock().hand_over(HandedOver { hold, refusal, ..untouched });
                         return Ok(());
                     }
                 }
             }
         };
         request.note_parent(self.parent);
-        let departed = self.underway().depart(request, hold, &self.caller.answers);
+        let departed = self.underway.lock().depart(request, hold, &self.caller.answers);
         if let Err((request, hold)) = departed {
             let handed = request.hand_over(self.resources, self.caller, 0)?;
-            self.underway().hand_over(HandedOver { hold, ..handed });
+            self.underway.lock().hand_over(HandedOver { hold, ..handed });
         }
         Ok(())
     }
@@ -201,7 +197,7 @@ impl<'a> Stream<'a> {
     }
 
     async fn until(&self, holds: impl Fn(&Underway) -> bool) {
-        while !holds(&self.underway()) {
+        while !holds(&self.underway.lock()) {
             self.changed.notified().await;
         }
     }
@@ -235,15 +231,15 @@ impl<'a> Stream<'a> {
     fn poll_landing(&self, cx: &mut Context<'_>) -> Poll<Fault> {
         self.ticket.slot.register(cx.waker());
         loop {
-            let failed = self.underway().poll_landed(cx, &self.caller.client);
+            let failed = self.underway.lock().poll_landed(cx, &self.caller.client);
             let Poll::Ready((request, hold, attempts)) = failed else { break };
             match request.hand_over(self.resources, self.caller, attempts) {
-                Ok(handed) => self.underway().hand_over(HandedOver { hold, ..handed }),
+                Ok(handed) => self.underway.lock().hand_over(HandedOver { hold, ..handed }),
                 Err(fault) => return Poll::Ready(fault),
             }
         }
-        while self.underway().has_handed() && self.ticket.slot.take_read() {
-            let told = self.underway().take_handed();
+        while self.underway.lock().has_handed() && self.ticket.slot.take_read() {
+            let told = self.underway.lock().take_handed();
             self.tell(told);
         }
         self.note_changes();
@@ -251,7 +247,7 @@ impl<'a> Stream<'a> {
     }
 
     fn note_changes(&self) {
-        if self.underway().take_changed() {
+        if self.underway.lock().take_changed() {
             self.changed.notify_one();
         }
     }
@@ -262,16 +258,16 @@ impl<'a> Stream<'a> {
         loop {
             match poll_fn(|cx| self.poll_order(cx, answer)).await? {
                 Order::Message(message) => {
-                    self.underway().answered();
+                    self.underway.lock().answered();
                     answer.send(message).await?;
-                    self.underway().answer_sent();
+                    self.underway.lock().answer_sent();
                     self.ticket.slot.send_done();
                     self.ticket.tell(Event::Sent(self.ticket.id));
                 }
                 Order::Chunk(chunk) => {
                     let weight = chunk.weight();
                     answer.send(chunk.into_bytes()).await?;
-                    self.underway().sent(weight);
+                    self.underway.lock().sent(weight);
                 }
                 Order::End(end) => return answer.end(end).await,
             }
@@ -286,7 +282,7 @@ impl<'a> Stream<'a> {
         if let Some(message) = slot.take_message() {
             return Poll::Ready(Ok(Order::Message(message)));
         }
-        if let Some(chunk) = self.underway().take_landed() {
+        if let Some(chunk) = self.underway.lock().take_landed() {
             return Poll::Ready(Ok(Order::Chunk(chunk)));
         }
         if let Some(end) = slot.take_end() {

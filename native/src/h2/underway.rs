@@ -7,12 +7,13 @@
 
 use crate::fastpath::admission::Asked;
 use crate::fastpath::direct::StreamWindow;
-use crate::fastpath::flight::{Flight, Landing};
+use crate::fastpath::flight::Landing;
+use crate::fastpath::serving::{InFlight, Left};
 use crate::h2::framing::{PREFIX, Prefix};
-use crate::h2::in_flight::{HandedOver, InFlight};
+use crate::h2::infer::HandedOver;
 use crate::handover::mailbox::Told;
 use crate::listen::quota::Hold;
-use crate::measure::budget::{Budget, Reservation};
+use crate::measure::budget::{Budget, Message, Reservation};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -29,10 +30,10 @@ const SLOW: usize = 4 << 20;
 
 /// A request that the worker has, the memory for its answer, and what is held of its client's quota. Dropped before it
 /// landed, its client has gone.
-struct Aloft(Option<(InFlight, Reservation, Option<Hold>)>);
+struct Aloft(Option<(InFlight<Message>, Reservation, Option<Hold>)>);
 
 impl Future for Aloft {
-    type Output = (InFlight, Reservation, Option<Hold>, Result<Landing, u32>);
+    type Output = (InFlight<Message>, Reservation, Option<Hold>, Result<Landing, u32>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some((request, ..)) = &mut self.0 else { return Poll::Pending };
@@ -45,8 +46,8 @@ impl Future for Aloft {
 
 impl Drop for Aloft {
     fn drop(&mut self) {
-        if let Some((request, ..)) = self.0.take() {
-            request.into_flight().cancel();
+        if let Some((request, ..)) = &mut self.0 {
+            request.flight().cancel();
         }
     }
 }
@@ -126,10 +127,10 @@ impl Underway {
     /// Gives a request to the worker, where its answer will find memory in `answers`; else it comes back.
     pub(crate) fn depart(
         &mut self,
-        mut request: InFlight,
+        mut request: InFlight<Message>,
         hold: Option<Hold>,
         answers: &Arc<Budget>,
-    ) -> Result<(), (InFlight, Option<Hold>)> {
+    ) -> Result<(), (InFlight<Message>, Option<Hold>)> {
         let length = request.flight().streamed_length();
         let mut room = answers.reserve();
         let fits =
@@ -148,12 +149,12 @@ impl Underway {
         &mut self,
         cx: &mut Context<'_>,
         client: &str,
-    ) -> Poll<(InFlight, Option<Hold>, u32)> {
+    ) -> Poll<(InFlight<Message>, Option<Hold>, u32)> {
         while let Poll::Ready(Some((request, room, hold, landed))) = self.aloft.poll_next_unpin(cx) {
             self.changed = true;
             self.bytes -= request.length();
             match landed {
-                Ok(Landing::Well) => self.answer(request.into_flight(), room, client),
+                Ok(Landing::Well) => self.answer(request, room, client),
                 Ok(Landing::Late) => return Poll::Ready((request, hold, 0)),
                 Err(attempts) => return Poll::Ready((request, hold, attempts)),
             }
@@ -161,7 +162,8 @@ impl Underway {
         Poll::Pending
     }
 
-    fn answer(&mut self, flight: Flight, room: Reservation, client: &str) {
+    fn answer(&mut self, mut request: InFlight<Message>, room: Reservation, client: &str) {
+        let flight = request.flight();
         let length = flight.streamed_length();
         let Some(prefix) = Prefix::encode(length) else { return }; // looked at when it departed
         let size = PREFIX + length;
@@ -205,8 +207,8 @@ impl Underway {
 
     /// The next request that Python is told.
     pub(crate) fn take_handed(&mut self) -> Option<Told> {
-        let HandedOver { message, arrived_ns, attempts, deadline_ns, asked, hold, refusal } =
-            self.handed.pop_front()?;
+        let HandedOver { message, arrived_ns, left, hold, refusal } = self.handed.pop_front()?;
+        let Left { attempts, deadline_ns, asked } = left;
         let length = message.bytes.len();
         self.told.push_back(Answerable { asked, hold, length });
         self.bytes += length;

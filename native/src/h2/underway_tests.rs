@@ -26,7 +26,7 @@ impl Scene {
         Self { rig: Rig::leased(), answers: Budget::new(1 << 20), underway: Underway::new(window) }
     }
 
-    fn request(&self) -> InFlight {
+    fn request(&self) -> InFlight<Message> {
         let Admission::Flight(flight) = self.rig.admit(0) else { panic!("not admitted") };
         InFlight::Message(flight, whole(&self.answers, message()))
     }
@@ -37,26 +37,26 @@ impl Scene {
     }
 
     /// The worker is done with the request that it has had for longest.
-    fn land(&mut self, status: u32) -> Poll<(InFlight, Option<Hold>, u32)> {
+    fn land(&mut self, status: u32) -> Poll<(InFlight<Message>, Option<Hold>, u32)> {
         let arena = self.rig.direct.clone();
         let taken = self.rig.complete(status);
         arena.attached().unwrap().arena.write(taken.out_offset as usize, b"good");
         self.poll()
     }
 
-    fn poll(&mut self) -> Poll<(InFlight, Option<Hold>, u32)> {
+    fn poll(&mut self) -> Poll<(InFlight<Message>, Option<Hold>, u32)> {
         self.underway.poll_landed(&mut Context::from_waker(Waker::noop()), "")
     }
 
     fn hand_over(&mut self) {
         let message = whole(&self.answers, message());
-        let untouched = HandedOver::untouched(message, 5, None);
-        self.underway.hand_over(HandedOver { attempts: 1, deadline_ns: 7, ..untouched });
+        let left = Left { attempts: 1, deadline_ns: 7, asked: None };
+        self.underway.hand_over(HandedOver::untouched(message, 5, left));
     }
 }
 
-fn whole(budget: &Arc<Budget>, bytes: Bytes) -> crate::measure::budget::Message {
-    crate::measure::budget::Message { bytes, reservation: budget.reserve() }
+fn whole(budget: &Arc<Budget>, bytes: Bytes) -> Message {
+    Message { bytes, reservation: budget.reserve() }
 }
 
 fn framed(answer: &[u8]) -> Vec<u8> {
@@ -221,7 +221,7 @@ fn what_python_was_left_is_ahead_of_others_until_it_has_answered() {
     for _ in 0..2 {
         let Admission::Engine(asked) = scene.rig.admit(in_time) else { panic!() };
         let message = whole(&scene.answers, message());
-        scene.underway.hand_over(HandedOver::untouched(message, 0, asked));
+        scene.underway.hand_over(HandedOver::untouched(message, 0, Left { asked, ..Left::default() }));
         scene.underway.take_handed();
     }
     assert!(matches!(scene.rig.admit(in_time), Admission::Late(..)));
@@ -253,7 +253,7 @@ fn a_quota_is_held_until_the_request_has_ended_whoever_serves_it() {
     assert_eq!(free(), 2, "it has its answer");
     let Poll::Ready((request, hold, _)) = scene.land(status::HAND_OVER) else { panic!() };
     let InFlight::Message(_, message) = request else { panic!() };
-    scene.underway.hand_over(HandedOver { hold, ..HandedOver::untouched(message, 0, None) });
+    scene.underway.hand_over(HandedOver { hold, ..HandedOver::untouched(message, 0, Left::default()) });
     assert!(scene.underway.take_handed().is_some());
     assert_eq!(free(), 2, "Python has it");
     scene.underway.answered();

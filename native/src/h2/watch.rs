@@ -2,7 +2,7 @@
 
 use crate::h2::authority::AuthorityFilter;
 use crate::h2::monitor::SharedMonitor;
-use crate::h2::transport::Transport;
+use crate::listen::stream::Stream;
 use crate::measure::clock::now_ns;
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A transport that is watched.
-pub(crate) struct WatchedTransport<T = Transport> {
+pub(crate) struct WatchedTransport<T = Stream> {
     inner: T,
     monitor: SharedMonitor,
     authority: Option<AuthorityFilter>,
@@ -22,8 +22,8 @@ pub(crate) struct WatchedTransport<T = Transport> {
 
 impl WatchedTransport {
     /// Watches from here on; HTTP/2 has not begun.
-    pub(crate) fn new(inner: Transport, monitor: SharedMonitor) -> Self {
-        let always = matches!(inner, Transport::Unix(_));
+    pub(crate) fn new(inner: Stream, monitor: SharedMonitor) -> Self {
+        let always = matches!(inner, Stream::Unix(_));
         Self { inner, monitor, authority: Some(AuthorityFilter::default()), always, deaf: false }
     }
 }
@@ -114,6 +114,7 @@ mod tests {
     use crate::h2::frames::kind;
     use crate::h2::monitor::tests::{frame, monitor};
     use crate::measure::limits::Limit;
+    use crate::measure::lock::Lock;
     use std::sync::{Arc, Mutex};
     use std::task::Waker;
 
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_client_that_took_what_was_flushed_blocks_no_longer() {
-        let (shared, blocks) = (SharedMonitor::new(monitor()), Arc::new(Mutex::new(true)));
+        let (shared, blocks) = (Arc::new(Lock::new(monitor())), Arc::new(Mutex::new(true)));
         let mut transport = WatchedTransport {
             inner: Session(blocks.clone()),
             monitor: shared.clone(),
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_goaway_goes_between_frames() {
-        let (shared, sent) = (SharedMonitor::new(monitor()), Arc::new(Mutex::new(Vec::new())));
+        let (shared, sent) = (Arc::new(Lock::new(monitor())), Arc::new(Mutex::new(Vec::new())));
         let mut transport = WatchedTransport {
             inner: Narrow(5, sent.clone()),
             monitor: shared.clone(),

@@ -13,7 +13,8 @@
 
 use crate::measure::budget::{Budget, Reservation};
 use crate::measure::limits::{Limit, Limits};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::measure::lock::Lock;
+use std::sync::Arc;
 use std::task::Waker;
 
 /// What the protocol gives every connection and every stream at first.
@@ -55,7 +56,7 @@ impl WindowBudget {
         };
         let mut frames = budget.reserve();
         let frame_bytes = frames.resize(bytes).is_ok().then_some(bytes);
-        Arc::new(Window(Mutex::new(State {
+        Arc::new(Window(Lock::new(State {
             first: size,
             size,
             _usual: usual,
@@ -86,33 +87,29 @@ struct State {
 }
 
 /// The window of one connection.
-pub(crate) struct Window(Mutex<State>);
+pub(crate) struct Window(Lock<State>);
 
 impl Window {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How large it is for the connection, and for each stream of it, so that streams that are not read for a while
     /// leave room to others.
     pub(crate) fn sizes(&self) -> (u32, u32) {
-        let size = self.state().size;
+        let size = self.0.lock().size;
         (size, (size / 4).max(LEAST))
     }
 
     /// What frames that no call has read yet may be kept with; None: as the library has it.
     pub(crate) fn frame_bytes(&self) -> Option<usize> {
-        self.state().frame_bytes
+        self.0.lock().frame_bytes
     }
 
     /// The task of the connection, to be woken on growth.
     pub(crate) fn register(&self, task: &Waker) {
-        self.state().task = Some(task.clone());
+        self.0.lock().task = Some(task.clone());
     }
 
     /// A message of this length is coming: grows the window, as far as there is room, to hold several like it.
     pub(crate) fn want(&self, length: usize) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let mut wanted = length.saturating_mul(TOGETHER).min(LARGEST as usize) as u32;
         while wanted / 2 >= state.size {
             let more = (wanted - state.first) as usize;
@@ -129,18 +126,20 @@ impl Window {
 
     /// Whether it has grown since the last time.
     pub(crate) fn take_growth(&self) -> bool {
-        std::mem::take(&mut self.state().grown)
+        std::mem::take(&mut self.0.lock().grown)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::limits::NAMES;
+    use crate::measure::limits::LIMITS;
 
-    fn budget(bytes_in_flight: i128) -> WindowBudget {
+    fn budget(bytes_in_flight: i64) -> WindowBudget {
         let value = |name: &str| if name == "bytes_in_flight" { bytes_in_flight } else { 1000 };
-        WindowBudget::new(&Limits::new(NAMES.iter().map(|name| (name.to_string(), value(name)))).unwrap())
+        WindowBudget::new(
+            &Limits::new(LIMITS.iter().map(|(name, ..)| (name.to_string(), value(name)))).unwrap(),
+        )
     }
 
     #[test]

@@ -5,9 +5,10 @@
 
 use crate::measure::budget::Budget;
 use crate::measure::ids::ById;
+use crate::measure::lock::Lock;
 use bytes::Bytes;
 use http::HeaderMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 
 /// How the requests of a method reach Python.
@@ -53,22 +54,18 @@ struct Orders {
 pub(crate) struct Slot {
     kind: Kind,
     answers: Arc<Budget>,
-    orders: Mutex<Orders>,
+    orders: Lock<Orders>,
 }
 
 impl Slot {
     /// A slot without orders, whose answers take their memory from this budget.
     pub(crate) fn new(kind: Kind, answers: Arc<Budget>) -> Arc<Self> {
-        Arc::new(Self { kind, answers, orders: Mutex::default() })
-    }
-
-    fn orders(&self) -> MutexGuard<'_, Orders> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+        Arc::new(Self { kind, answers, orders: Lock::default() })
     }
 
     /// The task to wake when there are orders.
     pub(crate) fn register(&self, task: &Waker) {
-        let mut orders = self.orders();
+        let mut orders = self.orders.lock();
         if !orders.task.as_ref().is_some_and(|known| known.will_wake(task)) {
             orders.task = Some(task.clone());
         }
@@ -76,7 +73,7 @@ impl Slot {
 
     /// Wakes the task.
     pub(crate) fn wake(&self) {
-        let task = self.orders().task.clone();
+        let task = self.orders.lock().task.clone();
         if let Some(task) = task {
             task.wake();
         }
@@ -84,32 +81,32 @@ impl Slot {
 
     /// Takes the order to read.
     pub(crate) fn take_read(&self) -> bool {
-        std::mem::take(&mut self.orders().read)
+        std::mem::take(&mut self.orders.lock().read)
     }
 
     /// Whether no more is to be read from the client.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.orders().stop
+        self.orders.lock().stop
     }
 
     /// What was read is being told; the next may be asked for.
     pub(crate) fn read_done(&self) {
-        self.orders().reading = false;
+        self.orders.lock().reading = false;
     }
 
     /// Takes the message to send.
     pub(crate) fn take_message(&self) -> Option<Bytes> {
-        self.orders().message.take()
+        self.orders.lock().message.take()
     }
 
     /// The message was sent, which is being told; the next may be given.
     pub(crate) fn send_done(&self) {
-        self.orders().sending = false;
+        self.orders.lock().sending = false;
     }
 
     /// Takes the end of the call.
     pub(crate) fn take_end(&self) -> Option<End> {
-        self.orders().end.take()
+        self.orders.lock().end.take()
     }
 }
 
@@ -121,17 +118,13 @@ struct Table {
 
 /// The table of live calls.
 #[derive(Default)]
-pub(crate) struct Calls(Mutex<Table>);
+pub(crate) struct Calls(Lock<Table>);
 
 impl Calls {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Enters a call, whose answers take their memory from this budget.
     pub(crate) fn open(&self, kind: Kind, answers: Arc<Budget>) -> (u64, Arc<Slot>) {
         let slot = Slot::new(kind, answers);
-        let mut table = self.table();
+        let mut table = self.0.lock();
         table.last += 1;
         let id = table.last;
         table.live.insert(id, slot.clone());
@@ -140,17 +133,17 @@ impl Calls {
 
     /// Whether Python still waits for this call.
     pub(crate) fn is_live(&self, id: u64) -> bool {
-        self.table().live.contains_key(&id)
+        self.0.lock().live.contains_key(&id)
     }
 
     /// The memory for answers to this call; None when it has ended.
     pub(crate) fn answers(&self, id: u64) -> Option<Arc<Budget>> {
-        self.table().live.get(&id).map(|slot| slot.answers.clone())
+        self.0.lock().live.get(&id).map(|slot| slot.answers.clone())
     }
 
     /// By the front end: takes the call out; true when it was there, so that Python must be told.
     pub(crate) fn forget(&self, id: u64) -> bool {
-        self.table().live.remove(&id).is_some()
+        self.0.lock().live.remove(&id).is_some()
     }
 
     /// By Python: asks for the next message. The slot to wake, or None when the call has ended.
@@ -202,23 +195,23 @@ impl Calls {
         only: Option<Kind>,
         order: impl FnOnce(&mut Orders) -> Result<(), Misuse>,
     ) -> Result<Option<Arc<Slot>>, Misuse> {
-        let table = self.table();
+        let table = self.0.lock();
         let Some(slot) = table.live.get(&id) else { return Ok(None) };
         if only.is_some_and(|kind| kind != slot.kind) {
             return Err(Misuse::Kind(slot.kind));
         }
-        order(&mut slot.orders())?;
+        order(&mut slot.orders.lock())?;
         Ok(Some(slot.clone()))
     }
 
     /// By Python: ends the call. `only` is the kind that can end so, if not both can.
     pub(crate) fn end(&self, id: u64, only: Option<Kind>, end: End) -> Result<Option<Arc<Slot>>, Misuse> {
-        let mut table = self.table();
+        let mut table = self.0.lock();
         let Some(slot) = table.live.get(&id) else { return Ok(None) };
         if only.is_some_and(|kind| kind != slot.kind) {
             return Err(Misuse::Kind(slot.kind));
         }
-        slot.orders().end = Some(end);
+        slot.orders.lock().end = Some(end);
         Ok(table.live.remove(&id))
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::listen::quota::{Entry, Refusal};
 use crate::measure::budget::Message;
+use crate::measure::lock::Lock;
 use http::{HeaderName, HeaderValue};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// What Python is told.
 pub(crate) enum Event {
@@ -85,7 +86,7 @@ struct Queue {
 
 /// The queue and its descriptor.
 pub(crate) struct Mailbox {
-    queue: Mutex<Queue>,
+    queue: Lock<Queue>,
     signal: OwnedFd,
 }
 
@@ -99,11 +100,7 @@ impl Mailbox {
         }
         // SAFETY: the descriptor was just made and has no other owner.
         let signal = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        Ok(Self { queue: Mutex::default(), signal })
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(Self { queue: Lock::default(), signal })
     }
 
     /// The descriptor to poll.
@@ -113,7 +110,7 @@ impl Mailbox {
 
     /// Queues an event. Only the first one costs a system call.
     pub(crate) fn push(&self, event: Event) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.events.push(event);
         if queue.events.len() == 1 && queue.failure.is_none() {
             self.signal();
@@ -122,14 +119,14 @@ impl Mailbox {
 
     /// The front end cannot go on: every `take` from now on says so.
     pub(crate) fn fail(&self, reason: String) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.failure = Some(reason);
         self.signal();
     }
 
     /// All events, oldest first. An error when the front end has failed; the descriptor then stays readable.
     pub(crate) fn take(&self) -> Result<Vec<Event>, String> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if !queue.events.is_empty() {
             if queue.failure.is_none() {
                 self.clear();

@@ -6,23 +6,24 @@
 //! at least one of them sees the other.
 
 use crate::handover::calls::Slot;
+use crate::measure::lock::Lock;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*, fence};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
 /// What is to be looked at, and whether the thread must be woken for it.
 #[derive(Default)]
 pub(crate) struct WakeUps {
-    due: Mutex<Vec<Arc<Slot>>>,
+    due: Lock<Vec<Arc<Slot>>>,
     pending: AtomicBool,
     sleeping: AtomicBool,
-    thread: Mutex<Option<Waker>>,
+    thread: Lock<Option<Waker>>,
 }
 
 impl WakeUps {
     /// From Python: the task of this call has something to do.
     pub(crate) fn wake_for(&self, slot: Arc<Slot>) {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+        self.due.lock().push(slot);
         self.pending.store(true, Release);
         fence(SeqCst);
         if self.sleeping.load(Relaxed) && self.sleeping.swap(false, AcqRel) {
@@ -32,14 +33,14 @@ impl WakeUps {
 
     /// Wakes the thread in any case, for things that are rare: to drain and to close.
     pub(crate) fn wake_thread(&self) {
-        if let Some(waker) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        if let Some(waker) = self.thread.lock().as_ref() {
             waker.wake_by_ref();
         }
     }
 
     /// The root task of the thread leaves its waker here.
     pub(crate) fn register(&self, waker: &Waker) {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = self.thread.lock();
         if !thread.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *thread = Some(waker.clone());
         }
@@ -50,7 +51,7 @@ impl WakeUps {
         if !self.pending.load(Acquire) || !self.pending.swap(false, AcqRel) {
             return;
         }
-        let due = std::mem::take(&mut *self.due.lock().unwrap_or_else(PoisonError::into_inner));
+        let due = std::mem::take(&mut *self.due.lock());
         for slot in due {
             slot.wake();
         }

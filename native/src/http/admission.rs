@@ -43,7 +43,7 @@ impl Shown<'_> {
 impl Shown<'_> {
     /// Whether there is a template for such requests.
     pub(crate) fn is_known(&self, direct: &Direct) -> bool {
-        self.template(&direct.dispatch().templates).is_some()
+        self.template(&direct.dispatch.lock().templates).is_some()
     }
 
     /// Looks at a request that has come. A flight is counted against its lane from here on; tensors that are JSON are

@@ -1,5 +1,6 @@
 //! HTTP answers that the front end makes by itself, in the form of the application's.
 
+use crate::fastpath::serving::Refused;
 use crate::http::json::put_string;
 use crate::templates::template::Template;
 use bytes::{BufMut, BytesMut};
@@ -79,20 +80,17 @@ pub(crate) fn begin(template: &Template, json: Vec<u8>, signature: &mut Signatur
     answer
 }
 
-/// The answer to a request that would be late, and when it would be worth trying again.
-pub(crate) fn late(text: &str, after_ns: u64, signature: &mut Signature) -> BytesMut {
-    let milliseconds = after_ns.div_ceil(1_000_000).max(1);
-    let headers =
-        format!("Retry-After: {}\r\nRetry-After-Ms: {milliseconds}\r\n", milliseconds.div_ceil(1000));
-    refusal("429 Too Many Requests", &headers, text, signature)
-}
-
-/// The answer to a request whose deadline has passed.
-pub(crate) fn expired(text: &str, signature: &mut Signature) -> BytesMut {
-    refusal("504 Gateway Timeout", "", text, signature)
-}
-
-fn refusal(status: &str, headers: &str, text: &str, signature: &mut Signature) -> BytesMut {
+/// The answer to a request that the fast path refuses, and when it would be worth trying again.
+pub(crate) fn refused(refused: &Refused, signature: &mut Signature) -> BytesMut {
+    let (status, headers, text) = match refused {
+        Refused::Expired(text) => ("504 Gateway Timeout", String::new(), text),
+        Refused::Late(text, after_ns) | Refused::OverQuota(text, after_ns) => {
+            let milliseconds = after_ns.div_ceil(1_000_000).max(1);
+            let seconds = milliseconds.div_ceil(1000);
+            let headers = format!("Retry-After: {seconds}\r\nRetry-After-Ms: {milliseconds}\r\n");
+            ("429 Too Many Requests", headers, text)
+        }
+    };
     let mut body = b"{\"error\": ".to_vec();
     put_string(text, &mut body);
     body.push(b'}');
@@ -114,7 +112,10 @@ mod tests {
     #[test]
     fn who_is_refused_is_told_when_to_try_again() {
         let mut signature = Signature::new("s".into());
-        let text = String::from_utf8(late("too \"late\"", 1_500_000_000, &mut signature).to_vec()).unwrap();
+        let text = String::from_utf8(
+            refused(&Refused::Late("too \"late\"".into(), 1_500_000_000), &mut signature).to_vec(),
+        )
+        .unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert_eq!(body, r#"{"error": "too \"late\""}"#);
         assert!(

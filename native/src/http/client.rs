@@ -1,6 +1,6 @@
 //! The client's side of an HTTP connection: what has come of it and was not yet used, and the time that it may take.
 
-use crate::http::stream::Stream;
+use crate::listen::stream::Stream;
 use crate::measure::budget::Reservation;
 use bytes::{Buf, BytesMut};
 use std::future::{Future, poll_fn};
@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Room for what is read at a time.
@@ -52,16 +53,9 @@ pub(crate) struct Client {
 
 impl Client {
     /// A client that has just connected and may leave an answer untouched for `patience`.
-    pub(crate) fn new(stream: impl Into<Stream>, patience: Duration) -> Self {
+    pub(crate) fn new(stream: Stream, patience: Duration) -> Self {
         let stall = Stall { patience, timer: None };
-        Self {
-            stream: stream.into(),
-            inbound: BytesMut::new(),
-            ended: false,
-            reservation: None,
-            stall,
-            watch: None,
-        }
+        Self { stream, inbound: BytesMut::new(), ended: false, reservation: None, stall, watch: None }
     }
 
     /// Gives back the memory of what has come, all of which was used: a client that waits, or is slow, holds none.
@@ -81,7 +75,7 @@ impl Client {
         if self.ended {
             return Poll::Pending;
         }
-        let read = ready!(self.stream.poll_read(cx, &mut self.inbound, room))?;
+        let read = ready!(self.stream.poll_append(cx, &mut self.inbound, room))?;
         self.ended = read == 0;
         if self.ended && self.stream.is_hung_up() {
             return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
@@ -112,13 +106,14 @@ impl Client {
 
     /// Sends from the front of `bytes`. An error when the client is gone, or took nothing for too long.
     pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &mut impl Buf) -> Poll<Result<()>> {
-        let written = self.stream.poll_write(cx, bytes).map_ok(|_| ());
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes.chunk());
+        let written = written.map_ok(|written| bytes.advance(written));
         self.stall.bound(written, cx)
     }
 
     /// Sends what was written and is still here. An error as `poll_write`.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let flushed = self.stream.poll_flush(cx);
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         self.stall.bound(flushed, cx)
     }
 
@@ -171,7 +166,7 @@ impl Client {
         self.release();
         let over = Box::pin(sleep(LINGER));
         let leaving = async {
-            if poll_fn(|cx| self.stream.poll_shutdown(cx)).await.is_err() {
+            if self.stream.shutdown().await.is_err() {
                 return;
             }
             let mut read = 0;
@@ -193,7 +188,6 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listen::listener::Socket;
     use std::task::Waker;
     use tokio::net::{TcpListener, TcpStream, UnixStream};
     use tokio::time::timeout;
@@ -207,8 +201,8 @@ mod tests {
         let (accepted, _) = listener.accept().await.unwrap();
         let (unix, other) = UnixStream::pair().unwrap();
         [
-            (Stream::Tcp(tcp), Client::new(Socket::Tcp(accepted), LONG)),
-            (Stream::Unix(unix), Client::new(Socket::Unix(other), LONG)),
+            (Stream::Tcp(tcp), Client::new(Stream::Tcp(accepted), LONG)),
+            (Stream::Unix(unix), Client::new(Stream::Unix(other), LONG)),
         ]
     }
 
@@ -224,7 +218,7 @@ mod tests {
     async fn a_peer_that_ends_its_half_is_there_until_it_is_gone_altogether() {
         for (mut peer, mut client) in pairs().await {
             client.write(BytesMut::from("unread")).await.unwrap(); // so that the close of a TCP socket is a reset
-            poll_fn(|cx| peer.poll_shutdown(cx)).await.unwrap();
+            peer.shutdown().await.unwrap();
             assert!(!client.more(ROOM, Instant::now() + LONG).await && client.ended);
             assert!(is_there(&mut client));
             drop(peer);
@@ -236,7 +230,7 @@ mod tests {
     async fn a_peer_that_has_sent_more_than_is_read_is_there_until_it_is_gone_altogether() {
         for (mut peer, mut client) in pairs().await {
             client.write(BytesMut::from("unread")).await.unwrap();
-            poll_fn(|cx| peer.poll_write(cx, &mut &b"ahead"[..])).await.unwrap();
+            peer.write_all(b"ahead").await.unwrap();
             assert!(client.fill(5, Instant::now() + LONG).await);
             assert!(is_there(&mut client));
             drop(peer);

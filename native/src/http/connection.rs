@@ -1,28 +1,28 @@
 //! One HTTP connection: request after request, each served by the front end or passed to the application.
 
 use crate::fastpath::admission::Asked;
-use crate::http::client::ROOM;
-use crate::http::front::{Admitted, Front};
-use crate::http::handshake::establish;
+use crate::http::client::{Client, ROOM};
+use crate::http::front::Front;
 use crate::http::head::{self as http_head, HEAD, Head, Request};
 use crate::http::pass::{self as http_pass, Edge, Passed};
 use crate::http::serve::{EDGE, Server, Tried};
-use crate::http::service::Open;
-use crate::http::service::Service;
-use crate::listen::connections::{Connections, Listening};
+use crate::listen::connections::{Admission, Connections, Listening};
 use crate::listen::identity::Identity;
-use crate::listen::listener::{self, ListeningSocket, Reception, Socket};
+use crate::listen::listener::Reception;
 use crate::listen::quota::Who;
+use crate::listen::stream::Stream;
+use crate::listen::tls::{Failure, meet};
 use crate::measure::clock::now_ns;
 use crate::measure::limits::Limit;
+use crate::measure::statistics::{Count, Open};
+use crate::resources::Resources;
+use bytes::BytesMut;
 use futures_util::FutureExt;
 use std::future::{Future, poll_fn};
-use std::io::Result;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
@@ -35,32 +35,36 @@ const BULKY: usize = HEAD + 2 * ROOM;
 
 impl Reception for Front {
     fn connections(&self) -> &Connections {
-        &self.service.resources.connections
+        &self.resources.connections
     }
 
     fn is_closed(&self) -> bool {
-        self.connections().is_draining() || self.service.is_ending()
+        self.connections().is_draining() || self.is_ending()
     }
 
-    fn receive(self: &Arc<Self>, socket: Socket, address: Option<SocketAddr>) {
+    fn receive(self: &Arc<Self>, stream: Stream, address: Option<SocketAddr>) {
         let ip = address.map(|address| address.ip().to_canonical());
-        let admitted = match self.admit(ip) {
-            Ok(admitted) => admitted,
-            Err((limit, answer)) => return self.turn_away(&socket, limit, answer),
+        let admission = match self.admit(ip) {
+            Ok(admission) => admission,
+            Err(limit) => return self.turn_away(&stream, limit),
         };
         let peer = ip.map_or_else(String::new, |ip| ip.to_string());
-        let serving = serve(self.clone(), socket, peer.into(), admitted);
-        let service = self.service.clone();
+        let serving = serve(self.clone(), stream, peer.into(), admission);
+        let resources = self.resources.clone();
         tokio::spawn(async move {
             // A panic ends its connection and nothing else, but it is said.
             if AssertUnwindSafe(serving).catch_unwind().await.is_err() {
-                service.resources.statistics.panicked();
+                resources.statistics.count(Count::Panics);
             }
         });
     }
 
     fn accept_failed(&self) {
-        self.service.resources.statistics.accept_failed();
+        self.resources.statistics.count(Count::AcceptFailures);
+    }
+
+    fn listens(&self) -> Option<Open<'_>> {
+        Some(self.resources.statistics.open(Count::HttpListeners))
     }
 }
 
@@ -68,39 +72,68 @@ impl Front {
     /// Tells a client that is not let in. The answer fits into the buffer of a new connection; a client that has gone
     /// already does not miss it. A client that speaks TLS could not read it, and no handshake is made for one that is
     /// not let in.
-    fn turn_away(&self, socket: &Socket, limit: Limit, answer: &[u8]) {
-        let figures = &self.service.figures;
-        let refused =
-            if limit == Limit::ConnectionsPerPeer { &figures.refused_per_peer } else { &figures.refused };
-        refused.fetch_add(1, Relaxed);
-        let told = match socket {
-            Socket::Tcp(_) if self.tls.is_some() => return,
-            Socket::Tcp(stream) => stream.try_write(answer),
-            Socket::Unix(stream) => stream.try_write(answer),
+    fn turn_away(&self, stream: &Stream, limit: Limit) {
+        let (count, answer) = match limit {
+            Limit::ConnectionsPerPeer => (Count::HttpConnectionsPerPeer, &self.answers.crowded),
+            _ => (Count::HttpConnectionsRefused, &self.answers.full),
         };
-        figures.unavailable.fetch_add(told.is_ok().into(), Relaxed);
+        self.resources.statistics.count(count);
+        let told = match stream {
+            Stream::Tcp(stream) if self.tls.is_none() => stream.try_write(answer),
+            Stream::Unix(stream) => stream.try_write(answer),
+            Stream::Tcp(_) | Stream::Tls(_) => return,
+        };
+        if told.is_ok() {
+            self.resources.statistics.count(Count::HttpUnavailable);
+        }
+    }
+
+    /// What HTTP goes over, and who the client is, if that is known. None: nothing of HTTP will come of it.
+    async fn meet(&self, stream: Stream, peer: &Arc<str>) -> Option<(Stream, Option<Identity>)> {
+        let met = tokio::select! {
+            biased;
+            met = meet(stream, self.tls.as_deref(), Instant::now() + self.handshake) => met,
+            () = self.ended() => return None,
+        };
+        let count = match met {
+            Ok(met) => return Some(met),
+            Err(Failure::Late) => Count::HttpHandshakesLate,
+            Err(Failure::Plain(stream)) => {
+                self.resources.statistics.count(Count::HttpHandshakesPlain);
+                let mut client = Client::new(Stream::Tcp(stream), self.write_stall);
+                if client.write(BytesMut::from(&self.answers.plain[..])).await.is_ok() {
+                    client.leave().await;
+                }
+                return None;
+            }
+            Err(Failure::Name(client)) => {
+                self.resources.link.turned_away(peer, client, "http");
+                Count::HttpClientsRefused
+            }
+            Err(Failure::Other(_)) => Count::HttpHandshakesFailed,
+        };
+        self.resources.statistics.count(count);
+        None
+    }
+
+    /// Ready when connections that wait are to close.
+    async fn ended(&self) {
+        let mut listening = None;
+        poll_fn(|cx| {
+            listening.get_or_insert_with(|| self.resources.connections.listen(cx.waker()));
+            if self.is_ending() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 }
 
-/// Accepts connections until the front closes. To be called within the runtime, which takes the descriptor in.
-pub(crate) fn accept(
-    front: Arc<Front>,
-    bound: ListeningSocket,
-) -> Result<impl Future<Output = ()> + Send + 'static> {
-    let service = front.service.clone();
-    let accepting = listener::accept(front, bound)?;
-    Ok(async move {
-        let _open = Open::new(&service.figures.listeners);
-        accepting.await; // its listener is closed before it counts no longer
-    })
-}
-
 /// Serves a connection to its end.
-async fn serve(front: Arc<Front>, socket: Socket, peer: Arc<str>, admitted: Admitted) {
-    let Some((stream, identity)) = establish(&front, socket, &peer).await else { return };
+async fn serve(front: Arc<Front>, stream: Stream, peer: Arc<str>, admission: Admission) {
+    let _open = front.resources.statistics.open(Count::HttpConnectionsOpen);
+    let Some((stream, identity)) = front.meet(stream, &peer).await else { return };
     let name = identity.as_ref().map_or("", Identity::text).into();
-    let who = Who::of(identity, admitted.peer());
-    let account = front.service.resources.quotas.account(who, now_ns());
+    let who = Who::of(identity, admission.peer());
+    let account = front.resources.quotas.account(who, now_ns());
     let mut connection = Connection::new(Server::new(&front, stream, name, account), peer);
     if connection.run().await {
         connection.server.client.leave().await;
@@ -134,8 +167,8 @@ impl<'a> Connection<'a> {
         Self { server, peer, bulky: false, edge: None, idle, listening: None }
     }
 
-    fn service(&self) -> &'a Service {
-        &self.server.front.service
+    fn resources(&self) -> &'a Resources {
+        &self.server.front.resources
     }
 
     /// Whether the client may still be sending: if it is cut off then, it may not get to read its last answer.
@@ -172,8 +205,8 @@ impl<'a> Connection<'a> {
 
     /// The next request's head.
     async fn begin(&mut self) -> Begun {
-        self.service().resources.catch_up();
-        let service = self.service();
+        let front = self.server.front;
+        front.resources.catch_up();
         if self.server.client.inbound.is_empty() || std::mem::take(&mut self.bulky) {
             self.server.client.renew();
         }
@@ -181,10 +214,10 @@ impl<'a> Connection<'a> {
         self.idle.begin();
         let mut hurry: Option<Pin<Box<Sleep>>> = None;
         poll_fn(|cx| {
-            self.listening.get_or_insert_with(|| service.resources.connections.listen(cx.waker()));
+            self.listening.get_or_insert_with(|| front.resources.connections.listen(cx.waker()));
             loop {
                 if !self.server.client.inbound.is_empty() {
-                    match http_head::request(&self.server.client.inbound, &self.server.front.bounds) {
+                    match http_head::request(&self.server.client.inbound, &front.bounds) {
                         Head::Request(request) => {
                             self.bulky = request.head + request.body > BULKY;
                             return Poll::Ready(Begun::Request(request));
@@ -193,7 +226,7 @@ impl<'a> Connection<'a> {
                         Head::Partial if self.server.client.ended => return Poll::Ready(Begun::Odd),
                         Head::Partial => {}
                     }
-                } else if self.server.client.ended || service.is_ending() {
+                } else if self.server.client.ended || front.is_ending() {
                     return Poll::Ready(Begun::Nothing);
                 }
                 match self.server.client.poll_read(cx, ROOM) {
@@ -219,7 +252,7 @@ impl<'a> Connection<'a> {
         if attempts > 0
             || self.edge.as_ref().is_none_or(|edge| edge.used.elapsed() > self.server.front.keepalive / 2)
         {
-            let link = &self.service().resources.link;
+            let link = &self.resources().link;
             self.edge =
                 Some(Edge::open(link, (&self.peer, &self.server.name), attempts, &self.server.account).ok()?);
         }
@@ -233,21 +266,21 @@ impl<'a> Connection<'a> {
         asked: Option<Asked>,
         (let_in, arrived_ns): (bool, u64),
     ) -> Passed {
-        let service = self.service();
+        let resources = self.resources();
         if self.edge(attempts).is_none() {
             return Passed::Gone; // no descriptors are left
         }
         let Self { server: Server { client, .. }, edge: Some(edge), .. } = self else { return Passed::Gone };
-        http_pass::exchange(service, client, edge, request, asked, let_in, arrived_ns).await
+        http_pass::exchange(resources, client, edge, request, asked, let_in, arrived_ns).await
     }
 
     async fn tunnel(&mut self) -> bool {
-        let service = self.service();
+        let resources = self.resources();
         if self.edge(0).is_none() {
             return false;
         }
         let Self { server: Server { client, .. }, edge: Some(edge), .. } = self else { return false };
-        matches!(http_pass::tunnel(service, client, edge).await, Passed::Over)
+        matches!(http_pass::tunnel(resources, client, edge).await, Passed::Over)
     }
 }
 

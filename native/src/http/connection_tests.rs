@@ -11,7 +11,6 @@ use crate::resources::Resources;
 use crate::rig::{Rig, SLOTS, spec};
 use crate::templates::template::TemplateSpec;
 use bytes::BytesMut;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -24,9 +23,13 @@ const TARGET: &str = "/v2/models/m/infer";
 /// A client, the front end between, and the worker.
 struct Wire {
     rig: Rig,
-    service: Arc<Service>,
+    resources: Arc<Resources>,
     client: UnixStream,
     connection: JoinHandle<()>,
+}
+
+fn count(resources: &Resources, name: &str) -> u64 {
+    resources.statistics.report().find(|(known, _)| *known == name).unwrap().1
 }
 
 fn key(json: &str) -> Vec<u8> {
@@ -36,11 +39,10 @@ fn key(json: &str) -> Vec<u8> {
 }
 
 /// A front before what the rig serves.
-fn front(rig: &Rig, limit: i128) -> Front {
+fn front(rig: &Rig, limit: i64) -> Front {
     let resources = Resources { direct: rig.direct.clone(), ..crate::rig::resources(limit) };
-    let service = Arc::new(Service::new(Arc::new(resources)));
-    let limits: Vec<_> = http_front::NAMES.iter().map(|name| (name.to_string(), 60_000)).collect();
-    Front::new(service, &limits, "s".into(), Answers::default(), None).unwrap()
+    let limits: Vec<_> = http_front::LIMITS.iter().map(|(name, ..)| (name.to_string(), 60_000)).collect();
+    Front::new(Arc::new(resources), limits, "s".into(), Answers::default(), None).unwrap()
 }
 
 fn wire() -> Wire {
@@ -48,16 +50,16 @@ fn wire() -> Wire {
     let key = key(JSON);
     rig.direct.add_template(key, spec(1)).unwrap();
     let front = Arc::new(front(&rig, 1 << 16));
-    let service = front.service.clone();
+    let resources = front.resources.clone();
     let (client, socket) = UnixStream::pair().unwrap();
-    let admitted = Admitted::new(&service, None);
-    let serving = serve(front, Socket::Unix(socket), "".into(), admitted);
-    Wire { rig, service, client, connection: tokio::spawn(serving) }
+    let admission = front.admit(None).unwrap();
+    let serving = serve(front, Stream::Unix(socket), "".into(), admission);
+    Wire { rig, resources, client, connection: tokio::spawn(serving) }
 }
 
 fn connection(front: &Front, socket: UnixStream) -> Connection<'_> {
-    let account = front.service.resources.quotas.account(Who::Local, 0);
-    Connection::new(Server::new(front, Socket::Unix(socket).into(), "".into(), account), "".into())
+    let account = front.resources.quotas.account(Who::Local, 0);
+    Connection::new(Server::new(front, Stream::Unix(socket), "".into(), account), "".into())
 }
 
 fn request(id: &str) -> Vec<u8> {
@@ -92,7 +94,7 @@ impl Wire {
     /// What the application was handed: attempts.
     async fn handed(&self) -> u32 {
         loop {
-            for event in self.service.resources.link.mailbox.take().unwrap() {
+            for event in self.resources.link.mailbox.take().unwrap() {
                 if let Event::Http(_, _, attempts, ..) = event {
                     return attempts;
                 }
@@ -104,9 +106,10 @@ impl Wire {
     async fn end(self) -> Rig {
         drop(self.client);
         timeout(Duration::from_secs(20), self.connection).await.expect("its end").unwrap();
-        assert_eq!(self.service.figures.connections.load(Relaxed), 0);
-        assert_eq!(self.service.figures.serving.load(Relaxed), 0);
-        assert_eq!((self.service.resources.requests.used(), self.service.resources.answers.used()), (0, 0));
+        for name in ["http_connections_open", "http_serving"] {
+            assert_eq!(count(&self.resources, name), 0);
+        }
+        assert_eq!((self.resources.requests.used(), self.resources.answers.used()), (0, 0));
         self.rig
     }
 }
@@ -132,7 +135,7 @@ async fn what_has_a_template_is_answered_from_the_slot() {
         assert!(head.contains(&format!("Inference-Header-Content-Length: {}\r\n", json.len())), "{head}");
         assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", json.len() + 4)), "{head}");
     }
-    assert_eq!(wire.service.figures.answered.load(Relaxed), 3);
+    assert_eq!(count(&wire.resources, "http_answered"), 3);
     assert_eq!(wire.end().await.free(), SLOTS);
 }
 
@@ -175,7 +178,7 @@ async fn what_would_be_late_is_refused_and_what_was_late_said_to_be() {
     let refused = wire.answer().await;
     assert!(refused.starts_with("HTTP/1.1 429 Too Many Requests\r\nRetry-After: "), "{refused}");
     assert!(refused.ends_with("\r\n\r\n{\"error\": \"[request id: 8] too late\"}"), "{refused}");
-    assert_eq!((wire.service.figures.expired.load(Relaxed), wire.service.figures.late.load(Relaxed)), (1, 1));
+    assert_eq!((count(&wire.resources, "http_expired"), count(&wire.resources, "http_late")), (1, 1));
     wire.end().await;
 }
 
@@ -205,7 +208,7 @@ async fn a_connection_that_has_waited_is_handed_to_the_edge_anew() {
             edge.used = Instant::now() - waited;
         }
         connection.edge(attempts).unwrap();
-        front.service.resources.link.mailbox.take().unwrap().len()
+        front.resources.link.mailbox.take().unwrap().len()
     };
     let soon = front.keepalive / 2 - Duration::from_secs(20);
     let late = front.keepalive / 2 + Duration::from_millis(1); // the application might be about to give up
@@ -270,10 +273,7 @@ async fn json_is_read_into_the_slot_and_written_from_it() {
         assert_eq!(body, "opendescribed7,-2closinggood");
         assert!(head.contains("Content-Type: application/octet-stream\r\n"), "{head}");
     }
-    assert_eq!(
-        (wire.service.figures.answered.load(Relaxed), wire.service.figures.json.load(Relaxed)),
-        (3, 3)
-    );
+    assert_eq!((count(&wire.resources, "http_answered"), count(&wire.resources, "http_json")), (3, 3));
     assert_eq!(wire.end().await.free(), SLOTS);
 }
 
@@ -307,10 +307,7 @@ async fn what_is_read_behind_a_large_request_does_not_keep_its_memory() {
     assert!(matches!(tried, Tried::Answered));
     assert_eq!(&connection.server.client.inbound[..], b"POST");
     assert!(timeout(Duration::from_millis(1), connection.begin()).await.is_err());
-    assert_eq!(
-        (&connection.server.client.inbound[..], front.service.resources.requests.used()),
-        (&b"POST"[..], 0)
-    );
+    assert_eq!((&connection.server.client.inbound[..], front.resources.requests.used()), (&b"POST"[..], 0));
     assert!(!connection.server.client.inbound.try_reclaim(BODY), "its memory is kept");
 }
 
@@ -343,7 +340,7 @@ async fn who_asks_too_much_is_answered_before_the_rest_of_the_body_has_come() {
     let mut wire = wire();
     let hour = 3_600_000_000_000;
     let terms = Terms { interval_ns: hour, rate_text: "too fast".into(), ..Terms::default() };
-    wire.service.resources.quotas.set(Terms::default(), vec![("unix".into(), terms)], 16, now_ns());
+    wire.resources.quotas.set(Terms::default(), vec![("unix".into(), terms)], 16, now_ns());
     wire.send(&request("7")).await;
     wire.given(1).await;
     wire.rig.complete(status::OK);
@@ -357,8 +354,8 @@ async fn who_asks_too_much_is_answered_before_the_rest_of_the_body_has_come() {
         assert!(refused.ends_with("{\"error\": \"[request id: <id_unknown>] too fast\"}"), "{refused}");
         wire.send(rest).await; // thrown away, and the connection goes on
     }
-    assert_eq!(wire.service.figures.over_quota.load(Relaxed), 2);
-    let (_, refused) = wire.service.resources.quotas.figures();
+    assert_eq!(count(&wire.resources, "http_over_quota"), 2);
+    let (_, refused) = wire.resources.quotas.figures();
     assert_eq!(refused.iter().map(|(_, rate, _)| rate).sum::<u64>(), 2);
     assert_eq!(wire.end().await.free(), SLOTS);
 }

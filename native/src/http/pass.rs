@@ -9,15 +9,17 @@ use crate::handover::link::Link;
 use crate::handover::mailbox::Event;
 use crate::http::client::{Client, ROOM};
 use crate::http::head::{self as http_head, Request};
-use crate::http::service::Service;
-use crate::http::stream::Stream;
 use crate::listen::quota::{Account, Entry};
+use crate::listen::stream::Stream;
+use crate::measure::statistics::Count;
+use crate::resources::Resources;
 use bytes::{Buf, BytesMut};
 use std::future::poll_fn;
 use std::io::{ErrorKind, Result};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
+use tokio::io::AsyncWrite;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 
@@ -87,7 +89,7 @@ pub(crate) enum Passed {
 /// until both are through, or it is not known where they end. `let_in`: its client's quota has been asked;
 /// `arrived_ns`: when it came, if that matters.
 pub(crate) async fn exchange(
-    service: &Service,
+    resources: &Resources,
     client: &mut Client,
     edge: &mut Edge,
     request: &Request,
@@ -95,39 +97,39 @@ pub(crate) async fn exchange(
     let_in: bool,
     arrived_ns: u64,
 ) -> Passed {
-    service.figures.passed.fetch_add(1, Relaxed);
+    resources.statistics.count(Count::HttpPassed);
     let exchange = Exchange { request: request.head + request.body, response: None, asked };
     edge.entry.note(let_in, arrived_ns);
-    let passed = carry(service, client, edge, Some(exchange)).await;
+    let passed = carry(resources, client, edge, Some(exchange)).await;
     edge.entry.note(false, 0);
     passed
 }
 
 /// Carries everything until one of the two ends it.
-pub(crate) async fn tunnel(service: &Service, client: &mut Client, edge: &mut Edge) -> Passed {
-    service.figures.tunnels.fetch_add(1, Relaxed);
-    carry(service, client, edge, None).await
+pub(crate) async fn tunnel(resources: &Resources, client: &mut Client, edge: &mut Edge) -> Passed {
+    resources.statistics.count(Count::HttpTunnels);
+    carry(resources, client, edge, None).await
 }
 
 async fn carry(
-    service: &Service,
+    resources: &Resources,
     client: &mut Client,
     edge: &mut Edge,
     exchange: Option<Exchange>,
 ) -> Passed {
-    let mut flow = Flow { service, client, edge, exchange, blocked: false };
+    let mut flow = Flow { resources, client, edge, exchange, blocked: false };
     let passed = poll_fn(|cx| flow.poll(cx)).await;
     edge.used = Instant::now();
     passed.unwrap_or_else(|error| {
         if error.kind() == ErrorKind::TimedOut {
-            service.figures.stalled.fetch_add(1, Relaxed);
+            resources.statistics.count(Count::HttpStalled);
         }
         Passed::Gone
     })
 }
 
 struct Flow<'a> {
-    service: &'a Service,
+    resources: &'a Resources,
     client: &'a mut Client,
     edge: &'a mut Edge,
     /// None: a tunnel.
@@ -138,7 +140,7 @@ struct Flow<'a> {
 
 impl Flow<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Passed>> {
-        self.service.resources.catch_up();
+        self.resources.catch_up();
         loop {
             let mut moved = self.read_client(cx)?;
             moved |= self.write_edge(cx);
@@ -161,7 +163,7 @@ impl Flow<'_> {
     /// From here on it is a tunnel.
     fn let_go(&mut self) {
         if self.exchange.take().is_some() {
-            self.service.figures.tunnels.fetch_add(1, Relaxed);
+            self.resources.statistics.count(Count::HttpTunnels);
         }
     }
 
@@ -187,8 +189,12 @@ impl Flow<'_> {
         let bound = exchange.as_ref().map_or(usize::MAX, |exchange| exchange.request);
         let mut sent = 0;
         while !edge.deaf && sent < bound && !client.inbound.is_empty() {
-            match edge.stream.poll_write(cx, &mut (&mut client.inbound).take(bound - sent)) {
-                Poll::Ready(Ok(written)) => sent += written,
+            let next = &client.inbound[..client.inbound.len().min(bound - sent)];
+            match Pin::new(&mut edge.stream).poll_write(cx, next) {
+                Poll::Ready(Ok(written)) => {
+                    client.inbound.advance(written);
+                    sent += written;
+                }
                 Poll::Ready(Err(_)) => edge.deaf = true,
                 Poll::Pending => break,
             }
@@ -205,7 +211,7 @@ impl Flow<'_> {
             moved = true;
         }
         if client.ended && client.inbound.is_empty() && !edge.shut {
-            edge.shut = edge.stream.poll_shutdown(cx).is_ready();
+            edge.shut = Pin::new(&mut edge.stream).poll_shutdown(cx).is_ready();
         }
         moved
     }
@@ -215,7 +221,7 @@ impl Flow<'_> {
         if edge.ended || edge.inbound.len() >= HELD {
             return false;
         }
-        match edge.stream.poll_read(cx, &mut edge.inbound, ROOM) {
+        match edge.stream.poll_append(cx, &mut edge.inbound, ROOM) {
             Poll::Ready(read) => {
                 edge.ended = !matches!(read, Ok(1..));
                 true
@@ -266,7 +272,6 @@ impl Flow<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listen::listener::Socket;
     use crate::listen::quota::Who;
     use std::time::Duration;
     use tokio::io::AsyncReadExt;
@@ -286,10 +291,9 @@ mod tests {
     /// Of a request of so many bytes, of which, and of what is behind it, `CAME` have come, the application takes so
     /// many.
     async fn passed(request: usize, takes: usize) {
-        let service = Service::new(Arc::new(crate::rig::resources(1 << 20)));
-        let resources = &service.resources;
+        let resources = crate::rig::resources(1 << 20);
         let (_client, socket) = UnixStream::pair().unwrap();
-        let mut client = Client::new(Socket::Unix(socket), Duration::from_secs(60));
+        let mut client = Client::new(Stream::Unix(socket), Duration::from_secs(60));
         client.inbound.resize(CAME, b'x');
         let mut reservation = resources.requests.reserve();
         reservation.resize(CAME).unwrap();
@@ -303,7 +307,7 @@ mod tests {
         let mut theirs = UnixStream::from_std(theirs.unwrap()).unwrap();
         let exchange = Exchange { request, response: None, asked: None };
         let mut flow = Flow {
-            service: &service,
+            resources: &resources,
             client: &mut client,
             edge: &mut edge,
             exchange: Some(exchange),

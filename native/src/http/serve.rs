@@ -1,30 +1,27 @@
 //! HTTP requests that the front end serves by itself, from the body to the answer. Whatever does not go well is the
 //! application's, as it came.
 
-use crate::fastpath::admission::{Admission, Asked};
-use crate::fastpath::flight::{Flight, Landing};
-use crate::fastpath::request::shown;
+use crate::fastpath::admission::Asked;
+use crate::fastpath::flight::Flight;
+use crate::fastpath::serving::{InFlight, Left, Refused, Unserved, admitted, landed};
+use crate::fastpath::upload::{UPLOAD, Upload};
 use crate::http::admission::Shown;
 use crate::http::answer as http_answer;
 use crate::http::client::{Client, ROOM};
 use crate::http::front::Front;
 use crate::http::head::{HEAD, Infer, Request};
 use crate::http::json::Outline;
-use crate::http::service::{Figures, Open};
-use crate::http::stream::Stream;
-use crate::http::upload::{UPLOAD, Upload};
 use crate::listen::quota::{Account, Refusal};
+use crate::listen::stream::Stream;
 use crate::measure::budget::{Budget, Reservation};
 use crate::measure::clock::now_ns;
+use crate::measure::statistics::Count;
 use crate::resources::Resources;
 use crate::templates::array::{Array, Step};
 use bytes::{Buf, Bytes, BytesMut};
-use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::task::Poll;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -50,15 +47,6 @@ pub(crate) enum Tried {
 /// It is the application's as it came.
 pub(crate) const EDGE: Tried = Tried::Edge(0, None);
 
-/// A request that the front end serves, and what is needed to hand it over.
-struct InFlight {
-    flight: Box<Flight>,
-    /// It is not among what the client has sent any more.
-    upload: Option<Upload>,
-    /// How much of it is.
-    held: usize,
-}
-
 /// A client as it is served: what it may ask, what it has sent, and its part of the memory.
 pub(crate) struct Server<'a> {
     pub(crate) front: &'a Front,
@@ -76,25 +64,22 @@ pub(crate) struct Server<'a> {
 impl<'a> Server<'a> {
     /// Of a client with this name and account.
     pub(crate) fn new(front: &'a Front, stream: Stream, name: Arc<str>, account: Arc<Account>) -> Self {
-        let (requests, answers) = front.service.resources.shares();
+        let (requests, answers) = front.resources.shares();
         let client = Client::new(stream, front.write_stall);
         Self { front, name, account, client, requests, answers, outline: Outline::default() }
     }
 
-    fn figures(&self) -> &'a Figures {
-        &self.front.service.figures
+    fn count(&self, what: Count) {
+        self.front.resources.statistics.count(what);
     }
 
     /// Refuses a request at the front of what the client has sent, because it asks too much; at once, before the rest
     /// of it has come, which is then thrown away.
     pub(crate) async fn refuse(&mut self, request: &Request, refusal: &Refusal) -> Tried {
-        self.front.service.resources.link.over_quota(self.account.who(), refusal);
-        self.figures().over_quota.fetch_add(1, Relaxed);
-        let text = format!("[request id: {}] {}", shown(b""), refusal.text);
-        let answer = http_answer::late(&text, refusal.wait_ns.unwrap_or(0), &mut self.front.signature());
+        self.front.resources.link.over_quota(self.account.who(), refusal);
         let mut left = request.head + request.body;
         let held = left.min(self.client.inbound.len());
-        let tried = self.answer(answer, held).await;
+        let tried = self.tell(&Refused::over_quota(refusal), held).await;
         left -= held;
         let until = Instant::now() + BODY_PATIENCE;
         while left > 0 && matches!(tried, Tried::Answered) {
@@ -110,12 +95,12 @@ impl<'a> Server<'a> {
 
     /// Serves a request at the front of what the client has sent, if there is a template and a lease for it.
     pub(crate) async fn serve(&mut self, request: &Request, infer: &Infer) -> Tried {
-        let Resources { direct, connections, .. } = &*self.front.service.resources;
+        let Resources { direct, connections, statistics, .. } = &*self.front.resources;
         let bounded = infer.json <= self.front.json_bytes && request.body <= self.front.body_bytes;
         if !bounded || !direct.has_templates() || connections.is_draining() {
             return EDGE;
         }
-        let _serving = Open::new(&self.figures().serving);
+        let _serving = statistics.open(Count::HttpServing);
         let mut outline = std::mem::take(&mut self.outline);
         let mut reservation = self.requests.reserve();
         let tried = self.try_to_serve(request, infer, &mut outline, &mut reservation).await;
@@ -134,7 +119,7 @@ impl<'a> Server<'a> {
         reservation: &mut Reservation,
     ) -> Tried {
         let (arrived_ns, until) = (now_ns(), Instant::now() + BODY_PATIENCE);
-        let direct = &self.front.service.resources.direct;
+        let direct = &self.front.resources.direct;
         let whole = request.head + request.body;
         let json = request.head..request.head + infer.json;
         let waits = json.end > HEAD && self.client.inbound.len() < json.end;
@@ -163,52 +148,45 @@ impl<'a> Server<'a> {
                 return EDGE;
             }
         }
-        match shown.admit(direct) {
-            Admission::Engine(asked) => Tried::Edge(0, asked),
-            Admission::Waiting(_) => EDGE, // which is never said of requests that come one by one
-            Admission::Flight(mut flight) => {
-                note_parent(&mut flight, infer);
-                if !self.read_texts(&flight, outline, json).await {
-                    return EDGE;
-                }
-                self.fly(InFlight { flight, upload: None, held: whole }).await
-            }
-            Admission::Late(text, late_ns) => {
-                let answer = http_answer::late(&text, late_ns, &mut self.front.signature());
-                self.figures().late.fetch_add(1, Relaxed);
-                self.answer(answer, whole).await
-            }
+        let client = &mut self.client;
+        let admitted = admitted(shown.admit(direct), |cx| client.poll_gone(cx, whole + AHEAD)).await;
+        let flight = match admitted {
+            Ok(flight) => flight,
+            Err(unserved) => return self.leave(unserved, None, whole).await,
+        };
+        if !self.read_texts(&flight, outline, json).await {
+            return EDGE;
         }
+        self.fly(InFlight::Message(flight, ()), infer, whole).await
     }
 
     /// Copies the binary tensors into the slot as they arrive.
     async fn upload(
         &mut self,
-        mut flight: Box<Flight>,
+        flight: Box<Flight>,
         infer: &Infer,
         outline: &Outline,
         json: Range<usize>,
         until: Instant,
     ) -> Tried {
-        note_parent(&mut flight, infer);
         let end = json.end;
         if !self.read_texts(&flight, outline, json).await {
             return EDGE;
         }
-        let mut upload = Upload::new(&flight, self.client.inbound.split_to(end));
+        let mut upload = Upload::bare(flight, self.client.inbound.split_to(end).freeze());
         loop {
             let length = upload.missing().min(self.client.inbound.len());
-            upload.push(&flight, &self.client.inbound[..length]);
+            upload.push(&self.client.inbound[..length]); // of bytes without tags all are taken
             self.client.inbound.advance(length);
             if upload.missing() == 0 {
                 break;
             }
             if !self.client.more(PIECE, until).await {
-                return self.hand_over(InFlight { flight, upload: Some(upload), held: 0 }, 0);
+                return self.hand_over(Some(upload), Left::default());
             }
         }
-        self.figures().uploads.fetch_add(1, Relaxed);
-        self.fly(InFlight { flight, upload: Some(upload), held: 0 }).await
+        self.count(Count::HttpUploads);
+        self.fly(InFlight::Upload(upload), infer, 0).await
     }
 
     /// Finds what tells requests apart. False: the front end serves none that are like this one.
@@ -251,41 +229,56 @@ impl<'a> Server<'a> {
         true
     }
 
-    async fn fly(&mut self, mut request: InFlight) -> Tried {
-        let flight = &mut request.flight;
+    /// Has a request served of which the client's bytes hold so many.
+    async fn fly(&mut self, mut request: InFlight<()>, infer: &Infer, held: usize) -> Tried {
+        request.note_parent(infer.parent.as_deref());
+        let flight = request.flight();
         let length = http_answer::HEAD + http_answer::longest(flight.template(), flight.id());
         let mut reservation = self.answers.reserve();
-        if reservation.resize(length).is_err() || !flight.depart(&self.client.inbound) {
-            return self.hand_over(request, 0);
+        let departed = reservation.resize(length).is_ok() && flight.depart(&self.client.inbound);
+        let client = &mut self.client;
+        let landed = match departed {
+            true => landed(flight, |cx| client.poll_gone(cx, held + AHEAD)).await,
+            false => Err(Unserved::Engine(Left::default())),
+        };
+        if let Err(unserved) = landed {
+            return self.leave(unserved, Some(request), held).await;
         }
-        let (client, held) = (&mut self.client, request.held);
-        let landed = poll_fn(|cx| match flight.poll(cx) {
-            Poll::Ready(landed) => Poll::Ready(Some(landed)),
-            Poll::Pending => client.poll_gone(cx, held + AHEAD).map(|()| None),
-        })
-        .await;
-        match landed {
-            Some(Ok(Landing::Late)) => {
-                let answer = http_answer::expired(&request.flight.expire(), &mut self.front.signature());
-                self.figures().expired.fetch_add(1, Relaxed);
-                return self.answer(answer, held).await;
-            }
-            Some(Ok(Landing::Well)) => {}
-            Some(Err(attempts)) => return self.hand_over(request, attempts),
-            None => {
-                request.flight.cancel();
-                return Tried::Gone;
-            }
-        }
-        let flight = request.flight;
-        let json = self.written(&flight).await;
-        let mut answer = http_answer::begin(flight.template(), json, &mut self.front.signature());
+        let json = self.written(flight).await;
+        let mut answer = http_answer::begin(flight.template(), json, &mut self.front.signature.lock());
         for place in flight.template().raw_outputs() {
             flight.read(place.offset, place.size, &mut answer);
         }
-        self.figures().json.fetch_add(flight.template().has_text().into(), Relaxed);
+        if flight.template().has_text() {
+            self.count(Count::HttpJson);
+        }
         flight.finish(&self.name);
-        self.figures().answered.fetch_add(1, Relaxed);
+        drop(request); // its slot is needed no longer, however long the client takes
+        self.count(Count::HttpAnswered);
+        self.answer(answer, held).await
+    }
+
+    /// Ends a request that is not answered from its slot.
+    async fn leave(&mut self, unserved: Unserved<()>, request: Option<InFlight<()>>, held: usize) -> Tried {
+        match (unserved, request) {
+            (Unserved::Refused(refused), request) => {
+                drop(request);
+                self.tell(&refused, held).await
+            }
+            (Unserved::Engine(left), Some(InFlight::Upload(upload))) => self.hand_over(Some(upload), left),
+            (Unserved::Engine(left), _) => self.hand_over(None, left),
+            (Unserved::Gone(()), _) => Tried::Gone,
+        }
+    }
+
+    /// Answers a request that is refused.
+    async fn tell(&mut self, refused: &Refused, held: usize) -> Tried {
+        self.count(match refused {
+            Refused::Late(..) => Count::HttpLate,
+            Refused::OverQuota(..) => Count::HttpOverQuota,
+            Refused::Expired(_) => Count::HttpExpired,
+        });
+        let answer = http_answer::refused(refused, &mut self.front.signature.lock());
         self.answer(answer, held).await
     }
 
@@ -315,18 +308,18 @@ impl<'a> Server<'a> {
 
     /// Lets others have the thread, and does what it does before it sleeps.
     async fn breathe(&self) {
-        self.front.service.resources.catch_up();
+        self.front.resources.catch_up();
         tokio::task::yield_now().await;
     }
 
     /// Leaves a request to the application, as it came.
-    fn hand_over(&mut self, request: InFlight, attempts: u32) -> Tried {
-        if let Some(upload) = request.upload {
-            let mut message = upload.restore(&request.flight);
+    fn hand_over(&mut self, upload: Option<Upload>, left: Left) -> Tried {
+        if let Some(upload) = upload {
+            let mut message = upload.restore();
             message.extend_from_slice(&self.client.inbound);
             self.client.inbound = message;
         }
-        Tried::Edge(attempts, None)
+        Tried::Edge(left.attempts, left.asked)
     }
 
     /// Sends the answer to a request of which the client's bytes hold so many, with which the front end is then done.
@@ -336,16 +329,10 @@ impl<'a> Server<'a> {
             Ok(()) => Tried::Answered,
             Err(error) => {
                 if error.kind() == ErrorKind::TimedOut {
-                    self.figures().stalled.fetch_add(1, Relaxed);
+                    self.count(Count::HttpStalled);
                 }
                 Tried::Gone
             }
         }
-    }
-}
-
-fn note_parent(flight: &mut Flight, infer: &Infer) {
-    if let (Some(trace), Some(parent)) = (flight.trace(), &infer.parent) {
-        trace.note_parent(parent);
     }
 }

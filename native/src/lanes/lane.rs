@@ -11,8 +11,10 @@ use crate::lanes::outcome::{Outcome, Stages};
 use crate::lanes::slots::{Slot, Slots};
 use crate::templates::template::Template;
 use bytes::Bytes;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::Waker;
+use tokio::io::unix::AsyncFd;
 
 /// Requests in flight at most, whatever was leased: as many as the rings hold.
 pub(crate) const DEPTH: u32 = 1024;
@@ -79,6 +81,9 @@ pub(crate) struct Lane {
     /// Its process has ended; it stays until the last call has looked.
     pub(crate) closed: bool,
     end: ServerEnd,
+    /// Registered with the runtime until the lane is closed, so that a ring ends the thread's sleep, after which it looks
+    /// at its lanes. No task hears a ring, and the descriptor is never read: each ring is an edge.
+    doorbell: Option<AsyncFd<OwnedFd>>,
     entries: Vec<Entry>,
     free: Vec<u32>,
     used: u32,
@@ -93,7 +98,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// A lane without a lease.
-    pub(crate) fn new(id: u32, group: u32, end: ServerEnd) -> Self {
+    pub(crate) fn new(id: u32, group: u32, end: ServerEnd, doorbell: Option<AsyncFd<OwnedFd>>) -> Self {
         Self {
             id,
             group,
@@ -101,6 +106,7 @@ impl Lane {
             broken: false,
             closed: false,
             end,
+            doorbell,
             entries: Vec::new(),
             free: Vec::new(),
             used: 0,
@@ -377,8 +383,7 @@ impl Lane {
     /// it had had for longest, and how many requests it had. Only those that may have been in the batch that ran count
     /// as tried: the worker takes them in their order, and the others have nothing to do with its death.
     pub(crate) fn close(&mut self, slots: &mut Slots) -> (Option<u32>, usize) {
-        self.closed = true;
-        self.limit = 0;
+        (self.closed, self.limit, self.doorbell) = (true, 0, None);
         let mut had: Vec<u32> =
             (0..self.entries.len() as u32).filter(|number| self.is_running(*number)).collect();
         had.sort_by_key(|number| self.entries[*number as usize].sequence);

@@ -1,10 +1,11 @@
 //! How many connections there are, from where, and how to reach the tasks that must hear of a drain.
 
 use crate::measure::limits::Limit;
+use crate::measure::lock::Lock;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 #[derive(Default)]
@@ -21,7 +22,7 @@ pub(crate) struct Connections(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    register: Mutex<Register>,
+    register: Lock<Register>,
     draining: AtomicBool,
 }
 
@@ -45,10 +46,6 @@ impl Admission {
 }
 
 impl Connections {
-    fn register(&self) -> MutexGuard<'_, Register> {
-        self.0.register.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Lets a connection in, or names the limit that keeps it out: `most` in total, or `most_per_peer`. Unix sockets
     /// have no peer address.
     pub(crate) fn admit(
@@ -57,7 +54,7 @@ impl Connections {
         most_per_peer: u64,
         peer: Option<IpAddr>,
     ) -> Result<Admission, Limit> {
-        let mut register = self.register();
+        let mut register = self.0.register.lock();
         if register.total >= most {
             return Err(Limit::Connections);
         }
@@ -75,7 +72,7 @@ impl Connections {
 
     /// Enters a task.
     pub(crate) fn listen(&self, task: &Waker) -> Listening {
-        let mut register = self.register();
+        let mut register = self.0.register.lock();
         register.next += 1;
         let id = register.next;
         register.tasks.insert(id, task.clone());
@@ -94,7 +91,7 @@ impl Connections {
 
     /// Wakes every task that is entered.
     pub(crate) fn wake_all(&self) {
-        let tasks: Vec<Waker> = self.register().tasks.values().cloned().collect();
+        let tasks: Vec<Waker> = self.0.register.lock().tasks.values().cloned().collect();
         tasks.into_iter().for_each(Waker::wake);
     }
 }
@@ -111,7 +108,7 @@ pub(crate) fn network(peer: IpAddr) -> IpAddr {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        let mut register = self.register.register();
+        let mut register = self.register.0.register.lock();
         register.total -= 1;
         if let Some(peer) = self.peer
             && let Some(count) = register.per_peer.get_mut(&peer)
@@ -126,7 +123,7 @@ impl Drop for Admission {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.register.register().tasks.remove(&self.id);
+        self.register.0.register.lock().tasks.remove(&self.id);
     }
 }
 
@@ -145,7 +142,7 @@ mod tests {
         assert_eq!(connections.admit(3, 2, None).err(), Some(Limit::Connections));
         drop(first);
         assert!(connections.admit(3, 2, one).is_ok());
-        assert_eq!(connections.register().per_peer.len(), 2);
+        assert_eq!(connections.0.register.lock().per_peer.len(), 2);
     }
 
     #[test]
@@ -157,6 +154,6 @@ mod tests {
         assert!(admit("2001:db8:0:1::1").is_ok());
         assert!(admit("::ffff:10.0.0.1").is_ok());
         drop(held);
-        assert!(connections.register().per_peer.is_empty());
+        assert!(connections.0.register.lock().per_peer.is_empty());
     }
 }

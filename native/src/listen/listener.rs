@@ -2,6 +2,8 @@
 //! are taken in, the front end works with duplicates, so that the caller still has them when that fails.
 
 use crate::listen::connections::Connections;
+use crate::listen::stream::Stream;
+use crate::measure::statistics::Open;
 use std::future::poll_fn;
 use std::io::{Error, Result};
 use std::mem::size_of;
@@ -10,7 +12,7 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener};
 
 /// How long to wait when the kernel has no connection to give, for instance for want of descriptors.
 const BREATHER: Duration = Duration::from_millis(50);
@@ -21,14 +23,6 @@ pub(crate) struct ListeningSocket {
     family: libc::c_int,
     /// As it was given.
     number: RawFd,
-}
-
-/// An accepted connection.
-pub(crate) enum Socket {
-    /// Over TCP.
-    Tcp(TcpStream),
-    /// Over a Unix socket.
-    Unix(UnixStream),
 }
 
 fn option(descriptor: RawFd, name: libc::c_int) -> Result<libc::c_int> {
@@ -115,13 +109,13 @@ impl Listener {
     }
 
     /// The next connection, and its peer's address over TCP.
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<(Socket, Option<SocketAddr>)>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<(Stream, Option<SocketAddr>)>> {
         match self {
             Self::Tcp(listener) => {
-                listener.poll_accept(cx).map_ok(|(stream, address)| (Socket::Tcp(stream), Some(address)))
+                listener.poll_accept(cx).map_ok(|(stream, address)| (Stream::Tcp(stream), Some(address)))
             }
             Self::Unix(listener) => {
-                listener.poll_accept(cx).map_ok(|(stream, _)| (Socket::Unix(stream), None))
+                listener.poll_accept(cx).map_ok(|(stream, _)| (Stream::Unix(stream), None))
             }
         }
     }
@@ -136,10 +130,15 @@ pub(crate) trait Reception: Send + Sync + 'static {
     fn is_closed(&self) -> bool;
 
     /// Receives a connection, with its peer's address over TCP; within the runtime.
-    fn receive(self: &Arc<Self>, socket: Socket, address: Option<SocketAddr>);
+    fn receive(self: &Arc<Self>, stream: Stream, address: Option<SocketAddr>);
 
     /// The kernel has none to give, for instance because the process has no descriptor left.
     fn accept_failed(&self);
+
+    /// One more socket is listened on, until this is dropped, if that counts.
+    fn listens(&self) -> Option<Open<'_>> {
+        None
+    }
 }
 
 /// Accepts connections until their reception closes. To be called within the runtime, which takes the descriptor in.
@@ -149,6 +148,9 @@ pub(crate) fn accept<R: Reception>(
 ) -> Result<impl Future<Output = ()> + Send + 'static> {
     let listener = Listener::new(bound)?;
     Ok(async move {
+        let reception = &reception;
+        let _open = reception.listens();
+        let listener = listener; // closed before it counts no longer
         let mut listening = None;
         loop {
             let accepted = poll_fn(|cx| {
@@ -158,11 +160,11 @@ pub(crate) fn accept<R: Reception>(
             .await;
             match accepted {
                 None => return,
-                Some(Ok((socket, address))) => {
-                    if let Socket::Tcp(stream) = &socket {
+                Some(Ok((stream, address))) => {
+                    if let Stream::Tcp(stream) = &stream {
                         let _ = stream.set_nodelay(true); // fails only when the peer has left already
                     }
-                    reception.receive(socket, address);
+                    reception.receive(stream, address);
                 }
                 Some(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
                 Some(Err(_)) => {

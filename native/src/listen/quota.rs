@@ -10,9 +10,10 @@
 
 use crate::listen::connections::network;
 use crate::listen::identity::{Identity, matches};
+use crate::measure::lock::Lock;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// So seldom a client's refusals are told at most.
 pub(crate) const TELL_NS: u64 = 10_000_000_000;
@@ -131,7 +132,7 @@ pub(crate) struct Account {
     due_ns: AtomicU64,
     in_flight: AtomicU64,
     told_ns: AtomicU64,
-    terms: Mutex<(Arc<Terms>, Arc<Counts>)>,
+    pub(crate) terms: Lock<(Arc<Terms>, Arc<Counts>)>,
 }
 
 impl std::fmt::Debug for Account {
@@ -150,12 +151,8 @@ impl Account {
             due_ns: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
             told_ns: AtomicU64::new(0),
-            terms: Mutex::new((terms, counts)),
+            terms: Lock::new((terms, counts)),
         })
-    }
-
-    pub(crate) fn terms(&self) -> MutexGuard<'_, (Arc<Terms>, Arc<Counts>)> {
-        self.terms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who it is.
@@ -210,7 +207,7 @@ impl Account {
     }
 
     fn refused(&self, wait_ns: Option<u64>, now_ns: u64) -> Refusal {
-        let (terms, counts) = &*self.terms();
+        let (terms, counts) = &*self.terms.lock();
         let (count, text) = match wait_ns {
             Some(_) => (&counts.rate, &terms.rate_text),
             None => (&counts.in_flight, &terms.in_flight_text),
@@ -225,7 +222,7 @@ impl Account {
 
     /// Why `take` refused.
     pub(crate) fn reason(&self, rate: bool) -> String {
-        let terms = self.terms();
+        let terms = self.terms.lock();
         if rate { terms.0.rate_text.clone() } else { terms.0.in_flight_text.clone() }
     }
 
@@ -235,7 +232,7 @@ impl Account {
 
     /// Other terms hold; a client waits for no more than one token of them.
     pub(crate) fn change(&self, terms: Arc<Terms>, counts: Arc<Counts>, now_ns: u64) {
-        let mut known = self.terms();
+        let mut known = self.terms.lock();
         self.interval_ns.store(terms.interval_ns, Relaxed);
         self.tolerance_ns.store(terms.tolerance_ns, Relaxed);
         self.most.store(terms.in_flight, Relaxed);

@@ -1,9 +1,10 @@
 //! The clients that are told apart, and what each of them may ask.
 
 use crate::listen::quota::{Account, Counts, STRANGERS, Terms, Who};
+use crate::measure::lock::Lock;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// So many clients are told apart until Python says how many.
 const CLIENTS: usize = 4096;
@@ -22,7 +23,7 @@ struct Known {
 }
 
 /// The clients that are told apart: those that are named one by one, and so many others at most.
-pub(crate) struct Registry(Mutex<Known>);
+pub(crate) struct Registry(Lock<Known>);
 
 impl Default for Registry {
     /// Without bounds.
@@ -30,7 +31,7 @@ impl Default for Registry {
         let (default, counts) = (Arc::new(unbounded()), Arc::new(Counts::default()));
         let strangers = Account::new(Who::Stranger, default.clone(), counts.clone());
         let counts = HashMap::from([(default.label.clone(), counts)]);
-        Self(Mutex::new(Known {
+        Self(Lock::new(Known {
             default,
             named: Vec::new(),
             most: CLIENTS,
@@ -47,13 +48,9 @@ fn unbounded() -> Terms {
 }
 
 impl Registry {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// These terms hold from now on, for clients that are here as well.
     pub(crate) fn set(&self, default: Terms, named: Vec<(String, Terms)>, most: usize, now_ns: u64) {
-        let known = &mut *self.known();
+        let known = &mut *self.0.lock();
         known.default = Arc::new(default);
         known.named = named.into_iter().map(|(name, terms)| (name, Arc::new(terms))).collect();
         known.most = most;
@@ -71,7 +68,7 @@ impl Registry {
 
     /// That of a client, or what all share that find no room.
     pub(crate) fn account(&self, who: Who, now_ns: u64) -> Arc<Account> {
-        let known = &mut *self.known();
+        let known = &mut *self.0.lock();
         if let Some(account) = known.accounts.get(&who) {
             return account.clone();
         }
@@ -87,7 +84,7 @@ impl Registry {
 
     /// How many clients are known, and how often which were refused: for want of tokens, for what was in flight.
     pub(crate) fn figures(&self) -> (usize, Vec<(String, u64, u64)>) {
-        let known = self.known();
+        let known = self.0.lock();
         let counts = known.counts.iter().map(|(label, counts)| {
             (label.clone(), counts.rate.load(Relaxed), counts.in_flight.load(Relaxed))
         });
@@ -182,7 +179,7 @@ mod tests {
         let registry = registry(terms("*", 0, 0, 0), named.into(), 16);
         let label = |client: &str| {
             let account = registry.account(Who::parse(client), 0);
-            account.terms().0.label.clone()
+            account.terms.lock().0.label.clone()
         };
         assert_eq!(label("10.0.0.1"), "10.0.0.1");
         assert_eq!(label("10.0.0.2"), "*");

@@ -1,8 +1,11 @@
 //! TLS: certificates that can be replaced while the front end serves, and which clients may come with theirs.
 
 use crate::listen::identity::{Identity, Names, identity};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use crate::listen::stream::Stream;
+use crate::measure::lock::Lock;
+use std::sync::{Arc, PoisonError, RwLock};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -13,18 +16,21 @@ use tokio_rustls::rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
     client::danger::HandshakeSignatureValid,
 };
-use tokio_rustls::server::TlsStream;
 
 /// What new connections are served with.
 pub(crate) struct Tls {
     config: RwLock<Arc<ServerConfig>>,
     names: Names,
     protocol: String,
-    turned_away: Arc<Mutex<Option<String>>>,
+    turned_away: Arc<Lock<Option<String>>>,
 }
 
 /// Why a handshake came to nothing.
 pub(crate) enum Failure {
+    /// It took too long.
+    Late,
+    /// The client does not speak TLS.
+    Plain(TcpStream),
     /// The client was turned away for this name.
     Name(String),
     /// Anything else.
@@ -34,11 +40,19 @@ pub(crate) enum Failure {
 /// The first byte of a client that speaks TLS.
 const HANDSHAKE: u8 = 0x16;
 
-/// Whether a new client speaks TLS, by its first byte, which stays where it is. One that went away is taken to.
-pub(crate) async fn speaks_tls(stream: &TcpStream) -> bool {
-    let mut first = [HANDSHAKE];
-    let _ = stream.peek(&mut first).await; // what is wrong with it the handshake finds out
-    first == [HANDSHAKE]
+/// Makes of a new connection what a protocol goes over, and says who the client is, if that is known. It takes time
+/// only where TLS is spoken, and not beyond `until`.
+pub(crate) async fn meet(
+    stream: Stream,
+    tls: Option<&Tls>,
+    until: Instant,
+) -> Result<(Stream, Option<Identity>), Failure> {
+    match (stream, tls) {
+        (Stream::Tcp(stream), Some(tls)) => {
+            timeout_at(until, tls.accept(stream)).await.unwrap_or(Err(Failure::Late))
+        }
+        (stream, _) => Ok((stream, None)),
+    }
 }
 
 impl Tls {
@@ -68,18 +82,21 @@ impl Tls {
     }
 
     /// The handshake with a new client, and who that is by its certificate.
-    pub(crate) async fn accept(
-        &self,
-        stream: TcpStream,
-    ) -> Result<(TlsStream<TcpStream>, Option<Identity>), Failure> {
+    async fn accept(&self, stream: TcpStream) -> Result<(Stream, Option<Identity>), Failure> {
+        // By its first byte, which stays where it is. A client that went away is taken to speak TLS.
+        let mut first = [HANDSHAKE];
+        let _ = stream.peek(&mut first).await; // what is wrong with it the handshake finds out
+        if first != [HANDSHAKE] {
+            return Err(Failure::Plain(stream));
+        }
         let acceptor: TlsAcceptor = self.config.read().unwrap_or_else(PoisonError::into_inner).clone().into();
         // It fails within the one step in which the certificate is looked at, and all handshakes run on one thread.
-        let turned_away = || self.turned_away.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let turned_away = || self.turned_away.lock().take();
         let why = |error| turned_away().map_or(Failure::Other(error), Failure::Name);
         let stream = acceptor.accept(stream).await.map_err(why)?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let client = certificate.and_then(identity);
-        Ok((stream, client))
+        Ok((Stream::Tls(Box::new(stream)), client))
     }
 }
 
@@ -89,7 +106,7 @@ impl Tls {
 struct NamedClients {
     trusted: Arc<dyn ClientCertVerifier>,
     names: Names,
-    turned_away: Arc<Mutex<Option<String>>>,
+    turned_away: Arc<Lock<Option<String>>>,
 }
 
 impl ClientCertVerifier for NamedClients {
@@ -109,7 +126,7 @@ impl ClientCertVerifier for NamedClients {
             return Ok(verified);
         }
         let text = identity.map(Identity::into_text).unwrap_or_default();
-        *self.turned_away.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        *self.turned_away.lock() = Some(text);
         Err(CertificateError::ApplicationVerificationFailure.into()) // "access denied", in TLS's words
     }
 
@@ -164,7 +181,7 @@ fn config(
     key: &[u8],
     client_ca: &[u8],
     (names, protocol): (&Names, &str),
-    turned_away: &Arc<Mutex<Option<String>>>,
+    turned_away: &Arc<Lock<Option<String>>>,
 ) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(ring::default_provider());
     let chain = certificates(certificate, "certificate")?;

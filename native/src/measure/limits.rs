@@ -2,62 +2,54 @@
 
 use std::time::Duration;
 
-/// One bound. The discriminant is its place in [`NAMES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limit {
-    /// Largest request message.
-    MessageBytes,
-    /// Largest header list.
-    MetadataBytes,
-    /// Calls at a time on one connection.
-    StreamsPerConnection,
-    /// Connections at a time.
-    Connections,
-    /// Connections at a time from one IPv4 address or one IPv6 network of 64 bits.
-    ConnectionsPerPeer,
-    /// Request messages held at any time, all calls together; one connection may hold half of it.
-    BytesInFlight,
-    /// Silence after which a connection is pinged.
-    KeepaliveMs,
-    /// Time for the answer to that ping.
-    KeepaliveTimeoutMs,
-    /// Age at which a connection is asked to leave; 0: none.
-    ConnectionAgeMs,
-    /// Time for TLS and the HTTP/2 preface.
-    HandshakeMs,
-    /// Time in which a request body must make progress: 64 KiB, or what is left of its message.
-    IdleBodyMs,
-    /// Time in which a client must take 64 KiB of an answer, or what is left of it.
-    WriteStallMs,
-    /// Calls reset before they were answered, per [`RATE_WINDOW`].
-    ResetsPerConnection,
-    /// Pings that answer no data, per [`RATE_WINDOW`].
-    PingsPerConnection,
-    /// Frames without use, per [`RATE_WINDOW`]; see `h2/allowance.rs`.
-    ControlFramesPerConnection,
+/// What a limit may be: its name for Python, and the smallest and the largest sensible value.
+pub(crate) type Known = (&'static str, u64, u64);
+
+macro_rules! limits {
+    ($($(#[$about:meta])* $limit:ident = $name:literal, $low:expr, $high:expr;)*) => {
+        /// One bound of gRPC's.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Limit {
+            $($(#[$about])* $limit,)*
+        }
+
+        /// All of them, in their order.
+        pub(crate) const LIMITS: &[Known] = &[$(($name, $low, $high),)*];
+    };
 }
 
-/// Number of limits.
-pub(crate) const COUNT: usize = 15;
-
-/// The names by which Python gives the limits, in the order of [`Limit`].
-pub(crate) const NAMES: [&str; COUNT] = [
-    "message_bytes",
-    "metadata_bytes",
-    "streams_per_connection",
-    "connections",
-    "connections_per_peer",
-    "bytes_in_flight",
-    "keepalive_ms",
-    "keepalive_timeout_ms",
-    "connection_age_ms",
-    "handshake_ms",
-    "idle_body_ms",
-    "write_stall_ms",
-    "resets_per_connection",
-    "pings_per_connection",
-    "control_frames_per_connection",
-];
+limits! {
+    /// Largest request message; with its prefix it still has a 32-bit length.
+    MessageBytes = "message_bytes", 1, u32::MAX as u64 - 5;
+    /// Largest header list.
+    MetadataBytes = "metadata_bytes", 256, 16 << 20;
+    /// Calls at a time on one connection.
+    StreamsPerConnection = "streams_per_connection", 1, MANY;
+    /// Connections at a time.
+    Connections = "connections", 1, MANY;
+    /// Connections at a time from one IPv4 address or one IPv6 network of 64 bits.
+    ConnectionsPerPeer = "connections_per_peer", 1, MANY;
+    /// Request messages held at any time, all calls together; one connection may hold half of it.
+    BytesInFlight = "bytes_in_flight", 1, 1 << 44;
+    /// Silence after which a connection is pinged.
+    KeepaliveMs = "keepalive_ms", 1, MONTH_MS;
+    /// Time for the answer to that ping.
+    KeepaliveTimeoutMs = "keepalive_timeout_ms", 1, MONTH_MS;
+    /// Age at which a connection is asked to leave; 0: none.
+    ConnectionAgeMs = "connection_age_ms", 0, MONTH_MS;
+    /// Time for TLS and the HTTP/2 preface.
+    HandshakeMs = "handshake_ms", 1, MONTH_MS;
+    /// Time in which a request body must make progress: 64 KiB, or what is left of its message.
+    IdleBodyMs = "idle_body_ms", 1, MONTH_MS;
+    /// Time in which a client must take 64 KiB of an answer, or what is left of it.
+    WriteStallMs = "write_stall_ms", 1, MONTH_MS;
+    /// Calls reset before they were answered, per [`RATE_WINDOW`].
+    ResetsPerConnection = "resets_per_connection", 1, MANY;
+    /// Pings that answer no data, per [`RATE_WINDOW`].
+    PingsPerConnection = "pings_per_connection", 1, MANY;
+    /// Frames without use, per [`RATE_WINDOW`]; see `h2/allowance.rs`.
+    ControlFramesPerConnection = "control_frames_per_connection", 1, MANY;
+}
 
 /// The time over which resets, pings and frames without use are counted.
 pub(crate) const RATE_WINDOW: Duration = Duration::from_secs(10);
@@ -66,52 +58,43 @@ pub(crate) const RATE_WINDOW: Duration = Duration::from_secs(10);
 /// then would hold memory for ever.
 pub(crate) const PROGRESS: usize = 64 * 1024;
 
-const MONTH_MS: u64 = 31 * 24 * 3600 * 1000;
+/// A month, and many of anything: what is larger is a mistake.
+pub(crate) const MONTH_MS: u64 = 31 * 24 * 3600 * 1000;
 const MANY: u64 = 1 << 20;
 
-/// Smallest and largest sensible value of each limit.
-const RANGES: [(u64, u64); COUNT] = [
-    (1, u32::MAX as u64 - 5), // a message and its prefix still have a 32-bit length
-    (256, 16 << 20),
-    (1, MANY),
-    (1, MANY),
-    (1, MANY),
-    (1, 1 << 44),
-    (1, MONTH_MS),
-    (1, MONTH_MS),
-    (0, MONTH_MS),
-    (1, MONTH_MS),
-    (1, MONTH_MS),
-    (1, MONTH_MS),
-    (1, MANY),
-    (1, MANY),
-    (1, MANY),
-];
+/// The value of each limit that is `known`, in that order; the error names one that is missing, unknown or impossible.
+pub(crate) fn checked<const COUNT: usize>(
+    known: &[Known],
+    given: impl IntoIterator<Item = (String, i64)>,
+) -> Result<[u64; COUNT], String> {
+    let mut values = [None; COUNT];
+    for (name, value) in given {
+        let Some(place) = known.iter().position(|(known, ..)| *known == name) else {
+            let names: Vec<_> = known.iter().map(|(name, ..)| *name).collect();
+            return Err(format!("limit '{name}' is not known; the limits are {}", names.join(", ")));
+        };
+        let (_, low, high) = known[place];
+        let possible = u64::try_from(value).ok().filter(|value| (low..=high).contains(value));
+        values[place] = Some(
+            possible
+                .ok_or_else(|| format!("limit '{name}' is {value}; it must be between {low} and {high}"))?,
+        );
+    }
+    let mut complete = [0; COUNT];
+    for ((value, place), (name, ..)) in values.into_iter().zip(&mut complete).zip(known) {
+        *place = value.ok_or_else(|| format!("limit '{name}' is missing"))?;
+    }
+    Ok(complete)
+}
 
 /// A value for every [`Limit`].
 #[derive(Clone, Debug)]
-pub(crate) struct Limits([u64; COUNT]);
+pub(crate) struct Limits([u64; LIMITS.len()]);
 
 impl Limits {
     /// Checks that each limit is given once and possible; the error names the one that is not.
-    pub(crate) fn new(pairs: impl IntoIterator<Item = (String, i128)>) -> Result<Self, String> {
-        let mut values = [None; COUNT];
-        for (name, value) in pairs {
-            let place = NAMES
-                .iter()
-                .position(|known| *known == name)
-                .ok_or_else(|| format!("limit '{name}' is not known; the limits are {}", NAMES.join(", ")))?;
-            let (low, high) = RANGES[place];
-            values[place] =
-                Some(u64::try_from(value).ok().filter(|value| (low..=high).contains(value)).ok_or_else(
-                    || format!("limit '{name}' is {value}; it must be between {low} and {high}"),
-                )?);
-        }
-        let mut complete = [0; COUNT];
-        for (place, value) in values.into_iter().enumerate() {
-            complete[place] = value.ok_or_else(|| format!("limit '{}' is missing", NAMES[place]))?;
-        }
-        let limits = Self(complete);
+    pub(crate) fn new(pairs: impl IntoIterator<Item = (String, i64)>) -> Result<Self, String> {
+        let limits = Self(checked(LIMITS, pairs)?);
         let (held, message) = (limits.get(Limit::BytesInFlight), limits.get(Limit::MessageBytes));
         if held < message {
             return Err(format!(
@@ -151,14 +134,14 @@ impl Limits {
 mod tests {
     use super::*;
 
-    fn all() -> Vec<(String, i128)> {
-        NAMES.iter().map(|name| (name.to_string(), 1000)).collect()
+    fn all() -> Vec<(String, i64)> {
+        LIMITS.iter().map(|(name, ..)| (name.to_string(), 1000)).collect()
     }
 
     #[test]
     fn every_limit_is_found_under_its_name() {
         let pairs: Vec<_> =
-            NAMES.iter().enumerate().map(|(i, n)| (n.to_string(), 1000 + i as i128)).collect();
+            LIMITS.iter().enumerate().map(|(i, (n, ..))| (n.to_string(), 1000 + i as i64)).collect();
         let limits = Limits::new(pairs).unwrap();
         assert_eq!(limits.get(Limit::MessageBytes), 1000);
         assert_eq!(limits.get(Limit::BytesInFlight), 1005);
@@ -192,8 +175,8 @@ mod tests {
     fn only_the_age_of_a_connection_may_be_unbounded() {
         let zero =
             |name: &str| Limits::new(all().into_iter().map(|(n, v)| if n == name { (n, 0) } else { (n, v) }));
-        for name in NAMES {
-            assert_eq!(zero(name).is_ok(), name == "connection_age_ms", "{name}");
+        for (name, ..) in LIMITS {
+            assert_eq!(zero(name).is_ok(), *name == "connection_age_ms", "{name}");
         }
     }
 

@@ -5,5 +5,6 @@ pub(crate) mod budget;
 pub(crate) mod clock;
 pub(crate) mod ids;
 pub(crate) mod limits;
+pub(crate) mod lock;
 pub(crate) mod rate;
 pub(crate) mod statistics;

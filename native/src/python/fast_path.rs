@@ -12,12 +12,20 @@ use crate::templates::template::TemplateSpec;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
+use std::io::Error;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
 
 /// Templates, prices and leases; see the stub of the package.
 #[pyclass(frozen, module = "edge_appliance_native")]
-pub(crate) struct FastPath(pub(crate) Arc<Direct>);
+pub(crate) struct FastPath {
+    pub(crate) direct: Arc<Direct>,
+    /// The front end's.
+    pub(crate) runtime: Handle,
+}
 
 #[pymethods]
 impl FastPath {
@@ -34,7 +42,7 @@ impl FastPath {
     ) -> PyResult<()> {
         let arena = Arena::map(arena, arena_bytes)?;
         let attached = Attached { arena, method };
-        self.0.attach(attached, slots, bounds_ns, slow_ns).map_err(PyValueError::new_err)
+        self.direct.attach(attached, slots, bounds_ns, slow_ns).map_err(PyValueError::new_err)
     }
 
     fn open_lane(&self, lane: u32, group: u32, memory: RawFd, doorbell: RawFd) -> PyResult<()> {
@@ -44,29 +52,35 @@ impl FastPath {
         }
         // SAFETY: the caller holds the descriptor open during this call; it is only duplicated.
         let doorbell = unsafe { BorrowedFd::borrow_raw(doorbell) }.try_clone_to_owned()?;
-        self.0.open_lane(lane, group, ServerEnd::new(memory), doorbell).map_err(PyValueError::new_err)
+        let _entered = self.runtime.enter();
+        // SAFETY: the registration owns the descriptor, which stays open until it is dropped.
+        let watched =
+            unsafe { AsyncFd::register_with_interest(doorbell, Interest::READABLE) }.map_err(Error::from)?;
+        self.direct
+            .open_lane(lane, group, ServerEnd::new(memory), Some(watched))
+            .map_err(PyValueError::new_err)
     }
 
     fn close_lane(&self, lane: u32) -> (i64, usize) {
-        let (blamed, had) = self.0.close_lane(lane);
+        let (blamed, had) = self.direct.close_lane(lane);
         (blamed.map_or(-1, i64::from), had)
     }
 
     fn lease(&self, lane: u32, limit: u32) -> bool {
-        self.0.lease(lane, limit)
+        self.direct.lease(lane, limit)
     }
 
     fn end_lease(&self, lane: u32) -> bool {
-        self.0.lease(lane, 0)
+        self.direct.lease(lane, 0)
     }
 
     fn load(&self, lane: u32) -> (u32, u64, u64) {
-        self.0.load(lane)
+        self.direct.load(lane)
     }
 
     fn serve_stream(&self, method: u32, requests: usize, nbytes: usize) -> PyResult<()> {
         let window = StreamWindow { requests, bytes: nbytes };
-        self.0.serve_stream(method, window).map_err(PyValueError::new_err)
+        self.direct.serve_stream(method, window).map_err(PyValueError::new_err)
     }
 
     #[pyo3(signature = (head, *, template, kind, model, group, rows, inputs, out_offset, span, opening, described, outputs,
@@ -110,7 +124,7 @@ impl FastPath {
             late_text,
             default_timeout_ns,
         };
-        self.0.add_template(head, spec).map_err(PyValueError::new_err)
+        self.direct.add_template(head, spec).map_err(PyValueError::new_err)
     }
 
     #[staticmethod]
@@ -122,40 +136,40 @@ impl FastPath {
 
     #[pyo3(signature = (model = None))]
     fn drop_templates(&self, model: Option<u32>) {
-        self.0.drop_templates(model);
+        self.direct.drop_templates(model);
     }
 
     #[pyo3(signature = (kind, charge_per_row_ns, batch_ns, margin_ns, batch_rows = 0))]
     fn price(&self, kind: u32, charge_per_row_ns: u64, batch_ns: u64, margin_ns: u64, batch_rows: u32) {
-        self.0.price(kind, Price { charge_per_row_ns, batch_ns, margin_ns, batch_rows });
+        self.direct.price(kind, Price { charge_per_row_ns, batch_ns, margin_ns, batch_rows });
     }
 
     fn forget_price(&self, kind: u32) {
-        self.0.forget_price(kind);
+        self.direct.forget_price(kind);
     }
 
     fn in_flight(&self, model: u32) -> usize {
-        self.0.in_flight_of(model)
+        self.direct.in_flight_of(model)
     }
 
     fn backlog(&self, model: u32) -> usize {
-        self.0.backlog_of(model)
+        self.direct.backlog_of(model)
     }
 
     fn sample(&self, one_in: u64) {
-        self.0.sample(one_in);
+        self.direct.sample(one_in);
     }
 
     fn traces<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
-        self.0.traces().into_iter().map(|trace| traced(py, &trace)).collect()
+        self.direct.traces().into_iter().map(|trace| traced(py, &trace)).collect()
     }
 
     fn free_slots(&self) -> Vec<usize> {
-        self.0.free_slots()
+        self.direct.free_slots()
     }
 
     fn news<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, Vec<u32>)> {
-        let (tallies, broken) = self.0.news();
+        let (tallies, broken) = self.direct.news();
         let told = PyList::empty(py);
         for (subject, tally) in tallies {
             told.append(told_of(py, subject, tally)?)?;

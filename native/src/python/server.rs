@@ -1,28 +1,28 @@
 //! The classes that Python sees.
 
-use crate::h2::endpoint::Endpoint;
 use crate::h2::service::Service;
 use crate::h2::status::{add_metadata, code, trailers};
 use crate::handover::calls::{Calls, End, Kind, Misuse, Slot};
 use crate::handover::mailbox::Event;
 use crate::http::front::{Answers, Front};
-use crate::http::service::Service as HttpService;
 use crate::listen::listener::{self, ListeningSocket};
-use crate::measure::limits::{Limits, NAMES};
+use crate::measure::limits::{LIMITS, Limits};
+use crate::measure::lock::Lock;
 use crate::python::events::{self, event_tuple};
 use crate::python::fast_path::FastPath;
 use crate::python::messages::{framed, pieces};
 use crate::python::quotas::Quotas;
 use crate::python::tls::Tls;
 use crate::resources::Resources;
-use crate::thread::ServerThread;
+use crate::thread::{self, ServerThread};
 use http::HeaderMap;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use tokio::runtime::{Handle, Runtime};
 
 const UNARY: u8 = 0;
 const STREAM: u8 = 1;
@@ -33,11 +33,11 @@ pub(crate) fn add_constants(module: &Bound<'_, PyModule>) -> PyResult<()> {
     for (name, value) in [("UNARY", UNARY), ("STREAM", STREAM)].into_iter().chain(events::NAMES) {
         module.add(name, value)?;
     }
-    module.add("LIMITS", PyTuple::new(module.py(), NAMES)?)
+    module.add("LIMITS", PyTuple::new(module.py(), LIMITS.iter().map(|(name, ..)| name))?)
 }
 
 enum Stage {
-    Built(Vec<ListeningSocket>),
+    Built(Runtime, Vec<ListeningSocket>),
     Serving(ServerThread),
     Closed,
 }
@@ -46,18 +46,14 @@ enum Stage {
 #[pyclass(frozen, module = "edge_appliance_native")]
 pub(crate) struct NativeServer {
     resources: Arc<Resources>,
-    endpoint: Arc<Endpoint>,
-    http: Arc<HttpService>,
-    stage: Mutex<Stage>,
+    service: Arc<Service>,
+    runtime: Handle,
+    stage: Lock<Stage>,
     /// What was said of HTTP.
-    front: Mutex<Option<Arc<Front>>>,
+    front: Lock<Option<Arc<Front>>>,
 }
 
 impl NativeServer {
-    fn stage(&self) -> MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn order(
         &self,
         call: u64,
@@ -117,24 +113,24 @@ impl NativeServer {
         let methods = method_table(methods)?;
         let quotas = quotas.map(|quotas| quotas.get().0.clone()).unwrap_or_default();
         let resources = Arc::new(Resources::new(limits, quotas)?);
-        let service = Service { resources: resources.clone(), methods, inferences };
-        let endpoint = Endpoint::new(Arc::new(service), tls.map(|tls| tls.get().0.clone()));
-        let http = HttpService::new(resources.clone());
+        let tls = tls.map(|tls| tls.get().0.clone());
+        let service = Service::new(resources.clone(), methods, inferences, tls);
+        let runtime = thread::runtime(&resources)?;
         let bound = handed(&listeners, Ok)?;
         Ok(Self {
             resources,
-            endpoint: Arc::new(endpoint),
-            http: Arc::new(http),
-            stage: Mutex::new(Stage::Built(bound)),
-            front: Mutex::default(),
+            service: Arc::new(service),
+            runtime: runtime.handle().clone(),
+            stage: Lock::new(Stage::Built(runtime, bound)),
+            front: Lock::default(),
         })
     }
 
     fn start(&self) -> PyResult<()> {
-        let mut stage = self.stage();
+        let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Closed) {
-            Stage::Built(bound) => {
-                *stage = Stage::Serving(ServerThread::start(self.endpoint.clone(), bound)?);
+            Stage::Built(runtime, bound) => {
+                *stage = Stage::Serving(ServerThread::start(runtime, self.service.clone(), bound)?);
                 Ok(())
             }
             Stage::Serving(thread) => {
@@ -147,10 +143,10 @@ impl NativeServer {
 
     #[pyo3(signature = (*, listeners))]
     fn listen(&self, listeners: Vec<RawFd>) -> PyResult<()> {
-        let Stage::Serving(thread) = &*self.stage() else {
+        let Stage::Serving(thread) = &*self.stage.lock() else {
             return Err(PyRuntimeError::new_err("the front end is not serving"));
         };
-        handed(&listeners, |bound| thread.listen(bound))
+        handed(&listeners, |bound| thread.listen(&self.service, bound))
     }
 
     #[pyo3(signature = (*, listeners, limits, server, full, crowded, plain = Vec::new(), tls = None))]
@@ -167,23 +163,23 @@ impl NativeServer {
     ) -> PyResult<()> {
         let answers = Answers { full, crowded, plain };
         let tls = tls.map(|tls| tls.get().0.clone());
-        let front = Front::new(self.http.clone(), &limit_pairs(limits)?, server, answers, tls)
+        let front = Front::new(self.resources.clone(), limit_pairs(limits)?, server, answers, tls)
             .map_err(PyValueError::new_err)?;
-        *self.front.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(front));
+        *self.front.lock() = Some(Arc::new(front));
         self.listen_http(listeners)
     }
 
     #[pyo3(signature = (*, listeners))]
     fn listen_http(&self, listeners: Vec<RawFd>) -> PyResult<()> {
-        let front = self.front.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (Stage::Serving(thread), Some(front)) = (&*self.stage(), front) else {
+        let front = self.front.lock().clone();
+        let (Stage::Serving(thread), Some(front)) = (&*self.stage.lock(), front) else {
             return Err(PyRuntimeError::new_err("the front end is not serving"));
         };
-        handed(&listeners, |bound| thread.serve_http(&front, bound))
+        handed(&listeners, |bound| thread.listen(&front, bound))
     }
 
     fn end_http(&self) {
-        self.http.end();
+        self.resources.end_http();
     }
 
     fn fileno(&self) -> RawFd {
@@ -254,43 +250,41 @@ impl NativeServer {
     }
 
     fn fast_path(&self) -> FastPath {
-        FastPath(self.resources.direct.clone())
+        FastPath { direct: self.resources.direct.clone(), runtime: self.runtime.clone() }
     }
 
     fn drain(&self) {
         self.resources.drain();
-        let mut stage = self.stage();
-        if matches!(*stage, Stage::Built(_)) {
+        let mut stage = self.stage.lock();
+        if matches!(*stage, Stage::Built(..)) {
             *stage = Stage::Closed; // its listeners close here
         }
     }
 
     fn close(&self, py: Python<'_>) {
-        let stage = std::mem::replace(&mut *self.stage(), Stage::Closed);
+        let stage = std::mem::replace(&mut *self.stage.lock(), Stage::Closed);
         py.detach(|| drop(stage));
     }
 
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let report = PyDict::new(py);
         let Resources { statistics, requests, answers, .. } = &*self.resources;
-        for (name, count) in statistics.report(requests.used(), answers.used()) {
-            report.set_item(name, count)?;
-        }
-        for (name, count) in self.endpoint.handshakes.report().chain(self.http.figures.report()) {
+        let held = [("bytes_in_flight", requests.used()), ("answer_bytes", answers.used())];
+        for (name, count) in statistics.report().chain(held) {
             report.set_item(name, count)?;
         }
         Ok(report)
     }
 }
 
-fn limit_pairs(limits: &Bound<'_, PyMapping>) -> PyResult<Vec<(String, i128)>> {
+fn limit_pairs(limits: &Bound<'_, PyMapping>) -> PyResult<Vec<(String, i64)>> {
     let mut pairs = Vec::new();
     for item in limits.items()?.iter() {
         let (name, value): (String, Bound<'_, PyAny>) = item.extract()?;
         let value = value.extract::<i64>().map_err(|_| {
             PyValueError::new_err(format!("limit '{name}' is {value}; it must be a whole number"))
         })?;
-        pairs.push((name, i128::from(value)));
+        pairs.push((name, value));
     }
     Ok(pairs)
 }

@@ -10,12 +10,13 @@ use crate::lanes::memory::{self as lane_memory, Completion, MAIL, Submission, Wo
 use crate::lanes::worker_layouts::{Layout, Layouts, Tensor, aligned};
 use crate::lanes::worker_runs::{Alone, Merged, Runs};
 use crate::measure::clock::now_ns;
+use crate::measure::lock::Lock;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The memory of one lane, held by the daemon; see the stub of the package.
@@ -83,7 +84,7 @@ fn allowed(batch_rows: u32) -> u32 {
 #[pyclass(frozen, module = "edge_appliance_native")]
 pub(crate) struct WorkerRing {
     serving: Mutex<Serving>,
-    runs: Mutex<Runs>,
+    runs: Lock<Runs>,
 }
 
 /// What only the thread that serves uses.
@@ -127,7 +128,7 @@ impl WorkerRing {
             left: false,
             ended: Vec::new(),
         };
-        Ok(Self { serving: Mutex::new(serving), runs: Mutex::default() })
+        Ok(Self { serving: Mutex::new(serving), runs: Lock::default() })
     }
 
     fn wait(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<u32> {
@@ -152,7 +153,7 @@ impl WorkerRing {
     fn drop_template(&self, template: u32) -> PyResult<()> {
         let layout = self.serving()?.layouts.drop_of(template);
         if let Some(layout) = layout {
-            let dropped = self.runs().split_off_template(template, layout.kind);
+            let dropped = self.runs.lock().split_off_template(template, layout.kind);
             drop(dropped); // what ends with it is Python's, and no lock is held any more
         }
         Ok(())
@@ -183,7 +184,7 @@ impl WorkerRing {
     }
 
     fn keep_alone(&self, kind: u32, template: u32, at: (usize, usize), run: Py<PyAny>) -> usize {
-        let mut runs = self.runs();
+        let mut runs = self.runs.lock();
         let replaced = runs.alone.insert((template, at.0, at.1), Alone { kind, run });
         let kept = runs.count();
         drop(runs);
@@ -199,7 +200,7 @@ impl WorkerRing {
         place: (usize, usize),
         run: Py<PyAny>,
     ) -> usize {
-        let mut runs = self.runs();
+        let mut runs = self.runs.lock();
         let replaced = runs.merged.insert((kind, rows), Merged { source, place, run });
         let kept = runs.count();
         drop(runs);
@@ -210,8 +211,8 @@ impl WorkerRing {
     #[pyo3(signature = (kind = None))]
     fn drop_runs(&self, kind: Option<u32>) {
         let dropped = match kind {
-            None => std::mem::take(&mut *self.runs()),
-            Some(kind) => self.runs().split_off(kind),
+            None => std::mem::take(&mut *self.runs.lock()),
+            Some(kind) => self.runs.lock().split_off(kind),
         };
         drop(dropped); // as above
     }
@@ -245,11 +246,6 @@ impl WorkerRing {
         self.serving.try_lock().map_err(|_| PyRuntimeError::new_err("the ring is in use"))
     }
 
-    /// Never kept for long: neither while something runs nor while Python objects end.
-    fn runs(&self) -> MutexGuard<'_, Runs> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Forms a batch, and runs it if a run is kept for it: LEFT if there is none, NOTHING if nothing waits or mail goes
     /// first. A run that fails hands its batch over, and what was kept for its kind is not called again.
     fn step(&self, py: Python<'_>, serving: &mut Serving) -> u32 {
@@ -258,10 +254,10 @@ impl WorkerRing {
         let (kind, rows) = (first.layout.kind, serving.batch.rows);
         let ran = if serving.batch.requests.len() == 1 {
             let key = (first.layout.id, first.offset, first.out_offset);
-            let run = self.runs().alone.get(&key).map(|alone| alone.run.clone_ref(py));
+            let run = self.runs.lock().alone.get(&key).map(|alone| alone.run.clone_ref(py));
             run.map(|run| serving.run_alone(py, &run))
         } else {
-            let merged = self.runs().merged.get(&(kind, rows)).map(|merged| merged.clone_ref(py));
+            let merged = self.runs.lock().merged.get(&(kind, rows)).map(|merged| merged.clone_ref(py));
             merged.map(|merged| serving.run_merged(py, &merged))
         };
         match ran {

@@ -1,10 +1,9 @@
-//! The byte streams of HTTP connections: a client's, over TCP, TLS or a Unix socket, and the application's.
+//! The byte streams of connections: a client's, over TCP, TLS or a Unix socket, and the application's.
 
-use crate::listen::listener::Socket;
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use futures_util::FutureExt;
 use std::future::Future;
-use std::io::{BufRead, Error, ErrorKind, Result};
+use std::io::{BufRead, Error, ErrorKind, IoSlice, Result};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
@@ -16,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 /// What is read of a client over TLS before it is known that there is something to take memory for.
 const FIRST: usize = 1024;
 
-/// A stream of any kind.
+/// A stream of any kind. An enum, so that the protocols are compiled once.
 pub(crate) enum Stream {
     /// TCP in the clear.
     Tcp(TcpStream),
@@ -50,25 +49,42 @@ macro_rules! each_socket {
     };
 }
 
-impl From<Socket> for Stream {
-    fn from(socket: Socket) -> Self {
-        match socket {
-            Socket::Tcp(stream) => Self::Tcp(stream),
-            Socket::Unix(stream) => Self::Unix(stream),
-        }
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<Result<()>> {
+        each!(self.get_mut(), stream => Pin::new(stream).poll_read(cx, buffer))
     }
 }
 
-impl From<TlsStream<TcpStream>> for Stream {
-    fn from(stream: TlsStream<TcpStream>) -> Self {
-        Self::Tls(Box::new(stream))
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
+        each!(self.get_mut(), stream => Pin::new(stream).poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        each!(self.get_mut(), stream => Pin::new(stream).poll_write_vectored(cx, pieces))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        each!(self, stream => stream.is_write_vectored())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        each!(self.get_mut(), stream => Pin::new(stream).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        each!(self.get_mut(), stream => Pin::new(stream).poll_shutdown(cx))
     }
 }
 
 impl Stream {
     /// Appends what has come, `room` bytes at most beyond what fits anyway; 0 at the end. Memory is only taken when
     /// something is there. Over TLS the end must be said in its words: one that is not is an error.
-    pub(crate) fn poll_read(
+    pub(crate) fn poll_append(
         &mut self,
         cx: &mut Context<'_>,
         into: &mut BytesMut,
@@ -91,21 +107,6 @@ impl Stream {
         each!(self, stream => pin!(stream.read_buf(into)).poll(cx))
     }
 
-    /// Sends from the front of `bytes`, or at least takes it; see `poll_flush`.
-    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &mut impl Buf) -> Poll<Result<usize>> {
-        let written = ready!(each!(self, stream => Pin::new(stream).poll_write(cx, bytes.chunk())))?;
-        bytes.advance(written);
-        Poll::Ready(Ok(written))
-    }
-
-    /// Sends what was taken: TLS keeps some.
-    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        match self {
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tcp(_) | Self::Unix(_) => Poll::Ready(Ok(())),
-        }
-    }
-
     /// Whether the other side has closed altogether, and not only its own direction. A Unix socket tells at once; TCP
     /// tells only by a reset.
     pub(crate) fn is_hung_up(&self) -> bool {
@@ -119,11 +120,6 @@ impl Stream {
         let descriptor = each_socket!(self, socket => socket.as_fd().try_clone_to_owned())?;
         // SAFETY: the registration owns the descriptor, which stays open until it is dropped.
         unsafe { AsyncFd::register_with_interest(descriptor, Interest::PRIORITY) }.map_err(Error::from)
-    }
-
-    /// Says that no more will be sent.
-    pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        each!(self, stream => Pin::new(stream).poll_shutdown(cx))
     }
 }
 
