@@ -22,11 +22,6 @@ from appliance.frontend.grpc.stream import Handed, Read, StreamSession, StreamWi
 from appliance.frontend.grpc.wire_pb.pool import descriptor_files
 from appliance.frontend.port import Backend
 
-TENSORS_MAX: Final = 1024
-"""Inputs, and outputs, that one request may name: no model has more (see PORTS_MAX of packages)."""
-HEAD_BYTES_MAX: Final = 4 << 20
-"""Largest part of a request outside of its raw tensors: reading it holds up other requests, so that large tensors
-belong into raw_input_contents."""
 INFER: Final = f"/{SERVICE}/ModelInfer"
 INFER_STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
 REAL_STATUSES: Final = "triton_grpc_error"
@@ -52,8 +47,7 @@ class Services:
 
     def __init__(self, backend: Backend, config: GrpcConfig) -> None:
         engine, tracer = backend.engine, backend.tracer
-        limits = EnvelopeLimits(tensors_max=TENSORS_MAX, head_bytes_max=HEAD_BYTES_MAX)
-        self.inference = Inference(engine, limits, tracer)
+        self.inference = Inference(engine, EnvelopeLimits(), tracer)
         self._handlers = Handlers(engine, backend.log, tracer)
         self._health = HealthService(engine)
         health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)

@@ -13,8 +13,8 @@ from appliance.domain.inference import Answer
 from appliance.engine.fastpath.direct import DirectEngine, RequestTemplate
 from appliance.engine.fastpath.heads import ConsideredHeads
 from appliance.engine.port import EnginePort
-from appliance.frontend.grpc.codec import PlannedHead
-from appliance.frontend.grpc.response import closing
+from appliance.frontend.grpc.request import Intake
+from appliance.frontend.grpc.response import closing, response_parts
 
 if TYPE_CHECKING:
     from edge_appliance_native import FastPath
@@ -40,7 +40,7 @@ class TemplateMaker:
         self._direct = direct
         self._considered = ConsideredHeads(engine.epoch)
 
-    def consider(self, planned: PlannedHead, answer: Answer) -> None:
+    def consider(self, planned: Intake, answer: Answer) -> None:
         """Make a template for requests with the head of ``planned``, whose ``answer`` is not yet released, if there is
         none. An answer that another version gave, because the planned one failed, makes none."""
         head = planned.head
@@ -51,8 +51,8 @@ class TemplateMaker:
         template = self._direct.template_of(planned.plan, [output.shape for output in answer.outputs])
         if template is None:
             return
-        opening, described, *tensors = planned.form.parts(b"", answer)
-        pieces = [b"", *map(bytes, tensors[1::2])]  # what stands before each tensor, but for the first one
+        opening, described, *tensors = response_parts(planned.plan, b"", answer)
+        pieces = list(map(bytes, tensors[::2]))  # what stands before each tensor
         sizes = [len(output.data) for output in answer.outputs]
         end = closing(True) if planned.empty_final_response else b""
         keep(self._fast_path, head, template, bytes(opening), bytes(described), pieces, sizes, end)

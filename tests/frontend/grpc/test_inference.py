@@ -131,7 +131,7 @@ async def test_a_failure_to_encode_still_releases(inference: Inference, engine: 
     request.outputs.add(name="y").parameters["classification"].int64_param = 1
     task = await begin(inference, request)
     submission = engine.submissions[0]
-    submission.plan = inference.check(infer_request().SerializeToString()).intake.planned.plan
+    submission.plan = inference.check(infer_request().SerializeToString()).intake.plan
     submission.answer(b"odd")
     with pytest.raises(Exception, match="unpack"):
         await task

@@ -236,7 +236,7 @@ async def test_typed_contents_are_not_kept(rig: Rig) -> None:
     request = infer_request(request_id="7", shape=(KEPT_BYTES_MAX // 16, 4), raw=None)
     request.inputs[0].contents.fp32_contents.extend(range(KEPT_BYTES_MAX // 4))
     calls.begin(1, request.SerializeToString(), 0)
-    assert calls._open[1].checked.envelope.head == b""
+    assert calls._open[1].checked.intake.head == b""
     rig.server.known.add(1)
     engine.submissions[0].answer(RESULT * (KEPT_BYTES_MAX // 16))
     assert pb.ModelInferResponse.FromString(rig.server.replies[1]).id == "7"

@@ -86,7 +86,7 @@ def test_what_stands_for_inherited_sockets(address: str, is_one: bool) -> None:
 def test_a_package_that_is_not_there_or_does_not_fit_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delitem(sys.modules, f"{PACKAGE}._front_end", raising=False)
+    monkeypatch.delitem(sys.modules, f"{PACKAGE}._native", raising=False)
     monkeypatch.setitem(sys.modules, PACKAGE, None)
     assert "make native" in native_problem()
     monkeypatch.delitem(sys.modules, PACKAGE)
@@ -113,7 +113,7 @@ def test_a_package_that_is_not_there_or_does_not_fit_says_so(
             "all addresses are Unix sockets",
         ),
         ("max_messages_bytes = 2048", "max_messages_bytes is 2048, less than one message"),
-        ("front end = 'grpcio'", "frontend.kind chooses one front end for gRPC and HTTP"),
+        ("door = 'grpcio'", "frontend.kind chooses one front end for gRPC and HTTP"),
     ],
 )
 def test_what_does_not_go_together_is_told(tmp_path: Path, section: str, words: str) -> None:
