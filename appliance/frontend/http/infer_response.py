@@ -26,13 +26,11 @@ PART_CHARACTERS: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferResponse:
-    """What to send: ``head_bytes`` of JSON, then binary tensors; ``parts`` are both in order, compressed by ``coding``
-    if that is not empty."""
+    """What to send: ``head_bytes`` of JSON, then binary tensors; ``parts`` are both in order."""
 
     head_bytes: int
     parts: list[bytes]
     binary: bool
-    coding: str = ""
 
     @property
     def size(self) -> int:

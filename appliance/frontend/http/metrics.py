@@ -13,7 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from appliance.config.metrics import MetricsConfig
-from appliance.frontend.http.compression import compressor, response_encoding
+from appliance.frontend.http.compression import response_encoding
 from appliance.telemetry.metrics.engine import snapshot_families
 from appliance.telemetry.metrics.exposition import CONTENT_TYPE, exposition
 from appliance.telemetry.metrics.process import ProcessMetrics
@@ -37,11 +37,11 @@ class MetricsHandler:
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
         coding = response_encoding(request.headers.get("Accept-Encoding", ""), tensors=False)
         if coding:
-            response.headers["Content-Encoding"] = coding
+            response.enable_compression(web.ContentCoding(coding))
         await response.prepare(request)
         if request.method != "HEAD":
             snapshot = self._read()
-            await _write(response, self._text(snapshot, await _all_labelled(snapshot)), coding)
+            await _write(response, self._text(snapshot, await _all_labelled(snapshot)))
         await response.write_eof()
         return response
 
@@ -59,17 +59,10 @@ async def _all_labelled(snapshot: Snapshot) -> list[Labelled]:
     return versions
 
 
-async def _write(response: web.StreamResponse, pieces: Iterable[str], coding: str) -> None:
-    squeeze = compressor(coding) if coding else None
+async def _write(response: web.StreamResponse, pieces: Iterable[str]) -> None:
     for text in _slices(pieces):
-        data = text.encode()
-        if squeeze is not None:
-            data = squeeze.compress(data)
-        if data:
-            await response.write(data)
+        await response.write(text.encode())
         await asyncio.sleep(0)
-    if squeeze is not None:
-        await response.write(squeeze.flush())
 
 
 def _slices(pieces: Iterable[str]) -> Iterator[str]:

@@ -9,7 +9,14 @@ from typing import Any, Final
 from aiohttp import web
 
 from appliance.config.http import HttpConfig
-from appliance.frontend.http.connection import Connection, ForeignRequest, Origin, Request, ServerTally
+from appliance.frontend.http.connection import (
+    Connection,
+    ForeignRequest,
+    Origin,
+    Request,
+    ServerTally,
+    connection_of,
+)
 from appliance.frontend.http.status import CLIENT_CLOSED_REQUEST
 from appliance.frontend.port import HEADER_BYTES_MAX, HEADERS_MAX
 
@@ -67,8 +74,7 @@ class HttpServer(web.Server):
                 connection.sweep(now)
 
     async def _handled(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = request.protocol
-        assert isinstance(connection, Connection)
+        connection = connection_of(request)
         connection.busy = True
         connection.begun = None
         connection.head_since = 0.0

@@ -49,13 +49,12 @@ class NativeFrontEnd:
             backend,
             http,
             listener=self._http.figures,
-            keeper=self._http,
             quotas=quotas,
         )
 
     async def open(self) -> Bound:
         """See FrontEnd."""
-        bound = Bound(await self._grpc.open(), self._http.open(self._application.adopt))
+        bound = Bound(await self._grpc.open(), self._http.open(self._application))
         self._application.start()
         return bound
 
