@@ -115,7 +115,7 @@ def test_an_installed_front_end_that_is_passed_over_is_told(monkeypatch: pytest.
         assert passed_over(PYTHON) == ""
 
 
-@pytest.mark.parametrize(("section", "key"), [("grpc", "front_end"), ("http", "native")])
+@pytest.mark.parametrize(("section", "key"), [("grpc", "door"), ("http", "native")])
 def test_settings_that_chose_before_name_the_one_that_does(tmp_path: Path, section: str, key: str) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f"[{section}]\n{key} = 'native'\n")

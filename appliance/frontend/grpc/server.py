@@ -26,9 +26,8 @@ from appliance.frontend.grpc.control import ControlHandlers
 from appliance.frontend.grpc.inference import NOBODY, GrpcStatistics
 from appliance.frontend.grpc.services import INFER, AnswerMessage, ServeStream, Services, Terms
 from appliance.frontend.grpc.status import Refused, Status, status_for
-from appliance.frontend.listening.access import UnixAccess, unix_access
 from appliance.frontend.listening.certificates import Certificates, bearer_of, read_certificates
-from appliance.frontend.listening.sockets import give_to_group, masked
+from appliance.frontend.listening.sockets import UnixAccess, give_to_group, masked, unix_access
 from appliance.frontend.port import KEEPALIVE_TIMEOUT_S, Backend
 
 Context = aio.ServicerContext[Any, Any]

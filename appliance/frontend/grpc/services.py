@@ -19,7 +19,7 @@ from appliance.frontend.grpc.health import HEALTH_SERVICE, SERVICE, HealthServic
 from appliance.frontend.grpc.inference import Caller, GrpcStatistics, Inference
 from appliance.frontend.grpc.reflection import METHOD, V1, V1ALPHA, Reflection
 from appliance.frontend.grpc.stream import Handed, Read, StreamSession, StreamWindow, Write, as_it_came
-from appliance.frontend.grpc.wire_pb.pool import descriptor_files
+from appliance.frontend.grpc.wire_pb import descriptor_files
 from appliance.frontend.port import Backend
 
 INFER: Final = f"/{SERVICE}/ModelInfer"

@@ -23,15 +23,13 @@ from appliance.config.http import HttpConfig
 from appliance.domain.errors import ApplianceError
 from appliance.frontend.http.body import BodyReader
 from appliance.frontend.http.connection import Connection, ForeignRequest, Origin
-from appliance.frontend.http.control import ControlHandler
+from appliance.frontend.http.figures import FiguresHandler
 from appliance.frontend.http.inference import InferenceHandler, Templates
-from appliance.frontend.http.metrics import MetricsHandler
-from appliance.frontend.http.protocol_api import ProtocolHandler
+from appliance.frontend.http.protocol import ProtocolHandler
 from appliance.frontend.http.server import HttpServer
 from appliance.frontend.http.status import HttpRefusal, error_response
-from appliance.frontend.http.status_handler import StatusHandler
 from appliance.frontend.port import Backend
-from appliance.frontend.quota.quotas import Quotas
+from appliance.frontend.quotas import Quotas
 from appliance.telemetry.snapshot import HttpStatistics
 
 POLL_S: Final = 0.005
@@ -70,13 +68,13 @@ class HttpApplication:
         self._listener = listener
         self._bodies = BodyReader(config)
         self._inference = InferenceHandler(backend, config, self._bodies, quotas)
-        self._protocol = ProtocolHandler(backend.engine)
+        self._protocol = ProtocolHandler(backend, self._bodies)
         self._router = Router(
             [
                 *_inference_routes(self._inference),
                 *_protocol_routes(self._protocol),
-                *_control_routes(ControlHandler(backend, self._bodies)),
-                *_people_routes(StatusHandler(backend.read), MetricsHandler(backend.read, backend.metrics)),
+                *_extension_routes(self._protocol),
+                *_figures_routes(FiguresHandler(backend.read, backend.metrics)),
             ]
         )
         self.server = HttpServer(self._handle, config)
@@ -220,29 +218,29 @@ def _protocol_routes(protocol: ProtocolHandler) -> Routes:
     ]
 
 
-def _control_routes(control: ControlHandler) -> Routes:
+def _extension_routes(protocol: ProtocolHandler) -> Routes:
     routes: Routes = [
-        ("POST", "/v2/repository/index", control.index),
-        ("POST", "/v2/repository/models/*/load", control.load),
-        ("POST", "/v2/repository/models/*/unload", control.unload),
-        ("GET", "/v2/logging", control.log_settings),
-        ("POST", "/v2/logging", control.update_log),
-        ("GET", "/v2/trace/setting", control.trace_settings),
-        ("POST", "/v2/trace/setting", control.update_trace),
-        ("GET", "/v2/models/*/trace/setting", control.trace_settings),
-        ("POST", "/v2/models/*/trace/setting", control.update_trace),
+        ("POST", "/v2/repository/index", protocol.index),
+        ("POST", "/v2/repository/models/*/load", protocol.load),
+        ("POST", "/v2/repository/models/*/unload", protocol.unload),
+        ("GET", "/v2/logging", protocol.log_settings),
+        ("POST", "/v2/logging", protocol.update_log),
+        ("GET", "/v2/trace/setting", protocol.trace_settings),
+        ("POST", "/v2/trace/setting", protocol.update_trace),
+        ("GET", "/v2/models/*/trace/setting", protocol.trace_settings),
+        ("POST", "/v2/models/*/trace/setting", protocol.update_trace),
     ]
     for kind in ("systemsharedmemory", "cudasharedmemory"):
         for region in (f"/v2/{kind}", f"/v2/{kind}/region/*"):
-            routes.append(("GET", f"{region}/status", control.shared_memory))
-            routes.append(("POST", f"{region}/register", control.shared_memory))
-            routes.append(("POST", f"{region}/unregister", control.shared_memory))
+            routes.append(("GET", f"{region}/status", protocol.shared_memory))
+            routes.append(("POST", f"{region}/register", protocol.shared_memory))
+            routes.append(("POST", f"{region}/unregister", protocol.shared_memory))
     return routes
 
 
-def _people_routes(status: StatusHandler, metrics: MetricsHandler) -> Routes:
+def _figures_routes(figures: FiguresHandler) -> Routes:
     return [
-        ("GET", "/", status.page),
-        ("GET", "/status.json", status.document),
-        ("GET", "/metrics", metrics.metrics),
+        ("GET", "/", figures.page),
+        ("GET", "/status.json", figures.document),
+        ("GET", "/metrics", figures.metrics),
     ]

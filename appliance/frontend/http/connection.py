@@ -19,9 +19,10 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from appliance.config.http import HttpConfig
 from appliance.domain.identity import SERVER_NAME
-from appliance.frontend.http.status import CLIENT_CLOSED_REQUEST, HttpRefusal, plain_answer
-from appliance.frontend.http.unread import UnreadAnswers
-from appliance.frontend.quota.quotas import Account
+from appliance.frontend.http.body import UnreadAnswers
+from appliance.frontend.http.status import HttpRefusal, plain_answer
+from appliance.frontend.quotas import Account
+from appliance.frontend.statuses import CLIENT_CLOSED_REQUEST
 
 TOO_MANY_CONNECTIONS: Final = plain_answer("503 Service Unavailable", "too many connections; try again later")
 HEAD_TOO_SLOW: Final = plain_answer("408 Request Timeout", "the request head did not arrive in time")

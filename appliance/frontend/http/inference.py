@@ -33,7 +33,7 @@ from appliance.frontend.http.infer_request import (
 from appliance.frontend.http.infer_response import InferResponse, copied_outputs, encode, expected_bytes
 from appliance.frontend.http.status import error_response
 from appliance.frontend.port import Backend
-from appliance.frontend.quota.quotas import Account, Quotas
+from appliance.frontend.quotas import Account, Quotas
 from appliance.telemetry.trace import TRACEPARENT, Trace
 
 EDGE: Final = "http"

@@ -34,11 +34,10 @@ from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.grpc.inference import NOBODY, Caller
 from appliance.frontend.grpc.services import INFER, INFER_STREAM, Services, Terms
 from appliance.frontend.grpc.status import status_for
-from appliance.frontend.native.calls import InferCalls, end_call, view_of
+from appliance.frontend.native.calls import InferCalls, NativeStream, end_call, view_of
 from appliance.frontend.native.http import NativeHttp
-from appliance.frontend.native.stream import NativeStream
 from appliance.frontend.native.templates import GrpcTemplates, HttpTemplates
-from appliance.frontend.quota.quotas import Quotas
+from appliance.frontend.quotas import Quotas
 
 POLL_S: Final = 0.005
 FLUSH_S: Final = 0.5

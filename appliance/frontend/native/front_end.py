@@ -18,7 +18,7 @@ from appliance.frontend.http.application import HttpApplication
 from appliance.frontend.native.grpc import NativeGrpc
 from appliance.frontend.native.http import NativeHttp
 from appliance.frontend.port import Backend, Bound
-from appliance.frontend.quota.quotas import Quotas
+from appliance.frontend.quotas import Quotas
 from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics
 
 __all__ = ["LaneMemory", "NativeFrontEnd", "native_quotas"]

@@ -20,14 +20,13 @@ from appliance.domain.errors import OperatorError
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.grpc.inference import GrpcStatistics
 from appliance.frontend.grpc.services import Services
-from appliance.frontend.listening.access import unix_access
 from appliance.frontend.listening.certificates import bearer_of, read_certificates
-from appliance.frontend.listening.sockets import Listeners, inherited
+from appliance.frontend.listening.sockets import Listeners, inherited, unix_access
 from appliance.frontend.native.dispatch import Dispatch, Methods
 from appliance.frontend.native.http import NativeHttp
-from appliance.frontend.native.limits import CONSTANTS, PROTOCOL, SETTINGS, limits_of
+from appliance.frontend.native.package import CONSTANTS, PROTOCOL, SETTINGS, limits_of
 from appliance.frontend.port import Backend
-from appliance.frontend.quota.quotas import Quotas
+from appliance.frontend.quotas import Quotas
 from appliance.telemetry.snapshot import FrontEndFigures
 
 SECTION: Final = "grpc"

@@ -18,12 +18,11 @@ from appliance.frontend.http.application import HttpApplication, ListenerFigures
 from appliance.frontend.http.compression import COMPRESS_MIN_BYTES
 from appliance.frontend.http.connection import TOO_MANY_CONNECTIONS, Origin
 from appliance.frontend.http.status import plain_answer
-from appliance.frontend.listening.access import unix_access
 from appliance.frontend.listening.certificates import bearer_of, read_certificates
-from appliance.frontend.listening.sockets import Listeners, inherited
+from appliance.frontend.listening.sockets import Listeners, inherited, unix_access
 from appliance.frontend.native.templates import HttpTemplates
 from appliance.frontend.port import HEADER_BYTES_MAX, HEADERS_MAX
-from appliance.frontend.quota.quotas import Account
+from appliance.frontend.quotas import Account
 
 POLL_S: Final = 0.005
 FLUSH_S: Final = 0.5

@@ -17,9 +17,10 @@ from appliance.domain.errors import Cancelled, QueueFull, RunFailed
 from appliance.domain.inference import NO_DEADLINE
 from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.inference import Caller, Inference
-from appliance.frontend.grpc.status import BROKEN, Code, Refused
+from appliance.frontend.grpc.status import BROKEN, Refused
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.native.calls import KEPT_BYTES_MAX, InferCalls
+from appliance.frontend.statuses import Code
 from appliance.telemetry.trace import Tracer
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig as EngineRig
