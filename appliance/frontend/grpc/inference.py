@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from appliance.domain.errors import ApplianceError, DeadlineExpired, QuotaExceeded
@@ -49,41 +48,15 @@ class Call(NamedTuple):
         return self._replace(intake=self.intake._replace(tensors=()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrpcStatistics:
+class Tally:
     """What went through a server since it opened. ``requests`` counts inferences taken in, ``answered`` those that
     ended with tensors, ``failed`` with a status or an error on their stream, ``cancelled`` those whose client went
-    away; ``streams`` are the ModelStreamInfer RPCs open now."""
-
-    requests: int
-    answered: int
-    failed: int
-    cancelled: int
-    streams: int
-
-    @property
-    def in_flight(self) -> int:
-        """Inferences that have not ended."""
-        return self.requests - self.answered - self.failed - self.cancelled
-
-
-class Tally:
-    """Counts of one server. Owner: the event loop's thread."""
+    away; ``streams`` are the ModelStreamInfer RPCs open now. Owner: the event loop's thread."""
 
     __slots__ = ("answered", "cancelled", "failed", "requests", "streams")
 
     def __init__(self) -> None:
         self.requests = self.answered = self.failed = self.cancelled = self.streams = 0
-
-    def frozen(self) -> GrpcStatistics:
-        """A value to show."""
-        return GrpcStatistics(
-            requests=self.requests,
-            answered=self.answered,
-            failed=self.failed,
-            cancelled=self.cancelled,
-            streams=self.streams,
-        )
 
 
 class Inference:

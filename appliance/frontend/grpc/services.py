@@ -16,7 +16,7 @@ from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.handlers import Handlers
 from appliance.frontend.grpc.health import FILE as HEALTH_FILE
 from appliance.frontend.grpc.health import HEALTH_SERVICE, SERVICE, HealthService
-from appliance.frontend.grpc.inference import Caller, GrpcStatistics, Inference
+from appliance.frontend.grpc.inference import Caller, Inference
 from appliance.frontend.grpc.reflection import METHOD, V1, V1ALPHA, Reflection
 from appliance.frontend.grpc.stream import Handed, Read, StreamSession, StreamWindow, Write, as_it_came
 from appliance.frontend.grpc.wire_pb import descriptor_files
@@ -83,10 +83,6 @@ class Services:
         self._health.end()
         for session in tuple(self._sessions):
             session.stop()
-
-    def statistics(self) -> GrpcStatistics:
-        """A value to show."""
-        return self.inference.tally.frozen()
 
     async def _infer_stream(self, read: Read, write: Write, terms: Terms) -> None:
         metadata = tuple(terms.metadata)

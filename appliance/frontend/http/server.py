@@ -8,7 +8,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
@@ -22,7 +21,11 @@ from appliance.frontend.http.connection import (
     ServerTally,
     connection_of,
 )
-from appliance.frontend.listening.certificates import bearer_of, read_certificates, server_context
+from appliance.frontend.listening.certificates import (
+    read_certificates,
+    reread_certificates,
+    server_context,
+)
 from appliance.frontend.listening.sockets import Listeners, unix_access
 from appliance.frontend.port import HEADER_BYTES_MAX, HEADERS_MAX
 from appliance.frontend.statuses import CLIENT_CLOSED_REQUEST
@@ -134,16 +137,12 @@ class HttpListener:
         return bound
 
     async def reload(self) -> str | None:
-        """Read the certificates again and show them from the next connection on; gives until when the server's holds
-        ("": no client takes it now), None where there are none. Raises OperatorError, and goes on with the old ones,
-        when they cannot be used. The files are read off the loop's thread: a slow disk must not stall requests."""
+        """See FrontEnd."""
         if not self._config.tls_certificate or not self._sockets:
             return None
-        run = partial(asyncio.get_running_loop().run_in_executor, None)
-        await run(read_certificates, self._config, SECTION)
-        await self._accept(await run(server_context, self._config, PROTOCOL))
-        bearer = await run(bearer_of, self._config)
-        return bearer.until if bearer else ""
+        until = await reread_certificates(self._config, SECTION)
+        await self._accept(await asyncio.to_thread(server_context, self._config, PROTOCOL))
+        return until
 
     def stop(self) -> None:
         """Take no new connections; open ones are still served. May be called twice."""

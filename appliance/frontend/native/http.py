@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import time
 from typing import Final
 
-from edge_appliance_native import NativeServer, Tls
+from edge_appliance_native import NativeServer
 
 from appliance.config.http import HttpConfig
-from appliance.domain.errors import OperatorError
 from appliance.domain.identity import SERVER_NAME
 from appliance.frontend.http.application import HttpApplication, ListenerFigures
 from appliance.frontend.http.compression import COMPRESS_MIN_BYTES
 from appliance.frontend.http.connection import TOO_MANY_CONNECTIONS, Origin
 from appliance.frontend.http.status import plain_answer
-from appliance.frontend.listening.certificates import bearer_of, read_certificates
-from appliance.frontend.listening.sockets import Listeners, inherited, unix_access
+from appliance.frontend.native.ports import NativePort
 from appliance.frontend.native.templates import HttpTemplates
 from appliance.frontend.port import HEADER_BYTES_MAX, HEADERS_MAX
 from appliance.frontend.quotas import Account
@@ -57,11 +54,10 @@ class NativeHttp:
 
     def __init__(self, config: HttpConfig) -> None:
         self._config = config
-        self._listeners = Listeners(SECTION, dual_stack=False)
+        self._port = NativePort(SECTION, config, protocol=PROTOCOL, dual_stack=False)
         self._server: NativeServer | None = None
         self._templates: HttpTemplates | None = None
         self._application: HttpApplication | None = None
-        self._tls: Tls | None = None
 
     def attach(self, server: NativeServer, templates: HttpTemplates | None) -> None:
         """``server`` serves from here on; with ``templates``, what it has one of by itself."""
@@ -78,54 +74,28 @@ class NativeHttp:
         self._application = application
         if self._templates is not None:
             application.use_templates(self._templates)
-        certificates = read_certificates(config, SECTION)
-        bound = self._listeners.open(
-            config.addresses,
-            inherited(os.environ, os.getpid()),
-            reuse_port=config.reuse_port,
-            access=unix_access(config.unix_mode, config.unix_group),
-        )
-        try:
-            if certificates is not None:
-                self._tls = Tls(*certificates, config.tls_client_names, PROTOCOL)
-            self._listeners.hand_over(
-                lambda listeners: server.serve_http(
-                    listeners=listeners,
-                    limits=_limits(config),
-                    server=SERVER_NAME,
-                    full=TOO_MANY_CONNECTIONS,
-                    crowded=TOO_MANY_FROM_PEER,
-                    plain=SPEAKS_TLS,
-                    tls=self._tls,
-                )
+        bound, _ = self._port.open(
+            lambda listeners, tls: server.serve_http(
+                listeners=listeners,
+                limits=_limits(config),
+                server=SERVER_NAME,
+                full=TOO_MANY_CONNECTIONS,
+                crowded=TOO_MANY_FROM_PEER,
+                plain=SPEAKS_TLS,
+                tls=tls,
             )
-        except (OSError, ValueError) as error:
-            self._listeners.close()
-            raise OperatorError(f"the native front end cannot listen for HTTP: {error}") from error
+        )
         return bound
 
     def admit(self) -> None:
         """Accept connections on inherited sockets as well, which ``open`` left alone. Raises OperatorError."""
         server = self._server
         if server is not None and self._application is not None:
-            try:
-                self._listeners.hand_over_inherited(lambda listeners: server.listen_http(listeners=listeners))
-            except OSError as error:
-                raise OperatorError(f"the native front end cannot take over the sockets: {error}") from error
+            self._port.admit(lambda listeners: server.listen_http(listeners=listeners))
 
     async def reload(self) -> str | None:
-        """Show the certificates as they are now from the next connection on; as NativeGrpc's."""
-        if self._tls is None:
-            return None
-        run = asyncio.get_running_loop().run_in_executor
-        certificates = await run(None, read_certificates, self._config, SECTION)
-        assert certificates is not None
-        try:
-            self._tls.reload(*certificates)
-        except ValueError as error:
-            raise OperatorError(f"the native front end refuses the certificates: {error}") from error
-        bearer = await run(None, bearer_of, self._config)
-        return bearer.until if bearer else ""
+        """See FrontEnd."""
+        return await self._port.reload()
 
     def adopted(self, descriptor: int, client: str, attempts: int, name: str, account: Account) -> None:
         """The server has handed a connection over."""
@@ -155,7 +125,7 @@ class NativeHttp:
         end = time.monotonic() + FLUSH_S
         while _busy(server.statistics()) and time.monotonic() < end:  # noqa: ASYNC110  the server can only be asked
             await asyncio.sleep(POLL_S)
-        self._listeners.close()
+        self._port.close()
 
 
 def _busy(counts: dict[str, int]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from appliance.domain.errors import NotReady, QueueFull, RunFailed
 from appliance.domain.inference import NO_DEADLINE
 from appliance.frontend.grpc.envelope import EnvelopeLimits
-from appliance.frontend.grpc.inference import GrpcStatistics, Inference
+from appliance.frontend.grpc.inference import Inference
 from appliance.frontend.grpc.status import Refused
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.statuses import Code
@@ -150,10 +150,6 @@ async def test_not_ready_is_told_before_anything_is_submitted(
         await inference.unary(infer_request().SerializeToString(), None)
     assert refused.value.status.code is Code.UNAVAILABLE
     assert engine.submissions == []
-
-
-def test_what_is_under_way_is_the_rest() -> None:
-    assert GrpcStatistics(requests=10, answered=4, failed=3, cancelled=1, streams=0).in_flight == 2
 
 
 async def test_a_request_that_nobody_waits_for_any_more_costs_nothing(
