@@ -14,8 +14,8 @@ from appliance.config import loading
 from appliance.config.loading import Checks
 from appliance.config.tree import ApplianceConfig
 from appliance.frontend.choice import front_end_problems
-from appliance.frontend.listening.access import group_problems
 from appliance.frontend.listening.certificates import certificate_problems
+from appliance.frontend.listening.sockets import group_problems
 from appliance.runtimes.runtime import known_runtimes
 from appliance.telemetry.log import file_problems
 from appliance.workers.cpus import cpu_problems

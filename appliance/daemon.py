@@ -48,13 +48,13 @@ from appliance.frontend.choice import (
     make_quotas,
     passed_over,
 )
-from appliance.frontend.listening.descriptors import (
+from appliance.frontend.listening.sockets import (
     descriptor_limit,
     descriptor_shortage,
     raise_descriptor_limit,
 )
 from appliance.frontend.port import Backend, Bound
-from appliance.frontend.quota.quotas import Quotas
+from appliance.frontend.quotas import Quotas
 from appliance.maintenance.collector import Collector
 from appliance.maintenance.figures import store_figures
 from appliance.maintenance.heap import RESERVE_BYTES, reserve

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from appliance.config.tree import ApplianceConfig
 from appliance.frontend.port import FrontEnd
-from appliance.frontend.quota.quotas import Quotas
+from appliance.frontend.quotas import Quotas
 from appliance.reconciler.reconciler import Reconciler
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.notify import notify

@@ -11,8 +11,25 @@ from heapq import nlargest
 from math import isnan
 
 from appliance.domain.errors import InvalidRequest
-from appliance.domain.inference import OutputTensor
+from appliance.domain.inference import Answer, OutputTensor, RequestHead
 from appliance.domain.tensor import FLOATS, Datatype, encode_bytes, numbers
+
+
+def asked_outputs(answer: Answer, head: RequestHead) -> tuple[OutputTensor, ...]:
+    """The outputs of ``answer``, as classes where ``head`` asks for them."""
+    model = answer.model
+    tops = {output.name: output.classification for output in head.outputs if output.classification}
+    return tuple(
+        classify(
+            output,
+            tops[output.name],
+            batched=model.max_batch_size > 0,
+            labels=model.labels.get(output.name, ()),
+        )
+        if output.name in tops
+        else output
+        for output in answer.outputs
+    )
 
 
 def classify(output: OutputTensor, top: int, *, batched: bool, labels: Sequence[str] = ()) -> OutputTensor:

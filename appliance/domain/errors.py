@@ -1,8 +1,8 @@
 """Every error the appliance raises on purpose, branched by who must act on it.
 
-One root, five branches: caller, capacity, operator, artefact, worker. Front ends translate a class into a protocol
-status through one table each (``frontend/grpc/status.py`` and ``frontend/http/status.py``); nothing below the front
-ends knows a status code. Texts carry the words that clients' tests match on.
+One root, five branches: caller, capacity, operator, artefact, worker. Front ends translate a class into the statuses of
+both protocols through one table (``frontend/statuses.py``); nothing below them knows a status code. Texts carry the
+words that clients' tests match on.
 """
 
 from __future__ import annotations

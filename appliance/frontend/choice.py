@@ -19,7 +19,7 @@ from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.grpc.control import ControlHandlers, ModelControl
 from appliance.frontend.native.package import PACKAGE, native_problem
 from appliance.frontend.port import Backend, FrontEnd
-from appliance.frontend.quota.quotas import Quotas
+from appliance.frontend.quotas import Quotas
 from appliance.workers.port import LaneMemory
 
 NATIVE_ONLY: Final[Mapping[str, frozenset[str]]] = MappingProxyType(

@@ -13,7 +13,7 @@ from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
 from appliance.frontend.grpc.server import GrpcServer
 from appliance.frontend.http.application import HttpApplication
-from appliance.frontend.http.listener import HttpListener
+from appliance.frontend.http.server import HttpListener
 from appliance.frontend.port import Backend, Bound
 from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics
 

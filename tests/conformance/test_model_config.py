@@ -13,10 +13,12 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.model import ModelVersion, VersionChoice, VersionPolicy, Warmup, WarmupInput
 from appliance.domain.tensor import Datatype, TensorSpec
-from appliance.frontend.grpc import metadata as front_end
+from appliance.frontend import documents
+from appliance.frontend.grpc.handlers import Handlers
+from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.grpc.wire_pb import model_config_pb2 as config_pb
-from appliance.frontend.http import metadata as http
 from tests.domain.sample import EVERYTHING, make_version
+from tests.frontend.grpc.engine_double import EngineDouble, LogDouble
 from tests.repository.scanning import scan
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -41,12 +43,13 @@ def _digits() -> ModelVersion:
 
 
 def _over_grpc(model: ModelVersion) -> dict[str, Any]:
-    return MessageToDict(front_end.model_config(model), preserving_proto_field_name=True)
+    told = Handlers(EngineDouble(model), LogDouble()).model_config(pb.ModelConfigRequest(name=model.name))
+    return MessageToDict(told.config, preserving_proto_field_name=True)
 
 
 def _over_http(model: ModelVersion) -> dict[str, Any]:
     """The document as the public message reads it, which refuses names that the message lacks."""
-    document = json.loads(json.dumps(http.model_config(model)))
+    document = json.loads(json.dumps(documents.model_config(model)))
     message = ParseDict(document, config_pb.ModelConfig())
     return MessageToDict(message, preserving_proto_field_name=True)
 

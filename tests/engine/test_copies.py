@@ -11,8 +11,9 @@ import tracemalloc
 from appliance.domain.inference import NO_DEADLINE, Answer
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.port import Submission
-from appliance.frontend.grpc.codec import InferCodec
-from appliance.frontend.grpc.envelope import EnvelopeLimits
+from appliance.frontend.grpc.envelope import EnvelopeLimits, scan
+from appliance.frontend.grpc.request import take_in
+from appliance.frontend.grpc.response import response_parts
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
@@ -35,16 +36,16 @@ def test_600_kilobytes_in_and_out_take_one_copy_each() -> None:
             outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=SHAPE),),
         )
     )
-    codec = InferCodec(rig.engine, EnvelopeLimits())
+    limits = EnvelopeLimits()
     message = picture()
     outcomes, done = outcomes_of(rig)
     tracemalloc.start()
     try:
-        envelope = codec.open(message)
-        intake = codec.intake(envelope)
+        envelope = scan(message, limits)
+        intake = take_in(envelope, rig.engine, limits)
         rig.engine.submit(
             Submission(
-                intake.planned.plan,
+                intake.plan,
                 request_id="",
                 arrived_ns=rig.engine.now_ns(),
                 deadline_ns=NO_DEADLINE,
@@ -63,7 +64,7 @@ def test_600_kilobytes_in_and_out_take_one_copy_each() -> None:
         assert isinstance(answer, Answer)
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
-        encoded = b"".join(intake.planned.form.parts(envelope.request_id, answer))
+        encoded = b"".join(response_parts(intake.plan, envelope.request_id, answer))
         _, peak_out = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

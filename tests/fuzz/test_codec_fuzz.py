@@ -30,6 +30,6 @@ def test_the_judge_sees_a_codec_that_accepts_too_much(monkeypatch: pytest.Monkey
     def careless(message: bytes, limits: EnvelopeLimits) -> Envelope:
         return scan(message[: len(message) // 2 * 2], limits)
 
-    monkeypatch.setattr("appliance.frontend.grpc.template.scan", careless)
+    monkeypatch.setattr("tests.fuzz.codec_fuzz.scan", careless)
     with pytest.raises(RuleBroken):
         run(1, lambda number: number >= MESSAGES)

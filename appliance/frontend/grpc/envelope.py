@@ -1,8 +1,8 @@
 """Take a serialised ModelInferRequest apart without copying its tensors.
 
 Only the top level is walked: the id (field 3), the raw tensors (field 7) as views of the message, and everything else
-as the *head*, in its order, for protobuf to decode and for caches to be keyed by. Any order of fields, repeated and
-unknown fields, groups and overlong varints are read as protobuf reads them. Work is bounded by the number of fields
+as the *head*, in its order, for protobuf to decode and for templates to be recognised by. Any order of fields, repeated
+and unknown fields, groups and overlong varints are read as protobuf reads them. Work is bounded by the number of fields
 and by the size of the head, because two bytes of message can cost protobuf a hundred bytes of memory.
 """
 
@@ -23,7 +23,9 @@ _MAX_LENGTH = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvelopeLimits:
-    """Bounds of one message: inputs (or raw tensors, or requested outputs), and bytes outside of raw tensors."""
+    """Bounds of one message: inputs (or raw tensors, or requested outputs), of which no model has more (see PORTS_MAX
+    of packages), and bytes outside of raw tensors: reading those holds up other requests, so that large tensors belong
+    into raw_input_contents."""
 
     tensors_max: int = 1024
     head_bytes_max: int = 4 << 20
@@ -35,14 +37,11 @@ class EnvelopeLimits:
 
 
 class Envelope(NamedTuple):
-    """A message taken apart. ``raw`` are views of the message: it lives as long as they do. ``id_at`` and ``raw_at``
-    are where the id and the first raw tensor begin (-1: there is none)."""
+    """A message taken apart. ``raw`` are views of the message: it lives as long as they do."""
 
     head: bytes
     request_id: bytes
     raw: tuple[memoryview, ...]
-    id_at: int = -1
-    raw_at: int = -1
 
 
 def scan(message: bytes | memoryview, limits: EnvelopeLimits) -> Envelope:
@@ -50,7 +49,7 @@ def scan(message: bytes | memoryview, limits: EnvelopeLimits) -> Envelope:
     not looked into, and the (last) id is not yet known to be UTF-8."""
     end, position, head_start, fields = len(message), 0, 0, 0
     head: list[bytes | memoryview] = []
-    request_id, id_at, raw_at = b"", -1, -1
+    request_id = b""
     raw: list[memoryview] = []
     view = memoryview(message)
     while position < end:
@@ -74,14 +73,13 @@ def scan(message: bytes | memoryview, limits: EnvelopeLimits) -> Envelope:
             head_start = stop
             if tag == RAW_TAG:
                 raw.append(view[position:stop])
-                raw_at = start if raw_at < 0 else raw_at
             else:
                 request_id_text(request_id)
-                request_id, id_at = bytes(message[position:stop]), start
+                request_id = bytes(message[position:stop])
         position = stop
     if head_start < end:
         head.append(message[head_start:])
-    return _within_limits(Envelope(b"".join(head), request_id, tuple(raw), id_at, raw_at), limits)
+    return _within_limits(Envelope(b"".join(head), request_id, tuple(raw)), limits)
 
 
 def request_id_text(request_id: bytes) -> str:

@@ -7,18 +7,19 @@ model: what the network may not do is refused with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
 
-from appliance import __version__
 from appliance.domain.errors import Forbidden, InvalidRequest, Unsupported
-from appliance.domain.identity import EXTENSIONS, SERVER_NAME
 from appliance.engine.port import EnginePort
-from appliance.frontend.grpc.metadata import model_config, tensor_metadata, version_statistics
+from appliance.frontend import documents
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.port import LogControl, Setting
 from appliance.telemetry.trace import Tracer, check_trace_setting, trace_settings
+
+M = TypeVar("M", bound=Message)
 
 
 class Rpc(NamedTuple):
@@ -72,44 +73,30 @@ class Handlers:
 
     def server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         """Name, version and what is offered beyond the core protocol."""
-        return pb.ServerMetadataResponse(name=SERVER_NAME, version=__version__, extensions=EXTENSIONS)
+        return _filled(pb.ServerMetadataResponse, documents.server_metadata())
 
     def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         """Tensors of one version and all versions that are ready."""
         model = self._engine.resolve(request.name, request.version)
-        batched = model.max_batch_size > 0
-        return pb.ModelMetadataResponse(
-            name=model.name,
-            versions=[str(ready.version) for ready in self._engine.versions(request.name)],
-            platform=model.platform,
-            inputs=[tensor_metadata(spec, batched) for spec in model.inputs],
-            outputs=[tensor_metadata(spec, batched) for spec in model.outputs],
-            properties=dict(model.parameters),
-        )
+        document = documents.model_metadata(model, self._engine.versions(request.name))
+        return _filled(pb.ModelMetadataResponse, {**document, "properties": dict(model.parameters)})
 
     def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
         """The configuration in force."""
-        return pb.ModelConfigResponse(
-            config=model_config(self._engine.resolve(request.name, request.version))
-        )
+        config = documents.model_config(self._engine.resolve(request.name, request.version))
+        return ParseDict({"config": config}, pb.ModelConfigResponse())
 
     def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
         """Counts and times per version."""
         found = self._engine.statistics(request.name, request.version)
-        return pb.ModelStatisticsResponse(model_stats=[version_statistics(version) for version in found])
+        return _filled(pb.ModelStatisticsResponse, documents.statistics_document(found))
 
     # --- the repository
 
     def repository_index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
         """Every version known, or only what is ready."""
-        return pb.RepositoryIndexResponse(
-            models=[
-                pb.RepositoryIndexResponse.ModelIndex(
-                    name=entry.name, version=entry.version, state=entry.state.value, reason=entry.reason
-                )
-                for entry in self._engine.index(request.ready)
-            ]
-        )
+        entries = documents.index_document(self._engine.index(request.ready))
+        return _filled(pb.RepositoryIndexResponse, {"models": entries})
 
     def repository_model_load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
         """Refused: models come from the model directory."""
@@ -157,6 +144,11 @@ class Handlers:
         for key, setting in self._log.settings().items():
             _set(answer.settings[key], setting)
         return answer
+
+
+def _filled(kind: Callable[..., M], document: Mapping[str, Any]) -> M:
+    """The message that ``document`` describes. Much faster than ParseDict, which reads maps with numbers as keys."""
+    return kind(**document)
 
 
 def _set(value: pb.LogSettingsResponse.SettingValue, setting: Setting) -> None:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from appliance.domain.errors import ApplianceError, DeadlineExpired, QuotaExceeded
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome
 from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
-from appliance.frontend.grpc.codec import InferCodec, Intake, PlannedHead
-from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, request_id_text
-from appliance.frontend.grpc.response import ResponseForm
+from appliance.frontend.grpc.envelope import EnvelopeLimits, request_id_text, scan
+from appliance.frontend.grpc.request import Intake, take_in
+from appliance.frontend.grpc.response import response_parts
 from appliance.frontend.grpc.status import Refused, inference_status
 from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
 
@@ -39,58 +38,25 @@ NOBODY: Final = Caller()
 class Call(NamedTuple):
     """A message taken apart and checked, not yet given to the engine."""
 
-    envelope: Envelope
     request_id: str
     intake: Intake
     caller: Caller
 
-    @property
-    def form(self) -> ResponseForm:
-        """What encodes the answer."""
-        return self.intake.planned.form
-
     def without_message(self) -> Call:
         """What encoding the answer takes. As soon as the engine has its copy the message can go: thousands may be
         queued, and what is large lies in memory that the front end counts."""
-        envelope = Envelope(b"", self.envelope.request_id, ())
-        return Call(envelope, self.request_id, Intake(self.intake.planned, ()), self.caller)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrpcStatistics:
-    """What went through a server since it opened. ``requests`` counts inferences taken in, ``answered`` those that
-    ended with tensors, ``failed`` with a status or an error on their stream, ``cancelled`` those whose client went
-    away; ``streams`` are the ModelStreamInfer RPCs open now."""
-
-    requests: int
-    answered: int
-    failed: int
-    cancelled: int
-    streams: int
-
-    @property
-    def in_flight(self) -> int:
-        """Inferences that have not ended."""
-        return self.requests - self.answered - self.failed - self.cancelled
+        return self._replace(intake=self.intake._replace(tensors=()))
 
 
 class Tally:
-    """Counts of one server. Owner: the event loop's thread."""
+    """What went through a server since it opened. ``requests`` counts inferences taken in, ``answered`` those that
+    ended with tensors, ``failed`` with a status or an error on their stream, ``cancelled`` those whose client went
+    away; ``streams`` are the ModelStreamInfer RPCs open now. Owner: the event loop's thread."""
 
     __slots__ = ("answered", "cancelled", "failed", "requests", "streams")
 
     def __init__(self) -> None:
         self.requests = self.answered = self.failed = self.cancelled = self.streams = 0
-
-    def frozen(self) -> GrpcStatistics:
-        """A value to show."""
-        return GrpcStatistics(
-            requests=self.requests,
-            answered=self.answered,
-            failed=self.failed,
-            cancelled=self.cancelled,
-            streams=self.streams,
-        )
 
 
 class Inference:
@@ -99,10 +65,10 @@ class Inference:
     def __init__(self, engine: EnginePort, limits: EnvelopeLimits, tracer: Tracer | None = None) -> None:
         self.engine = engine
         self.tracer = tracer
-        self.on_answer: Callable[[PlannedHead, Answer], None] | None = None
+        self.on_answer: Callable[[Intake, Answer], None] | None = None
         """Gets each answer, which is not yet released, to make a template of its request."""
         self.tally = Tally()
-        self._codec = InferCodec(engine, limits)
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
 
     def deadline_ns(self, remaining_s: float | None) -> int:
@@ -159,16 +125,16 @@ class Inference:
         """Take a message apart and check it against what the engine serves now; raises Refused."""
         request_id = ""
         try:
-            envelope = self._codec.open(message)
+            envelope = scan(message, self._limits)
             request_id = request_id_text(envelope.request_id)
-            return Call(envelope, request_id, self._codec.intake(envelope), caller)
+            return Call(request_id, take_in(envelope, self.engine, self._limits), caller)
         except ApplianceError as error:
             self.engine.rejected(error, request_id, caller.client)
             raise self.refused(error, request_id) from error
 
     def has_memory(self, call: Call) -> bool:
         """Whether there is memory for the tensors of a checked call now."""
-        return self.engine.has_memory(call.intake.planned.plan, call.intake.tensors)
+        return self.engine.has_memory(call.intake.plan, call.intake.tensors)
 
     def submit(
         self,
@@ -182,7 +148,7 @@ class Inference:
         ``arrived_ns``: when it arrived, 0 for now. Raises Refused."""
         try:
             submission = Submission(
-                plan=call.intake.planned.plan,
+                plan=call.intake.plan,
                 request_id=call.request_id,
                 arrived_ns=arrived_ns or self.engine.now_ns(),
                 deadline_ns=deadline_ns,
@@ -205,8 +171,8 @@ class Inference:
             raise self.refused(outcome, call.request_id) from outcome
         try:
             if self.on_answer is not None:
-                self.on_answer(call.intake.planned, outcome)
-            encoded = join(call.form.parts(call.envelope.request_id, outcome))
+                self.on_answer(call.intake, outcome)
+            encoded = join(response_parts(call.intake.plan, call.request_id.encode(), outcome))
         except ApplianceError as error:
             raise self.refused(error, call.request_id) from error
         finally:
@@ -225,7 +191,7 @@ class Inference:
         request_id = ""
         if message:
             with suppress(ApplianceError):
-                request_id = request_id_text(self._codec.open(message).request_id)
+                request_id = request_id_text(scan(message, self._limits).request_id)
         return self.refused(error, request_id)
 
     def expired(self) -> Refused:

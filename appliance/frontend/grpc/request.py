@@ -1,42 +1,67 @@
-"""Decode the head of a ModelInferRequest: what is asked, of which model, with which tensors announced."""
+"""From the bytes of an inference request to a checked plan with its tensors.
+
+Tensors travel raw, beside the head, or as typed contents inside of it: these become the raw bytes that the engine
+takes. FP16 and BF16 have no typed form on the wire. Each datatype has one field it may travel in; a value that does not
+fit the datatype, or data in another field, is an InvalidRequest."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from appliance.domain.errors import InvalidRequest
-from appliance.domain.inference import OutputHead, Parameter, RequestHead, TensorHead
+from appliance.domain.inference import OutputHead, Parameter, RequestHead, RequestPlan, TensorHead
 from appliance.domain.parameters import check_input_parameters, output_classification, request_meaning
-from appliance.domain.tensor import MAX_RANK
-from appliance.frontend.grpc.envelope import EnvelopeLimits, malformed
-from appliance.frontend.grpc.typed import contents_to_raw
+from appliance.domain.tensor import MAX_RANK, Datatype, element_count, encode_bytes, parse_datatype
+from appliance.domain.validation import check_raw
+from appliance.engine.port import Buffer, EnginePort
+from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, malformed
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 
 _PARAMETERS_MAX = 256
+_REPEATABLE_HEAD_BYTES_MAX = 4096
+
+_FIELDS = {
+    Datatype.BOOL: "bool_contents",
+    Datatype.INT8: "int_contents",
+    Datatype.INT16: "int_contents",
+    Datatype.INT32: "int_contents",
+    Datatype.INT64: "int64_contents",
+    Datatype.UINT8: "uint_contents",
+    Datatype.UINT16: "uint_contents",
+    Datatype.UINT32: "uint_contents",
+    Datatype.UINT64: "uint64_contents",
+    Datatype.FP32: "fp32_contents",
+    Datatype.FP64: "fp64_contents",
+    Datatype.BYTES: "bytes_contents",
+}
+
+# What protobuf writes for a packed field of these is the raw tensor: no value passes through Python, and every bit of
+# a NaN stays.
+_PACKED_AS_RAW = frozenset({Datatype.BOOL, Datatype.FP32, Datatype.FP64})
 
 
-class DecodedHead(NamedTuple):
-    """A head. ``typed`` is the message when the tensors are typed contents inside it, else None;
-    ``empty_final_response`` is the stream's parameter of that name."""
+class Intake(NamedTuple):
+    """A request that fits a model, ready for the engine; ``tensors`` are raw bytes in the request's order.
+    ``empty_final_response`` is the stream's parameter of that name. ``head`` are the bytes of what may come again with
+    other tensors (empty: it is too long, or tensors are inside of it), and ``generation`` is that of the engine for
+    which it was planned."""
 
-    head: RequestHead
-    typed: pb.ModelInferRequest | None
+    plan: RequestPlan
+    tensors: tuple[Buffer, ...]
     empty_final_response: bool
+    head: bytes
+    generation: int
 
 
-def decode_head(message: bytes, raw_tensors: int, limits: EnvelopeLimits) -> DecodedHead:
-    """Decode the head of a request that has ``raw_tensors`` entries in raw_input_contents. Raises InvalidRequest, and
-    Unsupported for shared memory, and refuses typed contents beside raw tensors."""
-    try:
-        request = pb.ModelInferRequest.FromString(message)
-    except DecodeError as error:
-        malformed(error)
-    for kind, count in (("inputs", len(request.inputs)), ("outputs", len(request.outputs))):
-        if count > limits.tensors_max:
-            raise InvalidRequest(f"request has {count} {kind}; at most {limits.tensors_max} are accepted")
+def take_in(envelope: Envelope, engine: EnginePort, limits: EnvelopeLimits) -> Intake:
+    """Check an opened message against what ``engine`` serves now. Raises InvalidRequest, UnknownModel, NotReady or
+    Unsupported, in the words that clients match on."""
+    raw = envelope.raw
+    request = _parsed(envelope.head, limits)
     parameters = read_parameters(request.parameters, "the request")
     meaning = request_meaning(parameters)
     head = RequestHead(
@@ -48,15 +73,46 @@ def decode_head(message: bytes, raw_tensors: int, limits: EnvelopeLimits) -> Dec
         timeout_us=meaning.timeout_us,
         parameters=parameters,
     )
-    if raw_tensors:
+    if raw:
         _refuse_contents(request)
-    typed = None if raw_tensors or not request.inputs else request
-    return DecodedHead(head, typed, meaning.empty_final_response)
+    plan, generation = engine.plan(head), engine.generation
+    tensors: tuple[Buffer, ...] = raw or tuple(
+        contents_to_raw(request.model_name, tensor) for tensor in request.inputs
+    )
+    _check_tensors(plan, tensors)
+    repeatable = bool(raw) and len(envelope.head) <= _REPEATABLE_HEAD_BYTES_MAX
+    return Intake(
+        plan, tensors, meaning.empty_final_response, envelope.head if repeatable else b"", generation
+    )
 
 
-def typed_tensors(request: pb.ModelInferRequest) -> tuple[bytes, ...]:
-    """The raw bytes of every input of ``request``, in its order, from typed contents; raises InvalidRequest."""
-    return tuple(contents_to_raw(request.model_name, tensor) for tensor in request.inputs)
+def _parsed(head: bytes, limits: EnvelopeLimits) -> pb.ModelInferRequest:
+    try:
+        request = pb.ModelInferRequest.FromString(head)
+    except DecodeError as error:
+        malformed(error)
+    for kind, count in (("inputs", len(request.inputs)), ("outputs", len(request.outputs))):
+        if count > limits.tensors_max:
+            raise InvalidRequest(f"request has {count} {kind}; at most {limits.tensors_max} are accepted")
+    return request
+
+
+def _check_tensors(plan: RequestPlan, tensors: tuple[Buffer, ...]) -> None:
+    """Hold the tensors to the plan, in number and in bytes."""
+    announced = plan.head.inputs
+    if len(tensors) < len(announced):
+        raise InvalidRequest(
+            f"unable to find data for input tensor '{announced[len(tensors)].name}' for model '{plan.model.name}' "
+            f"in request: {len(announced)} inputs, but {len(tensors)} raw_input_contents"
+        )
+    if len(tensors) > len(announced):
+        raise InvalidRequest(
+            f"unexpected number of raw_input_contents for model '{plan.model.name}': "
+            f"{len(announced)} inputs, but {len(tensors)} raw_input_contents"
+        )
+    for planned in plan.inputs:
+        if planned.source >= 0:
+            check_raw(plan, planned, tensors[planned.source])
 
 
 def read_parameters(parameters: Mapping[str, pb.InferParameter], where: str) -> dict[str, Parameter]:
@@ -98,3 +154,54 @@ def _refuse_contents(request: pb.ModelInferRequest) -> None:
                 "contents field must not be specified when using raw_input_contents for input "
                 f"'{tensor.name}' for model '{request.model_name}'"
             )
+
+
+def contents_to_raw(model_name: str, tensor: pb.ModelInferRequest.InferInputTensor) -> bytes:
+    """Raw little-endian bytes of ``tensor.contents``; raises InvalidRequest when they are not what its datatype and
+    shape say."""
+    datatype = parse_datatype(tensor.datatype)
+    field = _FIELDS.get(datatype)
+    if field is None:
+        raise InvalidRequest(
+            f"input '{tensor.name}' for model '{model_name}' has datatype {datatype.wire}, which travels only in "
+            "raw_input_contents"
+        )
+    strange = sorted(found.name for found, _ in tensor.contents.ListFields() if found.name != field)
+    if strange:
+        raise InvalidRequest(
+            f"unexpected {strange[0]} for input '{tensor.name}' for model '{model_name}': "
+            f"datatype {datatype.wire} travels in {field}"
+        )
+    values: Sequence[int | float | bytes] = getattr(tensor.contents, field)
+    expected = element_count(tensor.shape)
+    if len(values) != expected:
+        raise InvalidRequest(_count_text(model_name, tensor.name, datatype, len(values), expected))
+    if datatype in _PACKED_AS_RAW and values:
+        tensor.contents.DiscardUnknownFields()
+        return tensor.contents.SerializeToString()[-expected * datatype.size :]
+    return _pack(model_name, tensor.name, datatype, values)
+
+
+def _count_text(model_name: str, name: str, datatype: Datatype, found: int, expected: int) -> str:
+    if found == 0:
+        return f"unable to find data for input tensor '{name}' for model '{model_name}' in request."
+    if datatype is Datatype.BYTES:
+        return (
+            f"unexpected number of string elements {found} for inference input '{name}' for model '{model_name}', "
+            f"expecting {expected}"
+        )
+    return (
+        f"input byte size mismatch for input '{name}' for model '{model_name}'. "
+        f"Expected {expected * datatype.size}, got {found * datatype.size}"
+    )
+
+
+def _pack(model_name: str, name: str, datatype: Datatype, values: Sequence[int | float | bytes]) -> bytes:
+    if datatype is Datatype.BYTES:
+        return encode_bytes(value for value in values if isinstance(value, bytes))
+    try:
+        return struct.pack(f"<{len(values)}{datatype.code}", *values)
+    except struct.error as error:
+        raise InvalidRequest(
+            f"input '{name}' for model '{model_name}' has a value outside of {datatype.wire}: {error}"
+        ) from error

@@ -6,7 +6,6 @@ per request: one future, no task, no metadata unless there is an error.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn
@@ -23,12 +22,11 @@ from grpc import aio
 from appliance.config.grpc import GrpcConfig
 from appliance.domain.address import Address, check_free, parse_address, unavailable
 from appliance.frontend.grpc.control import ControlHandlers
-from appliance.frontend.grpc.inference import NOBODY, GrpcStatistics
+from appliance.frontend.grpc.inference import NOBODY
 from appliance.frontend.grpc.services import INFER, AnswerMessage, ServeStream, Services, Terms
 from appliance.frontend.grpc.status import Refused, Status, status_for
-from appliance.frontend.listening.access import UnixAccess, unix_access
-from appliance.frontend.listening.certificates import Certificates, bearer_of, read_certificates
-from appliance.frontend.listening.sockets import give_to_group, masked
+from appliance.frontend.listening.certificates import Certificates, read_certificates, reread_certificates
+from appliance.frontend.listening.sockets import UnixAccess, give_to_group, masked, unix_access
 from appliance.frontend.port import KEEPALIVE_TIMEOUT_S, Backend
 
 Context = aio.ServicerContext[Any, Any]
@@ -81,17 +79,9 @@ class GrpcServer:
         self._services.announce_stop()
 
     async def reload(self) -> str | None:
-        """Read the certificates again and show them from the next connection on; gives until when the server's holds
-        ("": no client takes it now), None where there are none. Raises OperatorError. The files are read off the loop's
-        thread: a slow disk must not stall requests."""
-        if self._shown is None:
-            return None
-        run = asyncio.get_running_loop().run_in_executor
-        certificates = await run(None, read_certificates, self._config, SECTION)
-        assert certificates is not None
-        self._shown.replace(certificates)
-        bearer = await run(None, bearer_of, self._config)
-        return bearer.until if bearer else ""
+        """See FrontEnd."""
+        shown = self._shown
+        return await reread_certificates(self._config, SECTION, shown.replace) if shown else None
 
     async def drain(self, grace_s: float) -> None:
         """Take no more requests, wait up to ``grace_s`` seconds for those under way, then cut the rest."""
@@ -104,10 +94,6 @@ class GrpcServer:
         server, self._server = self._server, None
         if server is not None:
             await server.stop(None)
-
-    def statistics(self) -> GrpcStatistics:
-        """A value to show."""
-        return self._services.statistics()
 
     def _bind_port(self, server: aio.Server, address: Address) -> str:
         credentials = None if self._shown is None else self._shown.credentials()

@@ -16,17 +16,12 @@ from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.handlers import Handlers
 from appliance.frontend.grpc.health import FILE as HEALTH_FILE
 from appliance.frontend.grpc.health import HEALTH_SERVICE, SERVICE, HealthService
-from appliance.frontend.grpc.inference import Caller, GrpcStatistics, Inference
+from appliance.frontend.grpc.inference import Caller, Inference
 from appliance.frontend.grpc.reflection import METHOD, V1, V1ALPHA, Reflection
 from appliance.frontend.grpc.stream import Handed, Read, StreamSession, StreamWindow, Write, as_it_came
-from appliance.frontend.grpc.wire_pb.pool import descriptor_files
+from appliance.frontend.grpc.wire_pb import descriptor_files
 from appliance.frontend.port import Backend
 
-TENSORS_MAX: Final = 1024
-"""Inputs, and outputs, that one request may name: no model has more (see PORTS_MAX of packages)."""
-HEAD_BYTES_MAX: Final = 4 << 20
-"""Largest part of a request outside of its raw tensors: reading it holds up other requests, so that large tensors
-belong into raw_input_contents."""
 INFER: Final = f"/{SERVICE}/ModelInfer"
 INFER_STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
 REAL_STATUSES: Final = "triton_grpc_error"
@@ -52,8 +47,7 @@ class Services:
 
     def __init__(self, backend: Backend, config: GrpcConfig) -> None:
         engine, tracer = backend.engine, backend.tracer
-        limits = EnvelopeLimits(tensors_max=TENSORS_MAX, head_bytes_max=HEAD_BYTES_MAX)
-        self.inference = Inference(engine, limits, tracer)
+        self.inference = Inference(engine, EnvelopeLimits(), tracer)
         self._handlers = Handlers(engine, backend.log, tracer)
         self._health = HealthService(engine)
         health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)
@@ -89,10 +83,6 @@ class Services:
         self._health.end()
         for session in tuple(self._sessions):
             session.stop()
-
-    def statistics(self) -> GrpcStatistics:
-        """A value to show."""
-        return self.inference.tally.frozen()
 
     async def _infer_stream(self, read: Read, write: Write, terms: Terms) -> None:
         metadata = tuple(terms.metadata)

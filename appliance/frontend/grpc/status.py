@@ -1,14 +1,12 @@
-"""The gRPC status of every error, in one table, and the words a client gets. Pure; no gRPC library here."""
+"""What an RPC ends with: a status, the words a client gets, and trailers. Pure; no gRPC library here."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from enum import IntEnum
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from appliance.domain import errors
+from appliance.frontend.statuses import Code, retry_after_ms, statuses_of
 
 PUSHBACK: Final = "grpc-retry-pushback-ms"
 BROKEN: Final = "Internal error; the log of the server has its cause"
@@ -22,65 +20,6 @@ _FOREIGN_TEXT_BYTES_MAX: Final = 1000
 _ID_CHARACTERS_MAX: Final = 64
 
 
-class Code(IntEnum):
-    """Status codes as gRPC numbers them."""
-
-    CANCELLED = 1
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-
-
-CODES: Final[Mapping[type[errors.ApplianceError], Code]] = MappingProxyType(
-    {
-        errors.ApplianceError: Code.INTERNAL,
-        errors.CallerError: Code.INVALID_ARGUMENT,
-        errors.InvalidRequest: Code.INVALID_ARGUMENT,
-        errors.UnknownModel: Code.NOT_FOUND,
-        errors.Unsupported: Code.UNIMPLEMENTED,
-        errors.Forbidden: Code.PERMISSION_DENIED,
-        errors.MessageTooLarge: Code.RESOURCE_EXHAUSTED,
-        errors.Cancelled: Code.CANCELLED,
-        errors.DeadlineExpired: Code.DEADLINE_EXCEEDED,
-        errors.CapacityError: Code.RESOURCE_EXHAUSTED,
-        errors.QueueFull: Code.RESOURCE_EXHAUSTED,
-        errors.AnswersFull: Code.RESOURCE_EXHAUSTED,
-        errors.DeadlineUnreachable: Code.RESOURCE_EXHAUSTED,
-        errors.QuotaExceeded: Code.RESOURCE_EXHAUSTED,
-        errors.ModelAway: Code.RESOURCE_EXHAUSTED,
-        errors.NotReady: Code.UNAVAILABLE,
-        errors.Stopping: Code.UNAVAILABLE,
-        errors.OperatorError: Code.FAILED_PRECONDITION,
-        errors.ConfigInvalid: Code.FAILED_PRECONDITION,
-        errors.AddressUnavailable: Code.FAILED_PRECONDITION,
-        errors.StoreUnavailable: Code.FAILED_PRECONDITION,
-        errors.StoreFull: Code.FAILED_PRECONDITION,
-        errors.StoreBusy: Code.FAILED_PRECONDITION,
-        errors.StoreRefused: Code.FAILED_PRECONDITION,
-        errors.CatalogLost: Code.FAILED_PRECONDITION,
-        errors.CatalogInvalid: Code.FAILED_PRECONDITION,
-        errors.CatalogNewer: Code.FAILED_PRECONDITION,
-        errors.ArtefactError: Code.UNAVAILABLE,
-        errors.ModelInvalid: Code.UNAVAILABLE,
-        errors.PackageInvalid: Code.UNAVAILABLE,
-        errors.BlobMismatch: Code.UNAVAILABLE,
-        errors.LoadFailed: Code.UNAVAILABLE,
-        errors.WeightsDiffer: Code.UNAVAILABLE,
-        errors.FormHasNoRoom: Code.UNAVAILABLE,
-        errors.AssessmentFailed: Code.UNAVAILABLE,
-        errors.WorkerError: Code.INTERNAL,
-        errors.WorkerDied: Code.UNAVAILABLE,
-        errors.RunFailed: Code.INTERNAL,
-    }
-)
-
-
 class Status(NamedTuple):
     """What an RPC ends with. ``metadata`` are trailers."""
 
@@ -90,16 +29,10 @@ class Status(NamedTuple):
 
 
 def status_of(error: errors.ApplianceError) -> Status:
-    """The status of ``error``: that of the nearest class in the table."""
-    text = _clipped(str(error))
-    code = next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
-    if isinstance(error, errors.CapacityError):
-        if error.retry_after_ns < 0:
-            return Status(code, text, ((PUSHBACK, "-1"),))  # gRFC A6: do not retry
-        # Zero would invite the client back at once, so an unknown wait is told as the shortest there is.
-        milliseconds = max(1, -(-error.retry_after_ns // 1_000_000))
-        return Status(code, text, ((PUSHBACK, str(milliseconds)),))
-    return Status(code, text)
+    """The status of ``error``."""
+    wait_ms = retry_after_ms(error)  # gRFC A6: below zero, do not retry
+    metadata = () if wait_ms is None else ((PUSHBACK, str(wait_ms)),)
+    return Status(statuses_of(error).grpc, _clipped(str(error)), metadata)
 
 
 def inference_status(error: errors.ApplianceError, request_id: str) -> Status:

@@ -229,7 +229,7 @@ class StreamSession:
         if isinstance(outcome, _Refusal):
             return self._tell(outcome)
         assert call is not None
-        final = True if call.intake.planned.empty_final_response else None
+        final = True if call.intake.empty_final_response else None
         try:
             return self._inference.encode(call, outcome, lambda parts: stream_response(parts, final))
         except Refused as refused:

@@ -1,17 +1,21 @@
 """HTTP as it is answered, wherever connections are accepted: routes to handlers, and one server of the HTTP library's.
 
-It asks the engine through its port and knows nothing of gRPC.
+A route is a path whose ``*`` segments stand for one decoded segment each. It asks the engine through its port and knows
+nothing of gRPC.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from http import HTTPStatus
 from typing import Final
+from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -19,24 +23,20 @@ from appliance.config.http import HttpConfig
 from appliance.domain.errors import ApplianceError
 from appliance.frontend.http.body import BodyReader
 from appliance.frontend.http.connection import Connection, ForeignRequest, Origin
-from appliance.frontend.http.control import ControlHandler
-from appliance.frontend.http.inference import InferenceHandler
-from appliance.frontend.http.metrics import MetricsHandler
-from appliance.frontend.http.protocol_api import ProtocolHandler
-from appliance.frontend.http.router import RouteHandler, Router
+from appliance.frontend.http.figures import FiguresHandler
+from appliance.frontend.http.inference import InferenceHandler, Templates
+from appliance.frontend.http.protocol import ProtocolHandler
 from appliance.frontend.http.server import HttpServer
-from appliance.frontend.http.status import error_response
-from appliance.frontend.http.status_handler import StatusHandler
-from appliance.frontend.http.templates import TemplateKeeper
+from appliance.frontend.http.status import HttpRefusal, error_response
 from appliance.frontend.port import Backend
-from appliance.frontend.quota.quotas import Quotas
+from appliance.frontend.quotas import Quotas
 from appliance.telemetry.snapshot import HttpStatistics
 
 POLL_S: Final = 0.005
 SWEEP_S: Final = 1.0
 
-Adopt = Callable[[int, Origin], None]
-"""Takes a connection over: the descriptor of a stream, and where it comes from."""
+RouteHandler = Callable[..., Awaitable[web.StreamResponse]]
+Routes = list[tuple[str, str, RouteHandler]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,8 @@ class ListenerFigures:
 
 class HttpApplication:
     """Answers HTTP for ``backend``. Where the front end accepts connections by itself, ``listener`` gives what it did
-    with them, ``keeper`` serves what it has templates of, and ``quotas`` are what clients may ask. Make and use it on
-    the loop's thread, inside the running loop."""
+    with them, and ``quotas`` are what clients may ask. Make and use it on the loop's thread, inside the running
+    loop."""
 
     def __init__(
         self,
@@ -63,18 +63,18 @@ class HttpApplication:
         config: HttpConfig,
         *,
         listener: Callable[[], ListenerFigures] | None = None,
-        keeper: TemplateKeeper | None = None,
         quotas: Quotas | None = None,
     ) -> None:
         self._listener = listener
         self._bodies = BodyReader(config)
-        self._protocol = ProtocolHandler(backend.engine)
+        self._inference = InferenceHandler(backend, config, self._bodies, quotas)
+        self._protocol = ProtocolHandler(backend, self._bodies)
         self._router = Router(
             [
-                *_inference_routes(InferenceHandler(backend, config, self._bodies, keeper, quotas)),
+                *_inference_routes(self._inference),
                 *_protocol_routes(self._protocol),
-                *_control_routes(ControlHandler(backend, self._bodies)),
-                *_people_routes(StatusHandler(backend.read), MetricsHandler(backend.read, backend.metrics)),
+                *_extension_routes(self._protocol),
+                *_figures_routes(FiguresHandler(backend.read, backend.metrics)),
             ]
         )
         self.server = HttpServer(self._handle, config)
@@ -85,6 +85,10 @@ class HttpApplication:
         """Look after connections from here on."""
         self.server.sweep()
         self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self.start)
+
+    def use_templates(self, templates: Templates) -> None:
+        """Have templates made of what is served once."""
+        self._inference.templates = templates
 
     def adopt(self, descriptor: int, origin: Origin) -> None:
         """Take over a connection that was accepted elsewhere."""
@@ -159,7 +163,35 @@ def _with_listener(own: HttpStatistics, listener: ListenerFigures) -> HttpStatis
     )
 
 
-Routes = list[tuple[str, str, RouteHandler]]
+class Router:
+    """A fixed table of routes; the first that fits wins, so literal ones are listed first."""
+
+    def __init__(self, routes: Iterable[tuple[str, str, RouteHandler]]) -> None:
+        self._methods: dict[str, dict[str, RouteHandler]] = {}
+        for method, path, handler in routes:
+            self._methods.setdefault(re.escape(path.strip("/")).replace(r"\*", "([^/]*)"), {})[method] = (
+                handler
+            )
+
+    def match(self, method: str, raw_path: str) -> tuple[RouteHandler, tuple[str, ...]]:
+        """The handler and the segments for its ``*``; raises HttpRefusal 404 or 405."""
+        path = raw_path.strip("/")
+        for pattern, methods in self._methods.items():
+            if found := re.fullmatch(pattern, path):
+                handler = methods.get("GET" if method == "HEAD" else method)
+                if handler is None:
+                    raise _wrong_method(method, raw_path, methods)
+                return handler, tuple(map(unquote, found.groups()))
+        raise HttpRefusal(HTTPStatus.NOT_FOUND, f"there is nothing at '{raw_path}' here")
+
+
+def _wrong_method(method: str, raw_path: str, methods: Iterable[str]) -> HttpRefusal:
+    allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
+    return HttpRefusal(
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        f"'{raw_path}' does not take {method}; it takes {allowed}",
+        {"Allow": allowed},
+    )
 
 
 def _inference_routes(inference: InferenceHandler) -> Routes:
@@ -186,29 +218,29 @@ def _protocol_routes(protocol: ProtocolHandler) -> Routes:
     ]
 
 
-def _control_routes(control: ControlHandler) -> Routes:
+def _extension_routes(protocol: ProtocolHandler) -> Routes:
     routes: Routes = [
-        ("POST", "/v2/repository/index", control.index),
-        ("POST", "/v2/repository/models/*/load", control.load),
-        ("POST", "/v2/repository/models/*/unload", control.unload),
-        ("GET", "/v2/logging", control.log_settings),
-        ("POST", "/v2/logging", control.update_log),
-        ("GET", "/v2/trace/setting", control.trace_settings),
-        ("POST", "/v2/trace/setting", control.update_trace),
-        ("GET", "/v2/models/*/trace/setting", control.trace_settings),
-        ("POST", "/v2/models/*/trace/setting", control.update_trace),
+        ("POST", "/v2/repository/index", protocol.index),
+        ("POST", "/v2/repository/models/*/load", protocol.load),
+        ("POST", "/v2/repository/models/*/unload", protocol.unload),
+        ("GET", "/v2/logging", protocol.log_settings),
+        ("POST", "/v2/logging", protocol.update_log),
+        ("GET", "/v2/trace/setting", protocol.trace_settings),
+        ("POST", "/v2/trace/setting", protocol.update_trace),
+        ("GET", "/v2/models/*/trace/setting", protocol.trace_settings),
+        ("POST", "/v2/models/*/trace/setting", protocol.update_trace),
     ]
     for kind in ("systemsharedmemory", "cudasharedmemory"):
         for region in (f"/v2/{kind}", f"/v2/{kind}/region/*"):
-            routes.append(("GET", f"{region}/status", control.shared_memory))
-            routes.append(("POST", f"{region}/register", control.shared_memory))
-            routes.append(("POST", f"{region}/unregister", control.shared_memory))
+            routes.append(("GET", f"{region}/status", protocol.shared_memory))
+            routes.append(("POST", f"{region}/register", protocol.shared_memory))
+            routes.append(("POST", f"{region}/unregister", protocol.shared_memory))
     return routes
 
 
-def _people_routes(status: StatusHandler, metrics: MetricsHandler) -> Routes:
+def _figures_routes(figures: FiguresHandler) -> Routes:
     return [
-        ("GET", "/", status.page),
-        ("GET", "/status.json", status.document),
-        ("GET", "/metrics", metrics.metrics),
+        ("GET", "/", figures.page),
+        ("GET", "/status.json", figures.document),
+        ("GET", "/metrics", figures.metrics),
     ]

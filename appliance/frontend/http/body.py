@@ -1,20 +1,23 @@
-"""Reading request bodies: whole, bounded in size and time, and all of them together bounded in memory.
+"""The memory that bodies take: of requests, read whole, bounded in size and time; and of answers that clients have yet
+to take. All of either together are bounded.
 
 A body that has arrived with its head costs no waiting. A declared length counts, and is refused, before memory is
-taken for it; one that was not declared counts while it arrives.
+taken for it; one that was not declared counts while it arrives. An answer counts from before its tensors are copied
+until its connection has written it or is gone. One alone may be larger than the bound: the engine's memory bounds it,
+and refused it would be for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from appliance.config.http import HttpConfig
-from appliance.domain.errors import InvalidRequest, MessageTooLarge, QueueFull
+from appliance.domain.errors import AnswersFull, InvalidRequest, MessageTooLarge, QueueFull
 from appliance.frontend.http.compression import request_encoding, unfold
 from appliance.frontend.http.status import HttpRefusal
 
@@ -127,3 +130,40 @@ def _bounded(body: Body, limit: int) -> Body:
     if len(body) > limit:
         raise MessageTooLarge(f"request body of {len(body)} bytes is larger than the limit of {limit} bytes")
     return body
+
+
+BACK_AFTER_NS: Final = 1_000_000_000
+"""When to come back: clients that are slow with their answers take seconds."""
+
+
+class UnreadAnswers:
+    """Owns the count of bytes in answers, bounded by ``bound``, and that of refusals. Owner: the loop's thread."""
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self.held_bytes = 0
+        """Bytes of all answers in memory now."""
+        self.refused = 0
+        """Requests that were refused for want of room."""
+
+    def check(self) -> None:
+        """Raise AnswersFull when there is no room at all: before any work is done for an answer."""
+        if self.held_bytes >= self._bound:
+            raise self._full()
+
+    def resize(self, before: int, nbytes: int) -> int:
+        """An answer that counted ``before`` bytes counts ``nbytes``, which it gives. Raises AnswersFull, and goes on
+        counting what it did, when it would grow and there is no room for it."""
+        others = self.held_bytes - before
+        if nbytes > before and others and others + nbytes > self._bound:
+            raise self._full()
+        self.held_bytes = others + nbytes
+        return nbytes
+
+    def _full(self) -> AnswersFull:
+        self.refused += 1
+        return AnswersFull(
+            "there is no memory for this answer now: answers that clients have not taken yet hold "
+            f"{self.held_bytes} of {self._bound} bytes; read answers sooner, or raise http.max_bodies_bytes",
+            BACK_AFTER_NS,
+        )

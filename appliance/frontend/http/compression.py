@@ -1,7 +1,7 @@
-"""gzip and deflate of bodies, bounded in size and in the time one turn of the loop spends on them.
+"""gzip and deflate of bodies: which of them a client sends and accepts, and requests unfolded within bounds.
 
 A body of a kilobyte may unfold to a megabyte: what comes out is held to a limit while it comes out, and the
-loop gets a turn between pieces.
+loop gets a turn between pieces. Answers are compressed by the HTTP library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ FOLDED_PIECE_BYTES: Final = 64 * 1024
 _GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 COMPRESS_MIN_BYTES: Final = 1024
 """Smallest answer that is compressed when the client asks: below it, one packet carries it either way."""
-_LEVEL: Final = 1
 
 
 def request_encoding(header: str) -> str:
@@ -86,21 +85,3 @@ async def unfold(body: bytes | bytearray | memoryview, coding: str, limit: int) 
     if engine.unused_data or read < len(view):
         raise InvalidRequest(f"request body goes on after the end of its {coding} stream")
     return plain
-
-
-def compressor(coding: str) -> zlib._Compress:
-    """A compressor for ``coding`` that is quick rather than thorough."""
-    return zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP if coding == "gzip" else _ZLIB)
-
-
-async def fold(parts: list[bytes], coding: str) -> bytes:
-    """``parts`` one after another, compressed."""
-    engine = compressor(coding)
-    folded: list[bytes] = []
-    for part in parts:
-        view = memoryview(part)
-        for start in range(0, len(view), PIECE_BYTES // 4):
-            folded.append(engine.compress(view[start : start + PIECE_BYTES // 4]))
-            await asyncio.sleep(0)
-    folded.append(engine.flush())
-    return b"".join(folded)

@@ -19,9 +19,10 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from appliance.config.http import HttpConfig
 from appliance.domain.identity import SERVER_NAME
-from appliance.frontend.http.status import CLIENT_CLOSED_REQUEST, HttpRefusal, plain_answer
-from appliance.frontend.http.unread import UnreadAnswers
-from appliance.frontend.quota.quotas import Account
+from appliance.frontend.http.body import UnreadAnswers
+from appliance.frontend.http.status import HttpRefusal, plain_answer
+from appliance.frontend.quotas import Account
+from appliance.frontend.statuses import CLIENT_CLOSED_REQUEST
 
 TOO_MANY_CONNECTIONS: Final = plain_answer("503 Service Unavailable", "too many connections; try again later")
 HEAD_TOO_SLOW: Final = plain_answer("408 Request Timeout", "the request head did not arrive in time")
@@ -187,6 +188,26 @@ class Connection(web.RequestHandler):
         """Its answer counts so many bytes among those that clients have yet to take. Raises AnswersFull."""
         self.unread = self._tally.unread.resize(self.unread, nbytes)
 
+    def take_attempts(self) -> int:
+        """How often workers died with the request before it came here; of those behind it, none did."""
+        attempts, self.attempts = self.attempts, 0
+        return attempts
+
+    @property
+    def arrived_ns(self) -> int:
+        """When the request came to what passed it on, on the engine's clock; 0: nothing did, or it does not matter."""
+        return 0 if self.origin is None else self.origin.account.arrived_ns()
+
+    @property
+    def client(self) -> str:
+        """Who it is, by its certificate; "": that is not known."""
+        return "" if self.origin is None else self.origin.name
+
+    @property
+    def account(self) -> Account | None:
+        """What the client may ask; None where the native front end did not accept the connection."""
+        return None if self.origin is None else self.origin.account
+
     @property
     def is_last(self) -> bool:
         """Whether no request waits behind the one that is being answered."""
@@ -273,48 +294,11 @@ def _is_hung_up(transport: asyncio.Transport | None) -> bool:
     return bool(poller.poll(0))
 
 
-def check_unread(request: web.BaseRequest) -> None:
-    """Raise AnswersFull when there is no room for another answer, before any work is done for it."""
+def connection_of(request: web.BaseRequest) -> Connection:
+    """What ``request`` came over."""
     connection = request.protocol
     assert isinstance(connection, Connection)
-    connection.check_unread()
-
-
-def count_unread(request: web.BaseRequest, nbytes: int) -> None:
-    """The answer to ``request`` counts so many bytes until it is written, or is not waited for any longer. Raises
-    AnswersFull."""
-    connection = request.protocol
-    assert isinstance(connection, Connection)
-    connection.count_unread(nbytes)
-
-
-def take_attempts(request: web.BaseRequest) -> int:
-    """How often workers died with ``request`` before it came here."""
-    connection = request.protocol
-    assert isinstance(connection, Connection)
-    attempts, connection.attempts = connection.attempts, 0
-    return attempts
-
-
-def take_arrival(request: web.BaseRequest) -> int:
-    """When ``request`` came to what passed it on, on the engine's clock; 0: nothing did, or it does not matter."""
-    connection = request.protocol
-    assert isinstance(connection, Connection)
-    return 0 if connection.origin is None else connection.origin.account.arrived_ns()
-
-
-def client_name(request: web.BaseRequest) -> str:
-    """The client of ``request``, by its certificate; "": that is not known."""
-    connection = request.protocol
-    assert isinstance(connection, Connection)
-    return "" if connection.origin is None else connection.origin.name
-
-
-def account_of(request: web.BaseRequest) -> Account | None:
-    """What the client that sent ``request`` may ask; None where the native front end did not accept its connection."""
-    connection = request.protocol
-    assert isinstance(connection, Connection)
-    return None if connection.origin is None else connection.origin.account
+    return connection
 
 
 def _first_line(message: str | None) -> str:

@@ -2,13 +2,11 @@
 
 Pure. A body is a JSON head, then the binary tensors one after another in input order;
 ``Inference-Header-Content-Length`` says where the head ends (absent: everything is JSON; 0: no head at all,
-the body is the only input's tensor). What a head says is kept apart from tensor bytes, so that an equal head
-need not be read twice.
+the body is the only input's tensor).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,7 +24,6 @@ HEAD_LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 JSON_DATA: Final = -1
 """Size of an input whose data is in the JSON head."""
 
-_LEADING_ID: Final = re.compile(rb'\s*\{\s*"id"\s*:\s*"([ !#-\[\]-~]*)"\s*,')
 _MAX_DIMENSION: Final = 1 << 63
 
 
@@ -49,6 +46,15 @@ class InferHead:
         return JSON_DATA not in self.sizes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A head, its plan, and the engine's generation when that was made."""
+
+    request: InferHead
+    plan: RequestPlan
+    generation: int
+
+
 def head_length(header: str | None, body_bytes: int) -> int:
     """Bytes of the JSON head, from the value of HEAD_LENGTH_HEADER; raises InvalidRequest."""
     if header is None:
@@ -63,18 +69,24 @@ def head_length(header: str | None, body_bytes: int) -> int:
     return length
 
 
-def split_id(text: bytes) -> tuple[str, bytes]:
-    """A leading plain "id" of a JSON head and the head without it, so that heads that differ only in the id
-    are equal; ("", text) where there is none to split off."""
-    found = _LEADING_ID.match(text)
-    return (found[1].decode(), b"{" + text[found.end() :]) if found else ("", text)
-
-
-def parse_head(text: bytes, name: str, version: str) -> InferHead:
-    """Read a JSON head for model ``name``; raises InvalidRequest and Unsupported."""
+def parse_document(text: bytes) -> dict[str, Any]:
+    """The JSON of a head; raises InvalidRequest."""
     document = parse_json(text, "request")
     if not isinstance(document, dict):
         raise InvalidRequest("request must be a JSON object with 'inputs'")
+    return document
+
+
+def id_of(document: Mapping[str, Any]) -> str:
+    """The id of a request, by which errors name it; "" where there is none."""
+    try:
+        return _text(document, "id", "request")
+    except InvalidRequest:
+        return ""
+
+
+def parse_head(document: dict[str, Any], name: str, version: str) -> InferHead:
+    """Read the head of a request for model ``name``; raises InvalidRequest and Unsupported."""
     inputs = _objects(document, "inputs")
     outputs = _objects(document, "outputs")
     _check_all_nesting(document, inputs)
@@ -223,7 +235,7 @@ def _shape(entry: dict[str, Any], where: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _text(entry: dict[str, Any], key: str, where: str) -> str:
+def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
     value = entry.get(key)
     if not isinstance(value, str):
         raise InvalidRequest(f"'{key}' of {where} must be a string")

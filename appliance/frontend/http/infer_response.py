@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted  # json.dumps takes ten times as long for a string
 from typing import Final
 
-from appliance.domain.classification import classify
+from appliance.domain.classification import asked_outputs
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import Answer, OutputTensor, RequestHead
 from appliance.domain.model import ModelVersion
@@ -26,13 +26,11 @@ PART_CHARACTERS: Final = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferResponse:
-    """What to send: ``head_bytes`` of JSON, then binary tensors; ``parts`` are both in order, compressed by ``coding``
-    if that is not empty."""
+    """What to send: ``head_bytes`` of JSON, then binary tensors; ``parts`` are both in order."""
 
     head_bytes: int
     parts: list[bytes]
     binary: bool
-    coding: str = ""
 
     @property
     def size(self) -> int:
@@ -42,17 +40,7 @@ class InferResponse:
 
 def copied_outputs(answer: Answer, head: RequestHead) -> tuple[OutputTensor, ...]:
     """The outputs of ``answer`` in memory of their own; as classes where ``head`` asks for them."""
-    model = answer.model
-    classes = {output.name: output.classification for output in head.outputs if output.classification}
-    copies: list[OutputTensor] = []
-    for output in answer.outputs:
-        top = classes.get(output.name, 0)
-        if top:
-            labels = model.labels.get(output.name, ())
-            copies.append(classify(output, top, batched=model.max_batch_size > 0, labels=labels))
-        else:
-            copies.append(output._replace(data=bytes(output.data)))
-    return tuple(copies)
+    return tuple(output._replace(data=bytes(output.data)) for output in asked_outputs(answer, head))
 
 
 def expected_bytes(outputs: Sequence[OutputTensor], binary: Mapping[str, bool], binary_default: bool) -> int:

@@ -8,45 +8,51 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 
 from appliance.config.http import HttpConfig
 from appliance.domain.errors import ApplianceError, MessageTooLarge
-from appliance.domain.inference import NO_DEADLINE, Answer, Outcome
+from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, OutputTensor
 from appliance.domain.validation import plan_request
 from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
 from appliance.frontend.http.body import Body, BodyReader, HeldBody
-from appliance.frontend.http.compression import COMPRESS_MIN_BYTES, fold, response_encoding
-from appliance.frontend.http.connection import (
-    account_of,
-    check_unread,
-    client_name,
-    count_unread,
-    take_arrival,
-    take_attempts,
-)
+from appliance.frontend.http.compression import COMPRESS_MIN_BYTES, PIECE_BYTES, response_encoding
+from appliance.frontend.http.connection import Connection, connection_of
 from appliance.frontend.http.infer_request import (
     HEAD_LENGTH_HEADER,
+    Planned,
     head_length,
+    id_of,
+    parse_document,
     parse_head,
     raw_head,
-    split_id,
     tensors_of,
 )
 from appliance.frontend.http.infer_response import InferResponse, copied_outputs, encode, expected_bytes
-from appliance.frontend.http.plan_cache import PlanCache, Planned
 from appliance.frontend.http.status import error_response
-from appliance.frontend.http.templates import TemplateKeeper, TemplateMaker
 from appliance.frontend.port import Backend
-from appliance.frontend.quota.quotas import Account, Quotas
+from appliance.frontend.quotas import Account, Quotas
 from appliance.telemetry.trace import TRACEPARENT, Trace
 
 EDGE: Final = "http"
 SEPARATE_BYTES: Final = 64 * 1024
 """Answers from this size on go to the transport part by part: joining them would copy every tensor again."""
+
+
+class Templates(Protocol):
+    """Templates of requests, by which the native front end serves by itself what was read, checked and answered here
+    once. All calls come from the event loop's thread."""
+
+    def head_of(self, target: str, text: bytes, planned: Planned) -> bytes:
+        """What makes requests recognisable that have this target, are as ``planned`` and have the JSON ``text`` before
+        their binary tensors, whatever their id is and whatever tensors are in that JSON; empty: they are not worth a
+        template."""
+
+    def consider(self, head: bytes, planned: Planned, outputs: Sequence[OutputTensor]) -> None:
+        """Make a template for requests with ``head``, which are as ``planned`` and have such ``outputs``, if there is
+        none."""
 
 
 class Exchange:
@@ -121,55 +127,56 @@ def _released(future: asyncio.Future[Outcome]) -> asyncio.Future[Outcome]:
 
 
 class InferenceHandler:
-    """Handles ``POST /v2/models/NAME[/versions/VERSION]/infer``; ``keeper`` gets templates of what was served once."""
+    """Handles ``POST /v2/models/NAME[/versions/VERSION]/infer``; ``templates`` are made of what was served once."""
 
     def __init__(
         self,
         backend: Backend,
         config: HttpConfig,
         bodies: BodyReader,
-        keeper: TemplateKeeper | None = None,
         quotas: Quotas | None = None,
     ) -> None:
         self._quotas = quotas
-        self._templates = None if keeper is None else TemplateMaker(keeper, backend.engine)
+        self.templates: Templates | None = None
         self._engine = backend.engine
         self._tracer = backend.tracer
         self._config = config
         self._bodies = bodies
-        self._plans = PlanCache()
 
     async def infer(self, request: web.BaseRequest, name: str, version: str = "") -> web.StreamResponse:
         """Answer one request; errors become error answers."""
-        arrived_ns = take_arrival(request) or self._engine.now_ns()
+        connection = connection_of(request)
+        arrived_ns = connection.arrived_ns or self._engine.now_ns()
         tracer = self._tracer
         traceparent = request.headers.get(TRACEPARENT, "") if tracer else ""
         trace = tracer.begin(EDGE, arrived_ns, traceparent) if tracer else None
-        exchange = Exchange(arrived_ns, trace, request.raw_path, take_attempts(request), client_name(request))
+        exchange = Exchange(
+            arrived_ns, trace, request.raw_path, connection.take_attempts(), connection.client
+        )
         if wanted := self._engine.wanted_headers:
             exchange.headers = {key: request.headers[key] for key in wanted if key in request.headers}
         account: Account | None = None
         try:
-            account = self._metered(request)
+            account = self._metered(connection)
             planned, pending = await self._checked(request, name, version, exchange)
-            response = await self._encoded(request, planned, await pending.answer(), exchange)
-            response = await self._folded(request, response)
+            response = await self._encoded(connection, planned, await pending.answer(), exchange)
+            coding = _coding(request, connection, response)
         except ApplianceError as error:
-            count_unread(request, 0)
+            connection.count_unread(0)
             return error_response(error, f"[request id: {exchange.request_id or '<id_unknown>'}] {error}")
         finally:
             if account is not None:
                 account.give()
             if tracer and exchange.trace:
                 tracer.end(exchange.trace, exchange.client)
-        return await self._send(request, response)
+        return await _send(request, response, coding)
 
-    def _metered(self, request: web.BaseRequest) -> Account | None:
-        """What is to be told when ``request`` has ended. Raises QuotaExceeded, before anything of its body is read."""
+    def _metered(self, connection: Connection) -> Account | None:
+        """What is to be told when the request has ended. Raises QuotaExceeded, before anything of its body is read."""
         quotas = self._quotas
         if quotas is None or not quotas.on:
             return None
-        account = account_of(request)
+        account = connection.account
         return account if account is not None and quotas.enter(account) else None
 
     async def _checked(
@@ -178,7 +185,7 @@ class InferenceHandler:
         """Read, check and hand to the engine, which copies the tensors: the body is free again after this. What is
         refused before that is counted and logged, as if the engine had refused it."""
         try:
-            check_unread(request)
+            connection_of(request).check_unread()
             held, planned, tensors = await self._enter(request, name, version, exchange)
         except ApplianceError as error:
             self._engine.rejected(error, exchange.request_id, exchange.client)
@@ -210,37 +217,32 @@ class InferenceHandler:
                 f"request has {length} bytes of JSON, more than the limit of {self._config.max_json_bytes} bytes; "
                 "send large tensors as binary tensor data"
             )
-        whole = bytes(memoryview(body)[:length])
-        exchange.request_id, text = split_id(whole)
-        generation = self._engine.generation
-        planned = self._plans.get((name, version, text), generation)
-        if planned is None:
-            head = parse_head(text, name, version)
-            exchange.request_id = exchange.request_id or head.request_id
-            plan = self._engine.plan(head.head)
-            planned = Planned(request=head, plan=plan, generation=generation)
-            self._plans.put((name, version, text), planned)
-        exchange.request_id = exchange.request_id or planned.request.request_id
-        if self._templates is not None:
-            exchange.head = self._templates.head_of(exchange.target, whole, planned)
+        text = bytes(memoryview(body)[:length])
+        document = parse_document(text)
+        exchange.request_id = id_of(document)
+        head = parse_head(document, name, version)
+        plan = self._engine.plan(head.head)
+        planned = Planned(request=head, plan=plan, generation=self._engine.generation)
+        if self.templates is not None:
+            exchange.head = self.templates.head_of(exchange.target, text, planned)
         return planned
 
     def _raw_plan(self, name: str, version: str, nbytes: int) -> Planned:
-        generation = self._engine.generation
         model = self._engine.resolve(name, version)
         head = raw_head(model, version, nbytes)
-        return Planned(request=head, plan=plan_request(model, head.head), generation=generation)
+        plan = plan_request(model, head.head)
+        return Planned(request=head, plan=plan, generation=self._engine.generation)
 
     async def _encoded(
-        self, request: web.BaseRequest, planned: Planned, answer: Answer, exchange: Exchange
+        self, connection: Connection, planned: Planned, answer: Answer, exchange: Exchange
     ) -> InferResponse:
         try:
-            count_unread(request, sum(len(output.data) for output in answer.outputs))
+            connection.count_unread(sum(len(output.data) for output in answer.outputs))
             outputs = copied_outputs(answer, planned.plan.head)
         finally:
             answer.release()
         asked, request_id = planned.request, exchange.request_id
-        count_unread(request, expected_bytes(outputs, asked.binary_outputs, asked.binary_default))
+        connection.count_unread(expected_bytes(outputs, asked.binary_outputs, asked.binary_default))
         encoded = await encode(
             outputs,
             answer.model,
@@ -249,35 +251,37 @@ class InferenceHandler:
             asked.binary_default,
             self._config.max_json_answer_bytes,
         )
-        count_unread(request, encoded.size)
+        connection.count_unread(encoded.size)
         own = answer.model is planned.plan.model  # another version answers where the planned one failed
-        if self._templates is not None and exchange.head and own:
-            self._templates.consider(exchange.head, planned, outputs)
+        if self.templates is not None and exchange.head and own:
+            self.templates.consider(exchange.head, planned, outputs)
         return encoded
 
-    async def _folded(self, request: web.BaseRequest, answer: InferResponse) -> InferResponse:
-        """``answer`` as its client accepts it."""
-        accepted, size = request.headers.get("Accept-Encoding", ""), answer.size
-        if not accepted or size < COMPRESS_MIN_BYTES:
-            return answer
-        coding = response_encoding(accepted, tensors=answer.binary)
-        if not coding:
-            return answer
-        count_unread(request, 2 * size)
-        parts = [await fold(answer.parts, coding)]
-        count_unread(request, len(parts[0]))
-        return replace(answer, parts=parts, coding=coding)
 
-    async def _send(self, request: web.BaseRequest, answer: InferResponse) -> web.StreamResponse:
-        headers = {"Content-Type": "application/octet-stream" if answer.binary else "application/json"}
-        if answer.binary:
-            headers[HEAD_LENGTH_HEADER] = str(answer.head_bytes)
-        if answer.coding:
-            headers["Content-Encoding"] = answer.coding
-        parts, size = answer.parts, answer.size
-        if size < SEPARATE_BYTES or len(parts) == 1:
-            return web.Response(body=b"".join(parts) if len(parts) > 1 else parts[0], headers=headers)
+def _coding(request: web.BaseRequest, connection: Connection, answer: InferResponse) -> str:
+    """How ``answer`` is compressed for its client, "" for not at all; the copy that this takes counts as well. Raises
+    AnswersFull."""
+    accepted, size = request.headers.get("Accept-Encoding", ""), answer.size
+    if not accepted or size < COMPRESS_MIN_BYTES:
+        return ""
+    coding = response_encoding(accepted, tensors=answer.binary)
+    if coding:
+        connection.count_unread(2 * size)
+    return coding
+
+
+async def _send(request: web.BaseRequest, answer: InferResponse, coding: str) -> web.StreamResponse:
+    headers = {"Content-Type": "application/octet-stream" if answer.binary else "application/json"}
+    if answer.binary:
+        headers[HEAD_LENGTH_HEADER] = str(answer.head_bytes)
+    parts, size = answer.parts, answer.size
+    if not coding and size >= SEPARATE_BYTES and len(parts) > 1:
         return await _send_parts(request, parts, size, headers)
+    body = b"".join(parts) if len(parts) > 1 else parts[0]
+    response = web.Response(body=body, headers=headers, zlib_executor_size=PIECE_BYTES)
+    if coding:
+        response.enable_compression(web.ContentCoding(coding))
+    return response
 
 
 async def _send_parts(

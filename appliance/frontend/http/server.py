@@ -1,17 +1,34 @@
-"""The server that makes a Connection for each client, counts what is handled, and sweeps connections."""
+"""The server that makes a Connection for each client, counts what is handled, and sweeps connections; and its listening
+with asyncio, which also speaks TLS, where no other front end accepts connections.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
 
 from appliance.config.http import HttpConfig
-from appliance.frontend.http.connection import Connection, ForeignRequest, Origin, Request, ServerTally
-from appliance.frontend.http.status import CLIENT_CLOSED_REQUEST
+from appliance.frontend.http.connection import (
+    Connection,
+    ForeignRequest,
+    Origin,
+    Request,
+    ServerTally,
+    connection_of,
+)
+from appliance.frontend.listening.certificates import (
+    read_certificates,
+    reread_certificates,
+    server_context,
+)
+from appliance.frontend.listening.sockets import Listeners, unix_access
 from appliance.frontend.port import HEADER_BYTES_MAX, HEADERS_MAX
+from appliance.frontend.statuses import CLIENT_CLOSED_REQUEST
 
 LINGER_S: Final = 2.0
 """How long the rest of a refused body is read and thrown away, so that the client gets to read the answer."""
@@ -67,8 +84,7 @@ class HttpServer(web.Server):
                 connection.sweep(now)
 
     async def _handled(self, request: web.BaseRequest) -> web.StreamResponse:
-        connection = request.protocol
-        assert isinstance(connection, Connection)
+        connection = connection_of(request)
         connection.busy = True
         connection.begun = None
         connection.head_since = 0.0
@@ -90,3 +106,76 @@ class HttpServer(web.Server):
                 self._idle.set()
         self.tally.answers[response.status] += 1
         return response
+
+
+SECTION: Final = "http"
+PROTOCOL: Final = "http/1.1"
+BACKLOG: Final = 1024
+
+
+class HttpListener:
+    """Accepts connections for ``server``. Owner: the event loop's thread."""
+
+    def __init__(self, server: HttpServer, config: HttpConfig) -> None:
+        self._server = server
+        self._config = config
+        self._listeners = Listeners(SECTION, dual_stack=False)
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Server] = []
+
+    async def open(self) -> tuple[str, ...]:
+        """Listen; gives the addresses as bound. Raises AddressUnavailable, and OperatorError for certificates that
+        cannot be used."""
+        config = self._config
+        if not config.addresses:
+            return ()
+        context = None if read_certificates(config, SECTION) is None else server_context(config, PROTOCOL)
+        access = unix_access(config.unix_mode, config.unix_group)
+        bound = self._listeners.open(config.addresses, (), reuse_port=config.reuse_port, access=access)
+        self._sockets = [socket.socket(fileno=each) for each in self._listeners.hand_over(list)]
+        await self._accept(context)
+        return bound
+
+    async def reload(self) -> str | None:
+        """See FrontEnd."""
+        if not self._config.tls_certificate or not self._sockets:
+            return None
+        until = await reread_certificates(self._config, SECTION)
+        await self._accept(await asyncio.to_thread(server_context, self._config, PROTOCOL))
+        return until
+
+    def stop(self) -> None:
+        """Take no new connections; open ones are still served. May be called twice."""
+        for each in self._accepting:
+            each.close()
+        for listener in self._sockets:
+            listener.close()
+        self._accepting, self._sockets = [], []
+
+    def close(self) -> None:
+        """Stop, and remove the files of Unix sockets."""
+        self.stop()
+        self._listeners.close()
+
+    async def _accept(self, context: ssl.SSLContext | None) -> None:
+        """Accept on every socket with ``context``, over TCP, and no longer with the one before."""
+        loop, before = asyncio.get_running_loop(), self._accepting
+        timeout_s = None if context is None else self._config.handshake_timeout_s
+        accepting: list[asyncio.Server] = []
+        for listener in self._sockets:
+            again = listener.dup()
+            if listener.family == socket.AF_UNIX:
+                accepting.append(await loop.create_unix_server(self._server, sock=again, backlog=BACKLOG))
+            else:
+                accepting.append(
+                    await loop.create_server(
+                        self._server,
+                        sock=again,
+                        backlog=BACKLOG,
+                        ssl=context,
+                        ssl_handshake_timeout=timeout_s,
+                    )
+                )
+        self._accepting = accepting
+        for each in before:
+            each.close()

@@ -1,7 +1,6 @@
-"""The HTTP status of every error, in one table, and the answers the protocol wants: JSON, and of errors
-``{"error": text}``.
+"""The answers that the protocol wants: JSON, and of errors ``{"error": text}`` with headers that say what to do.
 
-Pure but for building the response. Nothing below the front end knows a status code.
+Pure but for building the response.
 """
 
 from __future__ import annotations
@@ -15,52 +14,7 @@ from typing import Final
 from aiohttp import web
 
 from appliance.domain import errors
-
-CLIENT_CLOSED_REQUEST: Final = 499
-"""The client is gone, so that only counters see it."""
-
-STATUS: Final[Mapping[type[errors.ApplianceError], int]] = MappingProxyType(
-    {
-        errors.ApplianceError: HTTPStatus.INTERNAL_SERVER_ERROR,
-        errors.CallerError: HTTPStatus.BAD_REQUEST,
-        errors.InvalidRequest: HTTPStatus.BAD_REQUEST,
-        errors.UnknownModel: HTTPStatus.NOT_FOUND,
-        errors.Unsupported: HTTPStatus.NOT_IMPLEMENTED,
-        errors.Forbidden: HTTPStatus.FORBIDDEN,
-        errors.MessageTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        errors.Cancelled: CLIENT_CLOSED_REQUEST,
-        errors.DeadlineExpired: HTTPStatus.GATEWAY_TIMEOUT,
-        errors.CapacityError: HTTPStatus.TOO_MANY_REQUESTS,
-        errors.QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
-        errors.AnswersFull: HTTPStatus.SERVICE_UNAVAILABLE,
-        errors.DeadlineUnreachable: HTTPStatus.TOO_MANY_REQUESTS,
-        errors.QuotaExceeded: HTTPStatus.TOO_MANY_REQUESTS,
-        errors.ModelAway: HTTPStatus.TOO_MANY_REQUESTS,
-        errors.NotReady: HTTPStatus.SERVICE_UNAVAILABLE,
-        errors.Stopping: HTTPStatus.SERVICE_UNAVAILABLE,
-        errors.OperatorError: HTTPStatus.INTERNAL_SERVER_ERROR,
-        errors.ConfigInvalid: HTTPStatus.INTERNAL_SERVER_ERROR,
-        errors.AddressUnavailable: HTTPStatus.INTERNAL_SERVER_ERROR,
-        errors.StoreUnavailable: HTTPStatus.INTERNAL_SERVER_ERROR,
-        errors.StoreFull: HTTPStatus.INTERNAL_SERVER_ERROR,
-        errors.StoreBusy: HTTPStatus.INTERNAL_SERVER_ERROR,
-        errors.StoreRefused: HTTPStatus.INTERNAL_SERVER_ERROR,
-        errors.CatalogLost: HTTPStatus.INTERNAL_SERVER_ERROR,
-        errors.CatalogInvalid: HTTPStatus.INTERNAL_SERVER_ERROR,
-        errors.CatalogNewer: HTTPStatus.INTERNAL_SERVER_ERROR,
-        errors.ArtefactError: HTTPStatus.SERVICE_UNAVAILABLE,
-        errors.ModelInvalid: HTTPStatus.SERVICE_UNAVAILABLE,
-        errors.PackageInvalid: HTTPStatus.SERVICE_UNAVAILABLE,
-        errors.BlobMismatch: HTTPStatus.SERVICE_UNAVAILABLE,
-        errors.LoadFailed: HTTPStatus.SERVICE_UNAVAILABLE,
-        errors.WeightsDiffer: HTTPStatus.SERVICE_UNAVAILABLE,
-        errors.FormHasNoRoom: HTTPStatus.SERVICE_UNAVAILABLE,
-        errors.AssessmentFailed: HTTPStatus.SERVICE_UNAVAILABLE,
-        errors.WorkerError: HTTPStatus.INTERNAL_SERVER_ERROR,
-        errors.WorkerDied: HTTPStatus.SERVICE_UNAVAILABLE,
-        errors.RunFailed: HTTPStatus.INTERNAL_SERVER_ERROR,
-    }
-)
+from appliance.frontend.statuses import retry_after_ms, statuses_of
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -76,10 +30,8 @@ class HttpRefusal(errors.CallerError):
 
 
 def status_of(error: errors.ApplianceError) -> int:
-    """The status of ``error``: its own, or that of the nearest class in the table."""
-    if isinstance(error, HttpRefusal):
-        return error.status
-    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    """The status of ``error``, or its own."""
+    return error.status if isinstance(error, HttpRefusal) else statuses_of(error).http
 
 
 def error_headers(error: errors.ApplianceError) -> dict[str, str]:
@@ -89,14 +41,11 @@ def error_headers(error: errors.ApplianceError) -> dict[str, str]:
         return dict(error.headers)
     if isinstance(error, errors.MessageTooLarge):
         return {"Connection": "close"}
-    if isinstance(error, errors.CapacityError) and error.retry_after_ns >= 0:
-        milliseconds = -(-error.retry_after_ns // 1_000_000)
-        # Retry-After has whole seconds only; the second header carries what the scheduler really predicts
-        return {
-            "Retry-After": str(max(1, -(-milliseconds // 1_000))),
-            "Retry-After-Ms": str(max(1, milliseconds)),
-        }
-    return {}
+    wait_ms = retry_after_ms(error)
+    if wait_ms is None or wait_ms < 0:
+        return {}
+    # Retry-After has whole seconds only; the second header carries what the scheduler really predicts
+    return {"Retry-After": str(-(-wait_ms // 1_000)), "Retry-After-Ms": str(wait_ms)}
 
 
 def plain_answer(status: str, text: str) -> bytes:

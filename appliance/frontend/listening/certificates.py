@@ -5,8 +5,9 @@ The standard library's OpenSSL is asked, so that a check needs no front end and 
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,19 @@ def read_certificates(config: TlsSettings, section: str) -> Certificates | None:
         )
     except OSError as error:
         raise OperatorError(f"a file of the TLS settings went away: {error}") from error
+
+
+async def reread_certificates(
+    config: TlsSettings, section: str, show: Callable[[Certificates], None] = lambda _: None
+) -> str:
+    """Read the certificates of a port that speaks TLS again and ``show`` them from the next connection on; gives until
+    when the server's holds ("": no client takes it now). Raises OperatorError, and the old ones stay, when they cannot
+    be used. Files are read off the loop's thread: a slow disk must not stall requests."""
+    certificates = await asyncio.to_thread(read_certificates, config, section)
+    assert certificates is not None
+    show(certificates)
+    bearer = await asyncio.to_thread(bearer_of, config)
+    return bearer.until if bearer else ""
 
 
 def server_context(config: TlsSettings, protocol: str) -> ssl.SSLContext:

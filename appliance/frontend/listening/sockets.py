@@ -1,4 +1,5 @@
-"""Listening sockets of our own: opened here, or inherited from the service manager, and handed to the front end.
+"""Listening sockets of our own: opened here, or inherited from the service manager, and handed to the front end; who
+may connect to them, and how many descriptors connections may take.
 
 A Unix socket's file is removed when nothing listens on it any more, and at the end when it is still ours.
 """
@@ -6,7 +7,9 @@ A Unix socket's file is removed when nothing listens on it any more, and at the 
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
+import resource
 import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +18,6 @@ from typing import Final, NamedTuple, TypeVar
 from appliance.config.listening import SYSTEMD, inherits
 from appliance.domain.address import Address, check_free, parse_address, unavailable
 from appliance.domain.errors import AddressUnavailable
-from appliance.frontend.listening.access import UnixAccess
 
 T = TypeVar("T")
 
@@ -23,6 +25,17 @@ BACKLOG: Final = 4096
 FIRST_INHERITED: Final = 3
 """The first descriptor of socket activation, as ``sd_listen_fds`` numbers them."""
 UNNAMED: Final = "unknown"
+WORKERS_NEED: Final = 512
+"""Left for workers, models' files, the store and the rest: some ten for each worker that is started or replaced."""
+
+
+class UnixAccess(NamedTuple):
+    """Who may connect to a Unix socket: its permission bits, and its group (-1: that of the process)."""
+
+    mode: int = 0o600
+    group: int = -1
+
+
 OWNER_ONLY: Final = UnixAccess()
 
 
@@ -228,3 +241,45 @@ def _name_of(listener: socket.socket) -> str:
         path = os.fsdecode(name)
         return Address("", 0, "@" + path[1:] if path.startswith("\0") else path).with_port(0)
     return Address(name[0], name[1]).with_port(name[1])
+
+
+def group_problems(group: str) -> Iterator[str]:
+    """Why ``group`` cannot be that of a Unix socket; "" stands for that of the process."""
+    try:
+        _group_of(group)
+    except KeyError:
+        yield f"'{group}' is no group of this machine; give the name of one, or its number"
+
+
+def unix_access(mode: str, group: str) -> UnixAccess:
+    """What two settings without problems mean. Raises KeyError for a group that there is not any more."""
+    return UnixAccess(int(mode, 8), _group_of(group))
+
+
+def _group_of(group: str) -> int:
+    if not group:
+        return -1
+    return int(group) if group.isascii() and group.isdecimal() else grp.getgrnam(group).gr_gid
+
+
+def raise_descriptor_limit() -> None:
+    """Each connection is a descriptor: use all that the system lets us have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def descriptor_limit() -> int:
+    """How many descriptors this process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def descriptor_shortage(connections: int, allowed: int) -> str:
+    """What happens where connections may take ``connections`` descriptors of the ``allowed`` ones, and what to do; ""
+    where enough are left."""
+    if connections + WORKERS_NEED <= allowed:
+        return ""
+    return (
+        f"grpc.max_connections and http.max_connections allow connections that take {connections} descriptors, and the "
+        f"system allows this process {allowed} in all: when they are used up, no worker can be started; lower those "
+        f"settings, or raise the limit (LimitNOFILE= of the service, 'ulimit -Hn') to {connections + WORKERS_NEED}"
+    )

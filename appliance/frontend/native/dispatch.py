@@ -34,11 +34,10 @@ from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.grpc.inference import NOBODY, Caller
 from appliance.frontend.grpc.services import INFER, INFER_STREAM, Services, Terms
 from appliance.frontend.grpc.status import status_for
-from appliance.frontend.native.calls import InferCalls, end_call, view_of
+from appliance.frontend.native.calls import InferCalls, NativeStream, end_call, view_of
 from appliance.frontend.native.http import NativeHttp
-from appliance.frontend.native.stream import NativeStream
-from appliance.frontend.native.templates import TemplateMaker
-from appliance.frontend.quota.quotas import Quotas
+from appliance.frontend.native.templates import GrpcTemplates, HttpTemplates
+from appliance.frontend.quotas import Quotas
 
 POLL_S: Final = 0.005
 FLUSH_S: Final = 0.5
@@ -92,7 +91,7 @@ class Dispatch:
         self._loop = asyncio.get_running_loop()
         self._poll: Callable[[], list[Any]] = server.poll
         self._direct = direct
-        self._serves = direct if _serves_by_itself(server, services, methods, direct) else None
+        self._templates = _templates(server, services, methods, direct)
         self._infers = InferCalls(server, services.inference)
         self._streams: dict[int, tuple[NativeStream, asyncio.Task[None]]] = {}
         self._streams_from = len(methods.answers)
@@ -103,7 +102,7 @@ class Dispatch:
         self._server.start()
         self._watched = self._server.fileno()
         self._loop.add_reader(self._watched, self._on_events)
-        self._http.attach(self._server, self._serves)
+        self._http.attach(self._server, self._templates)
 
     def listen(self, listeners: list[int]) -> None:
         """Accept connections on these as well. Raises OSError."""
@@ -250,15 +249,15 @@ class Dispatch:
         del self._streams[call]
 
 
-def _serves_by_itself(
+def _templates(
     server: NativeServer, services: Services, methods: Methods, direct: DirectEngine | None
-) -> bool:
-    """Have ``server`` serve inferences by itself, alone and on streams, where workers have the means."""
+) -> HttpTemplates | None:
+    """Have ``server`` serve inferences by itself, alone, on streams and over HTTP, where workers have the means."""
     if direct is None:
-        return False
-    fast_path = server.fast_path()
+        return None
+    engine, fast_path = services.inference.engine, server.fast_path()
     if not direct.attach(fast_path, _INFER_INDEX):
-        return False
+        return None
     fast_path.serve_stream(methods.paths.index(INFER_STREAM), *services.window)
-    services.inference.on_answer = TemplateMaker(fast_path, services.inference.engine, direct).consider
-    return True
+    services.inference.on_answer = GrpcTemplates(fast_path, engine, direct).consider
+    return HttpTemplates(fast_path, engine, direct)

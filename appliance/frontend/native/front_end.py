@@ -18,7 +18,7 @@ from appliance.frontend.http.application import HttpApplication
 from appliance.frontend.native.grpc import NativeGrpc
 from appliance.frontend.native.http import NativeHttp
 from appliance.frontend.port import Backend, Bound
-from appliance.frontend.quota.quotas import Quotas
+from appliance.frontend.quotas import Quotas
 from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics
 
 __all__ = ["LaneMemory", "NativeFrontEnd", "native_quotas"]
@@ -49,13 +49,12 @@ class NativeFrontEnd:
             backend,
             http,
             listener=self._http.figures,
-            keeper=self._http,
             quotas=quotas,
         )
 
     async def open(self) -> Bound:
         """See FrontEnd."""
-        bound = Bound(await self._grpc.open(), self._http.open(self._application.adopt))
+        bound = Bound(await self._grpc.open(), self._http.open(self._application))
         self._application.start()
         return bound
 

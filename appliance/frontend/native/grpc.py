@@ -1,33 +1,27 @@
 """gRPC by ``edge_appliance_native``, our HTTP/2 server in Rust, which never takes the interpreter's lock.
 
-Listening sockets and certificates are opened here; the server carries calls, and ``dispatch`` leads them to what serves
-them.
+The server carries calls, and ``dispatch`` leads them to what serves them.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Callable
 from typing import Final
 
-from edge_appliance_native import NativeServer, Tls
+from edge_appliance_native import NativeServer
 from edge_appliance_native import Quotas as Clients
 
 from appliance.config.frontend import FrontEndKind
 from appliance.config.grpc import GrpcConfig
 from appliance.domain.errors import OperatorError
 from appliance.engine.fastpath.direct import DirectEngine
-from appliance.frontend.grpc.inference import GrpcStatistics
 from appliance.frontend.grpc.services import Services
-from appliance.frontend.listening.access import unix_access
-from appliance.frontend.listening.certificates import bearer_of, read_certificates
-from appliance.frontend.listening.sockets import Listeners, inherited
 from appliance.frontend.native.dispatch import Dispatch, Methods
 from appliance.frontend.native.http import NativeHttp
-from appliance.frontend.native.limits import CONSTANTS, PROTOCOL, SETTINGS, limits_of
+from appliance.frontend.native.package import CONSTANTS, PROTOCOL, SETTINGS, limits_of
+from appliance.frontend.native.ports import NativePort
 from appliance.frontend.port import Backend
-from appliance.frontend.quota.quotas import Quotas
+from appliance.frontend.quotas import Quotas
 from appliance.telemetry.snapshot import FrontEndFigures
 
 SECTION: Final = "grpc"
@@ -53,31 +47,24 @@ class NativeGrpc:
         self._quotas = quotas
         self._direct = direct
         self._services = Services(backend, config)
-        self._listeners = Listeners(SECTION)
-        self._tls: Tls | None = None
+        self._port = NativePort(SECTION, config)
         self._dispatch: Dispatch | None = None
 
     async def open(self) -> tuple[str, ...]:
         """Listen, if there are addresses, and be ready for HTTP in any case; gives the addresses as bound. Raises
         AddressUnavailable, and OperatorError for certificates that cannot be used."""
-        config = self._config
-        certificates = read_certificates(config, SECTION) if config.addresses else None
-        available = inherited(os.environ, os.getpid())
-        access = unix_access(config.unix_mode, config.unix_group)
-        bound = self._listeners.open(config.addresses, available, reuse_port=config.reuse_port, access=access)
         methods = Methods(self._services)
-        try:
-            self._tls = tls = Tls(*certificates, config.tls_client_names) if certificates else None
-            server = self._listeners.hand_over(
-                lambda listeners: NativeServer(
-                    listeners=listeners,
-                    methods=methods.table(),
-                    limits=limits_of(config),
-                    tls=tls,
-                    quotas=_clients(self._quotas),
-                    inferences=methods.inferences(),
-                )
+        bound, server = self._port.open(
+            lambda listeners, tls: NativeServer(
+                listeners=listeners,
+                methods=methods.table(),
+                limits=limits_of(self._config),
+                tls=tls,
+                quotas=_clients(self._quotas),
+                inferences=methods.inferences(),
             )
+        )
+        try:
             self._dispatch = Dispatch(
                 server, self._services, methods, self._direct, self._failed, self._http, self._quotas
             )
@@ -90,30 +77,15 @@ class NativeGrpc:
     def admit(self) -> None:
         """Accept connections on inherited sockets as well, which ``open`` left alone. Raises OperatorError."""
         if self._dispatch is not None:
-            try:
-                self._listeners.hand_over_inherited(self._dispatch.listen)
-            except OSError as error:
-                raise OperatorError(f"the native front end cannot take over the sockets: {error}") from error
+            self._port.admit(self._dispatch.listen)
 
     def announce_stop(self) -> None:
         """Health turns NOT_SERVING; requests are still served."""
         self._services.announce_stop()
 
     async def reload(self) -> str | None:
-        """Show the certificates as they are now from the next connection on; gives until when the server's holds ("":
-        no client takes it now), None where there are none. Raises OperatorError. The files are read off the loop's
-        thread: a slow disk must not stall requests."""
-        if self._tls is None:
-            return None
-        loop = asyncio.get_running_loop()
-        certificates = await loop.run_in_executor(None, read_certificates, self._config, SECTION)
-        assert certificates is not None
-        try:
-            self._tls.reload(*certificates)
-        except ValueError as error:
-            raise OperatorError(f"the native front end refuses the certificates: {error}") from error
-        bearer = await loop.run_in_executor(None, bearer_of, self._config)
-        return bearer.until if bearer else ""
+        """See FrontEnd."""
+        return await self._port.reload()
 
     async def drain(self, grace_s: float) -> None:
         """Take no more requests, and wait up to ``grace_s`` seconds for those under way."""
@@ -126,11 +98,7 @@ class NativeGrpc:
         dispatch, self._dispatch = self._dispatch, None
         if dispatch is not None:
             await dispatch.close()
-        self._listeners.close()
-
-    def statistics(self) -> GrpcStatistics:
-        """A value to show."""
-        return self._services.statistics()
+        self._port.close()
 
     def figures(self) -> FrontEndFigures:
         """What ``/metrics`` tells of the front end."""

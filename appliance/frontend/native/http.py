@@ -5,31 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import time
-from collections.abc import Sequence
 from typing import Final
 
-from edge_appliance_native import FastPath, NativeServer, Tls
+from edge_appliance_native import NativeServer
 
 from appliance.config.http import HttpConfig
-from appliance.domain.errors import OperatorError
 from appliance.domain.identity import SERVER_NAME
-from appliance.domain.inference import RequestPlan
-from appliance.domain.tensor import Datatype
-from appliance.engine.fastpath.direct import DirectEngine
-from appliance.frontend.http.application import Adopt, ListenerFigures
+from appliance.frontend.http.application import HttpApplication, ListenerFigures
 from appliance.frontend.http.compression import COMPRESS_MIN_BYTES
 from appliance.frontend.http.connection import TOO_MANY_CONNECTIONS, Origin
 from appliance.frontend.http.status import plain_answer
-from appliance.frontend.http.templates import Wording
-from appliance.frontend.listening.access import unix_access
-from appliance.frontend.listening.certificates import bearer_of, read_certificates
-from appliance.frontend.listening.sockets import Listeners, inherited
-from appliance.frontend.native.templates import Texts, keep
+from appliance.frontend.native.ports import NativePort
+from appliance.frontend.native.templates import HttpTemplates
 from appliance.frontend.port import HEADER_BYTES_MAX, HEADERS_MAX
-from appliance.frontend.quota.quotas import Account
-from appliance.workers.port import Shape
+from appliance.frontend.quotas import Account
 
 POLL_S: Final = 0.005
 FLUSH_S: Final = 0.5
@@ -60,109 +50,57 @@ SPEAKS_TLS: Final = plain_answer("400 Bad Request", "this port speaks TLS; ask i
 
 
 class NativeHttp:
-    """The HTTP side of the native front end, and TemplateKeeper for the application. Owner: the event loop's thread."""
+    """The HTTP side of the native front end. Owner: the event loop's thread."""
 
     def __init__(self, config: HttpConfig) -> None:
         self._config = config
-        self._listeners = Listeners(SECTION, dual_stack=False)
+        self._port = NativePort(SECTION, config, protocol=PROTOCOL, dual_stack=False)
         self._server: NativeServer | None = None
-        self._direct: DirectEngine | None = None
-        self._fast_path: FastPath | None = None
-        self._adopt: Adopt | None = None
-        self._tls: Tls | None = None
+        self._templates: HttpTemplates | None = None
+        self._application: HttpApplication | None = None
 
-    def attach(self, server: NativeServer, direct: DirectEngine | None) -> None:
-        """``server`` serves from here on; with ``direct``, what it has templates of by itself."""
+    def attach(self, server: NativeServer, templates: HttpTemplates | None) -> None:
+        """``server`` serves from here on; with ``templates``, what it has one of by itself."""
         self._server = server
-        self._direct = direct
-        self._fast_path = server.fast_path()
+        self._templates = templates
 
-    def open(self, adopt: Adopt) -> tuple[str, ...]:
+    def open(self, application: HttpApplication) -> tuple[str, ...]:
         """Listen; gives the addresses as bound. Connections with anything that it does not serve by itself are given to
-        ``adopt``. Raises AddressUnavailable and OperatorError."""
+        ``application``. Raises AddressUnavailable and OperatorError."""
         config, server = self._config, self._server
         if not config.addresses:
             return ()
         assert server is not None, "HTTP without a server"
-        self._adopt = adopt
-        certificates = read_certificates(config, SECTION)
-        bound = self._listeners.open(
-            config.addresses,
-            inherited(os.environ, os.getpid()),
-            reuse_port=config.reuse_port,
-            access=unix_access(config.unix_mode, config.unix_group),
-        )
-        try:
-            if certificates is not None:
-                self._tls = Tls(*certificates, config.tls_client_names, PROTOCOL)
-            self._listeners.hand_over(
-                lambda listeners: server.serve_http(
-                    listeners=listeners,
-                    limits=_limits(config),
-                    server=SERVER_NAME,
-                    full=TOO_MANY_CONNECTIONS,
-                    crowded=TOO_MANY_FROM_PEER,
-                    plain=SPEAKS_TLS,
-                    tls=self._tls,
-                )
+        self._application = application
+        if self._templates is not None:
+            application.use_templates(self._templates)
+        bound, _ = self._port.open(
+            lambda listeners, tls: server.serve_http(
+                listeners=listeners,
+                limits=_limits(config),
+                server=SERVER_NAME,
+                full=TOO_MANY_CONNECTIONS,
+                crowded=TOO_MANY_FROM_PEER,
+                plain=SPEAKS_TLS,
+                tls=tls,
             )
-        except (OSError, ValueError) as error:
-            self._listeners.close()
-            raise OperatorError(f"the native front end cannot listen for HTTP: {error}") from error
+        )
         return bound
 
     def admit(self) -> None:
         """Accept connections on inherited sockets as well, which ``open`` left alone. Raises OperatorError."""
         server = self._server
-        if server is not None and self._adopt is not None:
-            try:
-                self._listeners.hand_over_inherited(lambda listeners: server.listen_http(listeners=listeners))
-            except OSError as error:
-                raise OperatorError(f"the native front end cannot take over the sockets: {error}") from error
+        if server is not None and self._application is not None:
+            self._port.admit(lambda listeners: server.listen_http(listeners=listeners))
 
     async def reload(self) -> str | None:
-        """Show the certificates as they are now from the next connection on; as NativeGrpc's."""
-        if self._tls is None:
-            return None
-        run = asyncio.get_running_loop().run_in_executor
-        certificates = await run(None, read_certificates, self._config, SECTION)
-        assert certificates is not None
-        try:
-            self._tls.reload(*certificates)
-        except ValueError as error:
-            raise OperatorError(f"the native front end refuses the certificates: {error}") from error
-        bearer = await run(None, bearer_of, self._config)
-        return bearer.until if bearer else ""
+        """See FrontEnd."""
+        return await self._port.reload()
 
     def adopted(self, descriptor: int, client: str, attempts: int, name: str, account: Account) -> None:
         """The server has handed a connection over."""
-        assert self._adopt is not None, "a connection before anybody listened"
-        self._adopt(descriptor, Origin(client, attempts, name, account))
-
-    def head_of(self, target: str, text: bytes) -> bytes | None:
-        """See TemplateKeeper."""
-        return None if self._fast_path is None else self._fast_path.http_head(target, text)
-
-    def keep(
-        self,
-        head: bytes,
-        plan: RequestPlan,
-        shapes: Sequence[Shape],
-        sizes: Sequence[int],
-        wording: Wording,
-    ) -> None:
-        """See TemplateKeeper."""
-        template = None if self._direct is None else self._direct.template_of(plan, shapes)
-        if template is None or self._fast_path is None:
-            return
-        described, *following = wording.pieces
-        closing = following.pop() if following else b""
-        between = iter(
-            [b"", *following]
-        )  # what stands before each output that is JSON, but for what all begins with
-        pieces = [b"" if datatype is None else next(between) for datatype in wording.outputs]
-        texts = Texts(_codes(wording.inputs), _codes(wording.outputs))
-        keep(self._fast_path, head, template, wording.opening, described, pieces, sizes, closing, texts)
+        assert self._application is not None, "a connection before anybody listened"
+        self._application.adopt(descriptor, Origin(client, attempts, name, account))
 
     def figures(self) -> ListenerFigures:
         """A value to show."""
@@ -181,22 +119,17 @@ class NativeHttp:
         """Take no more connections, let clients take what they were sent, and close those that wait. May be called
         twice, and without ``open``."""
         server = self._server
-        if server is None or self._adopt is None:
+        if server is None or self._application is None:
             return
         server.end_http()
         end = time.monotonic() + FLUSH_S
         while _busy(server.statistics()) and time.monotonic() < end:  # noqa: ASYNC110  the server can only be asked
             await asyncio.sleep(POLL_S)
-        self._listeners.close()
+        self._port.close()
 
 
 def _busy(counts: dict[str, int]) -> bool:
     return bool(counts["http_listeners"] or counts["http_connections_open"])
-
-
-def _codes(datatypes: Sequence[Datatype | None]) -> list[str]:
-    """Format characters of ``struct``; empty for what is binary."""
-    return ["" if datatype is None else datatype.code for datatype in datatypes]
 
 
 def _limits(config: HttpConfig) -> dict[str, int]:

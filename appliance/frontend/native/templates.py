@@ -1,7 +1,9 @@
 """Templates of requests that the native front end may serve by itself: those that were seen, checked and answered once.
 
 A template is bytes: the head by which the next such request is recognised, where its tensors go, and the pieces of its
-answer. It holds until requests for its version go elsewhere, or that leaves memory.
+answer. It holds until requests for its version go elsewhere, or that leaves memory. Over HTTP, tensors may come and go
+as binary data or as JSON. Of JSON the template is everything but the id and the tensors in it; BYTES in JSON, whose
+size is not known before they are read, stay with the application.
 """
 
 from __future__ import annotations
@@ -9,30 +11,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from appliance.domain.inference import Answer
-from appliance.engine.fastpath.direct import DirectEngine, RequestTemplate
+from appliance.domain.inference import Answer, OutputTensor, RequestPlan
+from appliance.domain.tensor import Datatype
+from appliance.engine.fastpath.direct import DirectEngine
 from appliance.engine.fastpath.heads import ConsideredHeads
 from appliance.engine.port import EnginePort
-from appliance.frontend.grpc.codec import PlannedHead
-from appliance.frontend.grpc.response import closing
+from appliance.frontend.grpc.request import Intake
+from appliance.frontend.grpc.response import closing, response_parts
+from appliance.frontend.http.infer_request import JSON_DATA, Planned
+from appliance.frontend.http.infer_response import frame, opening
 
 if TYPE_CHECKING:
     from edge_appliance_native import FastPath
 
+HEAD_BYTES_MAX: Final = 4_096
 
-class Texts(NamedTuple):
-    """Tensors that are JSON: per input and output its format character of ``struct`` ("": it is binary; no members: all
-    are)."""
 
+class Wording(NamedTuple):
+    """How answers are worded: ``opening``, the id, ``described``, and the outputs, each behind its piece of ``pieces``;
+    on a stream, or after outputs that are JSON, ``closing`` follows. Of tensors that are JSON, ``inputs`` and
+    ``outputs`` have the format character of ``struct`` ("": it is binary; no members: all are)."""
+
+    opening: bytes
+    described: bytes
+    pieces: Sequence[bytes]
+    closing: bytes = b""
     inputs: Sequence[str] = ()
     outputs: Sequence[str] = ()
 
 
-BINARY: Final = Texts()
-
-
 class TemplateMaker:
-    """Owner: the event loop's thread."""
+    """Keeps templates in ``fast_path``, of what ``direct`` leases to it. Owner: the event loop's thread."""
 
     def __init__(self, fast_path: FastPath, engine: EnginePort, direct: DirectEngine) -> None:
         self._fast_path = fast_path
@@ -40,54 +49,98 @@ class TemplateMaker:
         self._direct = direct
         self._considered = ConsideredHeads(engine.epoch)
 
-    def consider(self, planned: PlannedHead, answer: Answer) -> None:
-        """Make a template for requests with the head of ``planned``, whose ``answer`` is not yet released, if there is
-        none. An answer that another version gave, because the planned one failed, makes none."""
-        head = planned.head
-        if not head or answer.model is not planned.plan.model:
-            return
-        if not self._considered.is_due(head, planned.plan.model, planned.generation, self._engine.generation):
-            return
-        template = self._direct.template_of(planned.plan, [output.shape for output in answer.outputs])
+    def _is_due(self, head: bytes, plan: RequestPlan, generation: int) -> bool:
+        """Whether ``head``, planned in ``generation``, has no template yet; it is not considered again."""
+        return self._considered.is_due(head, plan.model, generation, self._engine.generation)
+
+    def _keep(
+        self, head: bytes, plan: RequestPlan, outputs: Sequence[OutputTensor], wording: Wording
+    ) -> None:
+        """Keep a template for requests with ``head``, whose outputs have the shapes and sizes of ``outputs``."""
+        template = self._direct.template_of(plan, [output.shape for output in outputs])
         if template is None:
             return
-        opening, described, *tensors = planned.form.parts(b"", answer)
-        pieces = [b"", *map(bytes, tensors[1::2])]  # what stands before each tensor, but for the first one
-        sizes = [len(output.data) for output in answer.outputs]
-        end = closing(True) if planned.empty_final_response else b""
-        keep(self._fast_path, head, template, bytes(opening), bytes(described), pieces, sizes, end)
+        sizes = [len(output.data) for output in outputs]
+        self._fast_path.add_template(
+            head,
+            template=template.plan,
+            kind=template.kind,
+            model=template.model,
+            group=template.group,
+            rows=template.rows,
+            inputs=template.inputs,
+            out_offset=template.out_offset,
+            span=template.span,
+            opening=wording.opening,
+            described=wording.described,
+            outputs=list(zip(wording.pieces, template.outputs, sizes, strict=True)),
+            closing=wording.closing,
+            late_text=template.late_text,
+            default_timeout_ns=template.default_timeout_ns,
+            input_texts=wording.inputs,
+            output_texts=wording.outputs,
+        )
 
 
-def keep(
-    fast_path: FastPath,
-    head: bytes,
-    template: RequestTemplate,
-    opening: bytes,
-    described: bytes,
-    pieces: Sequence[bytes],
-    sizes: Sequence[int],
-    end: bytes = b"",
-    texts: Texts = BINARY,
-) -> None:
-    """Keep a template for requests with ``head``, whose answers are ``opening``, the id, ``described``, and the outputs
-    of ``sizes`` bytes, each behind its piece of ``pieces``; on a stream, or after outputs that are JSON, ``end``
-    follows."""
-    fast_path.add_template(
-        head,
-        template=template.plan,
-        kind=template.kind,
-        model=template.model,
-        group=template.group,
-        rows=template.rows,
-        inputs=template.inputs,
-        out_offset=template.out_offset,
-        span=template.span,
-        opening=opening,
-        described=described,
-        outputs=list(zip(pieces, template.outputs, sizes, strict=True)),
-        closing=end,
-        late_text=template.late_text,
-        default_timeout_ns=template.default_timeout_ns,
-        input_texts=texts.inputs,
-        output_texts=texts.outputs,
-    )
+class GrpcTemplates(TemplateMaker):
+    """Templates of inferences over gRPC."""
+
+    def consider(self, intake: Intake, answer: Answer) -> None:
+        """Make a template for requests with the head of ``intake``, whose ``answer`` is not yet released, if there is
+        none. An answer that another version gave, because the planned one failed, makes none."""
+        head, plan = intake.head, intake.plan
+        if not head or answer.model is not plan.model or not self._is_due(head, plan, intake.generation):
+            return
+        begun, described, *tensors = response_parts(plan, b"", answer)
+        pieces = list(map(bytes, tensors[::2]))  # what stands before each tensor
+        end = closing(True) if intake.empty_final_response else b""
+        self._keep(head, plan, answer.outputs, Wording(bytes(begun), bytes(described), pieces, end))
+
+
+class HttpTemplates(TemplateMaker):
+    """Templates of inferences over HTTP. See Templates of the HTTP application."""
+
+    def head_of(self, target: str, text: bytes, planned: Planned) -> bytes:
+        """See Templates."""
+        if planned.request.repeatable:
+            wanted = len(text) <= HEAD_BYTES_MAX
+        else:
+            wanted = all(datatype is None or datatype.code for datatype in _text_inputs(planned))
+        return (self._fast_path.http_head(target, text) or b"") if wanted else b""
+
+    def consider(self, head: bytes, planned: Planned, outputs: Sequence[OutputTensor]) -> None:
+        """See Templates."""
+        asked, plan = planned.request, planned.plan
+        binary = [asked.binary_outputs.get(output.name, asked.binary_default) for output in outputs]
+        texts = [None if raw else output.datatype for raw, output in zip(binary, outputs, strict=True)]
+        if not all(datatype is None or datatype.code for datatype in texts):
+            return
+        if not self._is_due(head, plan, planned.generation):
+            return
+        described, *following = [
+            piece.encode() for piece in frame(outputs, asked.binary_outputs, asked.binary_default)
+        ]
+        end = following.pop() if following else b""
+        between = iter([b"", *following])  # before each output that is JSON, but for what all begins with
+        wording = Wording(
+            opening=opening(plan.model),
+            described=described,
+            pieces=[b"" if raw else next(between) for raw in binary],
+            closing=end,
+            inputs=_codes(_text_inputs(planned)),
+            outputs=_codes(texts),
+        )
+        self._keep(head, plan, outputs, wording)
+
+
+def _text_inputs(planned: Planned) -> list[Datatype | None]:
+    """The datatypes of inputs that came as JSON, in the request's order; None for those that came as binary data."""
+    datatypes = {planned_input.source: planned_input.datatype for planned_input in planned.plan.inputs}
+    return [
+        datatypes[source] if size == JSON_DATA else None for source, size in enumerate(planned.request.sizes)
+    ]
+
+
+def _codes(datatypes: Sequence[Datatype | None]) -> list[str]:
+    """Format characters of ``struct``; empty for what is binary."""
+    return ["" if datatype is None else datatype.code for datatype in datatypes]

@@ -9,9 +9,10 @@ import pytest
 from appliance.domain.errors import NotReady, QueueFull, RunFailed
 from appliance.domain.inference import NO_DEADLINE
 from appliance.frontend.grpc.envelope import EnvelopeLimits
-from appliance.frontend.grpc.inference import GrpcStatistics, Inference
-from appliance.frontend.grpc.status import Code, Refused
+from appliance.frontend.grpc.inference import Inference
+from appliance.frontend.grpc.status import Refused
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
+from appliance.frontend.statuses import Code
 from tests.domain.sample import make_version
 from tests.frontend.grpc.engine_double import EngineDouble
 from tests.frontend.grpc.messages import infer_request
@@ -131,7 +132,7 @@ async def test_a_failure_to_encode_still_releases(inference: Inference, engine: 
     request.outputs.add(name="y").parameters["classification"].int64_param = 1
     task = await begin(inference, request)
     submission = engine.submissions[0]
-    submission.plan = inference.check(infer_request().SerializeToString()).intake.planned.plan
+    submission.plan = inference.check(infer_request().SerializeToString()).intake.plan
     submission.answer(b"odd")
     with pytest.raises(Exception, match="unpack"):
         await task
@@ -149,10 +150,6 @@ async def test_not_ready_is_told_before_anything_is_submitted(
         await inference.unary(infer_request().SerializeToString(), None)
     assert refused.value.status.code is Code.UNAVAILABLE
     assert engine.submissions == []
-
-
-def test_what_is_under_way_is_the_rest() -> None:
-    assert GrpcStatistics(requests=10, answered=4, failed=3, cancelled=1, streams=0).in_flight == 2
 
 
 async def test_a_request_that_nobody_waits_for_any_more_costs_nothing(

@@ -10,9 +10,10 @@ from appliance.domain.errors import Cancelled, QueueFull, RunFailed
 from appliance.domain.inference import NO_DEADLINE
 from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.inference import Inference
-from appliance.frontend.grpc.status import Code, Refused
+from appliance.frontend.grpc.status import Refused
 from appliance.frontend.grpc.stream import Handed, StreamSession, StreamWindow
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
+from appliance.frontend.statuses import Code
 from tests.domain.sample import make_version
 from tests.frontend.grpc.engine_double import EngineDouble
 from tests.frontend.grpc.messages import infer_request

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from appliance.domain.errors import AnswersFull
-from appliance.frontend.http.unread import UnreadAnswers
+from appliance.frontend.http.body import UnreadAnswers
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.frontend.http.raw_client import RawClient

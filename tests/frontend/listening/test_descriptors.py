@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.frontend.listening.descriptors import WORKERS_NEED, descriptor_shortage
+from appliance.frontend.listening.sockets import WORKERS_NEED, descriptor_shortage
 from tests.appliance_process import ApplianceProcess
 
 SPARE = 64

@@ -14,8 +14,7 @@ import pytest
 from appliance.config.listening import mode_problems
 from appliance.configuration import load
 from appliance.domain.errors import AddressUnavailable, ConfigInvalid
-from appliance.frontend.listening.access import UnixAccess, group_problems, unix_access
-from appliance.frontend.listening.sockets import Listeners
+from appliance.frontend.listening.sockets import Listeners, UnixAccess, group_problems, unix_access
 from tests.appliance_process import ApplianceProcess
 from tests.fronts import EVERY_FRONT_END, FRONT_ENDS
 

@@ -17,9 +17,10 @@ from appliance.domain.errors import Cancelled, QueueFull, RunFailed
 from appliance.domain.inference import NO_DEADLINE
 from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.inference import Caller, Inference
-from appliance.frontend.grpc.status import BROKEN, Code, Refused
+from appliance.frontend.grpc.status import BROKEN, Refused
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.native.calls import KEPT_BYTES_MAX, InferCalls
+from appliance.frontend.statuses import Code
 from appliance.telemetry.trace import Tracer
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig as EngineRig
@@ -236,7 +237,7 @@ async def test_typed_contents_are_not_kept(rig: Rig) -> None:
     request = infer_request(request_id="7", shape=(KEPT_BYTES_MAX // 16, 4), raw=None)
     request.inputs[0].contents.fp32_contents.extend(range(KEPT_BYTES_MAX // 4))
     calls.begin(1, request.SerializeToString(), 0)
-    assert calls._open[1].checked.envelope.head == b""
+    assert calls._open[1].checked.intake.head == b""
     rig.server.known.add(1)
     engine.submissions[0].answer(RESULT * (KEPT_BYTES_MAX // 16))
     assert pb.ModelInferResponse.FromString(rig.server.replies[1]).id == "7"

@@ -18,6 +18,7 @@ from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
 from appliance.config.quotas import QuotasConfig
 from appliance.domain.errors import Cancelled, OperatorError, RunFailed
+from appliance.frontend.grpc.inference import Tally
 from appliance.frontend.grpc.response import varint
 from appliance.frontend.grpc.services import INFER, INFER_STREAM
 from appliance.frontend.grpc.status import BROKEN
@@ -76,6 +77,10 @@ class Rig:
         self.engine = engine
         self.channel = channel
 
+    @property
+    def tally(self) -> Tally:
+        return self.server._services.inference.tally
+
     def begin(self, message: bytes = SMALL, timeout_s: float = 20.0) -> Any:
         return self.channel.unary_unary(INFER)(message, timeout=timeout_s)
 
@@ -120,8 +125,7 @@ async def test_an_answer(rig: Rig) -> None:
     rig.engine.submissions[0].answer(RESULT)
     response = pb.ModelInferResponse.FromString(await call)
     assert (response.id, response.raw_output_contents[0]) == ("7", RESULT)
-    figures = rig.server.statistics()
-    assert (figures.requests, figures.answered, figures.in_flight) == (1, 1, 0)
+    assert (rig.tally.requests, rig.tally.answered) == (1, 1)
 
 
 async def test_a_large_message_arrives_whole(rig: Rig) -> None:
@@ -146,7 +150,7 @@ async def test_the_clients_deadline_is_the_engines_and_its_end_a_cancellation(ri
     await rig.until(lambda: submission.cancelled)
     submission.answer(RESULT)
     assert submission.released == 1
-    assert rig.server.statistics().cancelled == 1
+    assert rig.tally.cancelled == 1
 
 
 async def test_a_cancelled_call_leaves_the_engine(rig: Rig) -> None:
@@ -155,7 +159,7 @@ async def test_a_cancelled_call_leaves_the_engine(rig: Rig) -> None:
     call.cancel()
     await rig.until(lambda: rig.engine.submissions[0].cancelled)
     rig.engine.submissions[0].fail(Cancelled("Request cancelled"))
-    assert rig.server.statistics().cancelled == 1
+    assert rig.tally.cancelled == 1
 
 
 LARGE = 1 << 20
@@ -265,8 +269,7 @@ async def test_closing_cuts_what_is_under_way(rig: Rig) -> None:
         with pytest.raises(aio.AioRpcError) as failed:
             await cut
         assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
-    figures = rig.server.statistics()
-    assert (figures.cancelled, figures.in_flight, figures.streams) == (2, 0, 0)
+    assert (rig.tally.requests, rig.tally.cancelled, rig.tally.streams) == (2, 2, 0)
 
 
 async def test_draining_waits_for_what_is_under_way_and_lets_its_answer_leave(rig: Rig) -> None:
@@ -293,12 +296,12 @@ async def test_draining_waits_no_longer_than_the_grace(rig: Rig) -> None:
 async def test_an_inherited_socket_is_accepted_from_when_models_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from appliance.frontend.native import grpc as native_grpc
+    from appliance.frontend.native import ports
 
     engine, config = EngineDouble(make_version()), GrpcConfig(addresses=("systemd", "127.0.0.1:0"))
     given = socket.create_server(("127.0.0.1", 0))
     sockets = (Inherited("unknown", given.detach()),)
-    monkeypatch.setattr(native_grpc, "inherited", lambda *_: sockets)
+    monkeypatch.setattr(ports, "inherited", lambda *_: sockets)
     front_end = made(engine, config)
     inherited, own = await front_end.open()
     try:

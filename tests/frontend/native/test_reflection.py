@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha._async import ReflectionServicer
 from appliance.domain.errors import InvalidRequest
 from appliance.frontend.grpc.health import HEALTH_SERVICE, SERVICE
 from appliance.frontend.grpc.reflection import V1ALPHA, Reflection
-from appliance.frontend.grpc.wire_pb.pool import descriptor_files
+from appliance.frontend.grpc.wire_pb import descriptor_files
 
 OWN = [
     descriptor_pb2.FileDescriptorProto.FromString(each.DESCRIPTOR.serialized_pb) for each in (health_pb2, pb)

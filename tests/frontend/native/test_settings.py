@@ -17,8 +17,7 @@ from appliance.config.listening import client_name_problems, inherits
 from appliance.configuration import load
 from appliance.domain.errors import ConfigInvalid, OperatorError
 from appliance.frontend.listening.certificates import bearer_of, certificate_problems, read_certificates
-from appliance.frontend.native.limits import CONSTANTS, SETTINGS, limits_of
-from appliance.frontend.native.package import PACKAGE, native_problem
+from appliance.frontend.native.package import CONSTANTS, PACKAGE, SETTINGS, limits_of, native_problem
 from tests.architecture.sources import ROOT
 from tests.frontend.grpc.certificate_files import make_authority, make_named, make_signed
 

@@ -13,9 +13,10 @@ from appliance.domain.errors import Cancelled, UnknownModel
 from appliance.domain.inference import NO_DEADLINE
 from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.inference import Inference
-from appliance.frontend.grpc.status import BROKEN, Code
+from appliance.frontend.grpc.status import BROKEN
 from appliance.frontend.grpc.stream import Handed, StreamSession, StreamWindow
-from appliance.frontend.native.stream import DEADLINE_TEXT, OK, NativeStream
+from appliance.frontend.native.calls import DEADLINE_TEXT, OK, NativeStream
+from appliance.frontend.statuses import Code
 from tests.domain.sample import make_version
 from tests.frontend.grpc.engine_double import EngineDouble
 from tests.frontend.grpc.messages import infer_request

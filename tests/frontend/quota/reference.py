@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from appliance.domain.address import UNIX, address_of
-from appliance.frontend.quota.quotas import CLIENTS, IN_FLIGHT, LET_IN, STRANGERS, UNBOUNDED, Terms
+from appliance.frontend.quotas import CLIENTS, IN_FLIGHT, LET_IN, STRANGERS, UNBOUNDED, Terms
 from appliance.telemetry.snapshot import Refusals
 
 TELL_NS: Final = 10_000_000_000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from appliance.config.quotas import ClientQuota, QuotasConfig
 from appliance.domain.address import address_of
-from appliance.frontend.quota.quotas import IN_FLIGHT, LET_IN, Clients, Terms, default_terms, terms_of
+from appliance.frontend.quotas import IN_FLIGHT, LET_IN, Clients, Terms, default_terms, terms_of
 from tests.frontend.quota.reference import Registry
 from tests.fronts import needs_native
 

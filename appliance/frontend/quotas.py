@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from appliance.config.quotas import ClientQuota, QuotasConfig
-from appliance.domain.address import UNIX, address_of
+from appliance.domain.address import address_of
 from appliance.domain.errors import QuotaExceeded
 from appliance.telemetry.snapshot import QuotaFigures, Refusals
 
@@ -108,11 +108,6 @@ class Quotas:
             terms.interval_ns or terms.in_flight for _, terms in [("", default_terms(config)), *named]
         )
         self.clients.set(default_terms(config), named, CLIENTS, self._clock())
-
-    def account(self, host: str, name: str = "") -> Account:
-        """That of the client with ``name`` in its certificate, or at the network address ``host``; what is none is a
-        Unix socket."""
-        return self.clients.account(name or address_of(host) or UNIX, self._clock())
 
     def enter(self, account: Account) -> bool:
         """A request of this client's came; whether it is to be given back when it has ended. Raises QuotaExceeded."""

@@ -1,6 +1,7 @@
-"""What the protocol says about the server and its models: metadata, configuration, statistics, index.
+"""What both protocols say about the server and its models: metadata, configuration, statistics, index.
 
-Pure: values in, JSON values out. Shapes lead with -1 where a model has a batch dimension.
+Pure: values in, JSON values out, with the names of the public messages, so that gRPC makes its messages of them. Shapes
+lead with -1 where a model has a batch dimension.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from appliance.telemetry.status_document import Json
 
 
 def server_metadata() -> dict[str, Json]:
-    """Body of ``GET /v2``."""
+    """Name, version and what is offered beyond the core protocol."""
     return {"name": SERVER_NAME, "version": __version__, "extensions": list[Json](EXTENSIONS)}
 
 
 def model_metadata(model: ModelVersion, versions: Sequence[ModelVersion]) -> dict[str, Json]:
-    """Body of ``GET /v2/models/NAME``; ``versions`` are those that are ready."""
+    """Tensors of one version, and all ``versions`` that are ready."""
     batched = model.max_batch_size > 0
     return {
         "name": model.name,
@@ -44,7 +45,7 @@ def model_metadata(model: ModelVersion, versions: Sequence[ModelVersion]) -> dic
 
 
 def model_config(model: ModelVersion) -> dict[str, Json]:
-    """Body of ``GET /v2/models/NAME/config``, with the names of the public ModelConfig message."""
+    """Everything that is known of how ``model`` is served: a ModelConfig."""
     document: dict[str, Json] = {
         "name": model.name,
         "platform": model.platform,
@@ -70,12 +71,12 @@ def model_config(model: ModelVersion) -> dict[str, Json]:
 
 
 def statistics_document(statistics: Iterable[VersionStatistics]) -> dict[str, Json]:
-    """Body of ``GET /v2/models/stats`` and its narrower forms."""
+    """Counts and times per version. A request that failed counts once, however it did."""
     return {"model_stats": [_version_statistics(version) for version in statistics]}
 
 
 def index_document(entries: Iterable[IndexEntry]) -> list[Json]:
-    """Body of ``POST /v2/repository/index``."""
+    """Versions with their state and reason."""
     return [
         {"name": entry.name, "version": entry.version, "state": entry.state.value, "reason": entry.reason}
         for entry in entries

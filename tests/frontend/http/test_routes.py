@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiohttp import web
 
-from appliance.frontend.http.router import Router
+from appliance.frontend.http.application import Router
 from appliance.frontend.http.status import HttpRefusal
 
 

@@ -1,6 +1,8 @@
-"""Endpoints that change or ask about the server itself: repository control, logging, tracing, shared memory.
+"""The v2 REST protocol but inference: health, metadata, statistics, and the extensions that change or ask about the
+server itself (model repository, logging, trace, shared memory).
 
-Nothing here loads or unloads a model: what the network may not do is refused with the reason.
+What is live or ready says so in its body as well as by its status: Triton's clients look at the status, KServe's at the
+body. Nothing here loads or unloads a model: what the network may not do is refused with the reason.
 """
 
 from __future__ import annotations
@@ -9,10 +11,16 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from appliance.domain.errors import Forbidden, InvalidRequest, Unsupported
+from appliance.domain.errors import Forbidden, InvalidRequest, NotReady, Stopping, Unsupported
+from appliance.frontend.documents import (
+    index_document,
+    model_config,
+    model_metadata,
+    server_metadata,
+    statistics_document,
+)
 from appliance.frontend.http.body import BodyReader
 from appliance.frontend.http.json_document import check_nesting, parse_json
-from appliance.frontend.http.metadata import index_document
 from appliance.frontend.http.status import json_response
 from appliance.frontend.port import Backend
 from appliance.telemetry.trace import check_trace_setting, trace_settings
@@ -20,14 +28,55 @@ from appliance.telemetry.trace import check_trace_setting, trace_settings
 MAX_CONTROL_BYTES: Final = 64 * 1024
 
 
-class ControlHandler:
-    """Handlers of the model repository, logging, trace and shared-memory extensions."""
+class ProtocolHandler:
+    """Handlers of everything in the protocol but inference."""
 
     def __init__(self, backend: Backend, bodies: BodyReader) -> None:
         self._engine = backend.engine
         self._tracer = backend.tracer
         self._bodies = bodies
         self._log = backend.log
+        self.announced_stop = False
+
+    async def server(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Name, version and extensions."""
+        return json_response(server_metadata())
+
+    async def live(self, request: web.BaseRequest) -> web.StreamResponse:
+        """200 as long as the process answers at all."""
+        return json_response({"live": True})
+
+    async def ready(self, request: web.BaseRequest) -> web.StreamResponse:
+        """200 when requests are welcome; raises Stopping while draining, NotReady during the first load."""
+        if self.announced_stop or not self._engine.accepting:
+            raise Stopping("Server is stopping")
+        if not self._engine.ready:
+            raise NotReady("models are still being loaded")
+        return json_response({"ready": True})
+
+    async def model_ready(self, request: web.BaseRequest, name: str, version: str = "") -> web.StreamResponse:
+        """200 when the model can be asked; else the error that asking would give."""
+        self._engine.resolve(name, version)
+        if not self._engine.accepting:
+            raise Stopping("Server is stopping")
+        return json_response({"name": name, "ready": True})
+
+    async def model(self, request: web.BaseRequest, name: str, version: str = "") -> web.StreamResponse:
+        """Inputs, outputs and ready versions."""
+        model = self._engine.resolve(name, version)
+        return json_response(model_metadata(model, self._engine.versions(name)))
+
+    async def config(self, request: web.BaseRequest, name: str, version: str = "") -> web.StreamResponse:
+        """The configuration in force."""
+        return json_response(model_config(self._engine.resolve(name, version)))
+
+    async def statistics(
+        self, request: web.BaseRequest, name: str = "", version: str = ""
+    ) -> web.StreamResponse:
+        """Counts and times per version."""
+        return json_response(statistics_document(self._engine.statistics(name, version)))
+
+    # --- extensions
 
     async def index(self, request: web.BaseRequest) -> web.StreamResponse:
         """Every version known, with its state and reason; {"ready": true} leaves out what is not READY."""

@@ -1,0 +1,126 @@
+"""The figures of the moment: ``/metrics`` in the Prometheus text format, ``/status.json``, and the status page at
+``/``.
+
+All are written on the loop that serves requests: one snapshot, and then text in slices of well under a millisecond with
+the turn of others between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from aiohttp import web
+
+from appliance.config.metrics import MetricsConfig
+from appliance.frontend.http.compression import response_encoding
+from appliance.frontend.http.status_page import PageParts, model_rows, page_text
+from appliance.telemetry.metrics.engine import snapshot_families
+from appliance.telemetry.metrics.exposition import CONTENT_TYPE, exposition
+from appliance.telemetry.metrics.process import ProcessMetrics
+from appliance.telemetry.metrics.versions import Labelled, labelled
+from appliance.telemetry.snapshot import Snapshot
+from appliance.telemetry.status_document import model_document, status_header
+
+SLICE_CHARACTERS: Final = 32 * 1024
+SLICE_VERSIONS: Final = 64
+SLICE_MODELS: Final = 8
+NO_STORE: Final = "no-store"
+
+
+class FiguresHandler:
+    """Handles ``GET /metrics``, ``/status.json`` and ``/``. ``read`` gives the figures of the moment."""
+
+    def __init__(self, read: Callable[[], Snapshot], config: MetricsConfig) -> None:
+        self._read = read
+        self._config = config
+        self._process = ProcessMetrics()
+        self._parts = PageParts.load()
+
+    async def metrics(self, request: web.BaseRequest) -> web.StreamResponse:
+        """All families."""
+        response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        coding = response_encoding(request.headers.get("Accept-Encoding", ""), tensors=False)
+        if coding:
+            response.enable_compression(web.ContentCoding(coding))
+        await response.prepare(request)
+        if request.method != "HEAD":
+            snapshot = self._read()
+            await _write(response, self._text(snapshot, await _all_labelled(snapshot)))
+        await response.write_eof()
+        return response
+
+    async def document(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The status document; docs/STATUS.md describes it."""
+        snapshot = self._read()
+        header = status_header(snapshot)
+        del header["models"]
+        models: list[str] = []
+        for version in snapshot.engine.versions:
+            models.append(json.dumps(model_document(version), separators=(",", ":")))
+            await _turn(len(models))
+        text = f'{json.dumps(header, separators=(",", ":"))[:-1]},"models":[{",".join(models)}]}}'
+        return web.Response(
+            body=text.encode(), content_type="application/json", headers={"Cache-Control": NO_STORE}
+        )
+
+    async def page(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The page for people."""
+        snapshot = self._read()
+        status = snapshot.engine
+        workers = {worker.worker: worker for worker in status.workers}
+        rows: list[str] = []
+        for version in status.versions:
+            rows.append(model_rows(version, workers))
+            await _turn(len(rows))
+        trouble = "" if snapshot.store is None else snapshot.store.trouble
+        text = page_text(status, "".join(rows), self._parts, trouble)
+        return web.Response(
+            body=text.encode(), content_type="text/html", charset="utf-8", headers=self._headers()
+        )
+
+    def _headers(self) -> dict[str, str]:
+        return {
+            "Cache-Control": NO_STORE,
+            "Content-Security-Policy": self._parts.content_security_policy(),
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+
+    def _text(self, snapshot: Snapshot, versions: Sequence[Labelled]) -> Iterator[str]:
+        yield self._process.text()
+        yield from exposition(snapshot_families(snapshot, versions, self._config))
+
+
+async def _all_labelled(snapshot: Snapshot) -> list[Labelled]:
+    versions: list[Labelled] = []
+    for version in snapshot.engine.versions:
+        versions.append(labelled(version.statistics))
+        if len(versions) % SLICE_VERSIONS == 0:
+            await asyncio.sleep(0)
+    return versions
+
+
+async def _write(response: web.StreamResponse, pieces: Iterable[str]) -> None:
+    for text in _slices(pieces):
+        await response.write(text.encode())
+        await asyncio.sleep(0)
+
+
+def _slices(pieces: Iterable[str]) -> Iterator[str]:
+    gathered: list[str] = []
+    size = 0
+    for piece in pieces:
+        gathered.append(piece)
+        size += len(piece)
+        if size >= SLICE_CHARACTERS:
+            yield "".join(gathered)
+            gathered, size = [], 0
+    yield "".join(gathered)
+
+
+async def _turn(done: int) -> None:
+    if done % SLICE_MODELS == 0:
+        await asyncio.sleep(0)

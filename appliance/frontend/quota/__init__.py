@@ -1,2 +1,0 @@
-"""How much each client may ask: the configuration as the numbers of the native front end, which keeps the
-accounts."""
