@@ -360,7 +360,7 @@ class Daemon:
             terms=EngineTerms(
                 engine=config.engine,
                 placement=config.placement,
-                supervisor=extended(RestartPolicy, config.supervisor),
+                restart=extended(RestartPolicy, config.restart),
                 swap=SwapTerms(extended(RolloutPolicy, config.swap), records, environment),
                 residency=_residency(config, Costs(records, environment)),
             ),

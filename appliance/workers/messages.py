@@ -1,4 +1,4 @@
-"""Every message between daemon, supervisor and worker: one closed set of types, one codec, one version number.
+"""Every message between daemon, zygote and worker: one closed set of types, one codec, one version number.
 
 A message is a msgpack array ``[version, kind, body]`` of bounded size. Tensors never travel here: messages carry
 offsets into the arena.
@@ -168,7 +168,7 @@ class Stored(NamedTuple):
     result: RunResult
 
 
-# --- daemon to supervisor and back
+# --- daemon to zygote and back
 
 
 class Fork(NamedTuple):
@@ -213,9 +213,9 @@ class Exited(NamedTuple):
 
 ToWorker = Load | Unload | Run | Fetch | Learn | Forget | Stop | EvictWeights | PageIn | Build
 FromWorker = Loaded | Refused | Finished | Stored | Evicted | PagedIn | Built | Progress
-ToSupervisor = Fork | Kill
-FromSupervisor = Ready | Forked | ForkFailed | Exited | KillSent
-Message = ToWorker | FromWorker | ToSupervisor | FromSupervisor
+ToZygote = Fork | Kill
+FromZygote = Ready | Forked | ForkFailed | Exited | KillSent
+Message = ToWorker | FromWorker | ToZygote | FromZygote
 
 _TYPES: Final[Sequence[type]] = (
     *(Load, Unload, Run, Fetch, Learn, Forget, Stop, EvictWeights, PageIn, Build),
@@ -290,5 +290,5 @@ def decode(
 
 TO_WORKER: Final = frozenset((Load, Unload, Run, Fetch, Learn, Forget, Stop, EvictWeights, PageIn, Build))
 FROM_WORKER: Final = frozenset((Loaded, Refused, Finished, Stored, Evicted, PagedIn, Built, Progress))
-TO_SUPERVISOR: Final = frozenset((Fork, Kill))
-FROM_SUPERVISOR: Final = frozenset((Ready, Forked, ForkFailed, Exited, KillSent))
+TO_ZYGOTE: Final = frozenset((Fork, Kill))
+FROM_ZYGOTE: Final = frozenset((Ready, Forked, ForkFailed, Exited, KillSent))

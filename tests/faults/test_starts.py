@@ -63,7 +63,7 @@ def test_sighup_during_the_start_is_heeded_after_it(serve: Serve, tmp_path: Path
     with Gate(gate) as start:
         sections = _with_runtimes("fake", "theirs")
         daemon = serve(tmp_path / "models", sections, ready=False, environment=environment)
-        start.reached()  # by the workers' supervisor, when the models have been read
+        start.reached()  # by the workers' zygote, when the models have been read
         write_fake(tmp_path / "models", "second")
         daemon.signal(signal.SIGHUP)
     daemon.wait_ready()

@@ -88,11 +88,11 @@ def test_killed_on_the_engines_word(shared_bench: Bench) -> None:
     assert (exited.worker, exited.cause) == (worker, ExitCause.STOPPED)
 
 
-def test_signals_from_the_terminal_end_neither_supervisor_nor_worker(shared_bench: Bench) -> None:
+def test_signals_from_the_terminal_end_neither_zygote_nor_worker(shared_bench: Bench) -> None:
     worker = shared_bench.start()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(shared_bench.pids[worker], number)
-        os.kill(shared_bench.pool.statistics().supervisor_pid, number)
+        os.kill(shared_bench.pool.statistics().zygote_pid, number)
     model = shared_bench.load(worker, fake())
     placed = shared_bench.place([FOUR], [0])
     assert shared_bench.run(worker, model, placed)[0].status is OK
@@ -366,41 +366,41 @@ def test_a_worker_is_gone_when_it_has_ended_whoever_holds_its_lane(
     witness()
 
 
-def test_the_workers_of_a_dead_supervisor_are_gone_whoever_holds_their_lanes(
+def test_the_workers_of_a_dead_zygote_are_gone_whoever_holds_their_lanes(
     make_bench: Callable[..., Bench], left_behind: list[socket.socket]
 ) -> None:
     bench = make_bench()
     worker = bench.start()
-    os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
+    os.kill(bench.pool.statistics().zygote_pid, signal.SIGKILL)
     exited = bench.event(WorkerExited)
-    assert (exited.worker, exited.cause) == (worker, ExitCause.SUPERVISOR)
+    assert (exited.worker, exited.cause) == (worker, ExitCause.ZYGOTE)
     assert bench.start()
 
 
-def test_a_dead_supervisor_is_replaced(make_bench: Callable[..., Bench]) -> None:
+def test_a_dead_zygote_is_replaced(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
     workers = [bench.start() for _ in range(2)]
     model = bench.load(workers[0], fake("hang"))
     placed = bench.place([FOUR], [0])
     batch = bench.dispatch(workers[0], model, placed)
     ends = [os.pidfd_open(bench.pids[worker]) for worker in workers]
-    os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
+    os.kill(bench.pool.statistics().zygote_pid, signal.SIGKILL)
     exits = {exited.worker: exited for exited in (bench.event(WorkerExited) for _ in workers)}
-    assert {exited.cause for exited in exits.values()} == {ExitCause.SUPERVISOR}
+    assert {exited.cause for exited in exits.values()} == {ExitCause.ZYGOTE}
     assert exits[workers[0]].batches == (batch,)
     assert all(_ended(each) for each in ends)
     worker = bench.start()
     model = bench.load(worker, fake())
     assert bench.read(placed, bench.run(worker, model, placed)[0]) == [FOUR.raw]
-    assert bench.pool.statistics().supervisor_restarts == 1
+    assert bench.pool.statistics().zygote_restarts == 1
 
 
-def test_a_worker_asked_for_while_there_is_no_supervisor_starts_later(
+def test_a_worker_asked_for_while_there_is_no_zygote_starts_later(
     make_bench: Callable[..., Bench],
 ) -> None:
     bench = make_bench()
     first = bench.start()
-    os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
+    os.kill(bench.pool.statistics().zygote_pid, signal.SIGKILL)
     assert bench.event(WorkerExited).worker == first
     bench.call(bench.pool.start, 500, WorkerSettings(1, (), 0))
     bench.call(bench.pool.load, 500, 600, fake())
@@ -408,13 +408,13 @@ def test_a_worker_asked_for_while_there_is_no_supervisor_starts_later(
     assert bench.pool.statistics().in_flight == 1
 
 
-def test_a_supervisor_that_does_not_listen_is_replaced(
+def test_a_zygote_that_does_not_listen_is_replaced(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("appliance.workers.daemon.pool.KILL_GRACE_NS", 100_000_000)
     bench = make_bench()
     worker = bench.start()
-    os.kill(bench.pool.statistics().supervisor_pid, signal.SIGSTOP)
+    os.kill(bench.pool.statistics().zygote_pid, signal.SIGSTOP)
     bench.call(bench.pool.kill, worker, ExitCause.HUNG)
     exited = bench.event(WorkerExited)
     assert (exited.worker, exited.cause) == (worker, ExitCause.HUNG)
@@ -428,7 +428,7 @@ bench = Bench()
 busy, idle = bench.start(), bench.start()
 model = bench.load(busy, fake("hang"))
 bench.dispatch(busy, model, bench.place([FOUR], [0]))
-print(bench.pool.statistics().supervisor_pid, *bench.pids.values(), flush=True)
+print(bench.pool.statistics().zygote_pid, *bench.pids.values(), flush=True)
 sys.stdin.read()
 """
 

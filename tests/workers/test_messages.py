@@ -27,10 +27,10 @@ from appliance.workers.batch_codec import KNOWN_MAX, KnownResults
 from appliance.workers.codec import MessageInvalid, decoder_for, to_plain
 from appliance.workers.frames import FrameReader, FrameWriter
 from appliance.workers.messages import (
-    FROM_SUPERVISOR,
     FROM_WORKER,
-    TO_SUPERVISOR,
+    FROM_ZYGOTE,
     TO_WORKER,
+    TO_ZYGOTE,
     Build,
     Built,
     Evicted,
@@ -71,7 +71,7 @@ from appliance.workers.port import (
     WorkerSettings,
 )
 
-EVERYTHING = TO_WORKER | FROM_WORKER | TO_SUPERVISOR | FROM_SUPERVISOR
+EVERYTHING = TO_WORKER | FROM_WORKER | TO_ZYGOTE | FROM_ZYGOTE
 SPEC = TensorSpec(name="ä/0", datatype=Datatype.BF16, shape=(-1, 3), optional=True)
 VERSION = ModelVersion(
     name="m",

@@ -240,7 +240,7 @@ def test_a_worker_that_never_started_can_be_stopped(make_bench: Callable[..., Be
         bench.pool.start(77, PLAIN)
         bench.pool.stop(77)
 
-    os.kill(bench.pool.statistics().supervisor_pid, 9)
+    os.kill(bench.pool.statistics().zygote_pid, 9)
     bench.call(start_and_stop)
     assert bench.event(WorkerExited).worker == 77
 

@@ -221,11 +221,11 @@ def test_an_idle_worker_sleeps_and_has_no_descriptors_that_it_does_not_need(ring
     lane.stop()
 
 
-def test_workers_come_back_with_rings_after_their_supervisor(make_bench: Callable[..., Bench]) -> None:
+def test_workers_come_back_with_rings_after_their_zygote(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(rings=native.LaneMemory)
     Lane(bench, fake())
-    os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
-    assert bench.event(WorkerExited).cause is ExitCause.SUPERVISOR
+    os.kill(bench.pool.statistics().zygote_pid, signal.SIGKILL)
+    assert bench.event(WorkerExited).cause is ExitCause.ZYGOTE
     lane = Lane(bench, fake())
     lane.learn([FOUR], [(1, 4)])
     placed = lane.place(FOUR)

@@ -1,4 +1,4 @@
-"""The supervisor process: imports the runtimes once, forks workers from itself, says when they end.
+"""The zygote process: imports the runtimes once, forks workers from itself, says when they end.
 
 Single-threaded, and it has no session, so a fork of it is a clean start for a worker. Only this process, their parent,
 ever signals a worker, so a process number that was given to another process is never hit. It lives no longer than the
@@ -39,12 +39,12 @@ from appliance.workers.confinement import (
 from appliance.workers.forms import processor
 from appliance.workers.lane import SocketWorkerLane
 from appliance.workers.messages import (
-    TO_SUPERVISOR,
+    TO_ZYGOTE,
     Exited,
     Fork,
     Forked,
     ForkFailed,
-    FromSupervisor,
+    FromZygote,
     Kill,
     KillSent,
     Ready,
@@ -99,7 +99,7 @@ class Zygote:
             return False
         if not packet:
             return False
-        request = decode(packet, TO_SUPERVISOR)
+        request = decode(packet, TO_ZYGOTE)
         if isinstance(request, Fork):
             self._fork(request, descriptors)
         elif isinstance(request, Kill):
@@ -173,7 +173,7 @@ class Zygote:
                 if child not in self._workers:
                     os.kill(child, signal.SIGKILL)
 
-    def _say(self, message: FromSupervisor) -> None:
+    def _say(self, message: FromZygote) -> None:
         self._control.send(encode(message))
 
 

@@ -1,4 +1,4 @@
-"""The ``[supervisor]`` section of the configuration."""
+"""The ``[restart]`` section of the configuration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorConfig:
+class RestartConfig:
     """Patience with crashing workers."""
 
     quarantine_after: int = field(
