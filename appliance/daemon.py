@@ -74,9 +74,8 @@ from appliance.telemetry.notify import notify
 from appliance.telemetry.snapshot import StoreFigures
 from appliance.telemetry.trace import Tracer, open_tracer
 from appliance.workers.arena import Arena
-from appliance.workers.daemon.machine import free_bytes, memory_bytes
 from appliance.workers.daemon.pool import WorkerPool
-from appliance.workers.memory import MemorySamples
+from appliance.workers.memory import MemorySamples, free_bytes, memory_bytes
 from appliance.workers.port import PoolEvent, worker_settings
 from appliance.workers.priority import SHORT_TURN_NS, take_turns
 

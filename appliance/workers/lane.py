@@ -1,5 +1,7 @@
 """The lane: the way to one worker, as a port with two sides, and its implementation over a stream socket.
 
+On the stream each message follows its length as a little-endian uint32, bounded before memory is taken.
+
 The daemon's side never blocks: what the socket does not take waits in a bounded buffer until it is writable again. The
 worker's side blocks, for it has nothing else to do. Both sides are strict: what the peer says is decoded completely or
 refused with MessageInvalid.
@@ -8,20 +10,28 @@ refused with MessageInvalid.
 from __future__ import annotations
 
 import socket
+import struct
 from collections import deque
 from typing import Final, Protocol, cast
 
 from appliance.domain.errors import WorkerError
-from appliance.workers.frames import FrameReader, FrameWriter
+from appliance.workers.codec import MessageInvalid
 from appliance.workers.messages import (
     FROM_WORKER,
+    MAX_MESSAGE_BYTES,
     TO_WORKER,
     FromWorker,
+    Message,
     ToWorker,
+    decode,
+    encode,
+    new_packer,
 )
 
 RECEIVE_BYTES: Final = 64 << 10
 MAX_UNSENT_BYTES: Final = 64 << 20
+
+_LENGTH = struct.Struct("<I")
 
 
 class LaneClosed(WorkerError):
@@ -65,6 +75,60 @@ class WorkerLane(Protocol):
 
     def complete(self, message: FromWorker) -> None:
         """Answer. Raises LaneClosed when the daemon is gone."""
+
+
+class FrameWriter:
+    """Messages into a byte stream. Owned by the one writer of the stream."""
+
+    def __init__(self) -> None:
+        self._packer = new_packer()
+
+    def frame(self, message: Message) -> bytes:
+        """The message with its length in front."""
+        packed = encode(message, self._packer)
+        return _LENGTH.pack(len(packed)) + packed
+
+
+class FrameReader:
+    """Messages out of a byte stream. Owned by the one reader of the stream."""
+
+    def __init__(self, allowed: frozenset[type]) -> None:
+        self._allowed = allowed
+        self._partial = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that are complete now. Raises MessageInvalid for nonsense, and as soon as a length exceeds
+        MAX_MESSAGE_BYTES."""
+        if self._partial:
+            self._partial += data
+            if not self._has_frame():
+                return []
+            data = bytes(self._partial)
+            self._partial.clear()
+        return self._cut(data)
+
+    def _has_frame(self) -> bool:
+        if len(self._partial) < _LENGTH.size:
+            return False
+        length: int = _LENGTH.unpack_from(self._partial)[0]
+        return length > MAX_MESSAGE_BYTES or len(self._partial) >= _LENGTH.size + length
+
+    def _cut(self, data: bytes) -> list[Message]:
+        messages: list[Message] = []
+        position, end = 0, len(data)
+        while position + _LENGTH.size <= end:
+            (length,) = _LENGTH.unpack_from(data, position)
+            if length > MAX_MESSAGE_BYTES:
+                raise MessageInvalid(f"a message of {length} bytes exceeds the limit of {MAX_MESSAGE_BYTES}")
+            stop = position + _LENGTH.size + length
+            if stop > end:
+                break
+            payload = data[position + _LENGTH.size : stop]
+            messages.append(decode(payload, self._allowed))
+            position = stop
+        if position < end:
+            self._partial += data[position:]
+        return messages
 
 
 class SocketDaemonLane:

@@ -46,7 +46,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "aiohttp": ("appliance/frontend/http/",),
     "blake3": ("appliance/domain/digest.py",),
     "cryptography": ("appliance/package/keys.py",),
-    "edge_appliance_native": ("appliance/frontend/native/", "appliance/workers/child/ring_lane.py"),
+    "edge_appliance_native": ("appliance/frontend/native/", "appliance/workers/child/leased.py"),
     "google": (
         "appliance/frontend/grpc/",
         "appliance/cli/oip_client.py",
@@ -63,7 +63,6 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "msgpack": ("appliance/workers/messages.py",),
     "numpy": (
         "appliance/runtimes/",
-        "appliance/workers/child/warmup.py",
         "appliance/tools/",
         "appliance/cli/array.py",
     ),

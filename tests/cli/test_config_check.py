@@ -16,9 +16,9 @@ from appliance import configuration
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.config.tree import ApplianceConfig
+from appliance.configuration import cpu_problems, usable_cpus
 from appliance.domain.binding import bind
 from appliance.domain.errors import ConfigInvalid
-from appliance.workers.cpus import cpu_problems, usable_cpus
 
 CANNOT_SERVE = {
     'grpc.addresses = ["nonsense"]': ("grpc.addresses", "'nonsense' is not host:port"),

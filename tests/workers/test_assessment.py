@@ -15,8 +15,8 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned, encode_bytes
 from appliance.runtimes.fake import FakeSession
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
-from appliance.workers.child.assessment import WARM_RUNS, assess
 from appliance.workers.child.execution import LoadedModel
+from appliance.workers.child.measurement import WARM_RUNS, assess
 from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, ModelRefused, WorkerExited
 from models.generate import write_model
 from tests.workers.bench import Bench, fake, spec, version_of

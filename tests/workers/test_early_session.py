@@ -14,7 +14,7 @@ from appliance.domain.model import WeightsFile
 from appliance.runtimes.fake import FakeRuntime
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, RuntimeSettings, Session
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
-from appliance.workers.region import Scratch
+from appliance.workers.child.tensors import Scratch
 from tests.workers.bench import fake
 
 FEEDS = (Feed((1, 4), 0, 4),)

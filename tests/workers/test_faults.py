@@ -17,12 +17,12 @@ import pytest
 
 from appliance.domain.model import WeightsFile
 from appliance.domain.tensor import Datatype
-from appliance.workers.frames import FrameWriter
-from appliance.workers.lane import socket_pair
-from appliance.workers.messages import Finished, FromWorker, Loaded, PagedIn, Refused, Stored
+from appliance.workers.lane import FrameWriter, socket_pair
+from appliance.workers.messages import FromWorker, Unload
 from appliance.workers.port import (
     ERROR_CHARACTERS_MAX,
     ExitCause,
+    Fetched,
     ItemStatus,
     LoadWish,
     ModelLoaded,
@@ -30,6 +30,7 @@ from appliance.workers.port import (
     Run,
     RunFinished,
     RunResult,
+    WeightsPagedIn,
     WorkerExited,
     WorkerSettings,
     WorkerStarted,
@@ -189,7 +190,8 @@ def test_the_time_of_an_early_load_s_weights_begins_when_it_has_loaded(
 def test_a_worker_that_fills_before_it_has_loaded_is_killed(shared_bench: Bench) -> None:
     bench = shared_bench
     worker = bench.start()
-    said = b"".join(FrameWriter().frame(each) for each in (PagedIn(MODEL, 1, 1, ""), Refused(MODEL, "no")))
+    words = (WeightsPagedIn(worker, MODEL, 1, 1, ""), ModelRefused(worker, MODEL, "no"))
+    said = b"".join(FrameWriter().frame(each) for each in words)
     model = bench.load(worker, fake("wrong", say=said.hex()))
     placed = bench.place([FOUR], [0])
 
@@ -265,16 +267,17 @@ def _result(
     sizes: tuple[int, ...] = (16,),
     needed: int = 0,
     error: str = "",
-) -> Finished:
-    return Finished(BATCH, (RunResult(ticket, status, shapes, sizes, needed, error),), 1, 1, 1)
+) -> RunFinished:
+    return RunFinished(0, BATCH, (RunResult(ticket, status, shapes, sizes, needed, error),), 1, 1, 1)
 
 
 LIES: dict[str, FromWorker] = {
-    "another batch": Finished(BATCH + 1, _result().results, 1, 1, 1),
+    "another batch": RunFinished(0, BATCH + 1, _result().results, 1, 1, 1),
+    "in the name of another worker": _result()._replace(worker=1 << 50),
     "another ticket": _result(ticket=TICKET + 1),
-    "no results": Finished(BATCH, (), 1, 1, 1),
-    "too many results": Finished(BATCH, _result().results * 2, 1, 1, 1),
-    "times before the beginning": Finished(BATCH, _result().results, -1, 1, 1),
+    "no results": RunFinished(0, BATCH, (), 1, 1, 1),
+    "too many results": RunFinished(0, BATCH, _result().results * 2, 1, 1, 1),
+    "times before the beginning": RunFinished(0, BATCH, _result().results, -1, 1, 1),
     "an output too many": _result(shapes=((1, 4), (1, 4)), sizes=(16, 16)),
     "an output too few": _result(shapes=(), sizes=()),
     "a size that is not the shape's": _result(sizes=(12,)),
@@ -292,31 +295,28 @@ LIES: dict[str, FromWorker] = {
     "a failure of more words than are taken": _result(
         status=ItemStatus.FAILED, shapes=(), sizes=(), error="x" * (ERROR_CHARACTERS_MAX + 1)
     ),
-    "a load that nobody asked for": Loaded(MODEL, (), 1, 1),
-    "a fetch that nobody asked for": Stored(_result().results[0]),
+    "a load that nobody asked for": ModelLoaded(0, MODEL, (), 1, 1),
+    "a fetch that nobody asked for": Fetched(0, _result().results[0]),
 }
 
 NOISE = {
     "a length beyond all bounds": b"\xff\xff\xff\xff\x00",
     "no msgpack": b"\x04\x00\x00\x00\xc1\xc1\xc1\xc1",
     "no message": b"\x01\x00\x00\x00\x05",
-    "an unknown kind": b"\x04\x00\x00\x00\x93\x01\x63\x90",
+    "an unknown kind": b"\x04\x00\x00\x00\x93\x03\x63\x90",
     "another version": b"\x04\x00\x00\x00\x93\x02\x07\x90",
-    "a message for workers": FrameWriter()
-    .frame(Loaded(1, (), 1, 1))
-    .replace(b"\x93\x01\x0a", b"\x93\x01\x01"),
+    "a message for workers": FrameWriter().frame(Unload(1)),
 }
 
-SAID = {
-    **{name: FrameWriter().frame(message) for name, message in LIES.items()},
-    **NOISE,
-}
+SAID: dict[str, FromWorker | bytes] = {**LIES, **NOISE}
 
 
 @pytest.mark.parametrize("said", SAID.values(), ids=SAID.keys())
-def test_nonsense_ends_the_worker(shared_bench: Bench, said: bytes) -> None:
+def test_nonsense_ends_the_worker(shared_bench: Bench, said: FromWorker | bytes) -> None:
     bench = shared_bench
     worker = bench.start()
+    if not isinstance(said, bytes):
+        said = FrameWriter().frame(said._replace(worker=said.worker or worker))
     version = fake("wrong", say=said.hex())
     model = bench.load(worker, version)
     placed = bench.place([FOUR], [0], capacity=64)
@@ -332,7 +332,9 @@ def test_the_truth_ahead_of_time_is_believed_and_then_nonsense(shared_bench: Ben
     """The bytes of the tests above are well-formed: the same way of lying, with the truth, is accepted once."""
     bench = shared_bench
     worker = bench.start()
-    model = bench.load(worker, fake("wrong", say=FrameWriter().frame(_result()).hex()))
+    model = bench.load(
+        worker, fake("wrong", say=FrameWriter().frame(_result()._replace(worker=worker)).hex())
+    )
     placed = bench.place([FOUR], [0], capacity=64)
     bench.call(bench.pool.dispatch, worker, Run(BATCH, model, (placed.item._replace(ticket=TICKET),)))
     assert bench.event(RunFinished).batch == BATCH

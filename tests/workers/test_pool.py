@@ -248,7 +248,7 @@ def test_a_worker_that_never_started_can_be_stopped(make_bench: Callable[..., Be
 def test_the_daemon_side_imports_no_runtime() -> None:
     code = (
         "import sys, appliance.workers.daemon.pool; "
-        "print([name for name in ('numpy', 'onnxruntime', 'appliance.workers.child.child') if name in sys.modules])"
+        "print([name for name in ('numpy', 'onnxruntime', 'appliance.workers.child.worker') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -14,10 +14,10 @@ import pytest
 
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned
+from appliance.workers.child.tensors import Scratch
 from appliance.workers.lane import LaneClosed, SocketDaemonLane, socket_pair
-from appliance.workers.messages import Run, ToWorker
-from appliance.workers.port import ExitCause, LaneMemory, Learn, RunFinished, WorkerExited
-from appliance.workers.region import Scratch
+from appliance.workers.messages import ToWorker
+from appliance.workers.port import ExitCause, LaneMemory, Learn, Run, RunFinished, WorkerExited
 from models.generate import write_model
 from tests.workers.bench import FOUR, Bench, Placed, Tensor, fake, row, spec, tensor, version_of
 from tests.workers.lane_conformance import LaneConformance, Lanes
@@ -264,12 +264,12 @@ class _Mailed(NamedTuple):
 class TestRingLane(LaneConformance):
     @pytest.fixture
     def lanes(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lanes]:
-        from appliance.workers.child import ring_lane
+        from appliance.workers.child import leased
 
-        monkeypatch.setattr(ring_lane, "IDLE_MS", 50)  # in which a daemon that is gone is noticed
+        monkeypatch.setattr(leased, "IDLE_MS", 50)  # in which a daemon that is gone is noticed
         ours, theirs = socket_pair()
         memory, doorbell = native.LaneMemory(), os.eventfd(0)
-        lane, _ = ring_lane.open_ring_lane(theirs, memory.fileno(), doorbell, Scratch().at_least(4096))
+        lane, _ = leased.open_ring_lane(theirs, memory.fileno(), doorbell, Scratch().at_least(4096))
         daemon = _Mailed(SocketDaemonLane(ours), memory)
         yield Lanes(daemon, lane, theirs.close, theirs.sendall)  # type: ignore[arg-type]
         for end in (ours, theirs):

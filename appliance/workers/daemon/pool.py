@@ -19,6 +19,7 @@ from typing import Final
 from appliance.config.workers import WorkersConfig
 from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion
 from appliance.workers.arena import Arena
+from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import BackgroundTask
 from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended
 from appliance.workers.daemon.zygote_client import ZygoteClient
@@ -27,18 +28,14 @@ from appliance.workers.messages import (
     Build,
     EvictWeights,
     Exited,
-    Fetch,
     Forget,
     Forked,
     ForkFailed,
     FromWorker,
     FromZygote,
     KillSent,
-    Learn,
     Load,
-    MessageInvalid,
     PageIn,
-    Run,
     Stop,
     ToWorker,
     Unload,
@@ -46,11 +43,14 @@ from appliance.workers.messages import (
 from appliance.workers.port import (
     PLAIN_LOAD,
     ExitCause,
+    Fetch,
     LaneMemory,
+    Learn,
     LoadWish,
     ModelRefused,
     PoolEvent,
     PoolStatistics,
+    Run,
     WorkerExited,
     WorkerSettings,
     WorkerStarted,
@@ -332,14 +332,14 @@ class WorkerPool:
 
     def _settle(self, state: WorkerProcess, message: FromWorker) -> None:
         before = state.pending.awaited
-        event = state.pending.settle(message)
+        state.pending.settle(message)
         after = state.pending.awaited
         if after.background is not before.background:
             state.background_ns = time.monotonic_ns()
         leaves = state.stopping and not state.pending
         if (leaves or after.in_line is not before.in_line) and state.cause is None:
             state.since_ns = time.monotonic_ns()
-        self._on_event(event)
+        self._on_event(message)
 
     # --- ending
 

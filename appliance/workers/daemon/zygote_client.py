@@ -18,17 +18,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 from appliance.domain.errors import WorkerError
-from appliance.workers.messages import (
-    FROM_ZYGOTE,
-    Fork,
-    FromZygote,
-    Kill,
-    MessageInvalid,
-    Ready,
-    ToZygote,
-    decode,
-    encode,
-)
+from appliance.workers.codec import MessageInvalid
+from appliance.workers.messages import FROM_ZYGOTE, Fork, FromZygote, Kill, Ready, ToZygote, decode, encode
 from appliance.workers.port import LaneMemory, WorkerSettings
 
 CONTROL_BYTES_MAX: Final = 64 << 10
