@@ -22,9 +22,7 @@ ENTRY_POINT_GROUP: Final = "appliance.runtimes"
 
 Shape = tuple[int, ...]
 
-_BUILT_IN: Final[Mapping[str, str]] = MappingProxyType(
-    {"onnx": "appliance.runtimes.onnx:OnnxRuntime", "fake": "appliance.runtimes.fake:FakeRuntime"}
-)
+_BUILT_IN: Final[Mapping[str, str]] = MappingProxyType({"onnx": "appliance.runtimes.onnx:OnnxRuntime"})
 
 
 class Region(NamedTuple):

@@ -23,7 +23,7 @@ def _offer_runtime(folder: Path, code: str) -> dict[str, str]:
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
     (installed / "entry_points.txt").write_text("[appliance.runtimes]\ntheirs = theirs_runtime:make\n")
     (folder / "theirs_runtime.py").write_text(
-        f"from appliance.runtimes.fake import FakeRuntime as make\n{code}\n"
+        f"from tests.runtimes.fake import FakeRuntime as make\n{code}\n"
     )
     return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))}
 

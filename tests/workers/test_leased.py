@@ -12,13 +12,13 @@ import pytest
 
 from appliance.domain.errors import RunFailed
 from appliance.domain.tensor import Datatype, aligned
-from appliance.runtimes.fake import FakeSession
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
 from appliance.workers.child import leased
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.leased import HAND_OVER, LEFT, MAIL, OK, SUBMISSIONS, LeasedRuns
 from appliance.workers.child.tensors import region_of
 from appliance.workers.port import Learn
+from tests.runtimes.fake import FakeSession
 from tests.workers.bench import fake, spec, version_of
 
 MODEL, KIND = 7, 5

@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 
 from appliance.domain.model import ModelVersion
-from appliance.runtimes.fake import FakeRuntime, FakeSession
 from appliance.runtimes.runtime import Runtime, RuntimeSettings, Session
 from appliance.workers.child import worker as child
 from appliance.workers.child.execution import LoadedModel
@@ -19,6 +18,7 @@ from appliance.workers.child.tensors import Scratch
 from appliance.workers.child.worker import Worker
 from appliance.workers.messages import FromWorker, Load, Stop, ToWorker
 from appliance.workers.port import PLAIN_LOAD, ModelLoaded, WorkerSettings
+from tests.runtimes.fake import FakeRuntime, FakeSession
 from tests.workers.bench import fake
 
 PATIENCE_S = 20.0

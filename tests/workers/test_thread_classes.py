@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from appliance.domain.model import ModelVersion
-from appliance.runtimes.fake import FakeRuntime, FakeSession
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.workers.child import loading
 from appliance.workers.child.loading import Loader, restore_threads
 from appliance.workers.messages import Load
 from appliance.workers.port import LoadWish
+from tests.runtimes.fake import FakeRuntime, FakeSession
 from tests.workers.bench import fake
 
 TIMES = 3_000
