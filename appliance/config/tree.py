@@ -19,12 +19,11 @@ from appliance.config.quotas import QuotasConfig
 from appliance.config.reload import ReloadConfig
 from appliance.config.repository import RepositoryConfig
 from appliance.config.residency import ResidencyConfig
-from appliance.config.restart import RestartConfig
 from appliance.config.scheduling import SchedulingConfig
 from appliance.config.store import StoreConfig
 from appliance.config.swap import SwapConfig
 from appliance.config.trace import TraceConfig
-from appliance.config.workers import WorkersConfig
+from appliance.config.workers import RestartConfig, WorkersConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,7 +174,7 @@ class _Binder:
         return self._value(inner, value, key)
 
     def _enum(self, hint: type[Enum], value: object, key: str) -> Enum:
-        by_word = {str(member.value): member for member in hint}
+        by_word = {member.value if isinstance(member.value, str) else member.name: member for member in hint}
         return by_word[str(self._choice(tuple(by_word), value, key))]
 
     def _choice(self, choices: tuple[object, ...], value: object, key: str) -> object:

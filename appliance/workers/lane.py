@@ -1,4 +1,4 @@
-"""The lane: the way to one worker, as a port with two sides, and its implementation over a stream socket.
+"""The lane: the way to one worker, over a stream socket, from either side.
 
 On the stream each message follows its length as a little-endian uint32, bounded before memory is taken.
 
@@ -40,31 +40,6 @@ class LaneClosed(WorkerError):
 
 class LaneBlocked(WorkerError):
     """The worker reads nothing while more and more is said to it."""
-
-
-class DaemonLane(Protocol):
-    """The daemon's side. Owner: the event loop's thread."""
-
-    def fileno(self) -> int:
-        """Descriptor that is readable when ``receive`` has something."""
-
-    def send(self, message: ToWorker) -> None:
-        """Say something. Raises LaneClosed, LaneBlocked when too much is waiting to be read by the worker, or
-        MessageInvalid when this alone is too much."""
-
-    @property
-    def unsent(self) -> bool:
-        """Whether something waits for the descriptor to become writable."""
-
-    def flush(self) -> None:
-        """Send what waits as far as the worker's side takes it. Raises LaneClosed."""
-
-    def receive(self) -> list[FromWorker] | None:
-        """What was said since the last call, as much as is read at once and as far as it is complete; None when nothing
-        was. Raises LaneClosed after the last word of a worker that is gone, MessageInvalid for nonsense."""
-
-    def close(self) -> None:
-        """Let go of the lane."""
 
 
 class WorkerLane(Protocol):
@@ -131,8 +106,8 @@ class FrameReader:
         return messages
 
 
-class SocketDaemonLane:
-    """DaemonLane over one end of a stream socket pair."""
+class DaemonLane:
+    """The daemon's side, over one end of a stream socket pair. Owner: the event loop's thread."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -151,7 +126,8 @@ class SocketDaemonLane:
         return bool(self._waiting)
 
     def send(self, message: ToWorker) -> None:
-        """Send at once what the socket takes and keep the rest."""
+        """Send at once what the socket takes and keep the rest. Raises LaneClosed, LaneBlocked when too much is waiting
+        to be read by the worker, or MessageInvalid when this alone is too much."""
         frame = self._writer.frame(message)
         if self._waiting:
             self._keep(frame)
@@ -161,7 +137,7 @@ class SocketDaemonLane:
             self._keep(frame[sent:])
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send what waits, as far as the worker's side takes it. Raises LaneClosed."""
         while self._waiting:
             sent = self._write(self._waiting)
             if not sent:
@@ -169,7 +145,8 @@ class SocketDaemonLane:
             del self._waiting[:sent]
 
     def receive(self) -> list[FromWorker] | None:
-        """One read, many messages."""
+        """What was said since the last call, as much as is read at once and as far as it is complete; None when nothing
+        was. Raises LaneClosed after the last word of a worker that is gone, MessageInvalid for nonsense."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
         except BlockingIOError:

@@ -15,7 +15,7 @@ import pytest
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned
 from appliance.workers.child.tensors import Scratch
-from appliance.workers.lane import LaneClosed, SocketDaemonLane, socket_pair
+from appliance.workers.lane import DaemonLane, LaneClosed, socket_pair
 from appliance.workers.messages import ToWorker
 from appliance.workers.port import ExitCause, LaneMemory, Learn, Run, RunFinished, WorkerExited
 from models.generate import write_model
@@ -246,7 +246,7 @@ def test_without_rings_nothing_is_shared_and_nothing_learned(shared_bench: Bench
 class _Mailed(NamedTuple):
     """A daemon's lane as the pool uses it: whatever goes into the socket is followed by mail."""
 
-    lane: SocketDaemonLane
+    lane: DaemonLane
     memory: LaneMemory
 
     def __getattr__(self, name: str) -> object:
@@ -270,7 +270,7 @@ class TestRingLane(LaneConformance):
         ours, theirs = socket_pair()
         memory, doorbell = native.LaneMemory(), os.eventfd(0)
         lane, _ = leased.open_ring_lane(theirs, memory.fileno(), doorbell, Scratch().at_least(4096))
-        daemon = _Mailed(SocketDaemonLane(ours), memory)
+        daemon = _Mailed(DaemonLane(ours), memory)
         yield Lanes(daemon, lane, theirs.close, theirs.sendall)  # type: ignore[arg-type]
         for end in (ours, theirs):
             end.close()

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from appliance.config.restart import RestartConfig
+from appliance.config.workers import RestartConfig
 from appliance.workers.port import ExitCause, WorkerExited
 
 SECOND_NS = 1_000_000_000

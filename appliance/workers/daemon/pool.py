@@ -23,7 +23,7 @@ from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import BackgroundTask
 from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended
 from appliance.workers.daemon.zygote_client import ZygoteClient
-from appliance.workers.lane import LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
+from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, socket_pair
 from appliance.workers.messages import (
     Build,
     EvictWeights,
@@ -136,7 +136,7 @@ class WorkerPool:
             reason = f"no worker could be started: {problem}"
             self._on_event(WorkerExited(worker, ExitCause.DIED, (), -1, reason))
             return
-        self._workers[worker] = WorkerProcess(worker, SocketDaemonLane(ours), memory)
+        self._workers[worker] = WorkerProcess(worker, DaemonLane(ours), memory)
         self._zygote.fork(worker, settings, theirs, memory)
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
