@@ -1,8 +1,8 @@
 """Flips conditions in one module, a change at a time, and tells which flips no test notices.
 
 Run as ``python -m tests.mutation MODULE.py TEST [TEST ...] [--sample N] [--seed S] [--json FILE]``. The tree it changes
-is a copy in a temporary folder; yours is not touched. A survivor is a place to look at: either a test is missing, or the
-two forms mean the same. Exit status: 0, or 2 when the tests fail without any change.
+is a copy in a temporary folder; yours is not touched. A survivor is a place to look at: either a test is missing, or
+the two forms mean the same. Exit status: 0, or 2 when the tests fail without any change.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def flips_of(source: str) -> Iterator[Flip]:
                     yield Flip(node.lineno, before, ast.unparse(node), ast.unparse(tree))
                     node.ops[index] = operator
         elif isinstance(node, ast.BoolOp):
-            before, operator = ast.unparse(node), node.op
-            node.op = ast.Or() if isinstance(operator, ast.And) else ast.And()
+            before, joined = ast.unparse(node), node.op
+            node.op = ast.Or() if isinstance(joined, ast.And) else ast.And()
             yield Flip(node.lineno, before, ast.unparse(node), ast.unparse(tree))
-            node.op = operator
+            node.op = joined
         elif isinstance(node, ast.If | ast.While | ast.IfExp):
             condition = node.test
             node.test = ast.UnaryOp(op=ast.Not(), operand=condition)
@@ -71,7 +71,18 @@ def flips_of(source: str) -> Iterator[Flip]:
 
 def run_tests(folder: Path, tests: list[str]) -> bool:
     """Whether they pass in ``folder``; one that hangs has failed."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        *tests,
+    ]
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
@@ -84,7 +95,9 @@ def run_tests(folder: Path, tests: list[str]) -> bool:
 
 def main() -> int:
     """Entry of the command; gives its exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("module", type=Path, help="the module whose conditions are flipped")
     parser.add_argument("tests", nargs="+", help="what pytest is given")
     parser.add_argument("--sample", type=int, default=0, help="so many flips, drawn by the seed; 0: all")

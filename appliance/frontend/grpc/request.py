@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputHead, Parameter, RequestHead, RequestPlan, TensorHead
-from appliance.domain.parameters import check_input_parameters, output_classification, request_meaning
+from appliance.domain.protocol import check_input_parameters, output_classification, request_meaning
 from appliance.domain.tensor import MAX_RANK, Datatype, element_count, encode_bytes, parse_datatype
 from appliance.domain.validation import check_raw
 from appliance.engine.port import Buffer, EnginePort

@@ -5,9 +5,8 @@ Outputs always travel in raw_output_contents, one entry each: common clients rea
 
 from __future__ import annotations
 
-from appliance.domain.classification import asked_outputs
 from appliance.domain.inference import Answer, RequestPlan
-from appliance.domain.parameters import FINAL_RESPONSE
+from appliance.domain.protocol import FINAL_RESPONSE, asked_outputs
 from appliance.engine.port import Buffer
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 

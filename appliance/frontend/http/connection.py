@@ -18,7 +18,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from appliance.config.http import HttpConfig
-from appliance.domain.identity import SERVER_NAME
+from appliance.domain.protocol import SERVER_NAME
 from appliance.frontend.http.body import UnreadAnswers
 from appliance.frontend.http.status import HttpRefusal, plain_answer
 from appliance.frontend.quotas import Account

@@ -11,7 +11,7 @@ from typing import Final
 from edge_appliance_native import NativeServer
 
 from appliance.config.http import HttpConfig
-from appliance.domain.identity import SERVER_NAME
+from appliance.domain.protocol import SERVER_NAME
 from appliance.frontend.http.application import HttpApplication, ListenerFigures
 from appliance.frontend.http.compression import COMPRESS_MIN_BYTES
 from appliance.frontend.http.connection import TOO_MANY_CONNECTIONS, Origin
