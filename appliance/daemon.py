@@ -77,7 +77,7 @@ from appliance.workers.arena import Arena
 from appliance.workers.daemon.machine import free_bytes, memory_bytes
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.memory import MemorySamples
-from appliance.workers.port import PoolEvent, worker_settings
+from appliance.workers.port import PoolEvent
 from appliance.workers.priority import SHORT_TURN_NS, take_turns
 
 EXIT_OK = 0
@@ -363,11 +363,11 @@ class Daemon:
                 supervisor=extended(RestartPolicy, config.supervisor),
                 swap=SwapTerms(extended(RolloutPolicy, config.swap), records, environment),
                 residency=_residency(config, Costs(records, environment)),
+                workers=config.workers,
             ),
             scheduler=Scheduler(extended(Planning, config.scheduling)),
             arena=arena,
             pool=self._pool,
-            settings=partial(worker_settings, config.workers),
             shell=Shell(
                 clock=time.monotonic_ns,
                 wall_ms=wall_ms,

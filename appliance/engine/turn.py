@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from appliance.engine.control.hangs import Hangs
 from appliance.engine.control.model_cache import ModelCache
-from appliance.engine.control.rollouts import Rollouts
+from appliance.engine.control.rollouts import Held, Rollouts
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
 from appliance.engine.requests.batches import Batches
@@ -122,6 +122,7 @@ class Turn:
         batches = self._dispatch.batches
         blamed, had = self._leases.worker_exited(event.worker)
         away = self._cache.exiting(event)
-        self._rollouts.worker_exited(event, batches.model_of, blamed, had, now_ns)
+        running = batches.model_of(event.batches)
+        self._rollouts.worker_exited(event, Held(running, blamed, had), now_ns)
         self._cache.exited(event, away, now_ns)
         self._inbox.extend(batches.lost(event.worker, event.batches))

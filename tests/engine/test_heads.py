@@ -18,7 +18,7 @@ class Epochs:
     def __init__(self) -> None:
         self.forgotten = {1: 10, 2: 20}
 
-    def __call__(self, model: ModelVersion) -> int:
+    def epoch(self, model: ModelVersion) -> int:
         return self.forgotten.get(model.version, -1)
 
 

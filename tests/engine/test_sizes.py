@@ -101,7 +101,7 @@ def found(
     config: ResidencyPolicy, versions: Iterable[Served], unfit: dict[int, NeverFits] | None = None
 ) -> list[str]:
     """The problems of these versions, of which those that are READY serve, in 100 MB."""
-    sizes, routes = Sizes(True, LIMITS), Routes(lambda moved: None)
+    sizes, routes = Sizes(True, LIMITS), Routes()
     routes.set_aside({("unloaded", "1"): "unloaded by hand"})
     serving = [served for served in versions if served.state is VersionState.READY]
     for served in serving:

@@ -41,7 +41,6 @@ from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission
 from appliance.engine.versions.records import MemoryRecords
-from appliance.workers import port
 from appliance.workers.arena import Arena, aligned
 from tests.domain.sample import make_version
 from tests.engine.memory_terms import terms_of
@@ -95,7 +94,6 @@ class EngineWorld(EngineTurns):
             scheduler=self.scheduler,
             arena=self.arena,
             pool=self.workers,
-            settings=lambda number: port.WorkerSettings(1, (), 0),
             shell=Shell(
                 clock=lambda: world.now,
                 wall_ms=lambda: world.random.randrange(-3_600_000, 3_600_000),

@@ -199,7 +199,6 @@ class SwapWorld(EngineTurns):
             scheduler=self.scheduler,
             arena=self.arena,
             pool=self.workers,
-            settings=lambda number: port.WorkerSettings(1, (), 0),
             shell=Shell(
                 clock=lambda: world.now,
                 wall_ms=self.wall_ms,

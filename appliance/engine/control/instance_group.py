@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from appliance.engine.versions.served import Served
 from appliance.workers.port import LoadWish
+
+
+class Ids(Protocol):
+    """What gives out ids."""
+
+    def take_id(self) -> int:
+        """An id never used before."""
 
 
 @dataclass(slots=True, kw_only=True)

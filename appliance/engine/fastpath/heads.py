@@ -3,19 +3,25 @@ Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from appliance.domain.model import ModelVersion
 
 HEADS_MAX: Final = 4096
 
 
-class ConsideredHeads:
-    """``epoch`` gives the number that changes when the templates of a version are forgotten. Owner: a TemplateMaker."""
+class Epochs(Protocol):
+    """What knows when templates were forgotten."""
 
-    def __init__(self, epoch: Callable[[ModelVersion], int]) -> None:
-        self._epoch = epoch
+    def epoch(self, model: ModelVersion) -> int:
+        """A number that becomes another one when the templates of ``model`` are forgotten."""
+
+
+class ConsideredHeads:
+    """``epochs`` tells when the templates of a version are forgotten. Owner: a TemplateMaker."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        self._epochs = epochs
         self._heads: dict[bytes, tuple[ModelVersion, int]] = {}
         self._swept = -1
         """The generation in which the heads were last gone through."""
@@ -26,7 +32,7 @@ class ConsideredHeads:
         by now."""
         if planned != generation:
             return False
-        known, now = self._heads.get(head), (model, self._epoch(model))
+        known, now = self._heads.get(head), (model, self._epochs.epoch(model))
         if known is not None and known[1] == now[1]:
             return False
         if known is None and len(self._heads) >= HEADS_MAX and not self._sweep(generation):
@@ -39,5 +45,5 @@ class ConsideredHeads:
         if self._swept != generation:
             self._swept = generation
             known = self._heads.items()
-            self._heads = {head: then for head, then in known if self._epoch(then[0]) == then[1]}
+            self._heads = {head: then for head, then in known if self._epochs.epoch(then[0]) == then[1]}
         return len(self._heads) < HEADS_MAX

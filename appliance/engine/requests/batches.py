@@ -4,7 +4,7 @@ Owner: the engine."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from appliance.core.scheduling.actions import Dispatch
 from appliance.core.scheduling.events import BatchFinished, CancelRequested
@@ -67,9 +67,9 @@ class Batches:
                 told.add(batch.worker)
                 yield batch.worker, number, batch.served
 
-    def model_of(self, batch: int) -> int:
-        """The model version that a batch is for."""
-        return self._batches[batch][0].served.id
+    def model_of(self, batches: Sequence[int]) -> int:
+        """The model version that the first of these is for; -1 when there is none."""
+        return self._batches[batches[0]][0].served.id if batches else -1
 
     def running_by_model(self) -> Counter[int]:
         """How many requests of each model version run."""

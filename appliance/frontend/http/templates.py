@@ -57,7 +57,7 @@ class TemplateMaker:
     def __init__(self, keeper: TemplateKeeper, engine: EnginePort) -> None:
         self._keeper = keeper
         self._engine = engine
-        self._considered = ConsideredHeads(engine.epoch)
+        self._considered = ConsideredHeads(engine)
 
     def head_of(self, target: str, text: bytes, planned: Planned) -> bytes:
         """What makes requests recognisable that are as ``planned`` and have the JSON ``text``; empty when they are not

@@ -38,7 +38,7 @@ class TemplateMaker:
         self._fast_path = fast_path
         self._engine = engine
         self._direct = direct
-        self._considered = ConsideredHeads(engine.epoch)
+        self._considered = ConsideredHeads(engine)
 
     def consider(self, planned: PlannedHead, answer: Answer) -> None:
         """Make a template for requests with the head of ``planned``, whose ``answer`` is not yet released, if there is
