@@ -93,8 +93,7 @@ class Engine:
         self._wanted_headers: tuple[str, ...] = ()
         self._routes = Routes()
         self._watchers: list[Callable[[], None]] = []
-        self._announced = self._routes.generation
-        """The generation of the routes that watchers were last told of."""
+        self._announced_generation = self._routes.generation
         self._inbox = Inbox(scheduler)
         self._shapes = Shapes(self._inbox, terms.shapes_per_model)
         served: dict[int, Served] = {}
@@ -381,7 +380,7 @@ class Engine:
         """Handle everything that has come in since the last turn."""
         now_ns = self._shell.clock()
         self._turn.take(now_ns)
-        if self._announced != self._routes.generation:
+        if self._announced_generation != self._routes.generation:
             self._announce(now_ns)
         self._turn.settle(now_ns)
         if self._turn.has_more:
@@ -394,7 +393,7 @@ class Engine:
 
     def _announce(self, now_ns: int) -> None:
         """What names mean has changed: look what follows, and tell all who watch."""
-        self._announced = self._routes.generation
+        self._announced_generation = self._routes.generation
         self._cache.look(now_ns)
         self._rollouts.look(now_ns)
         self._wanted_headers = self._rollouts.headers()

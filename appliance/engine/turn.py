@@ -6,8 +6,9 @@ Workers are told first, so that they are busy again before answers are encoded. 
 from __future__ import annotations
 
 from appliance.engine.control.hangs import Hangs
+from appliance.engine.control.instance_group import Held
 from appliance.engine.control.model_cache import ModelCache
-from appliance.engine.control.rollouts import Held, Rollouts
+from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
 from appliance.engine.requests.batches import Batches

@@ -67,7 +67,7 @@ def test_only_those_are_told_of_whose_requests_go_elsewhere() -> None:
     two.version.phase = Phase.LIVE
     told.append(slots(table.touch()))
     assert told[5:] == [[("m", 1), ("m", 2)]]
-    two.split = cast(TrafficSplit, object())
+    two.trial.split = cast(TrafficSplit, object())
     told.append(slots(table.touch()))
     told.append(slots(table.remove(two)))
     told.append(slots(table.touch()))

@@ -46,9 +46,9 @@ def test_mapped_weights_count_whether_or_not_they_can_be_let_go(evict: bool, wei
     assert footprint.bytes == (10 + weights) * MB + PROCESS_BYTES
     assert footprint.evictable_bytes == (90 * MB if evict and weights == 90 else 0)
     assert sizes.bytes_now(served) == footprint.bytes
-    served.residency = Residency.WEIGHTS_EVICTED
+    served.memory.residency = Residency.WEIGHTS_EVICTED
     assert sizes.bytes_now(served) == footprint.bytes - footprint.evictable_bytes
-    served.residency = Residency.COLD
+    served.memory.residency = Residency.COLD
     assert sizes.bytes_now(served) == 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from appliance.engine.versions.served import Served
 from appliance.workers.port import LoadWish
@@ -14,6 +14,15 @@ class Ids(Protocol):
 
     def take_id(self) -> int:
         """An id never used before."""
+
+
+class Held(NamedTuple):
+    """What a process had that is gone: the model of the first batch that ran, that of the oldest of ``had`` requests
+    under a lease (-1: none), and how many these were."""
+
+    running: int
+    blamed: int
+    had: int
 
 
 @dataclass(slots=True, kw_only=True)

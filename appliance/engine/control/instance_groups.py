@@ -94,7 +94,7 @@ class InstanceGroups:
             self._feed.put(GroupOpened(group.id))
             group.due_ns = [now_ns] * group.processes
         for served in members:
-            served.group = group.id
+            served.placed.group = group.id
             group.models.append(served)
             for worker in group.workers.values():
                 self._load(worker, served)
@@ -144,7 +144,7 @@ class InstanceGroups:
     def progressed(self, event: ModelProgress, served: Served | None) -> None:
         """A load is so far; of several, the one that said so last is shown."""
         if served is not None:
-            served.progress = event
+            served.placed.progress = event
 
     def loaded(self, event: ModelLoaded, served: Served | None, now_ns: int) -> list[Served]:
         """One worker holds one more model: maybe its lane opens, maybe the model does. ``served`` None: nothing wants
@@ -164,7 +164,7 @@ class InstanceGroups:
         worker.loaded.add(served.id)
         if first:  # else it was asked for when the process had been there for long
             group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
-        served.load_ns, served.progress = event.load_ns, None
+        served.placed.load_ns, served.placed.progress = event.load_ns, None
         return self._review(group)
 
     def refused(self, event: ModelRefused) -> None:
@@ -184,7 +184,7 @@ class InstanceGroups:
         lanes = [worker for worker in group.workers.values() if worker.open]
         can_open = []
         for served in group.models:
-            wanted = served.phase in ON_ITS_WAY or served.returning
+            wanted = served.phase in ON_ITS_WAY or served.memory.returning
             fresh = wanted and not served.opened
             if lanes and fresh and all(served.id in worker.loaded for worker in lanes):
                 can_open.append(served)
@@ -226,7 +226,8 @@ class InstanceGroups:
 
     def drop(self, served: Served) -> list[Served]:
         """Take a version out of its group; a group without models ends."""
-        group = self._groups.get(served.group)
+        group = self._groups.get(served.placed.group)
+        served.placed.group = -1
         if group is None or served not in group.models:
             return []
         group.models.remove(served)
@@ -291,7 +292,7 @@ class InstanceGroups:
 
     def complete(self, served: Served) -> bool:
         """Whether all the processes that should hold ``served`` do."""
-        group = self._groups.get(served.group)
+        group = self._groups.get(served.placed.group)
         if group is None or group.due_ns or group.closing:
             return False
         return all(worker.open and served.id in worker.loaded for worker in group.workers.values())
@@ -303,7 +304,9 @@ class InstanceGroups:
 
     def holders(self, served: Served) -> tuple[int, ...]:
         """Worker ids that hold ``served``."""
-        workers = self._groups[served.group].workers.values() if served.group in self._groups else ()
+        workers = (
+            self._groups[served.placed.group].workers.values() if served.placed.group in self._groups else ()
+        )
         return tuple(worker.id for worker in workers if served.id in worker.loaded)
 
     def workers(self) -> Iterator[tuple[Worker, InstanceGroup]]:
@@ -314,6 +317,6 @@ class InstanceGroups:
 
 def load_wish(served: Served, attempt: Attempt | None) -> LoadWish:
     """How a version is to be loaded: at once where it serves, else as its attempt says."""
-    if attempt is None or attempt.live or served.opened or served.returning:
-        return LoadWish(quick=served.quick)
+    if attempt is None or attempt.live or served.opened or served.memory.returning:
+        return LoadWish(quick=served.memory.quick)
     return attempt.load_wish

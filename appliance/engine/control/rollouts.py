@@ -11,12 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from appliance.config.placement import PlacementConfig
 from appliance.config.workers import WorkersConfig
 from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
-from appliance.core.memory.footprint import Residency
 from appliance.core.processes.restart import RestartPolicy, Restarts, culprit_of
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
@@ -30,6 +29,7 @@ from appliance.domain.inference import RequestHead
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.validation import plan_request
 from appliance.engine.control.forms import Forms
+from appliance.engine.control.instance_group import Held
 from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.control.recorder import Recorder, SwapTerms
 from appliance.engine.control.traffic import Traffic
@@ -64,15 +64,6 @@ class RolloutTerms:
     workers: WorkersConfig
 
 
-class Held(NamedTuple):
-    """What a process had that is gone: the model of the first batch that ran, that of the oldest of ``had`` requests
-    under a lease (-1: none), and how many these were."""
-
-    running: int
-    blamed: int
-    had: int
-
-
 class MemoryPort(Protocol):
     """What tells whether there is memory for a version."""
 
@@ -81,6 +72,9 @@ class MemoryPort(Protocol):
 
     def rests(self, served: Served, now_ns: int) -> bool:
         """Whether a version that is known to serve begins out of memory, because there is no room for it."""
+
+    def rest(self, served: Served) -> None:
+        """It begins out of memory."""
 
 
 class Rollouts:
@@ -159,16 +153,15 @@ class Rollouts:
             case do.ReserveMemory():
                 self._told.append(self._reserve(action, now_ns))
             case do.Rest():
-                self._served[action.version].residency = Residency.COLD
+                assert self._memory is not None, "memory is in use before there is any"
+                self._memory.rest(self._served[action.version])
             case do.RecordAttempts():
                 self._recorder.record_attempts(action, partial(self._recorded, action.versions))
             case do.Load():
                 fresh = [self._served[version] for version in action.versions]
                 self._groups.place(fresh, now_ns, alone=action.alone)
             case do.Unload():
-                served = self._served[action.version]
-                self._open(self._groups.drop(served), now_ns)
-                served.group = -1
+                self._open(self._groups.drop(self._served[action.version]), now_ns)
             case do.Close():
                 self._close(self._served[action.version])
             case do.Forget():
@@ -223,7 +216,7 @@ class Rollouts:
                 self._consider_form(self._served[action.version])
             case do.RefuseForm():
                 served = self._served[action.version]
-                if not served.quick:  # that session runs from no form
+                if not served.memory.quick:  # that session runs from no form
                     self._forms.refuse(served, action.reason)
 
     def _consider_form(self, served: Served) -> None:
@@ -279,7 +272,7 @@ class Rollouts:
     def _is_idle(self, model: int) -> bool:
         """Whether a version has no request anywhere."""
         served = self._served.get(model)
-        return served is None or (served.live == 0 and self._leases.is_through(model))
+        return served is None or (served.requests.live == 0 and self._leases.is_through(model))
 
     def touch(self) -> None:
         """What names mean has changed."""
@@ -328,7 +321,7 @@ class Rollouts:
         if served is not None:
             self._recorder.loaded(event)
             self._tell(told.Loaded(served.id, event.assessment, event.seeds, event.packed), now_ns)
-            comes = served.returning or event.worker in self._groups.holders(served)
+            comes = served.memory.returning or event.worker in self._groups.holders(served)
             quick = self._groups.loads_quickly(event.worker, served.id)
             if comes and not quick and served.id not in self._core.attempts:
                 # What began out of memory had no chance yet to have its form built. A quick session uses none.
@@ -344,7 +337,7 @@ class Rollouts:
     def _open(self, there: Sequence[Served], now_ns: int) -> None:
         """The scheduler may have them; whether they serve is for their trials to say."""
         for served in there:
-            if not served.opened and served.group >= 0:
+            if not served.opened and served.placed.group >= 0:
                 self.take_back(served)
                 self._tell(told.Opened(served.id), now_ns)
 
@@ -412,20 +405,17 @@ class Rollouts:
         served.opened = True
         max_batch = served.model.max_batch_size if merges(served.model) else 1
         batching = served.model.batching or Batching()
-        self._leases.put(ModelOpened(served.id, served.group, max_batch, batching))
+        self._leases.put(ModelOpened(served.id, served.placed.group, max_batch, batching))
 
     def put_out(self, served: Served, now_ns: int) -> tuple[int, ...]:
         """It leaves its workers; gives those that end with that."""
         self._close(served)
-        group = served.group
+        group = served.placed.group
         self._open(self._groups.drop(served), now_ns)
-        served.group, served.returning, served.quick = -1, False, False
         return self._groups.ending(group)
 
-    def bring(self, served: Served, now_ns: int, *, quick: bool) -> None:
-        """Load it again, for it serves: it is taken back when a worker has it. ``quick``: with a session that is there
-        at once."""
-        served.returning, served.quick = True, quick
+    def bring(self, served: Served, now_ns: int) -> None:
+        """Load it again, for it serves: it is taken back when a worker has it."""
         self._groups.place([served], now_ns)
 
     # --- what else happens

@@ -67,7 +67,7 @@ class Sizes:
 
     def bytes_now(self, served: Served) -> int:
         """What it takes as it is (0: nothing is known of it)."""
-        return self.footprint(served).at(served.residency) if served.id in self._sizes else 0
+        return self.footprint(served).at(served.memory.residency) if served.id in self._sizes else 0
 
     def load_ns(self, served: Served) -> int:
         """How long loading it took, without its process."""

@@ -58,7 +58,7 @@ class Stalls:
     def _bounds(self, groups: Collection[int], versions: Iterable[Served]) -> dict[int, Bound]:
         there: dict[int, dict[int, Served]] = {group: {} for group in groups}
         for served in versions:
-            models = there.get(served.group)
+            models = there.get(served.placed.group)
             if models is not None:
                 models[served.id] = served
         return {group: self._bound(models.values()) for group, models in there.items()}

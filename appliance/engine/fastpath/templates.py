@@ -98,7 +98,7 @@ class Templates:
             plan=template.plan,
             kind=template.kind,
             model=served.id,
-            group=served.group,
+            group=served.placed.group,
             rows=template.rows,
             inputs=tuple((size, start) for _, size, start in order),
             out_offset=layout.input_span,
@@ -111,7 +111,7 @@ class Templates:
     def tell(self, lane: int, group: int) -> None:
         """Make the templates of a group known to the worker of a new lane."""
         for template, served in self._templates.values():
-            if served.group == group:
+            if served.placed.group == group:
                 self._workers.learn(lane, template)
 
     def forget(self, model: int, front_end: LeasingFrontEnd) -> None:
@@ -171,7 +171,7 @@ class Templates:
             served is None
             or served.model is not plan.model
             or not served.opened
-            or served.split is not None
+            or served.trial.split is not None
             or not served.layout(plan).sizes
         ):
             return None
@@ -212,7 +212,7 @@ class Templates:
             out_sizes=out_sizes,
         )
         self._templates[key] = _Known(template, served)
-        for lane in self._lanes.of(served.group):
+        for lane in self._lanes.of(served.placed.group):
             self._workers.learn(lane, template)
         return template
 

@@ -87,7 +87,7 @@ class Admission:
             plan, submission.arrived_ns, submission.deadline_ns, self._default_deadline_ms
         )
         request = Request(self._table.take_handle(), submission, served, deadline_ns)
-        split = served.split
+        split = served.trial.split
         try:
             other = None if split is None else split.take(plan, submission.headers)
             if split and other and not split.shadow and self._try(request, split, other, tensors):

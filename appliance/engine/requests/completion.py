@@ -122,10 +122,8 @@ class Completion:
             return False
         outcomes, self._outcomes = self._outcomes, []
         for request, outcome, result in outcomes:
-            self._table.end(request)
             answered = isinstance(outcome, Answer)
-            if request.fell_from is not None and answered:
-                request.fell_from.fallen_back += 1
+            self._table.end(request, answered=answered)
             self._mirroring.ended(request, outcome)
             self._accounts.ended(request, outcome, result, now_ns)
             if not answered:

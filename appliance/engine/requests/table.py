@@ -42,13 +42,15 @@ class RequestTable:
     def begin(self, request: Request) -> None:
         """Count a request that was queued: from now on it will have an outcome."""
         self._requests[request.handle] = request
-        request.served.live += 1
+        request.served.requests.live += 1
 
-    def end(self, request: Request) -> None:
+    def end(self, request: Request, *, answered: bool) -> None:
         """Drop a request that has its outcome."""
+        if request.fell_from is not None and answered:
+            request.fell_from.requests.fallen_back += 1
         del self._requests[request.handle]
         self.leave_shape(request)
-        request.served.live -= 1
+        request.served.requests.live -= 1
 
     # --- to the scheduler
 
@@ -64,7 +66,7 @@ class RequestTable:
 
     def arrival(self, request: Request) -> events.Arrived:
         """The event that queues it, with what it needs to be ordered; what is in flight beside it is told first."""
-        self._leases.refresh(request.served.group)
+        self._leases.refresh(request.served.placed.group)
         plan = request.plan
         return events.Arrived(
             request.handle,
@@ -90,6 +92,6 @@ class RequestTable:
     def aim(self, request: Request, plan: RequestPlan, served: Served) -> None:
         """Have it count for another version, by ``plan``; it is not queued there yet."""
         self.leave_shape(request)
-        request.served.live -= 1
-        served.live += 1
+        request.served.requests.live -= 1
+        served.requests.live += 1
         request.aim(plan, served)

@@ -69,7 +69,7 @@ class Routes:
 
     def _meaning(self, name: str) -> _Meaning:
         ready = tuple(self._ready(name))
-        return _Meaning(self.current(name), ready, tuple(served.split for served in ready))
+        return _Meaning(self.current(name), ready, tuple(served.trial.split for served in ready))
 
     def _ready(self, name: str) -> list[Served]:
         return [served for served in self._names.get(name, {}).values() if served.phase in SERVING]
