@@ -45,9 +45,9 @@ from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
 from appliance.engine.requests.waiting_room import WaitingRoom
 from appliance.engine.turn import Turn
+from appliance.engine.versions.batch_keys import BatchKeys
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.shapes import Shapes
 from appliance.engine.versions.version_status import with_index
 from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.snapshot import EngineStatus, LaneUse, WorkerStatus
@@ -57,7 +57,7 @@ from appliance.workers.arena import Arena
 EPOCH_BITS: Final = 32
 
 
-SHAPES_PER_MODEL: Final = 64
+BATCH_KEYS_PER_MODEL: Final = 64
 """Distinct request shapes whose run times are remembered per version: more are not told apart by anybody who plans."""
 
 
@@ -71,7 +71,7 @@ class EngineTerms:
     swap: SwapTerms = field(default_factory=default_terms)
     residency: ResidencyTerms = field(default_factory=ResidencyTerms)
     workers: WorkersConfig = field(default_factory=WorkersConfig)
-    shapes_per_model: int = SHAPES_PER_MODEL
+    batch_keys_per_model: int = BATCH_KEYS_PER_MODEL
 
 
 class Engine:
@@ -95,11 +95,11 @@ class Engine:
         self._watchers: list[Callable[[], None]] = []
         self._announced_generation = self._routes.generation
         self._inbox = Inbox(scheduler)
-        self._shapes = Shapes(self._inbox, terms.shapes_per_model)
+        self._batch_keys = BatchKeys(self._inbox, terms.batch_keys_per_model)
         served: dict[int, Served] = {}
         self.leases = self._make_leases(terms.engine, served, pool)
         self._rollouts = self._make_rollouts(terms, served, pool)
-        table = RequestTable(arena=arena, shapes=self._shapes, leases=self.leases, inbox=self._inbox)
+        table = RequestTable(arena=arena, batch_keys=self._batch_keys, leases=self.leases, inbox=self._inbox)
         accounts = Accounts(self._routes, shell.log, shell.wall_ms, terms.engine.slow_request_ms)
         rerouting = Rerouting(self._routes, table)
         mirroring = Mirroring(terms.swap.config, arena, shell.pace)
@@ -160,7 +160,7 @@ class Engine:
             ),
             served=served,
             routes=self._routes,
-            shapes=self._shapes,
+            batch_keys=self._batch_keys,
             workers=pool,
             leases=self.leases,
             shell=self._shell,
@@ -172,7 +172,7 @@ class Engine:
         lanes = Lanes(pool, config.lease_limit)
         templates = Templates(
             routes=self._routes,
-            shapes=self._shapes,
+            batch_keys=self._batch_keys,
             inbox=self._inbox,
             workers=pool,
             lanes=lanes,

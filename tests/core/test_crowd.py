@@ -86,7 +86,7 @@ def open_crowd(scheduler: Scheduler, now_ns: int) -> int:
     for model, way in enumerate(ways):
         scheduler.step(on.ModelOpened(model, 0, 1 << (model + 1), way), now_ns)
         seeds = ((1, 300_000 + 50_000 * model), (8, 900_000)) if model else ()
-        scheduler.step(on.ShapeOpened(model, model, seeds), now_ns)
+        scheduler.step(on.BatchKeyOpened(model, model, seeds), now_ns)
     return len(ways)
 
 

@@ -83,7 +83,7 @@ class EngineWorld(EngineTurns):
         self.engine = Engine(
             terms=EngineTerms(
                 engine=EngineConfig(),
-                shapes_per_model=3,
+                batch_keys_per_model=3,
                 placement=PlacementConfig(
                     max_processes=world.random.choice((1, 2, 8)), share_below_bytes=2000
                 ),

@@ -94,12 +94,12 @@ class Accountant:
 
     def models(self) -> Iterator[Model]:
         """All models that serve, to be looked at only."""
-        return (model for device in self._devices.values() for model in device.books.ledger)
+        return (model for device in self._devices.values() for model in device.books.table)
 
     def model(self, number: int) -> Model | None:
         """The model with that number, if it serves; to be looked at only."""
         home = self._find(number)
-        return home.books.ledger.models.get(number) if home is not None else None
+        return home.books.table.models.get(number) if home is not None else None
 
     def outside(self) -> set[int]:
         """Versions that take memory or asked for some, and do not serve."""
@@ -123,7 +123,7 @@ class Accountant:
     def limit_beside(self, device: str, model: int) -> Limit:
         """What there is of a device, and what cannot be taken of it from other models than this."""
         books = self._devices[device].books
-        return books.reservations.limit(books.ledger.retained_beside(model))
+        return books.reservations.limit(books.table.retained_beside(model))
 
     def statistics(self, device: str) -> MemoryStatistics:
         """Sums of a device as of now."""

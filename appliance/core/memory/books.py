@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from appliance.core.memory.footprint import Residency
-from appliance.core.memory.ledger import Ledger
 from appliance.core.memory.model import Model, Move
+from appliance.core.memory.model_table import ModelTable
 from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.popularity import Popularity
 from appliance.core.memory.reservations import Reservations
@@ -35,13 +35,13 @@ class MemoryStatistics:
 class Books:
     """Owned by one DeviceMemory; ``left_bytes`` is what models that serve may take."""
 
-    __slots__ = ("left_bytes", "ledger", "policy", "popularity", "reservations", "timing", "waiting")
+    __slots__ = ("left_bytes", "table", "policy", "popularity", "reservations", "timing", "waiting")
 
     def __init__(self, policy: ResidencyPolicy, budget: Budget) -> None:
         self.policy = policy
         self.reservations = Reservations(budget)
         self.left_bytes = budget.bytes
-        self.ledger = Ledger()
+        self.table = ModelTable()
         self.waiting = Waiting()
         self.popularity = Popularity(budget.bytes)
         self.timing = Timing(policy)
@@ -73,22 +73,22 @@ class Books:
         self.waiting.queue.pop(model.model, None)
         model.moving_since_ns = now_ns
         by_page_in = model.residency is Residency.WEIGHTS_EVICTED
-        self.ledger.become(model, model.residency, Move.PAGING_IN if by_page_in else Move.LOADING)
+        self.table.become(model, model.residency, Move.PAGING_IN if by_page_in else Move.LOADING)
         return by_page_in
 
     def numbers(self) -> list[int]:
         """All versions that are known here."""
-        return [*self.ledger.models, *self.reservations.outside()]
+        return [*self.table.models, *self.reservations.outside()]
 
     def statistics(self) -> MemoryStatistics:
         """Sums as of now."""
         return MemoryStatistics(
             budget_bytes=self.budget.bytes,
             left_bytes=self.left_bytes,
-            used_bytes=self.ledger.used_bytes,
-            leaving_bytes=self.ledger.leaving_bytes,
+            used_bytes=self.table.used_bytes,
+            leaving_bytes=self.table.leaving_bytes,
             other_bytes=self.reservations.other_bytes,
-            arriving=len(self.ledger.arriving),
+            arriving=len(self.table.arriving),
             waiting_models=len(self.waiting.queue),
             waiting_requests=self.waiting.requests,
             waiting_bytes=self.waiting.size_bytes,
@@ -97,8 +97,8 @@ class Books:
 
     def check_integrity(self) -> None:
         """Raise AssertionError where the books contradict themselves."""
-        self.ledger.check_integrity()
-        self.waiting.check_integrity(self.ledger)
+        self.table.check_integrity()
+        self.waiting.check_integrity(self.table)
         self.reservations.check_integrity()
         assert self.left_bytes == self.reservations.left_bytes, "what is left was not seen anew"
-        assert not self.ledger.models.keys() & self.reservations.outside(), "a model is counted twice"
+        assert not self.table.models.keys() & self.reservations.outside(), "a model is counted twice"

@@ -20,7 +20,7 @@ from appliance.core.memory.timing import WISH_NS
 
 def answer(books: Books, event: Asked, now_ns: int) -> Serve | Wait | Refuse:
     """What becomes of a request."""
-    model = books.ledger.models[event.model]
+    model = books.table.models[event.model]
     model.used_ns = now_ns
     books.popularity.use(event.model, 1, now_ns)
     if model.resident:
@@ -52,7 +52,7 @@ def _objection(books: Books, model: Model, event: Asked, now_ns: int, ready_ns: 
         return Miss.FAILING
     if ready_ns is None:
         others = sum(
-            each.footprint.bytes for each in books.ledger if each.retention.pinned and each is not model
+            each.footprint.bytes for each in books.table if each.retention.pinned and each is not model
         )
         return Miss.NO_ROOM if model.footprint.bytes + others <= books.budget.bytes else Miss.NEVER
     if ready_ns > event.deadline_ns:
@@ -65,16 +65,16 @@ def _objection(books: Books, model: Model, event: Asked, now_ns: int, ready_ns: 
 
 def _ready_ns(books: Books, model: Model, now_ns: int) -> int | None:
     """When it should be RESIDENT, if its load is queued now; None when there is no room that could be made."""
-    timing, ledger = books.timing, books.ledger
+    timing, table = books.timing, books.table
     if model.move in ARRIVING:
         return max(now_ns, model.moving_since_ns + timing.upper_ns(model))
-    queue = [ledger.models[each] for each in takewhile(model.model.__ne__, books.waiting.queue)]
+    queue = [table.models[each] for each in takewhile(model.model.__ne__, books.waiting.queue)]
     queue.append(model)
-    free = books.left_bytes - ledger.used_bytes
+    free = books.left_bytes - table.used_bytes
     freed: list[tuple[int, int]] = []
     if free < sum(each.bytes_missing for each in queue):
         freed = list(_freed(books, model, now_ns))
-    ends = [each.moving_since_ns + timing.upper_ns(each) for each in ledger.arriving.values()]
+    ends = [each.moving_since_ns + timing.upper_ns(each) for each in table.arriving.values()]
     places = ends + [now_ns] * (books.policy.loads_at_once - len(ends))
     loads = [_queued(books, each) for each in queue]
     return arrival_ns(loads, places, free, freed, timing.leave_ns, now_ns)
@@ -88,7 +88,7 @@ def _queued(books: Books, model: Model) -> Queued:
 def _freed(books: Books, asked: Model, now_ns: int) -> Iterator[tuple[int, int]]:
     """When how much memory can be had. What is in use counts as idle: it is looked at again and again."""
     timing = books.timing
-    for model in books.ledger:
+    for model in books.table:
         if model.move is Move.NONE:
             if model is not asked and books.evictable(model, now_ns):
                 yield max(now_ns, model.available_ns), model.bytes_now

@@ -36,7 +36,7 @@ class Retention:
 
 @dataclass(slots=True, eq=False)
 class Model:
-    """A model that serves. ``residency``, ``move``, ``footprint`` and what retains it are changed by its ledger alone.
+    """A model that serves. ``residency``, ``move``, ``footprint`` and what retains it are changed by its table alone.
 
     ``arrival`` orders models by when they came. ``waiting`` are the bytes of each request that waits. Until
     ``wished_until_ns`` it is worth loading for requests that were refused and may come back; ``not_before_ns`` ends the

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.core.memory.ledger import Ledger
 from appliance.core.memory.model import ARRIVING, Model
+from appliance.core.memory.model_table import ModelTable
 
 
 class Waiting:
@@ -51,10 +51,10 @@ class Waiting:
         else:
             self.queue.pop(model.model, None)
 
-    def check_integrity(self, ledger: Ledger) -> None:
+    def check_integrity(self, table: ModelTable) -> None:
         """Raise AssertionError where sums are not those of the models."""
-        assert self.requests == sum(len(each.waiting) for each in ledger), "waiting requests do not add up"
-        held = sum(sum(each.waiting.values()) for each in ledger)
+        assert self.requests == sum(len(each.waiting) for each in table), "waiting requests do not add up"
+        held = sum(sum(each.waiting.values()) for each in table)
         assert self.size_bytes == held, "bytes of waiting requests do not add up"
-        wanted = {each.model for each in ledger if each.waiting and each.move not in ARRIVING}
+        wanted = {each.model for each in table if each.waiting and each.move not in ARRIVING}
         assert set(self.queue) == wanted, "the queue holds others than requests wait for"

@@ -1,4 +1,4 @@
-"""A queue in key order: requests by (level, deadline, arrival), and nothing that has left it.
+"""Queued requests in key order, by (level, deadline, arrival), and by their ids; nothing that has left.
 
 Sorted blocks of bounded length: inserting, removing and taking the first cost a search and the shifting of at
 most one block, whatever the queue holds. There is no garbage to collect, so no step ever pays for others.
@@ -15,6 +15,10 @@ BLOCK_MAX = 512
 """A block longer than this is split in two."""
 
 
+SHARDS = 256
+"""A power of two; ids are given out one after another, so that they spread evenly."""
+
+
 class Sequenced(Protocol):
     """What stands in a queue."""
 
@@ -22,7 +26,14 @@ class Sequenced(Protocol):
     """When it came, as a number that nothing else has."""
 
 
+class Identified(Protocol):
+    """What is found by its id."""
+
+    request: int
+
+
 E = TypeVar("E", bound=Sequenced)
+R = TypeVar("R", bound=Identified)
 Key = tuple[int, int, int, E]
 """Level, deadline (ns), arrival sequence, and the request; the sequence is unique, so requests are never
 compared."""
@@ -114,3 +125,48 @@ class Queue(Generic[E]):
         if self.separators:
             del self.blocks[at]
             del self.separators[min(at, len(self.separators) - 1)]
+
+
+class Register(Generic[R]):
+    """Queued requests by id, not more than one of an id: found without ever pausing for a large table to be rebuilt.
+
+    A dict that requests pass through is rebuilt from time to time, all of it in one insertion: over a millisecond with
+    100,000 requests. Here the ids are spread over many small dicts, of which each is rebuilt at its own time.
+    """
+
+    __slots__ = ("_shards", "_size")
+
+    def __init__(self) -> None:
+        self._shards: list[dict[int, R]] = [{} for _ in range(SHARDS)]
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[R]:
+        for shard in self._shards:
+            yield from shard.values()
+
+    def find(self, request: int) -> R | None:
+        """The request of that id, if it is queued."""
+        return self._shards[request & (SHARDS - 1)].get(request)
+
+    def add(self, entry: R) -> None:
+        """Enter a request; its id must not be in use."""
+        shard = self._shards[entry.request & (SHARDS - 1)]
+        assert entry.request not in shard, "a request arrived twice"
+        shard[entry.request] = entry
+        self._size += 1
+
+    def remove(self, request: int) -> None:
+        """Strike out a request; it must be there."""
+        del self._shards[request & (SHARDS - 1)][request]
+        self._size -= 1
+
+    def check_integrity(self) -> None:
+        """Assert that every request is under its id, and counted."""
+        assert self._size == sum(len(shard) for shard in self._shards), "register miscounts"
+        for place, shard in enumerate(self._shards):
+            for request, entry in shard.items():
+                assert entry.request == request, "request under a wrong id"
+                assert request & (SHARDS - 1) == place, "request in a wrong shard"

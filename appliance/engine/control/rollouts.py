@@ -35,10 +35,10 @@ from appliance.engine.control.recorder import Recorder, SwapTerms
 from appliance.engine.control.traffic import Traffic
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leases
+from appliance.engine.versions.batch_keys import BatchKeys
 from appliance.engine.versions.layout import merges
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.shapes import Shapes
 from appliance.engine.versions.version_status import said_of, version_status
 from appliance.engine.versions.wording import Said, wait_text
 from appliance.telemetry.meter import VersionMeter
@@ -87,14 +87,14 @@ class Rollouts:
         terms: RolloutTerms,
         served: dict[int, Served],
         routes: Routes,
-        shapes: Shapes,
+        batch_keys: BatchKeys,
         workers: WorkerPort,
         leases: Leases,
         shell: Shell,
     ) -> None:
         self._served = served
         self._routes = routes
-        self._shapes = shapes
+        self._batch_keys = batch_keys
         self._leases = leases
         self._shell = shell
         self._memory: MemoryPort | None = None
@@ -393,7 +393,7 @@ class Rollouts:
         if served.opened:
             served.opened = False
             self._leases.put(ModelClosed(served.id))
-            self._shapes.forget(served.id)
+            self._batch_keys.forget(served.id)
 
     def send_away(self, served: Served) -> None:
         """It serves on, but has to be asked for: its requests go by the scheduler no more."""

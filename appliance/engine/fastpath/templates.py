@@ -16,22 +16,22 @@ from appliance.domain.tensor import Datatype, byte_size
 from appliance.engine.fastpath.direct import LeasingFrontEnd, RequestTemplate
 from appliance.engine.fastpath.lanes import Lanes
 from appliance.engine.inbox import Inbox
+from appliance.engine.versions.batch_keys import BatchKeys
 from appliance.engine.versions.layout import Layout
 from appliance.engine.versions.routes import Routes, late_text
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.shapes import Shapes
 from appliance.workers.arena import aligned
 from appliance.workers.port import Learn, Shape, WorkerPort
 
 KINDS_PER_MODEL: Final = 32
-"""Each keeps a shape of the scheduler's open for as long as its model is."""
+"""Each keeps a batch key of the scheduler's open for as long as its model is."""
 
 
 class Kind(NamedTuple):
     """Requests that may share a batch, and what the scheduler knows them by."""
 
     kind: int
-    shape: int
+    batch_key: int
     served: Served
 
 
@@ -49,14 +49,14 @@ class Templates:
         self,
         *,
         routes: Routes,
-        shapes: Shapes,
+        batch_keys: BatchKeys,
         inbox: Inbox,
         workers: WorkerPort,
         lanes: Lanes,
         default_timeout_ns: int,
     ) -> None:
         self._routes = routes
-        self._shapes = shapes
+        self._batch_keys = batch_keys
         self._inbox = inbox
         self._workers = workers
         self._lanes = lanes
@@ -125,7 +125,7 @@ class Templates:
                 del self._kinds[key], self._by_kind[kind.kind]
                 if self._prices.pop(kind.kind, None) is not None:
                     front_end.forget_price(kind.kind)
-                self._shapes.give(kind.shape)
+                self._batch_keys.give(kind.batch_key)
 
     # --- what the front end asks by
 
@@ -149,7 +149,7 @@ class Templates:
         """Tell the front end the prices that have changed."""
         for number in self._unpriced:
             kind = self._by_kind.get(number)
-            price = self._inbox.scheduler.price(kind.shape) if kind else None
+            price = self._inbox.scheduler.price(kind.batch_key) if kind else None
             if price is not None and self._prices.get(number) != price:
                 self._prices[number] = price
                 front_end.price(number, *price)
@@ -217,18 +217,18 @@ class Templates:
         return template
 
     def _kind(self, served: Served, plan: RequestPlan, layout: Layout) -> Kind | None:
-        shape = self._shapes.take(served, plan)
-        kind = self._kinds.get((shape, layout.wanted))
+        batch_key = self._batch_keys.take(served, plan)
+        kind = self._kinds.get((batch_key, layout.wanted))
         if kind is not None:
-            self._shapes.give(shape)
+            self._batch_keys.give(batch_key)
             return kind
         if sum(kind.served is served for kind in self._kinds.values()) >= KINDS_PER_MODEL:
-            self._shapes.give(shape)
+            self._batch_keys.give(batch_key)
             return None
         self._last_kind += 1
-        kind = Kind(self._last_kind, shape, served)
+        kind = Kind(self._last_kind, batch_key, served)
         self._unpriced.add(kind.kind)
-        self._kinds[shape, layout.wanted] = self._by_kind[kind.kind] = kind
+        self._kinds[batch_key, layout.wanted] = self._by_kind[kind.kind] = kind
         return kind
 
 

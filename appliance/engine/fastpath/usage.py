@@ -91,7 +91,7 @@ class Usage:
             return
         self._templates.ran(kind.kind)
         if tally.budget_ns:
-            news.append(events.BudgetSeen(kind.shape, tally.budget_ns))
+            news.append(events.BudgetSeen(kind.batch_key, tally.budget_ns))
         for rows, count, gather_ns, run_ns, scatter_ns in tally.batches:
             spent_ns = (gather_ns + run_ns + scatter_ns) // count
-            news.append(events.LeasedRan(tally.lane, kind.shape, rows, spent_ns, count))
+            news.append(events.LeasedRan(tally.lane, kind.batch_key, rows, spent_ns, count))

@@ -98,7 +98,7 @@ class Admission:
             self._pace.broken(bug)
             raise
         if refused is not None:
-            self._table.leave_shape(request)
+            self._table.leave_batch_key(request)
             self._accounts.ended(request, *refused, self._clock())
             try:
                 raise refused[0]
@@ -122,7 +122,7 @@ class Admission:
         now_ns = self._clock()
         if not served.opened:
             return self._cold.ask(request, tensors, now_ns)
-        self._table.take_shape(request)
+        self._table.take_batch_key(request)
         ended = self._dispatch.arrive(request, now_ns)
         if ended is not None:
             return end_of(request, ended)
@@ -140,7 +140,7 @@ class Admission:
         request.aim(other, split.served)
         if split.served.opened and self._admit(request, tensors) is None:
             return True
-        self._table.leave_shape(request)
+        self._table.leave_batch_key(request)
         request.aim(plan, served)
         split.taken -= 1
         return False
@@ -153,7 +153,7 @@ class Admission:
         if copy is None:
             self._mirroring.leave_out()
         elif self._admit(copy, tensors) is not None:
-            self._table.leave_shape(copy)
+            self._table.leave_batch_key(copy)
             self._mirroring.leave_out()
         else:
             self._mirroring.pair(request, copy, split, other)

@@ -68,7 +68,7 @@ class Request:
         "mirror",
         "plan",
         "served",
-        "shape",
+        "batch_key",
         "submission",
     )
 
@@ -79,7 +79,7 @@ class Request:
         self.served = served
         self.layout = served.layout(submission.plan)
         self.deadline_ns = deadline_ns
-        self.shape = -1
+        self.batch_key = -1
         self.memory = RequestMemory()
         self.attempts = submission.attempts
         self.batch: Batch | None = None

@@ -8,7 +8,7 @@ from appliance.core.memory.footprint import Footprint, Residency
 from appliance.core.memory.model import ARRIVING, LEAVING, Model, Move
 
 
-class Ledger:
+class ModelTable:
     """What models that serve take. ``arriving`` are those that are loaded or paged in."""
 
     __slots__ = ("_arrivals", "arriving", "leaving_bytes", "models", "retained_bytes", "used_bytes")
