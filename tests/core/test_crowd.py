@@ -1,4 +1,4 @@
-"""Thousands of requests queued at once, which no simulated world has: split blocks, coarse sums, spares from sums."""
+"""Thousands of requests queued at once, which no simulated world has: coarse sums, spares from sums."""
 
 from __future__ import annotations
 

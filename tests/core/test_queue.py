@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from appliance.core.scheduling.charges import FINE_SHIFT, Charges
 from appliance.core.scheduling.group import BatchKey, Waiting
-from appliance.core.scheduling.queue import BLOCK_MAX, Key, Queue
+from appliance.core.scheduling.queue import Key, Queue
 from appliance.domain.inference import NO_DEADLINE
 
 NOBODY = Waiting(0, cast(BatchKey, None), 1, 0, 1, 0, 0, 0)
@@ -55,26 +55,6 @@ def test_queue_is_a_sorted_list(operations: list[tuple[str, int, int]]) -> None:
             expected = next((entry for entry in model if entry[0] >= level), None)
             found = queue.seek(level)
             assert (found[:3] if found else None) == expected
-
-
-def test_a_queue_of_many_blocks() -> None:
-    queue = Queue[Waiting]()
-    count = 10 * BLOCK_MAX
-    for sequence in range(count):
-        queue.insert(key(1, (sequence * 7919) % count, sequence))
-    queue.check_integrity()
-    assert len(queue.blocks) > 10
-    kept = starts(queue)
-    for entry in kept[::2]:
-        queue.remove(*entry)
-    queue.check_integrity()
-    queue.take(BLOCK_MAX + 3)
-    for level, deadline_ns, sequence in kept[::2]:
-        queue.insert(key(level, deadline_ns, sequence))
-    queue.check_integrity()
-    assert starts(queue) == sorted(kept[::2] + kept[1::2][BLOCK_MAX + 3 :])
-    queue.take(len(queue))
-    assert (len(queue), queue.blocks) == (0, [[]])
 
 
 CHARGES = st.lists(

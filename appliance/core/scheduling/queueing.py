@@ -18,7 +18,7 @@ def enqueue(group: Group, entry: Waiting) -> None:
     batch_key.queue.insert(key)
     batch_key.queued_rows += entry.rows
     batch_key.uneven += entry.uneven
-    if batch_key.queue.blocks[0][0][2] == entry.sequence:
+    if batch_key.queue.keys[0][2] == entry.sequence:
         set_head(group, batch_key)
     group.queued += 1
     model.queued += 1

@@ -136,7 +136,7 @@ class Scheduler(Membership):
         return True
 
     def _cancelled(self, event: on.CancelRequested) -> list[Action]:
-        entry = self._waiting.find(event.request)
+        entry = self._waiting.get(event.request)
         if entry is None:
             return []
         self._remove(entry)
@@ -251,7 +251,7 @@ class Scheduler(Membership):
         entries, rows = gather(group, batch_key, lane, start_ns, self._margin_ns, now_ns)
         take(group, batch_key, entries)
         for entry in entries:
-            self._waiting.remove(entry.request)
+            del self._waiting[entry.request]
             self._queued_bytes -= entry.nbytes
         self._batches += 1
         estimate_ns = batch_key.fixed_ns + batch_key.per_row_ns * rows

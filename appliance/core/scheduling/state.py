@@ -14,7 +14,6 @@ from appliance.core.scheduling.actions import Action, Evicted, Lost
 from appliance.core.scheduling.group import NEVER, BatchKey, Group, Lane, Model, Running, Waiting
 from appliance.core.scheduling.integrity import check_grants, check_group
 from appliance.core.scheduling.planning import Planning
-from appliance.core.scheduling.queue import Register
 from appliance.core.scheduling.queueing import enqueue, remove
 from appliance.core.scheduling.statistics import SchedulerStatistics, batch_key_statistics, lane_statistics
 
@@ -63,7 +62,7 @@ class State:
         self._models: dict[int, Model] = {}
         self._batch_keys: dict[int, BatchKey] = {}
         self._lanes: dict[int, Lane] = {}
-        self._waiting: Register[Waiting] = Register()
+        self._waiting: dict[int, Waiting] = {}
         self._running: dict[int, Running] = {}
         self._queued_bytes = 0
         self._sequence = 0
@@ -104,20 +103,23 @@ class State:
             check_group(group)
             check_grants(group, group in self._dirty)
         assert len(self._waiting) == sum(group.queued for group in self._groups.values()), "queued differs"
-        assert self._queued_bytes == sum(entry.nbytes for entry in self._waiting), "queued bytes differ"
+        assert self._queued_bytes == sum(entry.nbytes for entry in self._waiting.values()), (
+            "queued bytes differ"
+        )
         assert len(self._running) == sum(len(lane.batches) for lane in self._lanes.values()), (
             "batch without a lane"
         )
         self._agenda.check_integrity(list(self._groups.values()))
-        self._waiting.check_integrity()
-        for entry in self._waiting:
+        for request, entry in self._waiting.items():
+            assert entry.request == request, "request under a wrong id"
             assert entry.batch_key.model.group.due_ns <= entry.deadline_ns, "nobody would notice its deadline"
 
     # --- queued requests
 
     def _enqueue(self, entry: Waiting) -> None:
         group = entry.batch_key.model.group
-        self._waiting.add(entry)
+        assert entry.request not in self._waiting, "a request arrived twice"
+        self._waiting[entry.request] = entry
         self._queued_bytes += entry.nbytes
         enqueue(group, entry)
         if group.eager:
@@ -132,7 +134,7 @@ class State:
 
     def _unlist(self, entry: Waiting) -> None:
         """Forget a queued request that leaves otherwise than in a batch; its group has yet to."""
-        self._waiting.remove(entry.request)
+        del self._waiting[entry.request]
         self._queued_bytes -= entry.nbytes
         group = entry.batch_key.model.group
         if group.eager:
