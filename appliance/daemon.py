@@ -30,9 +30,9 @@ from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.binding import extended
 from appliance.domain.errors import OperatorError, WorkerError
-from appliance.engine.control.costs import Costs
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.engine.control.recorder import SwapTerms
+from appliance.engine.control.sizes import Costs
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import IndexEntry

@@ -35,12 +35,12 @@ from appliance.engine.fastpath.templates import Templates
 from appliance.engine.fastpath.usage import Usage
 from appliance.engine.inbox import Inbox
 from appliance.engine.port import Buffer, IndexEntry, Submission
-from appliance.engine.requests.accounts import Accounts
 from appliance.engine.requests.admission import Admission
 from appliance.engine.requests.completion import Completion
 from appliance.engine.requests.dispatch import Dispatch
 from appliance.engine.requests.displaced import Displaced
 from appliance.engine.requests.mirroring import Mirroring
+from appliance.engine.requests.outcome import Accounts
 from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
 from appliance.engine.requests.waiting_room import WaitingRoom

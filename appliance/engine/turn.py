@@ -11,9 +11,8 @@ from appliance.engine.control.model_cache import ModelCache
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
-from appliance.engine.requests.batches import Batches
 from appliance.engine.requests.completion import Completion
-from appliance.engine.requests.dispatch import Dispatch
+from appliance.engine.requests.dispatch import Batches, Dispatch
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.request import Request
 from appliance.workers import port as workers

@@ -9,7 +9,7 @@ import pytest
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Failed
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, QueueFull
-from appliance.engine.requests.accounts import Accounts
+from appliance.engine.requests.outcome import Accounts
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import Result, VersionMeter

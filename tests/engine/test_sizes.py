@@ -12,9 +12,8 @@ from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.waits import Limit, NeverFits
 from appliance.core.rollout.phase import Phase
 from appliance.domain.model import VersionState
-from appliance.engine.control.costs import Costs
-from appliance.engine.control.memory_problems import Situation, problems
-from appliance.engine.control.sizes import Sizes
+from appliance.engine.control.cache_report import Situation, problems
+from appliance.engine.control.sizes import Costs, Sizes
 from appliance.engine.versions.records import Cost, MemoryRecords
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served

@@ -10,7 +10,7 @@ import pytest
 from appliance.domain.model import ModelVersion
 from appliance.engine.environment import Pace
 from appliance.engine.fastpath.direct import LeasingFrontEnd
-from appliance.engine.fastpath.stalls import LOOK_NS, Stalls
+from appliance.engine.fastpath.lanes import LOOK_NS, Stalls
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ExitCause

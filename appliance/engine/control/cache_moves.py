@@ -12,7 +12,7 @@ from appliance.core.memory import events
 from appliance.core.memory.events import Event
 from appliance.core.memory.footprint import Residency
 from appliance.core.memory.policy import ResidencyPolicy
-from appliance.engine.control.cache_tally import CacheTally
+from appliance.engine.control.cache_report import CacheTally
 from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.control.sizes import Sizes

@@ -20,15 +20,13 @@ from appliance.core.memory.waits import Budget
 from appliance.domain.errors import CapacityError, QueueFull
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.engine.control.cache_moves import Cached, CacheMoves
-from appliance.engine.control.cache_tally import CacheTally
-from appliance.engine.control.costs import Costs
-from appliance.engine.control.memory_problems import Situation, problems
+from appliance.engine.control.cache_report import CacheTally, Situation, problems
 from appliance.engine.control.rollouts import Rollouts
-from appliance.engine.control.sizes import Sizes
+from appliance.engine.control.sizes import Costs, Sizes
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.port import Buffer
-from appliance.engine.requests.cold import Refusal
+from appliance.engine.requests.displaced import Refusal
 from appliance.engine.requests.outcome import not_ready
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.waiting_room import WaitingRoom, refusal

@@ -15,8 +15,7 @@ from appliance.domain.histogram import BOUNDS_NS
 from appliance.domain.inference import RequestPlan
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.direct import LeasingFrontEnd, RequestTemplate
-from appliance.engine.fastpath.lanes import Lanes
-from appliance.engine.fastpath.stalls import Stalls
+from appliance.engine.fastpath.lanes import Lanes, Stalls
 from appliance.engine.fastpath.templates import Templates
 from appliance.engine.fastpath.usage import Usage
 from appliance.engine.inbox import Inbox

@@ -9,9 +9,8 @@ from typing import Final
 
 from appliance.domain.errors import Cancelled, DeadlineExpired, InvalidRequest, QueueFull, RunFailed
 from appliance.domain.inference import Answer, Outcome
-from appliance.engine.requests.accounts import Accounts
 from appliance.engine.requests.mirroring import Mirroring
-from appliance.engine.requests.outcome import died
+from appliance.engine.requests.outcome import Accounts, died
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable

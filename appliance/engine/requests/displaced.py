@@ -1,4 +1,5 @@
-"""Requests whose version is gone: they go to the one that serves now, and wait for it where that is out of memory.
+"""Requests whose version is gone: they go to the one that serves now, and wait for it where that is out of memory, with
+what keeps such requests.
 
 What can go on at once does so at once, so that what it goes to counts as in use; for the others the turn is over first,
 because only then it is known what serves, and how much of it is in memory. Owner: the engine.
@@ -6,14 +7,31 @@ because only then it is known what serves, and how much of it is in memory. Owne
 
 from __future__ import annotations
 
-from appliance.domain.errors import Cancelled
+from collections.abc import Sequence
+from typing import Protocol
+
+from appliance.domain.errors import ApplianceError, Cancelled
 from appliance.engine.environment import Pace
-from appliance.engine.requests.cold import ColdStarts, Refusal
+from appliance.engine.port import Buffer
 from appliance.engine.requests.completion import Completion
 from appliance.engine.requests.outcome import not_ready
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.rerouting import Rerouting
 from appliance.telemetry.meter import Result
+
+Refusal = tuple[ApplianceError, Result]
+"""Why a request is not taken, and how that is counted."""
+
+
+class ColdStarts(Protocol):
+    """What keeps requests until their versions are in memory."""
+
+    def ask(self, request: Request, tensors: Sequence[Buffer] | None, now_ns: int) -> Refusal | None:
+        """Have a request wait with its tensors, or say why not. ``tensors`` None: it has waited before, for another
+        version, and they are where they were."""
+
+    def cancel(self, request: Request, now_ns: int) -> bool:
+        """End a request that was cancelled; False when it is not kept here."""
 
 
 class Displaced:

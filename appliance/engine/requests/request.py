@@ -10,7 +10,7 @@ from appliance.domain.inference import Answer, OutputTensor, RequestPlan
 from appliance.engine.port import Buffer, Submission
 from appliance.engine.requests.memory import RequestMemory
 from appliance.engine.requests.similarity import Kept
-from appliance.engine.versions.expectation import UNKNOWN, Expectation
+from appliance.engine.versions.layout import UNKNOWN, Expectation
 from appliance.engine.versions.served import Served, TrafficSplit
 from appliance.workers.arena import Arena, aligned
 from appliance.workers.port import RunItem, RunResult

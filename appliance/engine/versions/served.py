@@ -22,8 +22,7 @@ from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.validation import plan_request
-from appliance.engine.versions.expectation import Expectations
-from appliance.engine.versions.layout import LAYOUTS_KEPT, Layout, layout_of
+from appliance.engine.versions.layout import LAYOUTS_KEPT, Expectations, Layout, layout_of
 from appliance.engine.versions.wording import refusal_text, wait_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ModelProgress
