@@ -22,8 +22,7 @@ import uvloop
 
 from appliance.config.frontend import FrontEndKind
 from appliance.config.tree import ApplianceConfig
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.waits import Budget
+from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.scheduling.planning import Planning

@@ -38,12 +38,11 @@ from appliance.engine.port import Buffer, IndexEntry, Submission
 from appliance.engine.requests.admission import Admission
 from appliance.engine.requests.completion import Completion
 from appliance.engine.requests.dispatch import Dispatch
-from appliance.engine.requests.displaced import Displaced
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.outcome import Accounts
 from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
-from appliance.engine.requests.waiting_room import WaitingRoom
+from appliance.engine.requests.waiting_room import Displaced, WaitingRoom
 from appliance.engine.turn import Turn
 from appliance.engine.versions.batch_keys import BatchKeys
 from appliance.engine.versions.routes import Routes

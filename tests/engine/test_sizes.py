@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.core.memory.budget import Limit, NeverFits, ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES, Residency
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.waits import Limit, NeverFits
 from appliance.core.rollout.phase import Phase
 from appliance.domain.model import VersionState
 from appliance.engine.control.cache_report import Situation, problems

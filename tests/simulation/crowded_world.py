@@ -15,9 +15,9 @@ import sys
 from contextlib import suppress
 from functools import partial
 
+from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES, Residency
 from appliance.core.memory.model import Move
-from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.errors import InvalidRequest, ModelAway, RunFailed, WorkerDied
 from appliance.domain.inference import Answer, Outcome

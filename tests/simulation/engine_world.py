@@ -24,7 +24,7 @@ from typing import Any
 from appliance.config.arena import ArenaConfig
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
-from appliance.core.memory.policy import ResidencyPolicy
+from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion
 from appliance.core.rollout.policy import RolloutPolicy

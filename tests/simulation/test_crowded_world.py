@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
+from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES
-from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.errors import ModelAway
 from appliance.domain.model import ModelVersion

@@ -12,11 +12,10 @@ from typing import Final
 from appliance.core.memory import events
 from appliance.core.memory.actions import Action, WakeAt
 from appliance.core.memory.books import MemoryStatistics
+from appliance.core.memory.budget import Budget, Limit, NeverFits, ResidencyPolicy
 from appliance.core.memory.device import DeviceMemory
 from appliance.core.memory.events import Event
 from appliance.core.memory.model import Model
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.waits import Budget, Limit, NeverFits
 
 NEVER_NS: Final = 1 << 62
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.footprint import Residency
 from appliance.core.memory.model import ARRIVING, Model, ModelTable, Move
-from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.popularity import Popularity
 from appliance.core.memory.reservations import Reservations
 from appliance.core.memory.timing import Timing
-from appliance.core.memory.waits import Budget
 
 
 class Waiting:

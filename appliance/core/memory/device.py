@@ -28,13 +28,11 @@ from appliance.core.memory.actions import (
 )
 from appliance.core.memory.advance import advance
 from appliance.core.memory.books import Books
-from appliance.core.memory.footprint import Residency
-from appliance.core.memory.load_cost import LoadCost
+from appliance.core.memory.budget import Budget, ResidencyPolicy
+from appliance.core.memory.footprint import LoadCost, Residency
 from appliance.core.memory.misses import answer
 from appliance.core.memory.model import ARRIVING, Model, Move
-from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.reservations import Taken
-from appliance.core.memory.waits import Budget
 
 FAILURES_MAX: Final = 2
 """After so many failed loads in a row no request waits for another one."""

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from appliance.core.memory.footprint import Footprint, Residency
-from appliance.core.memory.load_cost import LoadCost
+from appliance.core.memory.footprint import Footprint, LoadCost, Residency
 
 
 class Move(Enum):

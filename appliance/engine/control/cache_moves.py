@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from appliance.core.memory import events
+from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.events import Event
 from appliance.core.memory.footprint import Residency
-from appliance.core.memory.policy import ResidencyPolicy
 from appliance.engine.control.cache_report import CacheTally
 from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
 from appliance.engine.control.rollouts import Rollouts

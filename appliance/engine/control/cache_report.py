@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.waits import Limit, NeverFits
+from appliance.core.memory.budget import Limit, NeverFits, ResidencyPolicy
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.sizes import Sizes
 from appliance.engine.versions.routes import Routes

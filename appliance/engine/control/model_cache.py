@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.actions import Action, Reply, StartCold
+from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.footprint import Residency
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.waits import Budget
 from appliance.domain.errors import CapacityError, QueueFull
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.engine.control.cache_moves import Cached, CacheMoves
@@ -26,10 +25,9 @@ from appliance.engine.control.sizes import Costs, Sizes
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.port import Buffer
-from appliance.engine.requests.displaced import Refusal
 from appliance.engine.requests.outcome import not_ready
 from appliance.engine.requests.request import Request
-from appliance.engine.requests.waiting_room import WaitingRoom, refusal
+from appliance.engine.requests.waiting_room import Refusal, WaitingRoom, refusal
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import Result

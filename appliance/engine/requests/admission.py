@@ -14,11 +14,11 @@ from appliance.domain.inference import Outcome, RequestPlan
 from appliance.engine.environment import Shell
 from appliance.engine.port import Buffer, Submission
 from appliance.engine.requests.dispatch import Dispatch
-from appliance.engine.requests.displaced import ColdStarts, Refusal
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.outcome import Accounts, deadline_of, end_of, not_ready
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.table import RequestTable
+from appliance.engine.requests.waiting_room import ColdStarts, Refusal
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import TrafficSplit
 from appliance.telemetry.meter import Result

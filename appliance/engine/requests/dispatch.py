@@ -15,11 +15,11 @@ from appliance.engine.environment import Pace
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
 from appliance.engine.requests.completion import Completion
-from appliance.engine.requests.displaced import ColdStarts, Displaced
 from appliance.engine.requests.outcome import Ended, end_of
 from appliance.engine.requests.request import Batch, Request
 from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
+from appliance.engine.requests.waiting_room import ColdStarts, Displaced
 from appliance.engine.versions.served import Served
 from appliance.workers.port import Run, RunFinished, RunResult, WorkerPort
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from appliance.domain.inference import OutputTensor, RequestPlan
 from appliance.domain.tensor import Datatype
-from appliance.engine.fastpath.heads import ConsideredHeads
+from appliance.engine.fastpath.templates import ConsideredHeads
 from appliance.engine.port import EnginePort
 from appliance.frontend.http.infer_request import JSON_DATA
 from appliance.frontend.http.infer_response import frame, opening

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.domain.inference import Answer
 from appliance.engine.fastpath.direct import DirectEngine, RequestTemplate
-from appliance.engine.fastpath.heads import ConsideredHeads
+from appliance.engine.fastpath.templates import ConsideredHeads
 from appliance.engine.port import EnginePort
 from appliance.frontend.grpc.codec import PlannedHead
 from appliance.frontend.grpc.response import closing
