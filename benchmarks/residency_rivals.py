@@ -23,9 +23,8 @@ from collections.abc import Callable, Mapping
 
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
+from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.footprint import Footprint, Residency
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.waits import Budget
 from benchmarks.residency_traces import Trace
 
 NEVER = 1 << 62

@@ -73,7 +73,7 @@ class Load:
         self._horizon_ns = 0
 
     def open(self) -> None:
-        """Open groups, lanes, models and shapes, and fill the queue."""
+        """Open groups, lanes, models and batch keys, and fill the queue."""
         share, lanes = (10, 2) if self.mix == "shared" else (1, 1)
         lane = 0
         for model in range(self.models):
@@ -87,7 +87,7 @@ class Load:
             max_batch = MAX_BATCHES[model % len(MAX_BATCHES)]
             self._step(on.ModelOpened(model, group, max_batch, Batching()))
             seeds = ((1, self._service_ns(model, 1)), (16, self._service_ns(model, 16)))
-            self._step(on.ShapeOpened(model, model, seeds))
+            self._step(on.BatchKeyOpened(model, model, seeds))
         backlog_ns = self.queued * self._service_ns(0, 1) // lane
         self._horizon_ns = 200 * MILLISECOND + 4 * backlog_ns
         self._refill()
@@ -131,9 +131,9 @@ class Load:
             self.arrivals += 1
             far = rng.randrange(self._horizon_ns // 4, self._horizon_ns)
             deadline_ns = self.now_ns + far if rng.random() < 0.95 else NO_DEADLINE
-            shape = rng.randrange(self.models)
+            batch_key = rng.randrange(self.models)
             self._present += 1
-            self._step(on.Arrived(self._request, shape, 1, 4096, 0, deadline_ns, 0))
+            self._step(on.Arrived(self._request, batch_key, 1, 4096, 0, deadline_ns, 0))
 
     def _step(self, event: on.Event) -> None:
         started = time.perf_counter_ns()
@@ -149,7 +149,7 @@ class Load:
                 self._present -= len(action.requests)
                 start_ns = max(self._lane_ends[action.lane], self.now_ns)
                 noise = self.random.uniform(0.9, 1.1)
-                end_ns = start_ns + int(self._service_ns(action.shape, len(action.requests)) * noise)
+                end_ns = start_ns + int(self._service_ns(action.batch_key, len(action.requests)) * noise)
                 self._lane_ends[action.lane] = end_ns
                 heapq.heappush(self._ends, (end_ns, action.batch))
             case Refused():

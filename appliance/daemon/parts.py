@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Final
 
 from appliance.config.tree import ApplianceConfig
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.waits import Budget
+from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.daemon.signals import Rereading, Shutdown
 from appliance.domain.binding import extended
-from appliance.engine.control.costs import Costs
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.engine.control.recorder import SwapTerms
+from appliance.engine.control.sizes import Costs
 from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.ticker import Ticker
@@ -56,7 +55,6 @@ from appliance.telemetry.trace import Tracer, open_tracer
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.memory import MemorySamples, free_bytes, memory_bytes
-from appliance.workers.port import worker_settings
 
 Close = Callable[[], Awaitable[None] | None]
 UNBOUNDED_BYTES: Final = 1 << 62
@@ -161,11 +159,11 @@ def _make_engine(
             restart=extended(RestartPolicy, config.restart),
             swap=SwapTerms(extended(RolloutPolicy, config.swap), records, environment),
             residency=_residency(config, Costs(records, environment)),
+            workers=config.workers,
         ),
         scheduler=Scheduler(extended(Planning, config.scheduling)),
         arena=arena,
         pool=pool,
-        settings=partial(worker_settings, config.workers),
         shell=shell,
     )
 

@@ -9,16 +9,16 @@ the simulation gives its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
+from appliance.config.workers import WorkersConfig
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog
-from appliance.core.scheduling import events
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, UnknownModel
 from appliance.domain.inference import RequestHead, RequestPlan
@@ -35,30 +35,28 @@ from appliance.engine.fastpath.templates import Templates
 from appliance.engine.fastpath.usage import Usage
 from appliance.engine.inbox import Inbox
 from appliance.engine.port import Buffer, IndexEntry, Submission
-from appliance.engine.requests.accounts import Accounts
 from appliance.engine.requests.admission import Admission
 from appliance.engine.requests.completion import Completion
 from appliance.engine.requests.dispatch import Dispatch
-from appliance.engine.requests.displaced import Displaced
 from appliance.engine.requests.mirroring import Mirroring
+from appliance.engine.requests.outcome import Accounts
 from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
-from appliance.engine.requests.waiting_room import WaitingRoom
+from appliance.engine.requests.waiting_room import Displaced, WaitingRoom
 from appliance.engine.turn import Turn
+from appliance.engine.versions.batch_keys import BatchKeys
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.shapes import Shapes
 from appliance.engine.versions.version_status import with_index
-from appliance.engine.watchers import Watchers
 from appliance.telemetry.meter import VersionStatistics
-from appliance.telemetry.snapshot import EngineStatus, LaneUse
+from appliance.telemetry.snapshot import EngineStatus, LaneUse, WorkerStatus
 from appliance.workers import port as workers
 from appliance.workers.arena import Arena
 
 EPOCH_BITS: Final = 32
 
 
-SHAPES_PER_MODEL: Final = 64
+BATCH_KEYS_PER_MODEL: Final = 64
 """Distinct request shapes whose run times are remembered per version: more are not told apart by anybody who plans."""
 
 
@@ -71,11 +69,12 @@ class EngineTerms:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     swap: SwapTerms = field(default_factory=default_terms)
     residency: ResidencyTerms = field(default_factory=ResidencyTerms)
-    shapes_per_model: int = SHAPES_PER_MODEL
+    workers: WorkersConfig = field(default_factory=WorkersConfig)
+    batch_keys_per_model: int = BATCH_KEYS_PER_MODEL
 
 
 class Engine:
-    """Implements EnginePort. ``settings`` are those of the n-th worker process. The only owner of ``scheduler``."""
+    """Implements EnginePort. The only owner of ``scheduler``."""
 
     def __init__(
         self,
@@ -84,21 +83,22 @@ class Engine:
         scheduler: Scheduler,
         arena: Arena,
         pool: workers.WorkerPort,
-        settings: Callable[[int], workers.WorkerSettings],
         shell: Shell,
     ) -> None:
         self._shell = shell
         self._arena = arena
         self._started_ns = shell.clock()
-        self._watchers = Watchers()
         self._settled_once = False
         self._wanted_headers: tuple[str, ...] = ()
-        self._routes = Routes(self._note_change)
+        self._routes = Routes()
+        self._watchers: list[Callable[[], None]] = []
+        self._announced_generation = self._routes.generation
         self._inbox = Inbox(scheduler)
-        self._shapes = Shapes(self._inbox, terms.shapes_per_model)
-        self._rollouts = self._make_rollouts(terms, pool, settings)
-        self.leases = self._make_leases(terms.engine, pool)
-        table = RequestTable(arena=arena, shapes=self._shapes, leases=self.leases, inbox=self._inbox)
+        self._batch_keys = BatchKeys(self._inbox, terms.batch_keys_per_model)
+        served: dict[int, Served] = {}
+        self.leases = self._make_leases(terms.engine, served, pool)
+        self._rollouts = self._make_rollouts(terms, served, pool)
+        table = RequestTable(arena=arena, batch_keys=self._batch_keys, leases=self.leases, inbox=self._inbox)
         accounts = Accounts(self._routes, shell.log, shell.wall_ms, terms.engine.slow_request_ms)
         rerouting = Rerouting(self._routes, table)
         mirroring = Mirroring(terms.swap.config, arena, shell.pace)
@@ -148,34 +148,36 @@ class Engine:
         )
 
     def _make_rollouts(
-        self,
-        terms: EngineTerms,
-        pool: workers.WorkerPort,
-        settings: Callable[[int], workers.WorkerSettings],
+        self, terms: EngineTerms, served: dict[int, Served], pool: workers.WorkerPort
     ) -> Rollouts:
         return Rollouts(
-            terms=RolloutTerms(swap=terms.swap, placement=terms.placement, restart=terms.restart),
+            terms=RolloutTerms(
+                swap=terms.swap,
+                placement=terms.placement,
+                restart=terms.restart,
+                workers=terms.workers,
+            ),
+            served=served,
             routes=self._routes,
+            batch_keys=self._batch_keys,
             workers=pool,
-            settings=settings,
-            feed=self._feed,
-            idle=self._is_idle,
+            leases=self.leases,
             shell=self._shell,
         )
 
-    def _make_leases(self, config: EngineConfig, pool: workers.WorkerPort) -> Leases:
+    def _make_leases(
+        self, config: EngineConfig, served: Mapping[int, Served], pool: workers.WorkerPort
+    ) -> Leases:
         lanes = Lanes(pool, config.lease_limit)
         templates = Templates(
             routes=self._routes,
-            shapes=self._shapes,
+            batch_keys=self._batch_keys,
             inbox=self._inbox,
             workers=pool,
             lanes=lanes,
             default_timeout_ns=config.default_deadline_ms * 1_000_000,
         )
-        usage = Usage(
-            lanes=lanes, templates=templates, versions=self._rollouts, workers=pool, shell=self._shell
-        )
+        usage = Usage(lanes=lanes, templates=templates, versions=served, workers=pool, shell=self._shell)
         return Leases(
             config=config,
             arena=self._arena,
@@ -277,7 +279,7 @@ class Engine:
 
     def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
         """See EnginePort."""
-        return self._routes.index(ready_only, self._rollouts.said_of)
+        return self._routes.index(ready_only, self._rollouts.said())
 
     def statistics(self, name: str, version: str) -> tuple[VersionStatistics, ...]:
         """See EnginePort."""
@@ -301,9 +303,7 @@ class Engine:
             started_ns=self._started_ns,
             accepting=self._admission.accepting,
             versions=with_index(versions, self.index(ready_only=False)),
-            workers=self._rollouts.groups.statuses(
-                self._rollouts.key_of, self._shell.memory_of, self._lane_use
-            ),
+            workers=self._worker_statuses(),
             queued_requests=scheduled.queued + parked.total(),
             queued_bytes=scheduled.queued_bytes,
             running_requests=running.total(),
@@ -314,12 +314,30 @@ class Engine:
             residency=self._cache.figures(),
         )
 
-    def _lane_use(self, worker: int) -> LaneUse:
-        return LaneUse(self._turn.batches.given.get(worker, 0), *self.leases.use(worker))
+    def _worker_statuses(self) -> tuple[WorkerStatus, ...]:
+        given, served = self._turn.batches.given, self._rollouts.served
+        return tuple(
+            WorkerStatus(
+                worker=worker.id,
+                pid=worker.pid,
+                state=worker.state,
+                models=tuple(sorted(each.key for each in map(served, worker.loaded) if each is not None)),
+                memory_bytes=self._shell.memory_of(worker.pid) if worker.pid else 0,
+                restarts=group.restarts,
+                use=LaneUse(given.get(worker.id, 0), *self.leases.use(worker.id)),
+            )
+            for worker, group in self._rollouts.groups.workers()
+        )
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """See EnginePort."""
-        return self._watchers.add(changed)
+        self._watchers.append(changed)
+
+        def end() -> None:
+            if changed in self._watchers:
+                self._watchers.remove(changed)
+
+        return end
 
     # --- the daemon's side
 
@@ -342,7 +360,7 @@ class Engine:
         if self._admission.accepting:
             self._rollouts.stopping(self._shell.clock())
         self._admission.close()
-        self._routes.touch()
+        self._rollouts.touch()
         self.leases.forget()
         self._shell.pace.soon()
 
@@ -361,7 +379,7 @@ class Engine:
         """Handle everything that has come in since the last turn."""
         now_ns = self._shell.clock()
         self._turn.take(now_ns)
-        if self._watchers.changed:
+        if self._announced_generation != self._routes.generation:
             self._announce(now_ns)
         self._turn.settle(now_ns)
         if self._turn.has_more:
@@ -372,27 +390,12 @@ class Engine:
         if self._turn.hand_out(self._shell.clock()) and self._rollouts.leaving:
             self._shell.pace.soon()
 
-    # --- small things
-
-    def _feed(self, event: events.Event) -> None:
-        self._inbox.put(self.leases.note(event))
-        if type(event) is events.ModelClosed:
-            self._shapes.forget(event.model)
-
-    def _is_idle(self, model: int) -> bool:
-        served = self._rollouts.served(model)
-        return served is None or (served.live == 0 and self.leases.is_through(model))
-
-    def _note_change(self, moved: Sequence[Served]) -> None:
-        self._watchers.changed = True
-        for served in moved:
-            served.epoch += 1
-            self.leases.forget(served.id)
-
     def _announce(self, now_ns: int) -> None:
-        self._watchers.changed = False
+        """What names mean has changed: look what follows, and tell all who watch."""
+        self._announced_generation = self._routes.generation
         self._cache.look(now_ns)
         self._rollouts.look(now_ns)
         self._wanted_headers = self._rollouts.headers()
         self._settled_once = self._settled_once or self._rollouts.settled
-        self._watchers.tell()
+        for changed in tuple(self._watchers):
+            changed()

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 from appliance.core.scheduling.events import Event
 from appliance.core.scheduling.scheduler import Scheduler
+
+
+class Feed(Protocol):
+    """What takes events for the scheduler."""
+
+    def put(self, event: Event) -> None:
+        """Add one event."""
 
 
 class Inbox:

@@ -6,13 +6,13 @@ Workers are told first, so that they are busy again before answers are encoded. 
 from __future__ import annotations
 
 from appliance.engine.control.hangs import Hangs
+from appliance.engine.control.instance_group import Held
 from appliance.engine.control.model_cache import ModelCache
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
-from appliance.engine.requests.batches import Batches
 from appliance.engine.requests.completion import Completion
-from appliance.engine.requests.dispatch import Dispatch
+from appliance.engine.requests.dispatch import Batches, Dispatch
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.request import Request
 from appliance.workers import port as workers
@@ -122,6 +122,7 @@ class Turn:
         batches = self._dispatch.batches
         blamed, had = self._leases.worker_exited(event.worker)
         away = self._cache.exiting(event)
-        self._rollouts.worker_exited(event, batches.model_of, blamed, had, now_ns)
+        running = batches.model_of(event.batches)
+        self._rollouts.worker_exited(event, Held(running, blamed, had), now_ns)
         self._cache.exited(event, away, now_ns)
         self._inbox.extend(batches.lost(event.worker, event.batches))

@@ -1,4 +1,4 @@
-"""A scheduler with one group, one lane and one shape, and short words to drive it. Times are in
+"""A scheduler with one group, one lane and one batch key, and short words to drive it. Times are in
 milliseconds."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ START_NS = 1_000 * MILLISECOND
 
 
 class Rig:
-    """Group 1 with lane 1, model 1 and shape 1, whose batch of n rows takes ``fixed`` + n * ``per_row``
+    """Group 1 with lane 1, model 1 and batch key 1, whose batch of n rows takes ``fixed`` + n * ``per_row``
     ms."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Rig:
         for lane in range(1, lanes + 1):
             self.step(on.LaneOpened(lane, 1), 0)
         self.open_model(1, max_batch=max_batch, batching=batching)
-        self.open_shape(1, 1, seeds=self.seeds(fixed, per_row, max_batch) if seeded else ())
+        self.open_batch_key(1, 1, seeds=self.seeds(fixed, per_row, max_batch) if seeded else ())
 
     @staticmethod
     def seeds(fixed: float, per_row: float, max_batch: int) -> tuple[tuple[int, int], ...]:
@@ -56,11 +56,11 @@ class Rig:
         """One more model in group 1."""
         self.step(on.ModelOpened(model, 1, max_batch, batching or Batching()), 0)
 
-    def open_shape(
-        self, shape: int, model: int, seeds: tuple[tuple[int, int], ...] = (), at: float = 0
+    def open_batch_key(
+        self, batch_key: int, model: int, seeds: tuple[tuple[int, int], ...] = (), at: float = 0
     ) -> None:
-        """One more shape of ``model``."""
-        self.step(on.ShapeOpened(shape, model, seeds), at)
+        """One more batch key of ``model``."""
+        self.step(on.BatchKeyOpened(batch_key, model, seeds), at)
 
     def arrive(
         self,
@@ -69,7 +69,7 @@ class Rig:
         *,
         due: float | None = None,
         rows: int = 1,
-        shape: int = 1,
+        batch_key: int = 1,
         priority: int = 0,
         timeout: float = 0,
         nbytes: int = 100,
@@ -77,7 +77,7 @@ class Rig:
         """A request; ``due`` is its deadline in ms (None: it has none)."""
         deadline_ns = NO_DEADLINE if due is None else START_NS + int(due * MILLISECOND)
         timeout_us = int(timeout * 1000)
-        return self.step(on.Arrived(request, shape, rows, nbytes, priority, deadline_ns, timeout_us), at)
+        return self.step(on.Arrived(request, batch_key, rows, nbytes, priority, deadline_ns, timeout_us), at)
 
     def settle(self, at: float = 0) -> list[Action]:
         """End of a turn, without the wish to be woken."""

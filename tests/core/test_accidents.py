@@ -115,13 +115,13 @@ def test_cancelling_queued_running_and_unknown_requests() -> None:
 def test_a_closed_model_evicts_its_queue_and_what_would_be_retried() -> None:
     rig = Rig(max_batch=1)
     rig.open_model(2)
-    rig.open_shape(2, 2, seeds=Rig.seeds(1, 1, 8))
+    rig.open_batch_key(2, 2, seeds=Rig.seeds(1, 1, 8))
     rig.arrive(1)
     rig.arrive(2)
-    rig.arrive(3, shape=2)
+    rig.arrive(3, batch_key=2)
     rig.batches()
     assert rig.step(on.ModelClosed(1), 1) == [Evicted(2)]
-    rig.step(on.ShapeClosed(1), 1)
+    rig.step(on.BatchKeyClosed(1), 1)
     assert rig.step(on.LaneClosed(1, back(20)), 2) == [Evicted(1)]
     rig.step(on.LaneOpened(1, 1), 20)
     assert rig.batches(at=20) == [(3,)]
@@ -132,7 +132,7 @@ def test_a_batch_of_a_closed_model_still_ends() -> None:
     rig.arrive(1)
     rig.batches()
     rig.step(on.ModelClosed(1), 1)
-    rig.step(on.ShapeClosed(1), 1)
+    rig.step(on.BatchKeyClosed(1), 1)
     rig.finish(1, at=9, learn=True)
     assert rig.scheduler.statistics().running == 0
 
@@ -144,7 +144,7 @@ def test_a_closed_group_leaves_nothing() -> None:
     rig.batches()
     assert set(rig.step(on.GroupClosed(1), 5)) == {Lost(1), Lost(2)}
     statistics = rig.scheduler.statistics()
-    assert (statistics.queued, statistics.running, statistics.lanes, statistics.shapes) == (0, 0, (), ())
+    assert (statistics.queued, statistics.running, statistics.lanes, statistics.batch_keys) == (0, 0, (), ())
     assert rig.settle(1_000) == []
     assert rig.arrive(3, at=1_000) == [Refused(3, Refusal.UNKNOWN, 0)]
 
@@ -152,7 +152,7 @@ def test_a_closed_group_leaves_nothing() -> None:
 def test_contradictions_are_programmers_errors() -> None:
     rig = Rig()
     rig.arrive(1)
-    for event in (on.GroupOpened(1), on.LaneOpened(1, 1), on.ShapeOpened(1, 1, ()), on.ShapeClosed(1)):
+    for event in (on.GroupOpened(1), on.LaneOpened(1, 1), on.BatchKeyOpened(1, 1, ()), on.BatchKeyClosed(1)):
         with pytest.raises(AssertionError):
             rig.scheduler.step(event, START_NS)
     with pytest.raises(AssertionError):

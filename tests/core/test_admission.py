@@ -82,8 +82,8 @@ def test_who_would_overtake_is_told_to_wait_for_the_next_batch_at_least() -> Non
 def test_an_idle_lane_beside_a_long_batch_is_enough() -> None:
     rig = Rig(max_batch=1, fixed=10, per_row=0, lanes=2)
     rig.open_model(2, max_batch=1)
-    rig.open_shape(2, 2, seeds=((1, 500 * MILLISECOND),))
-    rig.arrive(1, shape=2)
+    rig.open_batch_key(2, 2, seeds=((1, 500 * MILLISECOND),))
+    rig.arrive(1, batch_key=2)
     rig.batches()
     assert rig.arrive(2, due=10) == []
     assert rig.batches() == [(2,)]
@@ -160,12 +160,12 @@ def test_a_long_queue_without_spare_lets_nobody_overtake_until_time_is_won() -> 
 def test_the_planned_batch_leaves_time_to_wait_for_one_like_it() -> None:
     """1 ms + 1 ms per row, up to 64 rows: the cheapest batch takes 65 ms, but requests bring 20 ms."""
     rig = Rig(max_batch=64, fixed=1, per_row=1)
-    assert rig.scheduler.statistics().shapes[0].plan_rows == 64
+    assert rig.scheduler.statistics().batch_keys[0].plan_rows == 64
     rig.arrive(1)
     rig.step(on.CancelRequested(1), 0)
-    assert rig.scheduler.statistics().shapes[0].plan_rows == 16, "within 5 % of the cheapest row"
+    assert rig.scheduler.statistics().batch_keys[0].plan_rows == 16, "within 5 % of the cheapest row"
     rig.arrive(2, due=20)
-    assert rig.scheduler.statistics().shapes[0].plan_rows == 9
+    assert rig.scheduler.statistics().batch_keys[0].plan_rows == 9
 
 
 def test_a_request_too_tight_for_the_plan_is_promised_its_own_rows() -> None:

@@ -50,10 +50,10 @@ def test_the_largest_batch_that_meets_the_earliest_deadline(due: float, size: in
 
 def test_shapes_do_not_mix_and_the_most_urgent_goes_first() -> None:
     rig = Rig()
-    rig.open_shape(2, 1, seeds=Rig.seeds(8, 1, 8))
+    rig.open_batch_key(2, 1, seeds=Rig.seeds(8, 1, 8))
     rig.occupy()
-    for request, shape, due in ((1, 1, 600), (2, 2, 500), (3, 1, 700), (4, 2, 800)):
-        assert rig.arrive(request, shape=shape, due=due) == []
+    for request, batch_key, due in ((1, 1, 600), (2, 2, 500), (3, 1, 700), (4, 2, 800)):
+        assert rig.arrive(request, batch_key=batch_key, due=due) == []
     rig.finish(1, at=9)
     assert rig.batches(at=9) == [(2, 4)]
     rig.finish(2, at=19)
@@ -132,10 +132,10 @@ def test_waiting_never_breaks_a_promise(due: float, until: float) -> None:
 def test_other_work_ends_the_waiting() -> None:
     rig = Rig(batching=WAITS)
     rig.open_model(2)
-    rig.open_shape(2, 2, seeds=Rig.seeds(1, 1, 8))
+    rig.open_batch_key(2, 2, seeds=Rig.seeds(1, 1, 8))
     rig.arrive(1)
     assert rig.batches() == []
-    rig.arrive(2, at=1, shape=2)
+    rig.arrive(2, at=1, batch_key=2)
     assert rig.batches(at=1) == [(1,)]
 
 
@@ -209,8 +209,8 @@ def test_a_batch_sent_ahead_is_timed_from_the_end_of_the_one_before() -> None:
     assert lanes_of(rig, 0) == [(1, (1,)), (1, (2,))]
     rig.finish(1, at=2, learn=True)
     rig.finish(2, at=4, learn=True)
-    (shape,) = rig.scheduler.statistics().shapes
-    assert shape.fixed_ns + shape.per_row_ns == 2_000_000
+    (batch_key,) = rig.scheduler.statistics().batch_keys
+    assert batch_key.fixed_ns + batch_key.per_row_ns == 2_000_000
 
 
 def test_the_lane_that_is_free_first_is_filled() -> None:

@@ -20,10 +20,10 @@ def reason(actions: list[object]) -> Refusal | None:
 def test_requests_of_all_models() -> None:
     rig = Rig(max_queued_requests=2)
     rig.open_model(2)
-    rig.open_shape(2, 2)
+    rig.open_batch_key(2, 2)
     rig.occupy()
     assert reason([*rig.arrive(1)]) is None
-    assert reason([*rig.arrive(2, shape=2)]) is None
+    assert reason([*rig.arrive(2, batch_key=2)]) is None
     assert reason([*rig.arrive(3)]) is Refusal.QUEUE_FULL
 
 
@@ -38,11 +38,11 @@ def test_bytes_of_all_models() -> None:
 def test_requests_of_one_model() -> None:
     rig = Rig(max_queued_per_model=1)
     rig.open_model(2)
-    rig.open_shape(2, 2)
+    rig.open_batch_key(2, 2)
     rig.occupy()
     assert reason([*rig.arrive(1)]) is None
     assert reason([*rig.arrive(2)]) is Refusal.QUEUE_FULL
-    assert reason([*rig.arrive(3, shape=2)]) is None
+    assert reason([*rig.arrive(3, batch_key=2)]) is None
 
 
 def test_a_level_has_the_bound_of_its_policy() -> None:
@@ -74,7 +74,7 @@ def test_what_runs_is_not_counted_and_what_leaves_makes_room() -> None:
 
 def test_an_unknown_or_closed_shape_is_refused() -> None:
     rig = Rig()
-    assert reason([*rig.arrive(1, shape=77)]) is Refusal.UNKNOWN
+    assert reason([*rig.arrive(1, batch_key=77)]) is Refusal.UNKNOWN
     rig.step(on.ModelClosed(1), 0)
     assert reason([*rig.arrive(2)]) is Refusal.UNKNOWN
 
@@ -89,8 +89,8 @@ def test_statistics_say_what_is_queued_and_what_runs() -> None:
     assert statistics.queued_by_model == {1: 2}
     (lane,) = statistics.lanes
     assert (lane.lane, lane.batches, lane.requests) == (1, 1, 1)
-    (shape,) = statistics.shapes
-    assert (shape.queued_rows, shape.known, shape.fixed_ns, shape.per_row_ns) == (
+    (batch_key,) = statistics.batch_keys
+    assert (batch_key.queued_rows, batch_key.known, batch_key.fixed_ns, batch_key.per_row_ns) == (
         4,
         True,
         8_000_000,

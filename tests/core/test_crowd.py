@@ -1,4 +1,4 @@
-"""Thousands of requests queued at once, which no simulated world has: split blocks, coarse sums, spares from sums."""
+"""Thousands of requests queued at once, which no simulated world has: coarse sums, spares from sums."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def open_crowd(scheduler: Scheduler, now_ns: int) -> int:
     for model, way in enumerate(ways):
         scheduler.step(on.ModelOpened(model, 0, 1 << (model + 1), way), now_ns)
         seeds = ((1, 300_000 + 50_000 * model), (8, 900_000)) if model else ()
-        scheduler.step(on.ShapeOpened(model, model, seeds), now_ns)
+        scheduler.step(on.BatchKeyOpened(model, model, seeds), now_ns)
     return len(ways)
 
 

@@ -26,10 +26,10 @@ def work(rig: Rig, ms: float, at: float, *, requests: int = 1, lane: int = 11) -
 
 
 def ran(
-    rig: Rig, ms: float, at: float, *, rows: int = 1, batches: int = 1, lane: int = 11, shape: int = 1
+    rig: Rig, ms: float, at: float, *, rows: int = 1, batches: int = 1, lane: int = 11, batch_key: int = 1
 ) -> None:
     """The front end tells what ran."""
-    assert rig.step(on.LeasedRan(lane, shape, rows, int(ms * MILLISECOND), batches), at) == []
+    assert rig.step(on.LeasedRan(lane, batch_key, rows, int(ms * MILLISECOND), batches), at) == []
 
 
 def of(kind: type[Action], actions: list[Action]) -> list[Action]:
@@ -179,7 +179,7 @@ def test_what_ran_beside_a_batch_made_it_later(due: float, admitted: bool) -> No
     rig.arrive(1, due=10)
     work(rig, 5, at=0)
     assert of(Dispatch, rig.settle()) == [Dispatch(1, 11, 1, (1,))]
-    ran(rig, 5, at=6, shape=99)
+    ran(rig, 5, at=6, batch_key=99)
     work(rig, 5, at=6)
     assert (rig.arrive(2, at=6, due=due) == []) == admitted
 
@@ -244,7 +244,7 @@ def test_news_of_a_lane_that_is_gone_mean_nothing() -> None:
     rig = granting()
     rig.step(on.LaneClosed(11, 0), 0)
     work(rig, 30, at=1)
-    ran(rig, 3, at=1, shape=99)
+    ran(rig, 3, at=1, batch_key=99)
     assert rig.scheduler.statistics().lanes == ()
 
 
@@ -261,19 +261,19 @@ def test_statistics_tell_what_a_front_end_has_under_way() -> None:
 def test_leased_batches_are_learned_from_but_not_without_bound() -> None:
     rig = granting(seeded=False)
     ran(rig, 5, at=1, rows=2)
-    shape = rig.scheduler.statistics().shapes[0]
-    assert shape.known
-    assert shape.fixed_ns + 2 * shape.per_row_ns == pytest.approx(5 * MILLISECOND, rel=0.01)
+    batch_key = rig.scheduler.statistics().batch_keys[0]
+    assert batch_key.known
+    assert batch_key.fixed_ns + 2 * batch_key.per_row_ns == pytest.approx(5 * MILLISECOND, rel=0.01)
     few, many = granting(), granting()
     ran(few, 20, at=1, rows=8, batches=4)
     ran(many, 20, at=1, rows=8, batches=1_000_000)
-    assert few.scheduler.statistics().shapes == many.scheduler.statistics().shapes
+    assert few.scheduler.statistics().batch_keys == many.scheduler.statistics().batch_keys
 
 
 def learned(rig: Rig) -> bool:
     """Whether 8 + n ms are not what is believed any more."""
-    shape = rig.scheduler.statistics().shapes[0]
-    return (shape.fixed_ns, shape.per_row_ns) != (8 * MILLISECOND, MILLISECOND)
+    batch_key = rig.scheduler.statistics().batch_keys[0]
+    return (batch_key.fixed_ns, batch_key.per_row_ns) != (8 * MILLISECOND, MILLISECOND)
 
 
 def test_time_beside_leased_work_is_learned_from_the_worker_only() -> None:

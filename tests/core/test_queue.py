@@ -1,4 +1,4 @@
-"""The queue against a sorted list, and the ledger against plain sums."""
+"""The queue against a sorted list, and the sums of charges against plain sums."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.core.scheduling.group import Shape, Waiting
-from appliance.core.scheduling.ledger import FINE_SHIFT, Ledger
-from appliance.core.scheduling.queue import BLOCK_MAX, Key, Queue
+from appliance.core.scheduling.charges import FINE_SHIFT, Charges
+from appliance.core.scheduling.group import BatchKey, Waiting
+from appliance.core.scheduling.queue import Key, Queue
 from appliance.domain.inference import NO_DEADLINE
 
-NOBODY = Waiting(0, cast(Shape, None), 1, 0, 1, 0, 0, 0)
+NOBODY = Waiting(0, cast(BatchKey, None), 1, 0, 1, 0, 0, 0)
 
 
 def key(level: int, deadline_ns: int, sequence: int) -> Key[Waiting]:
@@ -57,26 +57,6 @@ def test_queue_is_a_sorted_list(operations: list[tuple[str, int, int]]) -> None:
             assert (found[:3] if found else None) == expected
 
 
-def test_a_queue_of_many_blocks() -> None:
-    queue = Queue[Waiting]()
-    count = 10 * BLOCK_MAX
-    for sequence in range(count):
-        queue.insert(key(1, (sequence * 7919) % count, sequence))
-    queue.check_integrity()
-    assert len(queue.blocks) > 10
-    kept = starts(queue)
-    for entry in kept[::2]:
-        queue.remove(*entry)
-    queue.check_integrity()
-    queue.take(BLOCK_MAX + 3)
-    for level, deadline_ns, sequence in kept[::2]:
-        queue.insert(key(level, deadline_ns, sequence))
-    queue.check_integrity()
-    assert starts(queue) == sorted(kept[::2] + kept[1::2][BLOCK_MAX + 3 :])
-    queue.take(len(queue))
-    assert (len(queue), queue.blocks) == (0, [[]])
-
-
 CHARGES = st.lists(
     st.tuples(
         st.integers(1, 3),
@@ -89,38 +69,38 @@ CHARGES = st.lists(
 
 @settings(max_examples=300)
 @given(CHARGES, st.integers(1, 3), st.integers(0, 10**11), st.integers(0, 10**10))
-def test_ledger_is_never_too_small_and_near_deadlines_are_nearly_exact(
+def test_the_sum_of_charges_is_never_too_small_and_near_deadlines_are_nearly_exact(
     charges: list[tuple[int, int, int]], level: int, deadline_ns: int, now_ns: int
 ) -> None:
-    ledger = Ledger()
+    sums = Charges()
     future = [charge for charge in charges if charge[1] >= now_ns]
     for charge in future:
-        ledger.add(*charge)
-        ledger.check_integrity()
+        sums.add(*charge)
+        sums.check_integrity()
     deadline_ns = max(deadline_ns, now_ns)
     exact = sum(ns for at, due, ns in future if (at, due) <= (level, deadline_ns))
     bucket_end = ((deadline_ns >> FINE_SHIFT) + 1) << FINE_SHIFT
     rounded = sum(ns for at, due, ns in future if (at, due) < (level, bucket_end))
-    answer = ledger.until(level, deadline_ns, now_ns)
+    answer = sums.until(level, deadline_ns, now_ns)
     assert answer >= exact
     if deadline_ns - now_ns < 10**10:
         assert answer == rounded
     for charge in future:
-        ledger.add(charge[0], charge[1], -charge[2])
-    assert (ledger.total_ns, ledger.until(9, NO_DEADLINE - 1, now_ns)) == (0, 0)
+        sums.add(charge[0], charge[1], -charge[2])
+    assert (sums.total_ns, sums.until(9, NO_DEADLINE - 1, now_ns)) == (0, 0)
 
 
 @given(CHARGES, st.integers(0, 10**10))
-def test_ledger_buckets_hold_every_deadline_not_too_late(
+def test_buckets_of_charges_hold_every_deadline_not_too_late(
     charges: list[tuple[int, int, int]], now_ns: int
 ) -> None:
-    ledger = Ledger()
+    sums = Charges()
     future = [charge for charge in charges if charge[1] >= now_ns]
     for charge in future:
-        ledger.add(*charge)
-    for level, total in ledger.levels():
+        sums.add(*charge)
+    for level, total in sums.levels():
         finite = sorted((due, ns) for at, due, ns in future if at == level and due < NO_DEADLINE)
-        buckets = ledger.buckets(level, now_ns)
+        buckets = sums.buckets(level, now_ns)
         assert total == sum(ns for at, _, ns in future if at == level)
         assert sum(ns for _, _, ns in buckets) == sum(ns for _, ns in finite)
         assert all(a[1] <= b[0] for a, b in pairwise(buckets))

@@ -7,18 +7,18 @@ import pytest
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.actions import Action, GrantReservation, HoldReservation, RefuseReservation
-from appliance.core.memory.footprint import Footprint, Residency
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.reservations import PATIENCE_NS, SPARE_BYTES
-from appliance.core.memory.waits import (
+from appliance.core.memory.budget import (
     Budget,
     Limit,
     NeverFits,
+    ResidencyPolicy,
     WaitsBesidePins,
     WaitsForIdle,
     WaitsForMachine,
     WaitsForOvercommit,
 )
+from appliance.core.memory.footprint import Footprint, Residency
+from appliance.core.memory.reservations import PATIENCE_NS, SPARE_BYTES
 
 MB = 1_000_000
 OLD, NEW, OTHER = 1, 2, 3

@@ -9,13 +9,11 @@ import pytest
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.actions import Action, Miss
-from appliance.core.memory.eviction import Step, choose
-from appliance.core.memory.footprint import Footprint, Residency
-from appliance.core.memory.forecast import Queued, arrival_ns
-from appliance.core.memory.load_cost import LoadCost, LoadSpeed
-from appliance.core.memory.policy import ResidencyPolicy
+from appliance.core.memory.advance import Step, choose
+from appliance.core.memory.budget import Budget, ResidencyPolicy
+from appliance.core.memory.footprint import Footprint, LoadCost, LoadSpeed, Residency
+from appliance.core.memory.misses import Queued, arrival_ns
 from appliance.core.memory.popularity import Popularity
-from appliance.core.memory.waits import Budget
 
 MS = 1_000_000
 SECOND = 1_000_000_000

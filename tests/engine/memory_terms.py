@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.waits import Budget
+from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 
 PLENTY = 1 << 62

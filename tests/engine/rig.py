@@ -38,7 +38,6 @@ class Rig(WithoutMemory):
             scheduler=Scheduler(scheduling or Planning()),
             arena=self.arena,
             pool=self,
-            settings=lambda number: port.WorkerSettings(1, (), 0),
             shell=Shell(
                 clock=self.clock, wall_ms=lambda: 0, pace=self, memory_of=lambda pid: 0, log=SilentLog()
             ),

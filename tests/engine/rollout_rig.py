@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 
-from appliance.core.memory.waits import WaitsForMemory
+from appliance.core.memory.budget import WaitsForMemory
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout.phase import SERVING

@@ -9,7 +9,7 @@ import pytest
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Failed
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, QueueFull
-from appliance.engine.requests.accounts import Accounts
+from appliance.engine.requests.outcome import Accounts
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import Result, VersionMeter
@@ -44,7 +44,7 @@ def served() -> Served:
 def test_a_request_for_what_is_quarantined_is_unavailable_and_not_invalid(
     served: Served, version: str
 ) -> None:
-    routes, lines = Routes(lambda moved: None), Lines()
+    routes, lines = Routes(), Lines()
     routes.put(served)
     accounts = Accounts(routes, lines, lambda: 0, 0)
     with pytest.raises(NotReady) as refused:
@@ -62,5 +62,5 @@ def test_a_request_for_what_is_quarantined_is_unavailable_and_not_invalid(
 )
 def test_others_are_what_they_are(served: Served, error: ApplianceError, result: Result) -> None:
     lines = Lines()
-    Accounts(Routes(lambda moved: None), lines, lambda: 0, 0).rejected(error, "7", "")
+    Accounts(Routes(), lines, lambda: 0, 0).rejected(error, "7", "")
     assert [line["result"] for line in lines.said] == [result]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from appliance.domain.model import ModelVersion, WeightsFile
-from appliance.engine.control.cache_tally import CacheTally
+from appliance.engine.control.cache_report import CacheTally
 from appliance.workers.port import ModelLoaded, ModelRefused, WeightsPagedIn
 from tests.domain.sample import make_version
 

@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import pytest
 
+from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES
-from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.rollout.catalog import CatalogVersion
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.errors import Cancelled, DeadlineExpired, ModelAway
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
 from appliance.domain.validation import plan_request
 from appliance.engine.port import Submission
-from appliance.engine.requests.displaced import Displaced
 from appliance.engine.requests.request import Request
+from appliance.engine.requests.waiting_room import Displaced
 from appliance.telemetry.meter import VersionMeter
 from tests.engine.memory_terms import terms_of
 from tests.engine.versions import make_served

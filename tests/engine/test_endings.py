@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -30,7 +29,6 @@ from appliance.workers import port
 from appliance.workers.arena import Arena
 from appliance.workers.child.execution import HELD_ITEMS_MAX
 from appliance.workers.daemon.pool import WorkerPool
-from appliance.workers.port import worker_settings
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
 from tests.simulation.engine_world import SilentLog
@@ -82,7 +80,6 @@ async def engine() -> AsyncIterator[Engine]:
         scheduler=Scheduler(Planning()),
         arena=arena,
         pool=pool,
-        settings=partial(worker_settings, WorkersConfig()),
         shell=Shell(
             clock=time.monotonic_ns, wall_ms=lambda: 0, pace=ticker, memory_of=lambda pid: 0, log=SilentLog()
         ),

@@ -13,7 +13,7 @@ from appliance.domain.inference import NO_DEADLINE, RequestHead, RequestPlan, Te
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
 from appliance.engine.port import Submission
-from appliance.engine.versions.expectation import FIRST_GUESS_BYTES, KEPT, Expectations
+from appliance.engine.versions.layout import FIRST_GUESS_BYTES, KEPT, Expectations
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
 

@@ -4,44 +4,45 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from appliance.config.workers import WorkersConfig
+from appliance.core.processes.form_queue import FIRST_PAUSE_NS
 from appliance.core.rollout.version import Artifact
 from appliance.domain.model import WeightsFile
-from appliance.engine.control.forms import FIRST_PAUSE_NS, Forms
+from appliance.engine.control.forms import Forms
+from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import FormBuilt, WorkerSettings
+from appliance.workers.port import FormBuilt
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
 from tests.engine.versions import make_served
 
 DIGEST = "d" * 64
-SETTINGS = WorkerSettings(1, (), 0)
 
 
 class Rig:
-    """Forms, and versions that are ``wanted`` or not."""
+    """Forms, and what they ask for and say."""
 
     def __init__(self) -> None:
         self.workers = SilentWorkers()
-        self.wanted = True
         self.taken = 100
         self.asked_for: list[int] = []
         """Times at which it wants to be called."""
         self.said: list[str] = []
+        shell = SimpleNamespace(pace=SimpleNamespace(at=self.asked_for.append), log=self)
         self.forms = Forms(
-            workers=self.workers,
-            settings=lambda number: SETTINGS,
-            take_id=self._take_id,
-            wanted=lambda served: self.wanted,
-            built=lambda served, now_ns: None,
-            at=self.asked_for.append,
-            report=lambda event, **more: self.said.append(event),
+            workers=self.workers, processes=WorkersConfig(), ids=self, shell=cast(Shell, shell)
         )
 
-    def _take_id(self) -> int:
+    def event(self, what: str, **fields: object) -> None:
+        self.said.append(what)
+
+    def take_id(self) -> int:
         self.taken += 1
         return self.taken
 
@@ -57,7 +58,7 @@ class Rig:
 
     def consider_and_build(self, served: Served) -> None:
         self.forms.consider(served)
-        if self.forms.waiting:
+        if self.forms.next is not None:
             self.forms.build()
             self.forms.ended(FormBuilt(self.taken - 1, self.taken, "form", 1, 1, ""), 0)
 
@@ -96,12 +97,11 @@ def test_a_form_that_a_version_ran_from_and_cannot_any_more_is_built_anew(rig: R
 
 
 def test_what_would_not_change_over_any_more_is_not_built_and_may_be_later(rig: Rig, served: Served) -> None:
-    rig.wanted = False
     rig.forms.consider(served)
-    rig.forms.build()
+    assert [rig.forms.next] == [served]
+    rig.forms.skip()
     assert rig.builds == 0
-    assert not rig.forms.waiting
-    rig.wanted = True
+    assert rig.forms.next is None
     rig.consider_and_build(served)
     assert rig.builds == 1
 
@@ -113,13 +113,13 @@ def test_a_form_that_has_no_room_is_tried_again_after_pauses_that_double(rig: Ri
     waiting = []
     for now_ns in (4 + FIRST_PAUSE_NS, 5 + FIRST_PAUSE_NS):
         rig.forms.tick(now_ns)
-        waiting.append(rig.forms.waiting)
-    assert waiting == [False, True]
+        waiting.append(rig.forms.next)
+    assert waiting == [None, served]
     rig.build(later=True, now_ns=10)
     assert rig.asked_for[1:] == [10 + 2 * FIRST_PAUSE_NS]
     rig.forms.tick(10 + 2 * FIRST_PAUSE_NS)
     rig.build(later=False, now_ns=20)
-    assert (rig.builds, rig.asked_for[2:], rig.forms.waiting) == (3, [], False), "nothing helps that one"
+    assert (rig.builds, rig.asked_for[2:], rig.forms.next) == (3, [], None), "nothing helps that one"
 
 
 def test_what_is_gone_is_not_tried_again(rig: Rig, served: Served) -> None:
@@ -127,7 +127,7 @@ def test_what_is_gone_is_not_tried_again(rig: Rig, served: Served) -> None:
     rig.build(later=True, now_ns=5)
     rig.forms.forget(served.identity)
     rig.forms.tick(5 + FIRST_PAUSE_NS)
-    assert not rig.forms.waiting
+    assert rig.forms.next is None
 
 
 def test_a_builder_is_ended_with_the_daemon_whatever_it_has_not_built_yet(rig: Rig, served: Served) -> None:

@@ -70,11 +70,11 @@ def test_only_a_version_with_another_behind_it_and_with_all_its_weights_is_bound
         make_served(id=n, model=make_version("m", n), fingerprint="", meter=VersionMeter("m", n))
         for n in (1, 2)
     )
-    one.run_limit_ns = 7
+    one.trial.run_limit_ns = 7
     assert one.run_bound_ns == 0
-    one.fallback = other
+    one.trial.fallback = other
     assert one.run_bound_ns == 7
-    one.quick = True
+    one.memory.quick = True
     assert one.run_bound_ns == 0, "its runs wait for weights that are still read"
 
 

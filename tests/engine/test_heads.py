@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from appliance.domain.model import ModelVersion
-from appliance.engine.fastpath import heads
-from appliance.engine.fastpath.heads import ConsideredHeads
+from appliance.engine.fastpath import templates
+from appliance.engine.fastpath.templates import ConsideredHeads
 from tests.domain.sample import make_version
 
 ONE, TWO = make_version("m", 1), make_version("m", 2)
@@ -18,7 +18,7 @@ class Epochs:
     def __init__(self) -> None:
         self.forgotten = {1: 10, 2: 20}
 
-    def __call__(self, model: ModelVersion) -> int:
+    def epoch(self, model: ModelVersion) -> int:
         return self.forgotten.get(model.version, -1)
 
 
@@ -45,7 +45,7 @@ def test_what_was_planned_in_an_older_generation_is_not_due(epochs: Epochs) -> N
 
 
 def test_heads_of_versions_that_are_gone_make_room(epochs: Epochs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "HEADS_MAX", 2)
+    monkeypatch.setattr(templates, "HEADS_MAX", 2)
     known = ConsideredHeads(epochs)
     assert known.is_due(b"1", ONE, 1, 1)
     assert known.is_due(b"2", TWO, 1, 1)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 from appliance.config.placement import PlacementConfig
+from appliance.config.workers import WorkersConfig
 from appliance.core.processes.restart import RestartPolicy, Restarts
 from appliance.core.scheduling.events import Event, LaneClosed
 from appliance.engine.control.instance_groups import InstanceGroups
+from appliance.engine.environment import Pace
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import LoadWish, ModelLoaded, WorkerSettings
+from appliance.workers.port import ModelLoaded
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
 from tests.engine.versions import make_served
@@ -34,16 +37,24 @@ class Rig:
     def __init__(self) -> None:
         self.told: list[Event] = []
         self.opened: list[Served] = []
+        self.taken = 999
         self.groups = InstanceGroups(
             workers=SilentWorkers(),
             placement=PlacementConfig(max_processes=1),
-            settings=lambda number: WorkerSettings(1, (), 0),
-            feed=self.told.append,
-            at=lambda at_ns: None,
-            take_id=itertools.count(1000).__next__,
-            wish=lambda served: LoadWish(),
+            processes=WorkersConfig(),
+            feed=self,
+            pace=cast(Pace, SimpleNamespace(at=lambda at_ns: None)),
+            ids=self,
+            attempts={},
             restarts=Restarts(RestartPolicy()),
         )
+
+    def put(self, event: Event) -> None:
+        self.told.append(event)
+
+    def take_id(self) -> int:
+        self.taken += 1
+        return self.taken
 
     def open(self, there: Sequence[Served]) -> None:
         for served in there:

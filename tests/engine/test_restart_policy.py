@@ -34,7 +34,8 @@ def test_what_loaded_beside_a_run_is_to_blame_only_when_it_is_new() -> None:
         batches: tuple[int, ...], loading: int, *, new: bool, cause: ExitCause = ExitCause.DIED
     ) -> int:
         event = WorkerExited(1, cause, batches, loading, "")
-        return culprit_of(event, lambda batch: batch * 10, 7, lambda model: new and model >= 0)
+        running = batches[0] * 10 if batches else -1
+        return culprit_of(event, running, 7, loads_new=new and loading >= 0)
 
     assert blamed((4,), 5, new=True) == 5
     assert blamed((4,), 5, new=False) == 40

@@ -27,10 +27,14 @@ def served(version: int, phase: Phase = Phase.LIVE, name: str = "m") -> Served:
 
 
 def routes(*entries: Served) -> Routes:
-    table = Routes(lambda moved: None)
+    table = Routes()
     for entry in entries:
         table.put(entry)
     return table
+
+
+def slots(moved: list[Served]) -> list[tuple[str, int]]:
+    return [(each.model.name, each.model.version) for each in moved]
 
 
 def test_without_a_version_the_latest_ready_one_serves() -> None:
@@ -50,25 +54,23 @@ def test_a_version_that_fails_later_falls_back_to_the_older_one() -> None:
 
 
 def test_only_those_are_told_of_whose_requests_go_elsewhere() -> None:
-    told: list[list[tuple[str, int]]] = []
-    table = Routes(lambda moved: told.append([(each.model.name, each.model.version) for each in moved]))
+    table = Routes()
     one, other = served(1), served(7, name="other")
-    for each in (one, other):
-        table.put(each)
+    told = [slots(table.put(each)) for each in (one, other)]
     assert told == [[("m", 1)], [("other", 7)]]
     two = served(2, Phase.LOADING)
-    table.put(two)
-    table.set_problems({("broken", ""): "not ONNX"})
+    told.append(slots(table.put(two)))
+    told.append(slots(table.set_problems({("broken", ""): "not ONNX"})))
     one.version.retiring = True
-    table.touch()
+    told.append(slots(table.touch()))
     assert told[2:] == [[], [], []], "it loads; another is broken; it serves as long as nothing else does"
     two.version.phase = Phase.LIVE
-    table.touch()
+    told.append(slots(table.touch()))
     assert told[5:] == [[("m", 1), ("m", 2)]]
-    two.split = cast(TrafficSplit, object())
-    table.touch()
-    table.remove(two)
-    table.touch()
+    two.trial.split = cast(TrafficSplit, object())
+    told.append(slots(table.touch()))
+    told.append(slots(table.remove(two)))
+    told.append(slots(table.touch()))
     assert told[6:] == [[("m", 1), ("m", 2)], [("m", 1), ("m", 2)], []]
 
 
@@ -106,11 +108,11 @@ def test_what_cannot_be_resolved_is_told_apart(
 def test_the_index_lists_versions_and_problems_in_order() -> None:
     table = routes(served(10), served(2, Phase.LOADING))
     table.set_problems({("a", ""): "nothing here"})
+    said = {each.id: Said(each.reason) for each in table.all()}
     index = [
-        (entry.name, entry.version, entry.state.value, entry.reason)
-        for entry in table.index(False, lambda each: Said(each.reason))
+        (entry.name, entry.version, entry.state.value, entry.reason) for entry in table.index(False, said)
     ]
     assert index == [
         ("a", "", "UNAVAILABLE", "nothing here"), ("m", "2", "LOADING", ""), ("m", "10", "READY", ""),
     ]  # fmt: skip
-    assert [entry.version for entry in table.index(True, lambda each: Said(each.reason))] == ["10"]
+    assert [entry.version for entry in table.index(True, said)] == ["10"]

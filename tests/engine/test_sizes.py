@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.core.memory.budget import Limit, NeverFits, ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES, Residency
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.waits import Limit, NeverFits
 from appliance.core.rollout.phase import Phase
 from appliance.domain.model import VersionState
-from appliance.engine.control.costs import Costs
-from appliance.engine.control.memory_problems import Situation, problems
-from appliance.engine.control.sizes import Sizes
+from appliance.engine.control.cache_report import Situation, problems
+from appliance.engine.control.sizes import Costs, Sizes
 from appliance.engine.versions.records import Cost, MemoryRecords
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
@@ -46,9 +44,9 @@ def test_mapped_weights_count_whether_or_not_they_can_be_let_go(evict: bool, wei
     assert footprint.bytes == (10 + weights) * MB + PROCESS_BYTES
     assert footprint.evictable_bytes == (90 * MB if evict and weights == 90 else 0)
     assert sizes.bytes_now(served) == footprint.bytes
-    served.residency = Residency.WEIGHTS_EVICTED
+    served.memory.residency = Residency.WEIGHTS_EVICTED
     assert sizes.bytes_now(served) == footprint.bytes - footprint.evictable_bytes
-    served.residency = Residency.COLD
+    served.memory.residency = Residency.COLD
     assert sizes.bytes_now(served) == 0
 
 
@@ -101,7 +99,7 @@ def found(
     config: ResidencyPolicy, versions: Iterable[Served], unfit: dict[int, NeverFits] | None = None
 ) -> list[str]:
     """The problems of these versions, of which those that are READY serve, in 100 MB."""
-    sizes, routes = Sizes(True, LIMITS), Routes(lambda moved: None)
+    sizes, routes = Sizes(True, LIMITS), Routes()
     routes.set_aside({("unloaded", "1"): "unloaded by hand"})
     serving = [served for served in versions if served.state is VersionState.READY]
     for served in serving:

@@ -10,7 +10,7 @@ import pytest
 from appliance.domain.model import ModelVersion
 from appliance.engine.environment import Pace
 from appliance.engine.fastpath.direct import LeasingFrontEnd
-from appliance.engine.fastpath.stalls import LOOK_NS, Stalls
+from appliance.engine.fastpath.lanes import LOOK_NS, Stalls
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ExitCause
@@ -63,7 +63,7 @@ def served(number: int, group: int, seconds: int) -> Served:
     made = make_served(
         id=number, model=make_version("m", seconds), fingerprint="", meter=VersionMeter("m", seconds)
     )
-    made.group = group
+    made.placed.group = group
     return made
 
 
@@ -90,7 +90,7 @@ def test_a_tighter_bound_does_not_count_where_the_engine_looks_late_itself(
     pause_ns: int, ended: list[int]
 ) -> None:
     watched = served(1, 1, 9)
-    watched.fallback, watched.run_limit_ns = served(2, 1, 9), S
+    watched.trial.fallback, watched.trial.run_limit_ns = served(2, 1, 9), S
     stage = Stage(lane1=NOW_NS - S // 2)
     assert stage.look(watched) == []
     stage.since_ns[1] = NOW_NS - 2 * S

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.core.memory.waits import WaitsForOvercommit
+from appliance.core.memory.budget import WaitsForOvercommit
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout.catalog import Catalog, CatalogVersion

@@ -15,9 +15,9 @@ import sys
 from contextlib import suppress
 from functools import partial
 
+from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES, Residency
 from appliance.core.memory.model import Move
-from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.errors import InvalidRequest, ModelAway, RunFailed, WorkerDied
 from appliance.domain.inference import Answer, Outcome
@@ -96,14 +96,14 @@ class CrowdedWorld(SwapWorld):
         memory.check_integrity()
         models = {model.model: model for model in memory.models()}
         for served in self.engine._routes.all():
-            assert served.residency is not Residency.COLD or not served.opened, served
+            assert served.memory.residency is not Residency.COLD or not served.opened, served
             if served.state is VersionState.READY:
                 model = models[served.id]
-                assert model.move is not Move.NONE or model.residency is served.residency, served
+                assert model.move is not Move.NONE or model.residency is served.memory.residency, served
                 assert model.move is not Move.NONE or served.opened is (
-                    served.residency is Residency.RESIDENT
+                    served.memory.residency is Residency.RESIDENT
                 ), served
-                assert model.move is not Move.NONE or not served.returning, served
+                assert model.move is not Move.NONE or not served.memory.returning, served
 
     def check_end(self, name: str) -> None:
         wanted, current = self.wanted[name], self.engine._routes.current(name)

@@ -24,7 +24,7 @@ from typing import Any
 from appliance.config.arena import ArenaConfig
 from appliance.config.engine import EngineConfig
 from appliance.config.placement import PlacementConfig
-from appliance.core.memory.policy import ResidencyPolicy
+from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion
 from appliance.core.rollout.policy import RolloutPolicy
@@ -41,7 +41,6 @@ from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission
 from appliance.engine.versions.records import MemoryRecords
-from appliance.workers import port
 from appliance.workers.arena import Arena, aligned
 from tests.domain.sample import make_version
 from tests.engine.memory_terms import terms_of
@@ -84,7 +83,7 @@ class EngineWorld(EngineTurns):
         self.engine = Engine(
             terms=EngineTerms(
                 engine=EngineConfig(),
-                shapes_per_model=3,
+                batch_keys_per_model=3,
                 placement=PlacementConfig(
                     max_processes=world.random.choice((1, 2, 8)), share_below_bytes=2000
                 ),
@@ -95,7 +94,6 @@ class EngineWorld(EngineTurns):
             scheduler=self.scheduler,
             arena=self.arena,
             pool=self.workers,
-            settings=lambda number: port.WorkerSettings(1, (), 0),
             shell=Shell(
                 clock=lambda: world.now,
                 wall_ms=lambda: world.random.randrange(-3_600_000, 3_600_000),

@@ -37,14 +37,14 @@ class _GrantedPlay(Play):
 
     def _receive(self, event: on.Arrived) -> bool:
         """Whether the front end needs nobody for this request."""
-        front_end, price = self.server, self.scheduler.price(event.shape)
+        front_end, price = self.server, self.scheduler.price(event.batch_key)
         if not front_end.leased or len(front_end.flights) >= front_end.limit:
             return False
-        if not front_end.in_time(event.shape, event.rows, price, event.deadline_ns, self.now_ns):
+        if not front_end.in_time(event.batch_key, event.rows, price, event.deadline_ns, self.now_ns):
             self.tally.refused += bool(front_end.flights)
             return bool(front_end.flights)
         flight = front_end.submit(
-            event.request, event.shape, event.rows, event.deadline_ns, price, self.now_ns
+            event.request, event.batch_key, event.rows, event.deadline_ns, price, self.now_ns
         )
         self.worker.ring.append(flight)
         self.tally.by_front_end += 1
@@ -57,7 +57,7 @@ class _GrantedPlay(Play):
             case Dispatch():
                 self.batches[action.batch] = action.requests
                 self.tally.batches += 1
-                sent = Sent(batch=action.batch, shape=action.shape, rows=len(action.requests))
+                sent = Sent(batch=action.batch, batch_key=action.batch_key, rows=len(action.requests))
                 self.worker.mail.append(sent)
                 self._wake()
             case GrantLease():
@@ -103,7 +103,7 @@ class _GrantedPlay(Play):
         self._tell()
 
     def _tell(self) -> None:
-        for (shape, rows), (count, sum_ns) in self.server.ran.items():
-            super()._step(on.LeasedRan(LANE, shape, rows, sum_ns // count, count))
+        for (batch_key, rows), (count, sum_ns) in self.server.ran.items():
+            super()._step(on.LeasedRan(LANE, batch_key, rows, sum_ns // count, count))
         self.server.ran.clear()
         super()._step(on.LeasedWork(LANE, len(self.server.flights), self.server.work_ns))

@@ -26,7 +26,7 @@ from tests.simulation.simulated_front_end import Flight, Sent, ServerLane, Worke
 
 SPECIAL_MODEL = 900
 STRANGER = -1
-"""The shape of batches that nothing shall be learned from."""
+"""The batch key of batches that nothing shall be learned from."""
 
 
 class LeasedWorld(World):
@@ -99,7 +99,7 @@ class LeasedWorld(World):
 
     def _publish(self) -> None:
         for template in self._templates:
-            self._prices[template.shape] = self.scheduler.price(template.shape)
+            self._prices[template.batch_key] = self.scheduler.price(template.batch_key)
 
     # --- what happens
 
@@ -125,7 +125,7 @@ class LeasedWorld(World):
 
     def _receive(self, event: on.Arrived) -> bool:
         """The front end's decision: true when the request needs the scheduler no more."""
-        group = self._group(event.shape)
+        group = self._group(event.batch_key)
         lanes = [
             lane
             for lane in self._server.values()
@@ -134,15 +134,17 @@ class LeasedWorld(World):
         if not lanes:
             return False
         lane = min(lanes, key=lambda lane: (lane.work_ns, len(lane.flights)))
-        price = self._prices[event.shape]
+        price = self._prices[event.batch_key]
         if event.deadline_ns < NO_DEADLINE and not lane.in_time(
-            event.shape, event.rows, price, event.deadline_ns, self.now_ns
+            event.batch_key, event.rows, price, event.deadline_ns, self.now_ns
         ):
             if not lane.flights or not self._refuses:
                 return False
             self._ended(event.request, "refused at the front end")
             return True
-        flight = lane.submit(event.request, event.shape, event.rows, event.deadline_ns, price, self.now_ns)
+        flight = lane.submit(
+            event.request, event.batch_key, event.rows, event.deadline_ns, price, self.now_ns
+        )
         self._say("submitted", flight)
         self._with_front_end[event.request] = event
         self._submitted[event.request] = self._next()
@@ -153,7 +155,7 @@ class LeasedWorld(World):
 
     def _hand_over(self, event: on.Arrived) -> None:
         """The scheduler's now, with what the front end knows told before or not."""
-        group = self._group(event.shape)
+        group = self._group(event.batch_key)
         if self._refreshes:
             for lane in self._server.values():
                 if lane.group == group:
@@ -171,8 +173,8 @@ class LeasedWorld(World):
             if self._possible(arrival):
                 self._hand_over(arrival._replace(retried=True))
 
-    def _group(self, shape: int) -> int:
-        return self.referee.models[self.referee.shapes[shape]].group
+    def _group(self, batch_key: int) -> int:
+        return self.referee.models[self.referee.batch_keys[batch_key]].group
 
     # --- actions
 
@@ -180,7 +182,7 @@ class LeasedWorld(World):
         match action:
             case Dispatch():
                 rows = sum(self.referee.requests[request].event.rows for request in action.requests)
-                sent = Sent(batch=action.batch, shape=action.shape, rows=rows)
+                sent = Sent(batch=action.batch, batch_key=action.batch_key, rows=rows)
                 self._workers[action.lane].mail.append(sent)
                 self._wake(action.lane)
             case GrantLease(lane):
@@ -198,7 +200,7 @@ class LeasedWorld(World):
         worker = self._workers[lane]
         if worker.busy:
             return
-        sizes = {template.shape: template.max_batch for template in self._templates}
+        sizes = {template.batch_key: template.max_batch for template in self._templates}
         work, expired = worker.take(sizes, self.now_ns)
         for flight in expired:
             self._server[lane].flights.remove(flight)
@@ -210,10 +212,10 @@ class LeasedWorld(World):
             return
         worker.busy = True
         if isinstance(work, Sent):
-            ns = self._service_ns(work.shape, work.rows)
+            ns = self._service_ns(work.batch_key, work.rows)
             self._sent_runs.append((lane, self.now_ns, self.now_ns + ns))
         else:
-            ns = self._service_ns(work[0].shape, sum(flight.rows for flight in work))
+            ns = self._service_ns(work[0].batch_key, sum(flight.rows for flight in work))
             self._believed(lane, work)
         self._at(self.now_ns + ns, partial(self._ran, lane, worker, work, ns))
 
@@ -277,8 +279,8 @@ class LeasedWorld(World):
 
     def _tell(self, lane: ServerLane) -> None:
         """What ran in it, and what is under way."""
-        for (shape, rows), (count, sum_ns) in lane.ran.items():
-            learned = STRANGER if self.kind == "early" else shape
+        for (batch_key, rows), (count, sum_ns) in lane.ran.items():
+            learned = STRANGER if self.kind == "early" else batch_key
             self._step(on.LeasedRan(lane.lane, learned, rows, sum_ns // count, count))
         lane.ran.clear()
         self._told[lane.lane] = (self._next(), len(lane.flights))

@@ -87,7 +87,7 @@ class Play:
             on.GroupOpened(1),
             on.LaneOpened(1, 1, self.leasable),
             on.ModelOpened(1, 1, offer.max_batch, Batching()),
-            on.ShapeOpened(1, 1, seeds),
+            on.BatchKeyOpened(1, 1, seeds),
         )
         for first in (*opening, on.Settle()):
             self._step(first)

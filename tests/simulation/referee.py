@@ -75,7 +75,7 @@ class Referee:
     lanes: dict[int, int] = field(default_factory=dict)
     returning: dict[int, int] = field(default_factory=dict)
     models: dict[int, on.ModelOpened] = field(default_factory=dict)
-    shapes: dict[int, int] = field(default_factory=dict)
+    batch_keys: dict[int, int] = field(default_factory=dict)
     requests: dict[int, Request] = field(default_factory=dict)
     queued: dict[int, Request] = field(default_factory=dict)
     batches: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
@@ -137,8 +137,8 @@ class Referee:
                     self.leased_work[event.lane] = (event.work_ns, now_ns)
             case on.ModelClosed():
                 self.closed.add(event.model)
-            case on.ShapeOpened():
-                self.shapes[event.shape] = event.model
+            case on.BatchKeyOpened():
+                self.batch_keys[event.batch_key] = event.model
             case on.BatchFinished():
                 self._batch_finished(event, now_ns)
             case on.Settle():
@@ -213,7 +213,7 @@ class Referee:
                 raise RuleBroken(f"{actions[0]} does not answer an arrival")
 
     def _request(self, event: on.Arrived, now_ns: int) -> Request:
-        model = self.models[self.shapes[event.shape]]
+        model = self.models[self.batch_keys[event.batch_key]]
         level, deadline_ns, delay_at_ns = terms(model.batching, event, now_ns)
         return Request(
             event=event,
@@ -290,13 +290,15 @@ class Referee:
         held = [lane for lane, _ in self.batches.values() if lane == action.lane]
         self.require(len(held) < DEPTH_MAX, "lane too deep")
         waiting = [request for request in self.queued.values() if request.group == self.lanes[action.lane]]
-        same = sorted((r for r in waiting if r.event.shape == action.shape), key=lambda request: request.key)
+        same = sorted(
+            (r for r in waiting if r.event.batch_key == action.batch_key), key=lambda request: request.key
+        )
         batch = same[: len(action.requests)]
         chosen = tuple(request.event.request for request in batch)
         self.require(chosen == action.requests, f"batch {action.requests}, but first in order were {chosen}")
         self.require(batch[0].key == min(request.key for request in waiting), "a more urgent request waits")
         rows = sum(request.event.rows for request in batch)
-        self.require(rows <= self.models[self.shapes[action.shape]].max_batch, "batch too large")
+        self.require(rows <= self.models[self.batch_keys[action.batch_key]].max_batch, "batch too large")
         for request in batch:
             self.require(request.losses <= 1, "tried a third time")
             self.require(not request.losses or len(batch) == 1, "retried together with others")
@@ -342,13 +344,13 @@ class Referee:
             self.require(may == (lane in self.leased), f"lane {lane} {'not' if may else 'still'} leased")
 
     def _may_wait(self, waiting: list[Request], now_ns: int) -> bool:
-        """Whether an idle lane may let these fill a batch: all of one shape, fewer than wanted, the oldest
+        """Whether an idle lane may let these fill a batch: all of one batch key, fewer than wanted, the oldest
         not too old."""
         batching = self.models[waiting[0].model].batching
         wanted = min(batching.preferred_batch_size, default=self.models[waiting[0].model].max_batch)
         oldest_ns = min(request.arrived_ns for request in waiting)
         return (
-            len({request.event.shape for request in waiting}) == 1
+            len({request.event.batch_key for request in waiting}) == 1
             and sum(request.event.rows for request in waiting) < wanted
             and now_ns < oldest_ns + batching.max_queue_delay_us * 1000
         )

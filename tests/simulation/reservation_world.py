@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from appliance.core.memory import actions, events
 from appliance.core.memory.actions import Action
+from appliance.core.memory.budget import NeverFits, WaitsBesidePins, WaitsForIdle, WaitsForMachine
 from appliance.core.memory.events import Event
 from appliance.core.memory.footprint import Footprint, Residency
 from appliance.core.memory.reservations import PATIENCE_NS, SPARE_BYTES
-from appliance.core.memory.waits import NeverFits, WaitsBesidePins, WaitsForIdle, WaitsForMachine
 from tests.simulation.residency_world import DEVICE, MILLISECOND, SECOND, ResidencyWorld, Weather
 
 ASK_NS = 20 * MILLISECOND

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.actions import Action
+from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.events import Event
 from appliance.core.memory.footprint import Footprint, Residency
 from appliance.core.memory.model import ARRIVING, LEAVING, Model, Move
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.waits import Budget
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000

@@ -17,7 +17,7 @@ import random
 import sys
 from collections import deque
 
-from appliance.core.memory.waits import WaitsForIdle
+from appliance.core.memory.budget import WaitsForIdle
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout.catalog import Catalog, CatalogVersion

@@ -2,7 +2,7 @@
 accidents.
 
 Three kinds: ``exact`` (service times as estimated), ``early`` (never longer than estimated, mostly shorter)
-and ``wild`` (noise, shapes nobody measured, crashing lanes, closing models, queue time-outs that delay). In
+and ``wild`` (noise, batch keys nobody measured, crashing lanes, closing models, queue time-outs that delay). In
 the first two every deadline that was admitted must be met. A ``Referee`` watches each step in all of them.
 """
 
@@ -31,9 +31,9 @@ Happening = on.Event | Callable[[], None] | None
 
 @dataclass(slots=True, kw_only=True)
 class Template:
-    """A shape with the service time it really has: ``fixed_ns`` + rows * ``per_row_ns``."""
+    """A batch key with the service time it really has: ``fixed_ns`` + rows * ``per_row_ns``."""
 
-    shape: int
+    batch_key: int
     model: int
     max_batch: int
     fixed_ns: int
@@ -93,37 +93,37 @@ class World:
 
     def _open(self) -> None:
         rng = self.random
-        shapes = 0
+        batch_keys = 0
         for group in range(rng.choice((1, 1, 2))):
             self._step(on.GroupOpened(group))
             for _ in range(rng.choice((1, 1, 2, 3))):
                 self._open_lane(len(self._lanes), group)
             for _ in range(rng.choice((1, 2, 3))):
-                model = shapes + 100
+                model = batch_keys + 100
                 max_batch = rng.choice((1, 2, 4, 8, 16))
                 self._step(on.ModelOpened(model, group, max_batch, self._batching(max_batch)))
                 for _ in range(rng.choice((1, 1, 2))):
-                    self._open_shape(shapes, model, max_batch)
-                    shapes += 1
+                    self._open_batch_key(batch_keys, model, max_batch)
+                    batch_keys += 1
 
     def _open_lane(self, lane: int, group: int) -> None:
         self._lanes[lane] = group
         self._lane_ends[lane] = 0
         self._step(on.LaneOpened(lane, group))
 
-    def _open_shape(self, shape: int, model: int, max_batch: int) -> None:
+    def _open_batch_key(self, batch_key: int, model: int, max_batch: int) -> None:
         rng = self.random
         fixed_ns = rng.choice((0, rng.randrange(1, 12 * MILLISECOND), rng.randrange(1, MILLISECOND)))
         per_row_ns = rng.choice((rng.randrange(1, MILLISECOND), rng.randrange(1, 4 * MILLISECOND)))
         template = Template(
-            shape=shape, model=model, max_batch=max_batch, fixed_ns=fixed_ns, per_row_ns=per_row_ns
+            batch_key=batch_key, model=model, max_batch=max_batch, fixed_ns=fixed_ns, per_row_ns=per_row_ns
         )
         self._templates.append(template)
         sizes = {1, max_batch}
         seeds = tuple((rows, template.service_ns(rows)) for rows in sorted(sizes))
         if self.kind == "wild":
             seeds = rng.choice(((), seeds, seeds[:1]))
-        self._step(on.ShapeOpened(shape, model, seeds))
+        self._step(on.BatchKeyOpened(batch_key, model, seeds))
 
     def _batching(self, max_batch: int) -> Batching:
         rng = self.random
@@ -182,7 +182,7 @@ class World:
         timeout_us = rng.randrange(1, 40_000) if rng.random() < 0.1 else 0
         priority = rng.choice((0, 0, 1, 2, 3))
         return on.Arrived(
-            request, template.shape, rows, rng.randrange(1, 500), priority, deadline_ns, timeout_us
+            request, template.batch_key, rows, rng.randrange(1, 500), priority, deadline_ns, timeout_us
         )
 
     def _plan_accidents(self) -> None:
@@ -230,7 +230,7 @@ class World:
             for template in self._templates:
                 template.open = template.open and template.model != event.model
         if isinstance(event, on.Arrived):
-            return next(t.open for t in self._templates if t.shape == event.shape)
+            return next(t.open for t in self._templates if t.batch_key == event.batch_key)
         return True
 
     def _step(self, event: on.Event) -> None:
@@ -250,14 +250,14 @@ class World:
         elif isinstance(action, Dispatch):
             rows = sum(self.referee.requests[request].event.rows for request in action.requests)
             start_ns = max(self.now_ns, self._lane_ends[action.lane])
-            end_ns = start_ns + self._service_ns(action.shape, rows)
+            end_ns = start_ns + self._service_ns(action.batch_key, rows)
             self._lane_ends[action.lane] = end_ns
             learn = self.kind == "exact" or (self.kind == "wild" and self.random.random() < 0.9)
             self._at(end_ns, on.BatchFinished(action.batch, learn))
 
-    def _service_ns(self, shape: int, rows: int) -> int:
+    def _service_ns(self, batch_key: int, rows: int) -> int:
         rng = self.random
-        planned_ns = next(t for t in self._templates if t.shape == shape).service_ns(rows)
+        planned_ns = next(t for t in self._templates if t.batch_key == batch_key).service_ns(rows)
         if self.kind == "exact":
             return planned_ns
         if self.kind == "early":
@@ -268,10 +268,15 @@ class World:
 
     def _close(self) -> None:
         for template in self._templates:
-            self._step(on.ShapeClosed(template.shape))
+            self._step(on.BatchKeyClosed(template.batch_key))
         for model in {template.model for template in self._templates if template.open}:
             self._step(on.ModelClosed(model))
         for group in set(self._lanes.values()):
             self._step(on.GroupClosed(group))
         statistics = self.scheduler.statistics()
-        assert (statistics.queued, statistics.running, statistics.lanes, statistics.shapes) == (0, 0, (), ())
+        assert (statistics.queued, statistics.running, statistics.lanes, statistics.batch_keys) == (
+            0,
+            0,
+            (),
+            (),
+        )

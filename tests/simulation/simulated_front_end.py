@@ -17,7 +17,7 @@ class Flight:
     """A request that the front end has under way by itself."""
 
     request: int
-    shape: int
+    batch_key: int
     rows: int
     deadline_ns: int
     submitted_ns: int
@@ -54,29 +54,29 @@ class ServerLane:
     since_ns: int = 0
     """When the worker last completed something, or was given something after it had nothing."""
     ran: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    """By shape and rows of a batch: how many ran since the last news, and how long together."""
+    """By batch key and rows of a batch: how many ran since the last news, and how long together."""
 
     @property
     def work_ns(self) -> int:
         """How long the worker needs for all that is under way: the batch that runs, and all charges."""
         return self.longest_ns + sum(flight.charge_ns for flight in self.flights) if self.flights else 0
 
-    def in_time(self, shape: int, rows: int, price: Price, deadline_ns: int, now_ns: int) -> bool:
+    def in_time(self, batch_key: int, rows: int, price: Price, deadline_ns: int, now_ns: int) -> bool:
         """Whether one more request can be promised its deadline."""
         ahead_ns = self.work_ns - min(now_ns - self.since_ns, self.longest_ns) if self.flights else 0
-        ahead_ns += self._closes_ns(shape, price)
+        ahead_ns += self._closes_ns(batch_key, price)
         end_ns = now_ns + ahead_ns + price.charge_per_row_ns * (rows - 1) + price.batch_ns
         return end_ns + price.margin_ns <= deadline_ns
 
-    def _closes_ns(self, shape: int, price: Price) -> int:
+    def _closes_ns(self, batch_key: int, price: Price) -> int:
         if not self.flights:
             return 0
         last = self.flights[-1]
-        joins = last.shape == shape and last.price.batch_rows == price.batch_rows
+        joins = last.batch_key == batch_key and last.price.batch_rows == price.batch_rows
         return 0 if joins else last.price.batch_ns
 
     def submit(
-        self, request: int, shape: int, rows: int, deadline_ns: int, price: Price, now_ns: int
+        self, request: int, batch_key: int, rows: int, deadline_ns: int, price: Price, now_ns: int
     ) -> Flight:
         """Send it to the worker; the lane must be leased and have room."""
         assert self.leased, f"request {request} was sent to lane {self.lane}, which is not leased"
@@ -84,13 +84,13 @@ class ServerLane:
         self.since_ns = self.since_ns if self.flights else now_ns
         flight = Flight(
             request=request,
-            shape=shape,
+            batch_key=batch_key,
             rows=rows,
             deadline_ns=deadline_ns,
             submitted_ns=now_ns,
             since_ns=self.since_ns,
             price=price,
-            closes_ns=self._closes_ns(shape, price),
+            closes_ns=self._closes_ns(batch_key, price),
         )
         self.longest_ns = max(self.longest_ns if self.flights else 0, price.batch_ns)
         self.flights.append(flight)
@@ -101,7 +101,7 @@ class ServerLane:
         self.since_ns = now_ns
         for flight in batch:
             self.flights.remove(flight)
-        key = (batch[0].shape, sum(flight.rows for flight in batch))
+        key = (batch[0].batch_key, sum(flight.rows for flight in batch))
         count, sum_ns = self.ran.get(key, (0, 0))
         self.ran[key] = (count + 1, sum_ns + ns)
 
@@ -111,7 +111,7 @@ class Sent:
     """A batch of the scheduler's."""
 
     batch: int
-    shape: int
+    batch_key: int
     rows: int
 
 
@@ -136,10 +136,10 @@ class Worker:
         rows, most = 0, 1 << 30
         while self.ring:
             flight = self.ring[0]
-            bound = min(most, rows_max[flight.shape], flight.price.batch_rows or most)
+            bound = min(most, rows_max[flight.batch_key], flight.price.batch_rows or most)
             if flight.start_by_ns <= now_ns:
                 expired.append(self.ring.popleft())
-            elif batch and (flight.shape != batch[0].shape or rows + flight.rows > bound):
+            elif batch and (flight.batch_key != batch[0].batch_key or rows + flight.rows > bound):
                 break
             else:
                 batch.append(self.ring.popleft())

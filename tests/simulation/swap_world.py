@@ -199,7 +199,6 @@ class SwapWorld(EngineTurns):
             scheduler=self.scheduler,
             arena=self.arena,
             pool=self.workers,
-            settings=lambda number: port.WorkerSettings(1, (), 0),
             shell=Shell(
                 clock=lambda: world.now,
                 wall_ms=self.wall_ms,
@@ -298,7 +297,7 @@ class SwapWorld(EngineTurns):
         self.scheduler.check_integrity()
         assert self.workers.versions_loading <= self.config.loads, "more loads in the background than allowed"
         for served in self.engine._routes.all():
-            split = served.split
+            split = served.trial.split
             if split is not None:
                 allowed = self.config.shadow_percent if split.shadow else self.config.canary_percent
                 assert split.taken <= split.seen * allowed / 100 + 1, "more than its share"
@@ -362,7 +361,7 @@ class SwapWorld(EngineTurns):
             assert seen < 20, f"{current.key} is {fate}, answered {seen} and still serves"
         if self.config.shadow_percent and fate == UNLIKE:
             assert seen < 20, f"{current.key} answers otherwise and still serves"
-        assert current.split is None, "a trial without an end"
+        assert current.trial.split is None, "a trial without an end"
 
 
 def version_of(name: str, number: int, fate: str, file: str = "first") -> ModelVersion:

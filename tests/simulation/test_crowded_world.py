@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
+from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES
-from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.errors import ModelAway
 from appliance.domain.model import ModelVersion
@@ -98,7 +98,7 @@ def test_a_version_that_is_gone_back_from_counts_until_its_last_request_has_ende
     with suppress(ModelAway):
         ask(world, world.wanted["m2"])
     (served,) = [each for each in world.engine._rollouts._served.values() if each.model is new]
-    assert served.live == 1
+    assert served.requests.live == 1
     world.wanted["m0"] = first
     world.apply()
     assert world.engine.resolve("m0", "") is first

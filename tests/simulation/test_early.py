@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES
-from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.model import ModelVersion, WeightsFile

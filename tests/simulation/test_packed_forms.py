@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES
-from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion, WeightsFile

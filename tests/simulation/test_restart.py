@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES
-from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.model import VersionState
 from tests.engine.memory_terms import terms_of

@@ -12,11 +12,10 @@ from typing import Final
 from appliance.core.memory import events
 from appliance.core.memory.actions import Action, WakeAt
 from appliance.core.memory.books import MemoryStatistics
+from appliance.core.memory.budget import Budget, Limit, NeverFits, ResidencyPolicy
 from appliance.core.memory.device import DeviceMemory
 from appliance.core.memory.events import Event
 from appliance.core.memory.model import Model
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.waits import Budget, Limit, NeverFits
 
 NEVER_NS: Final = 1 << 62
 
@@ -94,12 +93,12 @@ class Accountant:
 
     def models(self) -> Iterator[Model]:
         """All models that serve, to be looked at only."""
-        return (model for device in self._devices.values() for model in device.books.ledger)
+        return (model for device in self._devices.values() for model in device.books.table)
 
     def model(self, number: int) -> Model | None:
         """The model with that number, if it serves; to be looked at only."""
         home = self._find(number)
-        return home.books.ledger.models.get(number) if home is not None else None
+        return home.books.table.models.get(number) if home is not None else None
 
     def outside(self) -> set[int]:
         """Versions that take memory or asked for some, and do not serve."""
@@ -123,7 +122,7 @@ class Accountant:
     def limit_beside(self, device: str, model: int) -> Limit:
         """What there is of a device, and what cannot be taken of it from other models than this."""
         books = self._devices[device].books
-        return books.reservations.limit(books.ledger.retained_beside(model))
+        return books.reservations.limit(books.table.retained_beside(model))
 
     def statistics(self, device: str) -> MemoryStatistics:
         """Sums of a device as of now."""

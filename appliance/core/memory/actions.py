@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from appliance.core.memory.waits import WaitsForMemory
+from appliance.core.memory.budget import WaitsForMemory
 
 
 class Miss(Enum):

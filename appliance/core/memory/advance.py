@@ -2,15 +2,19 @@
 
 What is above the budget is freed first, whatever holds it. Then loads start in the order in which requests wait for
 them, as far as places and memory go. When none waits, refused requests that may come back are thought of, and after
-them what is pinned.
+them what is pinned. What is put out, or loses its weights, is what is worth least per byte.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
 from appliance.core.memory.actions import Action, CheckUse, EvictWeights, Load, PageIn, Unload, WakeAt
 from appliance.core.memory.books import Books
-from appliance.core.memory.eviction import choose, steps_out
+from appliance.core.memory.footprint import Residency
 from appliance.core.memory.model import ARRIVING, Model, Move
+from appliance.core.memory.popularity import Worth
 
 
 def advance(books: Books, now_ns: int, idle: frozenset[int] | None) -> list[Action]:
@@ -32,7 +36,7 @@ class _Advance:
     def run(self) -> list[Action]:
         """Decide."""
         self._shrink()
-        places = max(self._books.policy.loads_at_once - len(self._books.ledger.arriving), 0)
+        places = max(self._books.policy.loads_at_once - len(self._books.table.arriving), 0)
         self._load(places)
         if not self._unchecked:
             self._go_on(places)
@@ -41,17 +45,17 @@ class _Advance:
         return self._actions
 
     def _go_on(self, places: int) -> None:
-        ledger, queue = self._books.ledger, self._books.waiting.queue
+        table, queue = self._books.table, self._books.waiting.queue
         if queue and places > 0:
             self._actions.append(WakeAt(self._now_ns + self._books.policy.retry_ns))
-        elif not queue and not ledger.arriving and not ledger.leaving_bytes:
+        elif not queue and not table.arriving and not table.leaving_bytes:
             self._bring_retained()
 
     @property
     def _above(self) -> int:
         """How much more than the budget is taken and not leaving."""
-        ledger = self._books.ledger
-        return ledger.used_bytes - ledger.leaving_bytes - self._books.left_bytes
+        table = self._books.table
+        return table.used_bytes - table.leaving_bytes - self._books.left_bytes
 
     def _shrink(self) -> None:
         if self._above > 0:
@@ -60,26 +64,26 @@ class _Advance:
                 self._wake_for(1, forced=True)
 
     def _load(self, places: int) -> None:
-        ledger = self._books.ledger
+        table = self._books.table
         reserved = 0
         for model in self._next_loads()[:places]:
             reserved += model.bytes_missing
-            free = self._books.left_bytes - ledger.used_bytes
+            free = self._books.left_bytes - table.used_bytes
             if reserved > free:
-                self._make_room(reserved - free - ledger.leaving_bytes)
+                self._make_room(reserved - free - table.leaving_bytes)
             elif model.move is Move.NONE:
                 reserved -= model.bytes_missing
                 self._start(model)
 
     def _next_loads(self) -> list[Model]:
         """Those that requests wait for; when there is none, those that refused ones may come back for."""
-        ledger = self._books.ledger
-        waited = [ledger.models[model] for model in self._books.waiting.queue]
+        table = self._books.table
+        waited = [table.models[model] for model in self._books.waiting.queue]
         if waited:
             return waited
         return [
             model
-            for model in ledger
+            for model in table
             if model.wished_until_ns > self._now_ns
             and not model.resident
             and model.move not in ARRIVING
@@ -94,18 +98,18 @@ class _Advance:
     def _bring_retained(self) -> None:
         """Load what is pinned or held, one after the other. Nothing else is fetched ahead: in the simulation the gaps
         that evictions leave would be used again and again for what is not asked for."""
-        ledger = self._books.ledger
-        absent = [each for each in ledger if each.stays and not each.resident]
+        table = self._books.table
+        absent = [each for each in table if each.stays and not each.resident]
         model = next((each for each in absent if each.not_before_ns <= self._now_ns), None)
         if model is None:
             self._actions.extend(WakeAt(each.not_before_ns) for each in absent)
             return
-        missing = model.bytes_missing + ledger.used_bytes - self._books.left_bytes
+        missing = model.bytes_missing + table.used_bytes - self._books.left_bytes
         if missing <= 0:
             self._start(model)
             return
         self._make_room(missing)
-        if not self._unchecked and not ledger.leaving_bytes:
+        if not self._unchecked and not table.leaving_bytes:
             self._wake_for(missing)
 
     def _make_room(self, missing: int, *, forced: bool = False) -> None:
@@ -113,7 +117,7 @@ class _Advance:
         without regard to holds."""
         if missing <= 0:
             return
-        models, protected = self._books.ledger.models, self._books.reservations.protected
+        models, protected = self._books.table.models, self._books.reservations.protected
         looked_at = (
             models.values() if self._idle is None else [models[each] for each in self._idle if each in models]
         )
@@ -132,13 +136,13 @@ class _Advance:
         self._put_out(may_leave, missing)
 
     def _put_out(self, may_leave: list[Model], missing: int) -> None:
-        ledger = self._books.ledger
+        table = self._books.table
         steps = choose([step for each in may_leave for step in steps_out(self._books, each)], missing)
         whole = {step.model for step in steps if not step.weights}
         for number in dict.fromkeys(step.model for step in steps):
-            model = ledger.models[number]
+            model = table.models[number]
             model.moving_since_ns = self._now_ns
-            ledger.become(model, model.residency, Move.UNLOADING if number in whole else Move.EVICTING)
+            table.become(model, model.residency, Move.UNLOADING if number in whole else Move.EVICTING)
             self._actions.append(Unload(number) if number in whole else EvictWeights(number))
 
     def _wake_for(self, missing: int, *, forced: bool = False) -> None:
@@ -146,7 +150,7 @@ class _Advance:
         waited = bool(self._books.waiting.queue)
         spare = [
             (max(0 if forced else each.available_ns, 0 if waited else each.wished_until_ns), each.bytes_now)
-            for each in self._books.ledger
+            for each in self._books.table
             if each.may_leave
         ]
         for at_ns, size_bytes in sorted(spare):
@@ -154,3 +158,47 @@ class _Advance:
             if missing <= 0:
                 self._actions.append(WakeAt(max(at_ns, self._now_ns + self._books.policy.retry_ns)))
                 return
+
+
+class Step(NamedTuple):
+    """One way to free memory: ``model`` loses ``bytes``. ``weights``: only those go."""
+
+    worth: Worth
+    model: int
+    bytes: int
+    weights: bool
+
+
+def choose(steps: Iterable[Step], missing_bytes: int) -> list[Step]:
+    """Steps that free ``missing_bytes``, or all when they are not enough: those that are worth least per byte, as far
+    as they are needed. (The greedy rule for a knapsack, Dantzig 1957; a large step that suffices makes the smaller,
+    dearer ones before it needless.)"""
+    chosen: list[Step] = []
+    freed = 0
+    for step in sorted(steps):
+        if freed >= missing_bytes:
+            break
+        chosen.append(step)
+        freed += step.bytes
+    for step in sorted(chosen, reverse=True):
+        if freed - step.bytes >= missing_bytes:
+            chosen.remove(step)
+            freed -= step.bytes
+    return chosen
+
+
+def steps_out(books: Books, model: Model) -> Iterator[Step]:
+    """The steps down of a model that is in memory, each with what it gives back and its eviction cost. To be unloaded
+    at once is both steps of a model whose weights could be evicted."""
+    timing, popularity = books.timing, books.popularity
+    load_ns = timing.mean_ns(model, by_page_in=False)
+    evictable_bytes = model.footprint.evictable_bytes
+    page_in_ns = min(timing.mean_ns(model, by_page_in=True), load_ns) if evictable_bytes else 0
+    first: Worth | None = None
+    if evictable_bytes and model.residency is Residency.RESIDENT:
+        first = popularity.worth(model.model, page_in_ns, evictable_bytes, model.arrival)
+        yield Step(first, model.model, evictable_bytes, True)
+    rest = model.footprint.bytes - evictable_bytes
+    if rest:
+        worth = popularity.worth(model.model, load_ns - page_in_ns, rest, model.arrival)
+        yield Step(max(worth, first) if first else worth, model.model, rest, False)

@@ -4,15 +4,66 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.footprint import Residency
-from appliance.core.memory.ledger import Ledger
-from appliance.core.memory.model import Model, Move
-from appliance.core.memory.policy import ResidencyPolicy
+from appliance.core.memory.model import ARRIVING, Model, ModelTable, Move
 from appliance.core.memory.popularity import Popularity
 from appliance.core.memory.reservations import Reservations
 from appliance.core.memory.timing import Timing
-from appliance.core.memory.waiting import Waiting
-from appliance.core.memory.waits import Budget
+
+
+class Waiting:
+    """Requests that wait, and the ``queue``: models that they wait for and that are not arriving, in the order of their
+    first request."""
+
+    __slots__ = ("queue", "requests", "size_bytes")
+
+    def __init__(self) -> None:
+        self.queue: dict[int, None] = {}
+        self.requests = 0
+        self.size_bytes = 0
+
+    def enter(self, model: Model, request: int, size_bytes: int) -> None:
+        """``request`` waits for ``model``."""
+        model.waiting[request] = size_bytes
+        self.requests += 1
+        self.size_bytes += size_bytes
+        if model.move not in ARRIVING:
+            self.queue.setdefault(model.model)
+
+    def leave(self, model: Model, request: int) -> None:
+        """``request`` waits no more, if it did."""
+        size_bytes = model.waiting.pop(request, None)
+        if size_bytes is None:
+            return
+        self.requests -= 1
+        self.size_bytes -= size_bytes
+        if not model.waiting:
+            self.queue.pop(model.model, None)
+
+    def clear(self, model: Model) -> tuple[int, ...]:
+        """Clear and return the requests that wait for ``model``."""
+        requests = tuple(model.waiting)
+        self.requests -= len(requests)
+        self.size_bytes -= sum(model.waiting.values())
+        model.waiting.clear()
+        self.queue.pop(model.model, None)
+        return requests
+
+    def again(self, model: Model) -> None:
+        """Queue ``model`` if requests still wait for it; else it is not queued."""
+        if model.waiting:
+            self.queue.setdefault(model.model)
+        else:
+            self.queue.pop(model.model, None)
+
+    def check_integrity(self, table: ModelTable) -> None:
+        """Raise AssertionError where sums are not those of the models."""
+        assert self.requests == sum(len(each.waiting) for each in table), "waiting requests do not add up"
+        held = sum(sum(each.waiting.values()) for each in table)
+        assert self.size_bytes == held, "bytes of waiting requests do not add up"
+        wanted = {each.model for each in table if each.waiting and each.move not in ARRIVING}
+        assert set(self.queue) == wanted, "the queue holds others than requests wait for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +86,13 @@ class MemoryStatistics:
 class Books:
     """Owned by one DeviceMemory; ``left_bytes`` is what models that serve may take."""
 
-    __slots__ = ("left_bytes", "ledger", "policy", "popularity", "reservations", "timing", "waiting")
+    __slots__ = ("left_bytes", "table", "policy", "popularity", "reservations", "timing", "waiting")
 
     def __init__(self, policy: ResidencyPolicy, budget: Budget) -> None:
         self.policy = policy
         self.reservations = Reservations(budget)
         self.left_bytes = budget.bytes
-        self.ledger = Ledger()
+        self.table = ModelTable()
         self.waiting = Waiting()
         self.popularity = Popularity(budget.bytes)
         self.timing = Timing(policy)
@@ -73,22 +124,22 @@ class Books:
         self.waiting.queue.pop(model.model, None)
         model.moving_since_ns = now_ns
         by_page_in = model.residency is Residency.WEIGHTS_EVICTED
-        self.ledger.become(model, model.residency, Move.PAGING_IN if by_page_in else Move.LOADING)
+        self.table.become(model, model.residency, Move.PAGING_IN if by_page_in else Move.LOADING)
         return by_page_in
 
     def numbers(self) -> list[int]:
         """All versions that are known here."""
-        return [*self.ledger.models, *self.reservations.outside()]
+        return [*self.table.models, *self.reservations.outside()]
 
     def statistics(self) -> MemoryStatistics:
         """Sums as of now."""
         return MemoryStatistics(
             budget_bytes=self.budget.bytes,
             left_bytes=self.left_bytes,
-            used_bytes=self.ledger.used_bytes,
-            leaving_bytes=self.ledger.leaving_bytes,
+            used_bytes=self.table.used_bytes,
+            leaving_bytes=self.table.leaving_bytes,
             other_bytes=self.reservations.other_bytes,
-            arriving=len(self.ledger.arriving),
+            arriving=len(self.table.arriving),
             waiting_models=len(self.waiting.queue),
             waiting_requests=self.waiting.requests,
             waiting_bytes=self.waiting.size_bytes,
@@ -97,8 +148,8 @@ class Books:
 
     def check_integrity(self) -> None:
         """Raise AssertionError where the books contradict themselves."""
-        self.ledger.check_integrity()
-        self.waiting.check_integrity(self.ledger)
+        self.table.check_integrity()
+        self.waiting.check_integrity(self.table)
         self.reservations.check_integrity()
         assert self.left_bytes == self.reservations.left_bytes, "what is left was not seen anew"
-        assert not self.ledger.models.keys() & self.reservations.outside(), "a model is counted twice"
+        assert not self.table.models.keys() & self.reservations.outside(), "a model is counted twice"

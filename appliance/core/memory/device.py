@@ -28,13 +28,11 @@ from appliance.core.memory.actions import (
 )
 from appliance.core.memory.advance import advance
 from appliance.core.memory.books import Books
-from appliance.core.memory.footprint import Residency
-from appliance.core.memory.load_cost import LoadCost
+from appliance.core.memory.budget import Budget, ResidencyPolicy
+from appliance.core.memory.footprint import LoadCost, Residency
 from appliance.core.memory.misses import answer
 from appliance.core.memory.model import ARRIVING, Model, Move
-from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.reservations import Taken
-from appliance.core.memory.waits import Budget
 
 FAILURES_MAX: Final = 2
 """After so many failed loads in a row no request waits for another one."""
@@ -64,14 +62,14 @@ class DeviceMemory:
                 self._removed(event.model)
                 books.reservations.forget(event.model)
             case events.Retained():
-                model = books.ledger.models[event.model]
-                books.ledger.retain(model, pinned=event.pinned, held=event.held)
+                model = books.table.models[event.model]
+                books.table.retain(model, pinned=event.pinned, held=event.held)
                 model.retention.keep_warm_ns = event.keep_warm_ns
             case events.BudgetSet():
                 books.reservations.budget = event.budget
             case events.Measured():
-                model = books.ledger.models[event.model]
-                books.ledger.become(model, model.residency, model.move, event.footprint)
+                model = books.table.models[event.model]
+                books.table.become(model, model.residency, model.move, event.footprint)
                 books.describe(model)
         books.review()
 
@@ -80,15 +78,15 @@ class DeviceMemory:
         books.reservations.forget(event.model)
         load, page_in = LoadCost(event.load_ns), LoadCost(event.page_in_ns)
         model = Model(event.model, event.footprint, load, page_in)
-        books.ledger.add(model, event.residency)
+        books.table.add(model, event.residency)
         books.describe(model)
 
     def _removed(self, number: int) -> None:
         books = self._books
-        model = books.ledger.models.get(number)
+        model = books.table.models.get(number)
         if model is not None:
             books.waiting.clear(model)
-            books.ledger.remove(model)
+            books.table.remove(model)
             books.popularity.forget(number)
 
     # --- what happens to models that serve
@@ -96,7 +94,7 @@ class DeviceMemory:
     def take(self, event: events.OfModel, now_ns: int) -> list[Action]:
         """Take in what happened to a model; what it needs at once. What else is to be done ``advance`` says."""
         books = self._books
-        model = books.ledger.models[event.model]
+        model = books.table.models[event.model]
         match event:
             case events.Asked():
                 return [answer(books, event, now_ns)]
@@ -108,7 +106,7 @@ class DeviceMemory:
             case events.Done():
                 return self._done(model, event, now_ns)
             case events.Declined():
-                books.ledger.become(model, model.residency, Move.NONE)
+                books.table.become(model, model.residency, Move.NONE)
                 return self._release(model) if model.resident else []
             case events.Failed():
                 return self._failed(model, now_ns)
@@ -126,20 +124,20 @@ class DeviceMemory:
             case Move.EVICTING:
                 if event.ns:
                     books.timing.evicted(event.ns)
-                books.ledger.become(model, Residency.WEIGHTS_EVICTED, Move.NONE)
+                books.table.become(model, Residency.WEIGHTS_EVICTED, Move.NONE)
             case Move.UNLOADING:
-                books.ledger.become(model, Residency.COLD, Move.NONE)
+                books.table.become(model, Residency.COLD, Move.NONE)
             case Move.NONE:
                 raise AssertionError(f"nothing was to be done with model {event.model}")
         return []
 
     def _arrived(self, model: Model, now_ns: int) -> list[Action]:
         books = self._books
-        books.ledger.arrive(model)
+        books.table.arrive(model)
         took_ns = now_ns - model.moving_since_ns
         model.retention.until_ns = books.timing.held_until_ns(model, now_ns, took_ns)
         model.wished_until_ns = model.failures = model.not_before_ns = 0
-        books.ledger.become(model, Residency.RESIDENT, Move.NONE)
+        books.table.become(model, Residency.RESIDENT, Move.NONE)
         return self._release(model)
 
     def _release(self, model: Model) -> list[Action]:
@@ -149,7 +147,7 @@ class DeviceMemory:
     def _failed(self, model: Model, now_ns: int) -> list[Action]:
         books, refused = self._books, list[Action]()
         arriving = model.move in ARRIVING
-        books.ledger.become(model, Residency.COLD, Move.NONE)
+        books.table.become(model, Residency.COLD, Move.NONE)
         if arriving:
             model.failures += 1
             if model.failures >= FAILURES_MAX:
@@ -177,10 +175,10 @@ class DeviceMemory:
 
     def _want(self, event: events.ReservationWanted, free_bytes: int | None, now_ns: int) -> list[Action]:
         books = self._books
-        replaced = books.ledger.models.get(event.replaces) if event.replaces is not None else None
+        replaced = books.table.models.get(event.replaces) if event.replaces is not None else None
         taken = Taken(
-            books.ledger.used_bytes,
-            books.ledger.retained_beside(event.replaces),
+            books.table.used_bytes,
+            books.table.retained_beside(event.replaces),
             replaced.footprint.bytes if replaced is not None else 0,
         )
         reply = books.reservations.want(event, taken, free_bytes, now_ns)
@@ -199,7 +197,7 @@ class DeviceMemory:
         if books.reservations.reserved(event.model):  # room is being made for it
             return False
         least = footprint.at(Residency.WEIGHTS_EVICTED)
-        return books.ledger.used_bytes + least > books.left_bytes and footprint.bytes <= books.budget.bytes
+        return books.table.used_bytes + least > books.left_bytes and footprint.bytes <= books.budget.bytes
 
     # --- what follows
 
@@ -209,7 +207,7 @@ class DeviceMemory:
 
     def knows(self, number: int) -> bool:
         """Whether a version takes memory here, or asked for some."""
-        return number in self._books.ledger.models or self._books.reservations.knows(number)
+        return number in self._books.table.models or self._books.reservations.knows(number)
 
     @property
     def books(self) -> Books:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from appliance.core.memory.budget import Budget
 from appliance.core.memory.footprint import Footprint, Residency
-from appliance.core.memory.waits import Budget
 
 
 class Added(NamedTuple):

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
-from appliance.core.memory.events import Left, ReservationWanted
-from appliance.core.memory.waits import (
+from appliance.core.memory.budget import (
     Budget,
     Limit,
     NeverFits,
@@ -23,6 +22,7 @@ from appliance.core.memory.waits import (
     WaitsForMemory,
     WaitsForOvercommit,
 )
+from appliance.core.memory.events import Left, ReservationWanted
 
 SECOND: Final = 1_000_000_000
 EVICTING_MAX: Final = 2

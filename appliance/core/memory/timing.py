@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.core.memory.load_cost import LoadCost, LoadSpeed
+from appliance.core.memory.budget import ResidencyPolicy
+from appliance.core.memory.footprint import LoadCost, LoadSpeed
 from appliance.core.memory.model import Model
-from appliance.core.memory.policy import ResidencyPolicy
 
 SECOND: Final = 1_000_000_000
 ASSUMED_LOAD_NS: Final = SECOND // 20

@@ -1,1 +1,1 @@
-"""Which versions share a worker process, and what a worker's death means. Pure; it starts and ends nothing."""
+"""Which versions share a worker process, whose packed form is built, and what a worker's death means. Pure."""

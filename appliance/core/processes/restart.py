@@ -8,7 +8,6 @@ it did before it was admitted anew. A death with nobody to blame only delays the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from appliance.config.workers import RestartConfig
@@ -17,16 +16,14 @@ from appliance.workers.port import ExitCause, WorkerExited
 SECOND_NS = 1_000_000_000
 
 
-def culprit_of(
-    event: WorkerExited, model_of: Callable[[int], int], blamed: int, is_new: Callable[[int], bool]
-) -> int:
+def culprit_of(event: WorkerExited, running: int, blamed: int, *, loads_new: bool) -> int:
     """The id of the model that was loading or running when the process ended, -1 when it was idle or is not to blame.
-    ``blamed``: that of the oldest request that it had under a lease; ``model_of`` knows that of a batch. Where one
-    loaded beside what ran, it is the one that loaded if that ``is_new``: the other has run before."""
+    ``running``: that of the first batch it had (-1: none); ``blamed``: that of the oldest request that it had under a
+    lease. ``loads_new``: what it loaded has not been open yet, and is to blame then, for what ran has run before."""
     if event.cause is ExitCause.ZYGOTE:
         return -1
-    if event.batches and not is_new(event.loading):
-        return model_of(event.batches[0])
+    if running >= 0 and not loads_new:
+        return running
     return event.loading if event.loading >= 0 else blamed
 
 

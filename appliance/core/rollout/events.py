@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from appliance.core.memory.waits import WaitsForMemory
+from appliance.core.memory.budget import WaitsForMemory
 from appliance.core.rollout.catalog import Catalog
 from appliance.core.rollout.trial import Figures
 from appliance.workers.port import Assessment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from appliance.core.memory.waits import WaitsForMemory
+from appliance.core.memory.budget import WaitsForMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

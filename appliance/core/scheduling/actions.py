@@ -14,7 +14,7 @@ class Refusal(Enum):
     QUEUE_BYTES = "queue bytes"
     DEADLINE = "deadline"
     NO_LANE = "no lane"
-    UNKNOWN = "unknown shape"
+    UNKNOWN = "unknown batch key"
 
 
 class Dispatch(NamedTuple):
@@ -22,7 +22,7 @@ class Dispatch(NamedTuple):
 
     batch: int
     lane: int
-    shape: int
+    batch_key: int
     requests: tuple[int, ...]
 
 

@@ -1,17 +1,17 @@
 """Which requests are taken: those that can be answered in time without breaking a promise made before.
 
-Work is counted in lane-nanoseconds. A shape plans with batches of ``plan_rows`` (b) rows that take
+Work is counted in lane-nanoseconds. A batch key plans with batches of ``plan_rows`` (b) rows that take
 ``plan_ns`` (p), cheaper per row than any smaller one. A request of r rows is charged p * r / b, and p * (r -
 1) / b for the rows that the batch before it wastes when it does not fit. So the charges of requests cover the
-batches they will run in, except for one batch per shape that is not full or pulls later requests ahead; that
+batches they will run in, except for one batch per batch key that is not full or pulls later requests ahead; that
 one is counted in ``partial_ns``.
 
 The promise, after Graham's bound for list scheduling (1966): while a request waits no lane idles, so all
 lanes work on what is ahead of it. It starts by ``latest`` (deadline less margin less its own batch) if the
 lane time until then, the sum over lanes of (latest - free)+, is at least the work ahead. What is left over is
 its spare: the work that may still be put ahead of it. A request that overtakes others must cost no more than
-the smallest of their spares. When it becomes the first of its shape it may start a batch that was not counted
-(one that pulls later requests ahead of those of another shape, or is closed early by one behind it that does
+the smallest of their spares. When it becomes the first of its batch key it may start a batch that was not counted
+(one that pulls later requests ahead of those of another batch key, or is closed early by one behind it that does
 not fit); then it costs a planned batch more.
 
 A request that its planned batch would make late even with nothing ahead of it may be tight: promised its own
@@ -19,47 +19,47 @@ rows only. Its deadline may then close a batch early, its own or the one before,
 whole.
 
 While service times are not longer than estimated and no lane fails, no promise is broken; the simulation
-checks that. Where nothing is known of a shape its estimate is zero and everything is promised.
+checks that. Where nothing is known of a batch key its estimate is zero and everything is promised.
 """
 
 from __future__ import annotations
 
-from appliance.core.scheduling.group import LEVEL_DELAYED, Group, Shape, Waiting
+from appliance.core.scheduling.group import LEVEL_DELAYED, BatchKey, Group, Waiting
 
 NO_BOUND = 1 << 62
 NOWHERE = (NO_BOUND, 0)
 """Behind everything that is queued."""
 RECOUNT_MAX = 32
 """Up to so many queued requests the spares are computed from each of them; else from the sums of the
-ledger."""
+charges."""
 RECOUNT_EVERY = 16
-"""Requests that would overtake too much and are refused, for one for which the ledger is looked through."""
+"""Requests that would overtake too much and are refused, for one for which the charges is looked through."""
 
 
 def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
     """0 when ``entry`` can be promised its deadline, with its charge set and the spares of others reduced; else in how
     many ns one like it, with as long a deadline, would be promised that if nothing else came."""
-    shape = entry.shape
+    batch_key = entry.batch_key
     others_ns = group.partial_ns
-    if shape.queued_rows:
-        others_ns -= shape.plan_ns
+    if batch_key.queued_rows:
+        others_ns -= batch_key.plan_ns
     else:
-        shape.replan(margin_ns)
-    _charge_planned(shape, entry)
+        batch_key.replan(margin_ns)
+    _charge_planned(batch_key, entry)
     level, deadline_ns = entry.level, entry.deadline_ns
     latest_ns = deadline_ns - margin_ns - entry.own_ns
-    ahead_ns = others_ns + entry.waste_ns + group.ledger.total_ns
+    ahead_ns = others_ns + entry.waste_ns + group.charges.total_ns
     lanes = group.lanes
     frees = [lanes[0].free_at(now_ns)] if len(lanes) == 1 else group.lane_times(now_ns)
     spare_ns = _spare(frees, latest_ns, ahead_ns)
     known_ns = group.promises.spare_ns.get(level, NO_BOUND)
     overtakes = (level, deadline_ns) < group.promises.latest
     if overtakes and (spare_ns < known_ns or spare_ns < 0):
-        ahead_ns += group.ledger.until(level, deadline_ns, now_ns) - group.ledger.total_ns
+        ahead_ns += group.charges.until(level, deadline_ns, now_ns) - group.charges.total_ns
         spare_ns = _spare(frees, latest_ns, ahead_ns)
     if spare_ns < 0:
         late_ns = _start(frees, ahead_ns) - latest_ns
-        if entry.rows >= shape.plan_rows or latest_ns >= min(frees):
+        if entry.rows >= batch_key.plan_rows or latest_ns >= min(frees):
             return late_ns
         spare_ns = _tight(entry, frees, ahead_ns - entry.waste_ns, latest_ns + entry.own_ns)
         if spare_ns < 0:
@@ -76,21 +76,21 @@ def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
     return 0
 
 
-def _charge_planned(shape: Shape, entry: Waiting) -> None:
-    rows, planned, plan_ns = entry.rows, shape.plan_rows, shape.plan_ns
+def _charge_planned(batch_key: BatchKey, entry: Waiting) -> None:
+    rows, planned, plan_ns = entry.rows, batch_key.plan_rows, batch_key.plan_ns
     entry.own_ns = plan_ns
     if not entry.uneven:
         entry.charge_ns = -(-plan_ns // planned)
         return
     if entry.retried:
-        entry.waste_ns = plan_ns if shape.queued_rows else 0
+        entry.waste_ns = plan_ns if batch_key.queued_rows else 0
         entry.charge_ns = plan_ns + entry.waste_ns
         return
     if rows <= planned:
         entry.charge_ns = -(-plan_ns * rows // planned)
     else:
-        entry.charge_ns = entry.own_ns = shape.fixed_ns + shape.per_row_ns * rows
-    if shape.queued_rows:
+        entry.charge_ns = entry.own_ns = batch_key.fixed_ns + batch_key.per_row_ns * rows
+    if batch_key.queued_rows:
         entry.waste_ns = -(-plan_ns * (min(rows, planned + 1) - 1) // planned)
         entry.charge_ns += entry.waste_ns
 
@@ -98,11 +98,11 @@ def _charge_planned(shape: Shape, entry: Waiting) -> None:
 def _tight(entry: Waiting, frees: list[int], ahead_ns: int, latest_ns: int) -> int:
     """The spare of ``entry`` as a tight request, charged as such; negative when it would be late all the
     same."""
-    shape = entry.shape
+    batch_key = entry.batch_key
     entry.uneven = True
-    entry.own_ns = shape.fixed_ns + shape.per_row_ns * entry.rows
-    entry.waste_ns = shape.plan_ns if shape.queued_rows else 0
-    entry.charge_ns = shape.plan_ns + entry.waste_ns
+    entry.own_ns = batch_key.fixed_ns + batch_key.per_row_ns * entry.rows
+    entry.waste_ns = batch_key.plan_ns if batch_key.queued_rows else 0
+    entry.charge_ns = batch_key.plan_ns + entry.waste_ns
     return _spare(frees, latest_ns - entry.own_ns, ahead_ns + entry.waste_ns)
 
 
@@ -137,12 +137,12 @@ def _overtake(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
     missing."""
     level = entry.level
     cost_ns = entry.charge_ns
-    shape = entry.shape
-    head = shape.head
+    batch_key = entry.batch_key
+    head = batch_key.head
     if head is None or (level, entry.deadline_ns) < (head[0], head[1]):
         others = len(group.heads) - (head is not None)
-        if others or shape.uneven:
-            cost_ns += shape.plan_ns
+        if others or batch_key.uneven:
+            cost_ns += batch_key.plan_ns
     if cost_ns <= smallest_spare(group, level, now_ns):
         spend(group, level, cost_ns)
         return 0
@@ -191,7 +191,7 @@ def recount(
     behind: dict[int, int] = {}
     for level, deadline_ns, _, entry in keys:
         if level < LEVEL_DELAYED:
-            more_ns = entry.waste_ns + group.partial_ns - entry.shape.plan_ns
+            more_ns = entry.waste_ns + group.partial_ns - entry.batch_key.plan_ns
             spare_ns = _spare(frees, deadline_ns - margin_ns - entry.own_ns, ahead_ns + more_ns)
             spares = behind if place < (level, deadline_ns) else before
             spares[level] = min(spare_ns, spares.get(level, spare_ns))
@@ -213,7 +213,7 @@ def _put_ahead(group: Group, before: dict[int, int], behind: dict[int, int], cos
 
 
 def _recount_sums(group: Group, now_ns: int, margin_ns: int, place: tuple[int, int], cost_ns: int) -> int:
-    """As ``recount``, for a long queue, and not for every request that asks: from the sums of the ledger, as
+    """As ``recount``, for a long queue, and not for every request that asks: from the sums of the charges, as
     if every request in a bucket had its earliest deadline, were behind all others in it, and counted with the
     longest batch. Nothing is less than the spares known before, which stay valid."""
     group.promises.recount_in -= 1
@@ -225,11 +225,11 @@ def _recount_sums(group: Group, now_ns: int, margin_ns: int, place: tuple[int, i
     ahead_ns = group.partial_ns
     before: dict[int, int] = {}
     behind: dict[int, int] = {}
-    for level, charge_ns in group.ledger.levels():
+    for level, charge_ns in group.charges.levels():
         known_ns = group.promises.spare_ns.get(level)
         if known_ns is not None:
             reached_ns = ahead_ns
-            for start_ns, end_ns, charged_ns in group.ledger.buckets(level, now_ns):
+            for start_ns, end_ns, charged_ns in group.charges.buckets(level, now_ns):
                 reached_ns += charged_ns
                 spare_ns = _spare(frees, start_ns - own_ns, reached_ns)
                 spares = behind if place < (level, end_ns) else before

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 from appliance.core.scheduling.admission import RECOUNT_MAX, recount, smallest_spare, spend
-from appliance.core.scheduling.group import LANE_DEPTH, NEVER, Group, Lane, Shape, Waiting
+from appliance.core.scheduling.group import LANE_DEPTH, NEVER, BatchKey, Group, Lane, Waiting
 
 
 class Verdict(Enum):
@@ -35,26 +35,26 @@ def lane_to_fill(group: Group, now_ns: int, prefetch_ns: int, margin_ns: int) ->
     if not lanes:
         return None
     lane = lanes[0] if len(lanes) == 1 else min(lanes, key=lambda lane: lane.free_at(now_ns))
-    _, deadline_ns, _, shape = group.heads[0]
-    first = shape.queue.first()[3]
+    _, deadline_ns, _, batch_key = group.heads[0]
+    first = batch_key.queue.first()[3]
     if not lane.batches:
         soon = lane.free_ns - now_ns <= prefetch_ns and not first.retried
         return lane if soon or not _in_time(group, lane, now_ns, margin_ns) else None
     if not may_follow(lane, now_ns, prefetch_ns) or first.retried or lane.batches[0].entries[0].retried:
         return None
-    rows = rows_max(group, shape)
-    if shape.queued_rows < rows or not shape.plan_ns:
+    rows = rows_max(group, batch_key)
+    if batch_key.queued_rows < rows or not batch_key.plan_ns:
         return None
     rows = max(rows, first.rows)
-    end_ns = lane.free_at(now_ns) + shape.fixed_ns + shape.per_row_ns * rows
+    end_ns = lane.free_at(now_ns) + batch_key.fixed_ns + batch_key.per_row_ns * rows
     return lane if end_ns + margin_ns <= deadline_ns else None
 
 
 def _in_time(group: Group, lane: Lane, now_ns: int, margin_ns: int) -> bool:
     """Whether the most urgent request is in time after all that ``lane`` has to do."""
-    _, deadline_ns, _, shape = group.heads[0]
-    rows = shape.queue.first()[3].rows
-    return lane.free_at(now_ns) + shape.fixed_ns + shape.per_row_ns * rows + margin_ns <= deadline_ns
+    _, deadline_ns, _, batch_key = group.heads[0]
+    rows = batch_key.queue.first()[3].rows
+    return lane.free_at(now_ns) + batch_key.fixed_ns + batch_key.per_row_ns * rows + margin_ns <= deadline_ns
 
 
 def start_at(group: Group, lane: Lane, now_ns: int, margin_ns: int) -> int:
@@ -87,55 +87,59 @@ def next_follow(group: Group, prefetch_ns: int) -> int:
     return soonest_ns - prefetch_ns if soonest_ns < NEVER else NEVER
 
 
-def rows_max(group: Group, shape: Shape) -> int:
-    """The largest batch: the planned one where other shapes wait for the same lanes, because they were
+def rows_max(group: Group, batch_key: BatchKey) -> int:
+    """The largest batch: the planned one where other batch keys wait for the same lanes, because they were
     promised so."""
-    return shape.model.max_batch if len(group.heads) == 1 else shape.plan_rows
+    return batch_key.model.max_batch if len(group.heads) == 1 else batch_key.plan_rows
 
 
 def judge(group: Group, entry: Waiting, lane: Lane, start_ns: int, now_ns: int, margin_ns: int) -> Verdict:
     """Whether ``entry``, the most urgent request, goes to ``lane``, where it would start at ``start_ns``."""
-    shape = entry.shape
-    estimate_ns = shape.fixed_ns + shape.per_row_ns * entry.rows
+    batch_key = entry.batch_key
+    estimate_ns = batch_key.fixed_ns + batch_key.per_row_ns * entry.rows
     if start_ns + estimate_ns > entry.deadline_ns:
         alone = group.queued == 1 and not lane.batches and not lane.leased_requests
         return Verdict.RUN if alone else Verdict.LATE
-    if shape.model.delay_ns and not entry.retried and hold_until(group, shape, now_ns, margin_ns) > now_ns:
+    if (
+        batch_key.model.delay_ns
+        and not entry.retried
+        and hold_until(group, batch_key, now_ns, margin_ns) > now_ns
+    ):
         return Verdict.HOLD
     return Verdict.RUN
 
 
-def hold_until(group: Group, shape: Shape, now_ns: int, margin_ns: int) -> int:
-    """Until when an idle lane waits for the batch of ``shape`` to fill; not later than ``now_ns``: it does
+def hold_until(group: Group, batch_key: BatchKey, now_ns: int, margin_ns: int) -> int:
+    """Until when an idle lane waits for the batch of ``batch_key`` to fill; not later than ``now_ns``: it does
     not."""
-    batching = shape.model.batching
-    wanted = min(batching.preferred_batch_size, default=shape.model.max_batch)
-    if len(group.heads) > 1 or shape.queued_rows >= wanted:
+    batching = batch_key.model.batching
+    wanted = min(batching.preferred_batch_size, default=batch_key.model.max_batch)
+    if len(group.heads) > 1 or batch_key.queued_rows >= wanted:
         return now_ns
-    oldest_ns = min(key[3].arrived_ns for key in shape.queue)
+    oldest_ns = min(key[3].arrived_ns for key in batch_key.queue)
     if group.queued <= RECOUNT_MAX:
         recount(group, now_ns, margin_ns)
     spare_ns = smallest_spare(group, 0, now_ns) // len(group.lanes)
-    return min(oldest_ns + shape.model.delay_ns, now_ns + spare_ns)
+    return min(oldest_ns + batch_key.model.delay_ns, now_ns + spare_ns)
 
 
 def gather(
-    group: Group, shape: Shape, lane: Lane, start_ns: int, margin_ns: int, now_ns: int
+    group: Group, batch_key: BatchKey, lane: Lane, start_ns: int, margin_ns: int, now_ns: int
 ) -> tuple[list[Waiting], int]:
-    """The first requests of ``shape`` that make its next batch when it starts in ``lane`` at ``start_ns``, and their
-    rows; beside leased work not more than was planned.
+    """The first requests of ``batch_key`` that make its next batch when it starts in ``lane`` at ``start_ns``, and
+    their rows; beside leased work not more than was planned.
 
     A request whose worker died with it runs alone. Where the model waits for batches to fill, a preferred
     size is made exactly when the others can bear the rest becoming a batch of its own.
     """
-    limit = shape.plan_rows if lane.leased_requests else rows_max(group, shape)
-    if shape.model.delay_ns:
-        limit = _preferred(group, shape, now_ns) or limit
-    fixed_ns, per_row_ns = shape.fixed_ns + start_ns + margin_ns, shape.per_row_ns
+    limit = batch_key.plan_rows if lane.leased_requests else rows_max(group, batch_key)
+    if batch_key.model.delay_ns:
+        limit = _preferred(group, batch_key, now_ns) or limit
+    fixed_ns, per_row_ns = batch_key.fixed_ns + start_ns + margin_ns, batch_key.per_row_ns
     entries: list[Waiting] = []
     rows = 0
     earliest_ns = 0
-    for _, deadline_ns, _, entry in shape.queue:
+    for _, deadline_ns, _, entry in batch_key.queue:
         if entries:
             grown = rows + entry.rows
             if deadline_ns < earliest_ns:
@@ -151,15 +155,15 @@ def gather(
     return entries, rows
 
 
-def _preferred(group: Group, shape: Shape, now_ns: int) -> int:
+def _preferred(group: Group, batch_key: BatchKey, now_ns: int) -> int:
     """The largest preferred size that the queued rows reach, or 0 to take what there is."""
-    batching = shape.model.batching
-    rows = shape.queued_rows
+    batching = batch_key.model.batching
+    rows = batch_key.queued_rows
     preferred = max((size for size in batching.preferred_batch_size if size <= rows), default=0)
-    if not preferred or preferred == rows or rows >= shape.model.max_batch:
+    if not preferred or preferred == rows or rows >= batch_key.model.max_batch:
         return 0
-    if preferred < shape.plan_rows:
-        if smallest_spare(group, 0, now_ns) < shape.plan_ns:
+    if preferred < batch_key.plan_rows:
+        if smallest_spare(group, 0, now_ns) < batch_key.plan_ns:
             return 0
-        spend(group, 0, shape.plan_ns)
+        spend(group, 0, batch_key.plan_ns)
     return preferred

@@ -19,7 +19,7 @@ class GroupOpened(NamedTuple):
 
 
 class GroupClosed(NamedTuple):
-    """The group is gone, with its lanes, models and shapes; what is still queued or running in it is lost."""
+    """The group is gone, with its lanes, models and batch keys; what is still queued or running in it is lost."""
 
     group: int
 
@@ -51,24 +51,24 @@ class ModelOpened(NamedTuple):
 
 class ModelClosed(NamedTuple):
     """The version takes no more requests. What is queued ends as Evicted, as does what would have to be
-    retried; what runs goes on. Its shapes are closed by themselves."""
+    retried; what runs goes on. Its batch keys are closed by themselves."""
 
     model: int
 
 
-class ShapeOpened(NamedTuple):
+class BatchKeyOpened(NamedTuple):
     """Requests of ``model`` with equal shapes, so that they may share a batch. ``seeds`` are measured
     (rows, nanoseconds) pairs to start the profile from; may be empty."""
 
-    shape: int
+    batch_key: int
     model: int
     seeds: tuple[tuple[int, int], ...]
 
 
-class ShapeClosed(NamedTuple):
-    """The shape is forgotten; the engine closes only shapes with no request in the scheduler."""
+class BatchKeyClosed(NamedTuple):
+    """The batch key is forgotten; the engine closes only batch keys with no request in the scheduler."""
 
-    shape: int
+    batch_key: int
 
 
 class Arrived(NamedTuple):
@@ -77,7 +77,7 @@ class Arrived(NamedTuple):
     with it once, so that it runs alone, and is Lost if the next one dies, too."""
 
     request: int
-    shape: int
+    batch_key: int
     rows: int
     nbytes: int
     priority: int
@@ -116,16 +116,16 @@ class LeasedRan(NamedTuple):
     LeasedWork of the same news and before the BatchFinished of what ran after them."""
 
     lane: int
-    shape: int
+    batch_key: int
     rows: int
     ns: int
     batches: int
 
 
 class BudgetSeen(NamedTuple):
-    """The shortest time until a deadline that requests of ``shape`` brought to a front end, of late."""
+    """The shortest time until a deadline that requests of ``batch_key`` brought to a front end, of late."""
 
-    shape: int
+    batch_key: int
     budget_ns: int
 
 
@@ -141,10 +141,10 @@ Membership = (
     | LaneClosed
     | ModelOpened
     | ModelClosed
-    | ShapeOpened
-    | ShapeClosed
+    | BatchKeyOpened
+    | BatchKeyClosed
 )
-"""Lanes, models and shapes come and go."""
+"""Lanes, models and batch keys come and go."""
 
 FrontEndNews = LeasedWork | LeasedRan | BudgetSeen
 """What a front end tells, late, of requests that it serves by itself."""

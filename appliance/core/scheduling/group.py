@@ -1,4 +1,4 @@
-"""What the scheduler knows of its world: groups of lanes, models, shapes, and the batches that run.
+"""What the scheduler knows of its world: groups of lanes, models, batch keys, and the batches that run.
 
 Mutable state, owned by one ``Scheduler`` and changed only within its steps. Everything a decision reads often
 is kept here as a plain number and updated where it changes; ``check_integrity`` recomputes each of them.
@@ -6,11 +6,8 @@ is kept here as a plain number and updated where it changes; ``check_integrity``
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-
-from appliance.core.scheduling.ledger import Ledger
+from appliance.core.scheduling.charges import Charges
 from appliance.core.scheduling.profile import ServiceTime
-from appliance.core.scheduling.promises import Promises
 from appliance.core.scheduling.queue import Queue
 from appliance.domain.inference import NO_DEADLINE
 from appliance.domain.model import Batching, TimeoutAction
@@ -44,7 +41,7 @@ class Waiting:
         "retried",
         "rows",
         "sequence",
-        "shape",
+        "batch_key",
         "uneven",
         "waste_ns",
     )
@@ -52,7 +49,7 @@ class Waiting:
     def __init__(
         self,
         request: int,
-        shape: Shape,
+        batch_key: BatchKey,
         rows: int,
         nbytes: int,
         level: int,
@@ -61,7 +58,7 @@ class Waiting:
         arrived_ns: int,
     ) -> None:
         self.request = request
-        self.shape = shape
+        self.batch_key = batch_key
         self.rows = rows
         self.nbytes = nbytes
         self.level = level
@@ -84,13 +81,13 @@ class Waiting:
 class Running:
     """A batch in a lane. ``estimate_ns`` is the service time it was planned with."""
 
-    __slots__ = ("batch", "company", "entries", "estimate_ns", "lane", "rows", "shape", "start_ns")
+    __slots__ = ("batch", "company", "entries", "estimate_ns", "lane", "rows", "batch_key", "start_ns")
 
     def __init__(
         self,
         batch: int,
         lane: Lane,
-        shape: Shape,
+        batch_key: BatchKey,
         entries: list[Waiting],
         rows: int,
         start_ns: int,
@@ -98,7 +95,7 @@ class Running:
     ) -> None:
         self.batch = batch
         self.lane = lane
-        self.shape = shape
+        self.batch_key = batch_key
         self.entries = entries
         self.rows = rows
         self.start_ns = start_ns
@@ -158,7 +155,7 @@ class Model:
         "plain",
         "queued",
         "queued_at",
-        "shapes",
+        "batch_keys",
     )
 
     def __init__(self, model: int, group: Group, max_batch: int, batching: Batching) -> None:
@@ -168,7 +165,7 @@ class Model:
         self.batching = batching
         self.delay_ns = batching.max_queue_delay_us * 1000
         self.closed = False
-        self.shapes: list[Shape] = []
+        self.batch_keys: list[BatchKey] = []
         self.queued = 0
         self.queued_at: dict[int, int] = {}
         policy = batching.default_queue_policy
@@ -205,7 +202,7 @@ class Model:
         return self.batching.policy_of(level if self.batching.priority_levels else 0).max_queue_size
 
 
-class Shape:
+class BatchKey:
     """Requests that may share a batch: their queue, what a batch costs, and the batch that plans assume.
 
     ``plan_rows`` is fixed while requests are queued, because their charges were computed with it.
@@ -225,12 +222,12 @@ class Shape:
         "queued_rows",
         "refused_in_a_row",
         "row_bytes",
-        "shape",
+        "batch_key",
         "uneven",
     )
 
-    def __init__(self, shape: int, model: Model, profile: ServiceTime) -> None:
-        self.shape = shape
+    def __init__(self, batch_key: int, model: Model, profile: ServiceTime) -> None:
+        self.batch_key = batch_key
         self.model = model
         self.profile = profile
         self.queue: Queue[Waiting] = Queue()
@@ -265,11 +262,11 @@ class Shape:
 
     def sized(self, entry: Waiting, tolerance: float) -> None:
         """Note by its first request how large a row is. When nothing else is known, the profile starts from that
-        of the most recent shape of the model, in proportion to that size."""
+        of the most recent batch key of the model, in proportion to that size."""
         self.row_bytes = max(entry.nbytes // entry.rows, 1)
         if self.profile.known:
             return
-        for other in reversed(self.model.shapes):
+        for other in reversed(self.model.batch_keys):
             if other.profile.known:
                 ratio = self.row_bytes / other.row_bytes if other.row_bytes else 1.0
                 self.profile.borrow(other.profile, min(max(ratio, 1 / 8), 8.0))
@@ -298,7 +295,28 @@ class Shape:
             self.budget_ns = known * (1 + BUDGET_STEP * BUDGET_QUANTILE)
 
 
-HeadKey = tuple[int, int, int, Shape]
+HeadKey = tuple[int, int, int, BatchKey]
+
+
+class Promises:
+    """``spare_ns`` holds per level a lower bound of the lane time that may be put ahead of any request queued there
+    without breaking a promise. No queued request counts with more than ``own_ns_max`` for a batch of its own and what
+    it wastes before it, and none has a later (level, deadline) than ``latest``. After ``recount_in`` requests that seem
+    to overtake too much, the spares of a long queue are computed again."""
+
+    __slots__ = ("latest", "own_ns_max", "recount_in", "spare_ns")
+
+    def __init__(self) -> None:
+        self.spare_ns: dict[int, int] = {}
+        self.own_ns_max = 0
+        self.recount_in = 0
+        self.latest: tuple[int, int] = (0, 0)
+
+    def clear(self) -> None:
+        """Nothing is queued any more."""
+        self.spare_ns.clear()
+        self.own_ns_max = 0
+        self.latest = (0, 0)
 
 
 class GroupLeases:
@@ -313,9 +331,9 @@ class GroupLeases:
 
 
 class Group:
-    """Identical lanes with one queue over the shapes they serve.
+    """Identical lanes with one queue over the batch keys they serve.
 
-    ``partial_ns`` is the planned batch of every shape with requests queued,
+    ``partial_ns`` is the planned batch of every batch key with requests queued,
     summed. ``due_ns`` is not later than the next time at which something queued must be acted on.
     """
 
@@ -328,7 +346,7 @@ class Group:
         "held_ns",
         "lanes",
         "leases",
-        "ledger",
+        "charges",
         "models",
         "partial_ns",
         "promises",
@@ -343,9 +361,9 @@ class Group:
         """Lanes that are expected back, and when."""
         self.models: list[Model] = []
         self.heads: list[HeadKey] = []
-        """The first key of each shape that has requests queued, in order."""
+        """The first key of each batch key that has requests queued, in order."""
         self.queued = 0
-        self.ledger = Ledger()
+        self.charges = Charges()
         self.partial_ns = 0
         self.promises = Promises()
         self.delays: Queue[Waiting] = Queue()
@@ -356,83 +374,6 @@ class Group:
         """Since when an idle lane waits for a batch to fill (0: none waits)."""
         self.due_ns = NEVER
         self.leases = GroupLeases()
-
-    def enqueue(self, entry: Waiting) -> None:
-        """Put ``entry`` into its shape's queue and all sums."""
-        shape = entry.shape
-        model = shape.model
-        level, deadline_ns = order = entry.level, entry.deadline_ns
-        key = (level, deadline_ns, entry.sequence, entry)
-        if not shape.queued_rows:
-            self.partial_ns += shape.plan_ns
-        shape.queue.insert(key)
-        shape.queued_rows += entry.rows
-        shape.uneven += entry.uneven
-        if shape.queue.blocks[0][0][2] == entry.sequence:
-            self.set_head(shape)
-        self.queued += 1
-        model.queued += 1
-        if entry.charge_ns:
-            self.ledger.add(level, deadline_ns, entry.charge_ns)
-        promises = self.promises
-        own_ns = entry.own_ns + entry.waste_ns
-        if own_ns > promises.own_ns_max:
-            promises.own_ns_max = own_ns
-        if order > promises.latest:
-            promises.latest = order
-        if not model.plain:
-            model.queued_at[level] = model.queued_at.get(level, 0) + 1
-            if entry.delay_at_ns:
-                self.delays.insert((0, entry.delay_at_ns, entry.sequence, entry))
-
-    def remove(self, entry: Waiting) -> None:
-        """Take one entry out of the middle of its queue."""
-        shape = entry.shape
-        shape.queue.remove(entry.level, entry.deadline_ns, entry.sequence)
-        shape.queued_rows -= entry.rows
-        shape.uneven -= entry.uneven
-        if entry.charge_ns:
-            self.ledger.add(entry.level, entry.deadline_ns, -entry.charge_ns)
-        self.queued -= 1
-        shape.model.queued -= 1
-        if not shape.model.plain:
-            self._uncount(entry)
-        head = shape.head
-        assert head is not None
-        if head[2] == entry.sequence:
-            self.set_head(shape)
-        self._left(shape)
-
-    def take(self, shape: Shape, entries: list[Waiting]) -> None:
-        """Take ``entries``, the first ones of ``shape``'s queue, out of it."""
-        shape.queue.take(len(entries))
-        model = shape.model
-        book = self.ledger.add
-        count = len(entries)
-        for entry in entries:
-            shape.queued_rows -= entry.rows
-            shape.uneven -= entry.uneven
-            if entry.charge_ns:
-                book(entry.level, entry.deadline_ns, -entry.charge_ns)
-        self.queued -= count
-        model.queued -= count
-        if not model.plain:
-            for entry in entries:
-                self._uncount(entry)
-        self.set_head(shape)
-        self._left(shape)
-
-    def set_head(self, shape: Shape) -> None:
-        """Make ``heads`` hold the present first key of ``shape``."""
-        heads = self.heads
-        if shape.head is not None:
-            del heads[bisect_left(heads, shape.head)]
-        if shape.queue:
-            level, deadline_ns, sequence, _ = shape.queue.first()
-            shape.head = (level, deadline_ns, sequence, shape)
-            insort(heads, shape.head)
-        else:
-            shape.head = None
 
     def lane_times(self, now_ns: int) -> list[int]:
         """When each lane will be free; those expected back when none is open."""
@@ -448,34 +389,3 @@ class Group:
     def idle(self) -> bool:
         """Nothing is queued, and no lane has anything to do."""
         return not self.queued and not any(lane.batches or lane.leased_requests for lane in self.lanes)
-
-    def delay_due(self, now_ns: int) -> None:
-        """Put those behind all others whose queue time-out says so by now."""
-        while self.delays and self.delays.first()[1] <= now_ns:
-            entry = self.delays.first()[3]
-            self.remove(entry)
-            entry.level = LEVEL_DELAYED
-            entry.delay_at_ns = 0
-            self.enqueue(entry)
-
-    def next_due(self) -> int:
-        """When the first deadline or queue time-out of what is queued passes."""
-        due_ns = self.delays.first()[1] if self.delays else NEVER
-        for head in self.heads:
-            key = head[3].queue.seek(0)
-            while key is not None:
-                due_ns = min(due_ns, key[1])
-                key = head[3].queue.seek(key[0] + 1)
-        return due_ns
-
-    def _uncount(self, entry: Waiting) -> None:
-        entry.shape.model.queued_at[entry.level] -= 1
-        if entry.delay_at_ns:
-            self.delays.remove(0, entry.delay_at_ns, entry.sequence)
-
-    def _left(self, shape: Shape) -> None:
-        """Something left the queue of ``shape``: drop what was known only for it."""
-        if not shape.queued_rows:
-            self.partial_ns -= shape.plan_ns
-        if not self.queued:
-            self.promises.clear()

@@ -3,25 +3,25 @@ moments."""
 
 from __future__ import annotations
 
-from appliance.core.scheduling.group import LANE_DEPTH, Group, Model, Shape
+from appliance.core.scheduling.group import LANE_DEPTH, BatchKey, Group, Model
 from appliance.core.scheduling.leases import goes_alone
 
 
 def check_group(group: Group) -> None:
     """Assert that queues, heads, sums and lanes of ``group`` are what its requests make them."""
-    shapes = [shape for model in group.models for shape in model.shapes]
-    for shape in shapes:
-        _check_shape(shape)
-    filled = [shape for shape in shapes if shape.queue]
-    entries = [key[3] for shape in filled for key in shape.queue]
+    batch_keys = [batch_key for model in group.models for batch_key in model.batch_keys]
+    for batch_key in batch_keys:
+        _check_batch_key(batch_key)
+    filled = [batch_key for batch_key in batch_keys if batch_key.queue]
+    entries = [key[3] for batch_key in filled for key in batch_key.queue]
     assert sorted(group.heads) == group.heads, "heads out of order"
-    assert {id(head[3]) for head in group.heads} == {id(shape) for shape in filled}, (
-        "heads of the wrong shapes"
+    assert {id(head[3]) for head in group.heads} == {id(batch_key) for batch_key in filled}, (
+        "heads of the wrong batch keys"
     )
     assert group.queued == len(entries), "group counts what is not queued"
-    assert group.partial_ns == sum(shape.plan_ns for shape in filled), "planned batches do not add up"
-    assert group.ledger.total_ns == sum(entry.charge_ns for entry in entries), "charges do not add up"
-    group.ledger.check_integrity()
+    assert group.partial_ns == sum(batch_key.plan_ns for batch_key in filled), "planned batches do not add up"
+    assert group.charges.total_ns == sum(entry.charge_ns for entry in entries), "charges do not add up"
+    group.charges.check_integrity()
     assert all((entry.level, entry.deadline_ns) <= group.promises.latest for entry in entries), (
         "latest is not the latest"
     )
@@ -52,23 +52,23 @@ def check_grants(group: Group, seen_to: bool) -> None:
         assert seen_to, "nobody would grant"
 
 
-def _check_shape(shape: Shape) -> None:
-    shape.queue.check_integrity()
-    entries = [key[3] for key in shape.queue]
-    assert all(key[:3] == (key[3].level, key[3].deadline_ns, key[3].sequence) for key in shape.queue), (
+def _check_batch_key(batch_key: BatchKey) -> None:
+    batch_key.queue.check_integrity()
+    entries = [key[3] for key in batch_key.queue]
+    assert all(key[:3] == (key[3].level, key[3].deadline_ns, key[3].sequence) for key in batch_key.queue), (
         "stale key"
     )
-    assert all(entry.shape is shape for entry in entries), "request in the wrong queue"
-    assert shape.queued_rows == sum(entry.rows for entry in entries), "rows do not add up"
-    assert shape.uneven == sum(entry.uneven for entry in entries), "uneven requests do not add up"
-    head = shape.head
-    assert (head[:3] if head else None) == (shape.queue.first()[:3] if entries else None), "wrong head"
-    assert shape.plan_ns == shape.fixed_ns + shape.per_row_ns * shape.plan_rows, "stale plan"
-    assert 1 <= shape.plan_rows <= shape.model.max_batch, "planned batch out of range"
+    assert all(entry.batch_key is batch_key for entry in entries), "request in the wrong queue"
+    assert batch_key.queued_rows == sum(entry.rows for entry in entries), "rows do not add up"
+    assert batch_key.uneven == sum(entry.uneven for entry in entries), "uneven requests do not add up"
+    head = batch_key.head
+    assert (head[:3] if head else None) == (batch_key.queue.first()[:3] if entries else None), "wrong head"
+    assert batch_key.plan_ns == batch_key.fixed_ns + batch_key.per_row_ns * batch_key.plan_rows, "stale plan"
+    assert 1 <= batch_key.plan_rows <= batch_key.model.max_batch, "planned batch out of range"
 
 
 def _check_model(model: Model) -> None:
-    entries = [key[3] for shape in model.shapes for key in shape.queue]
+    entries = [key[3] for batch_key in model.batch_keys for key in batch_key.queue]
     assert not (model.closed and entries), "closed model has requests queued"
     assert model.queued == len(entries), "model counts what is not queued"
     if not model.plain:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from appliance.core.scheduling.actions import Action, GrantLease, RevokeLease
 from appliance.core.scheduling.admission import spend
-from appliance.core.scheduling.group import NEVER, Group, Lane, Model, Running, Shape
+from appliance.core.scheduling.group import NEVER, BatchKey, Group, Lane, Model, Running
 
 DOUBTFUL = 1
 MIXED = 2
@@ -46,13 +46,15 @@ class Price(NamedTuple):
     batch_rows: int
 
 
-def price(shape: Shape | None, margin_ns: int) -> Price:
-    """The price of ``shape`` as of now."""
-    if shape is None:
+def price(batch_key: BatchKey | None, margin_ns: int) -> Price:
+    """The price of ``batch_key`` as of now."""
+    if batch_key is None:
         return Price(0, 0, margin_ns, 0)
-    if not shape.queued_rows:
-        shape.replan(margin_ns)
-    return Price(-(-shape.plan_ns // shape.plan_rows), shape.plan_ns, margin_ns, shape.plan_rows)
+    if not batch_key.queued_rows:
+        batch_key.replan(margin_ns)
+    return Price(
+        -(-batch_key.plan_ns // batch_key.plan_rows), batch_key.plan_ns, margin_ns, batch_key.plan_rows
+    )
 
 
 def goes_alone(model: Model) -> bool:
@@ -125,14 +127,14 @@ def ran(lane: Lane, ns: int, now_ns: int) -> None:
         _put_ahead(lane, before_ns, now_ns)
 
 
-def learn(shape: Shape, rows: int, ns: int, batches: int, tolerance: float) -> None:
+def learn(batch_key: BatchKey, rows: int, ns: int, batches: int, tolerance: float) -> None:
     """Some leased ``batches`` of ``rows`` rows took ``ns`` each."""
-    shape.profile.measured, shape.refused_in_a_row = True, 0
+    batch_key.profile.measured, batch_key.refused_in_a_row = True, 0
     changed = False
     for _ in range(min(batches, LEARNED_MAX)):
-        changed = shape.profile.observe(rows, ns) or changed
+        changed = batch_key.profile.observe(rows, ns) or changed
     if changed:
-        shape.learned(tolerance)
+        batch_key.learned(tolerance)
 
 
 def drained(group: Group) -> int:

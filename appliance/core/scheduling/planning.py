@@ -23,6 +23,6 @@ class Planning(SchedulingConfig):
     plan_tolerance: float = 0.05
     """How much dearer per row than the best size the batch that plans assume may be: smaller batches answer earlier."""
     probe_after_refusals: int = 64
-    """After so many requests of a shape in a row were refused for their deadline without one having run, one is let
+    """After so many requests of a batch key in a row were refused for their deadline without one having run, one is let
     through on an idle lane, so that a wrong estimate can correct itself (0: never); the first one at once, where none
     has run yet."""

@@ -1,4 +1,4 @@
-"""How long a batch of one shape takes: learned, as a fixed part and a part per row.
+"""How long a batch of one batch key takes: learned, as a fixed part and a part per row.
 
 The estimate is a line, fixed + per_row * rows, fitted by least squares over the recent batches with
 exponential forgetting, and lifted by the recent spread around it to an upper quantile. A line is monotone,
@@ -27,7 +27,7 @@ SIZE_VARIANCE_MIN = 0.2
 
 
 class ServiceTime:
-    """Estimate of one shape. ``fixed_ns`` and ``per_row_ns`` are zero, and ``known`` false, until something
+    """Estimate of one batch key. ``fixed_ns`` and ``per_row_ns`` are zero, and ``known`` false, until something
     is learned; ``measured``: batches of its own ran, it rests on more than on what others took."""
 
     __slots__ = (
@@ -101,7 +101,7 @@ class ServiceTime:
         return True
 
     def borrow(self, other: ServiceTime, row_ratio: float) -> None:
-        """Start from ``other``, a shape of the same model, when a row here has ``row_ratio`` times its bytes.
+        """Start from ``other``, a batch key of the same model, when a row here has ``row_ratio`` times its bytes.
         What is borrowed weighs as little as a cold batch."""
         rows = other._rows / other._ones if other._ones else 1.0
         self._fixed = other._fixed

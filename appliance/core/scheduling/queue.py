@@ -1,18 +1,15 @@
 """A queue in key order: requests by (level, deadline, arrival), and nothing that has left it.
 
-Sorted blocks of bounded length: inserting, removing and taking the first cost a search and the shifting of at
-most one block, whatever the queue holds. There is no garbage to collect, so no step ever pays for others.
+One sorted list: inserting, removing and taking the first cost a search and the shifting of what follows, which for the
+thousands of requests that may be queued is a few microseconds at most.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
-
-BLOCK_MAX = 512
-"""A block longer than this is split in two."""
 
 
 class Sequenced(Protocol):
@@ -29,88 +26,42 @@ compared."""
 
 
 class Queue(Generic[E]):
-    """Keys in order. ``separators[i]`` is not less than any key of block i and less than every key of block i
-    + 1."""
+    """``keys`` are in order; to be looked at only."""
 
-    __slots__ = ("_size", "blocks", "separators")
+    __slots__ = ("keys",)
 
     def __init__(self) -> None:
-        self.blocks: list[list[Key[E]]] = [[]]
-        self.separators: list[tuple[int, int, int]] = []
-        self._size = 0
+        self.keys: list[Key[E]] = []
 
     def __len__(self) -> int:
-        return self._size
+        return len(self.keys)
 
     def __iter__(self) -> Iterator[Key[E]]:
-        return chain.from_iterable(self.blocks)
+        return iter(self.keys)
 
     def first(self) -> Key[E]:
         """The most urgent key; the queue must not be empty."""
-        return self.blocks[0][0]
+        return self.keys[0]
 
     def insert(self, key: Key[E]) -> None:
         """Add ``key``."""
-        self._size += 1
-        at = bisect_left(self.separators, key[:3]) if self.separators else 0
-        block = self.blocks[at]
-        insort(block, key)
-        if len(block) > BLOCK_MAX:
-            self._split(at)
+        insort(self.keys, key)
 
     def remove(self, level: int, deadline_ns: int, sequence: int) -> None:
         """Take out the key that starts so; it must be there."""
-        start = (level, deadline_ns, sequence)
-        at = bisect_left(self.separators, start) if self.separators else 0
-        block = self.blocks[at]
-        place = bisect_left(block, start)
-        assert block[place][2] == sequence, "removed a request that is not queued"
-        del block[place]
-        self._size -= 1
-        if not block:
-            self._drop(at)
+        place = bisect_left(self.keys, (level, deadline_ns, sequence))
+        assert self.keys[place][2] == sequence, "removed a request that is not queued"
+        del self.keys[place]
 
     def take(self, count: int) -> None:
         """Drop the first ``count`` keys."""
-        self._size -= count
-        while count:
-            block = self.blocks[0]
-            if len(block) > count:
-                del block[:count]
-                return
-            count -= len(block)
-            block.clear()
-            self._drop(0)
+        del self.keys[:count]
 
     def seek(self, level: int) -> Key[E] | None:
         """The first key of ``level`` or a less urgent one."""
-        start = (level,)
-        at = bisect_left(self.separators, start) if self.separators else 0
-        for block in self.blocks[at : at + 2]:
-            place = bisect_left(block, start)
-            if place < len(block):
-                return block[place]
-        return None
+        place = bisect_left(self.keys, (level,))
+        return self.keys[place] if place < len(self.keys) else None
 
     def check_integrity(self) -> None:
-        """Assert order, separators and size."""
-        keys = list(self)
-        assert len(keys) == self._size, "queue size differs from its keys"
-        assert all(a < b for a, b in pairwise(keys)), "queue out of order"
-        assert len(self.separators) == len(self.blocks) - 1, "one separator between two blocks"
-        assert all(block and len(block) <= BLOCK_MAX for block in self.blocks) or len(self.blocks) == 1
-        for at, separator in enumerate(self.separators):
-            assert self.blocks[at][-1][:3] <= separator < self.blocks[at + 1][0][:3], "separator out of place"
-
-    def _split(self, at: int) -> None:
-        block = self.blocks[at]
-        half = len(block) // 2
-        self.blocks.insert(at + 1, block[half:])
-        del block[half:]
-        self.separators.insert(at, block[-1][:3])
-
-    def _drop(self, at: int) -> None:
-        """Forget an empty block, unless it is the only one."""
-        if self.separators:
-            del self.blocks[at]
-            del self.separators[min(at, len(self.separators) - 1)]
+        """Assert order."""
+        assert all(a < b for a, b in pairwise(self.keys)), "queue out of order"

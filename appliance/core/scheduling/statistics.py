@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.core.scheduling.group import Lane, Shape
+from appliance.core.scheduling.group import BatchKey, Lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class LaneStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeStatistics:
-    """What is known of one shape. A batch of n rows is estimated to take ``fixed_ns`` + n * ``per_row_ns``;
+class BatchKeyStatistics:
+    """What is known of one batch key. A batch of n rows is estimated to take ``fixed_ns`` + n * ``per_row_ns``;
     plans count with batches of ``plan_rows``."""
 
-    shape: int
+    batch_key: int
     model: int
     queued: int
     queued_rows: int
@@ -46,7 +46,7 @@ class SchedulerStatistics:
     running: int
     queued_by_model: dict[int, int]
     lanes: tuple[LaneStatistics, ...]
-    shapes: tuple[ShapeStatistics, ...]
+    batch_keys: tuple[BatchKeyStatistics, ...]
 
 
 def lane_statistics(lane: Lane) -> LaneStatistics:
@@ -62,15 +62,15 @@ def lane_statistics(lane: Lane) -> LaneStatistics:
     )
 
 
-def shape_statistics(shape: Shape) -> ShapeStatistics:
-    """A picture of ``shape``."""
-    return ShapeStatistics(
-        shape=shape.shape,
-        model=shape.model.model,
-        queued=len(shape.queue),
-        queued_rows=shape.queued_rows,
-        known=shape.profile.known,
-        fixed_ns=shape.fixed_ns,
-        per_row_ns=shape.per_row_ns,
-        plan_rows=shape.plan_rows,
+def batch_key_statistics(batch_key: BatchKey) -> BatchKeyStatistics:
+    """A picture of ``batch_key``."""
+    return BatchKeyStatistics(
+        batch_key=batch_key.batch_key,
+        model=batch_key.model.model,
+        queued=len(batch_key.queue),
+        queued_rows=batch_key.queued_rows,
+        known=batch_key.profile.known,
+        fixed_ns=batch_key.fixed_ns,
+        per_row_ns=batch_key.per_row_ns,
+        plan_rows=batch_key.plan_rows,
     )

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from appliance.core.memory import events
+from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.events import Event
 from appliance.core.memory.footprint import Residency
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.engine.control.cache_tally import CacheTally
+from appliance.engine.control.cache_report import CacheTally
 from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.control.sizes import Sizes
@@ -87,10 +87,10 @@ class CacheMoves:
     def remove(self, cached: Cached, now_ns: int) -> None:
         """Look after it no more. On its way in or out of memory it is out: how that ends would not be told."""
         served = cached.served
-        moves = served.returning or cached.pending is not None or cached.draining
+        moves = served.memory.returning or cached.pending is not None or cached.draining
         if not served.opened and moves:
-            self._rollouts.put_out(served, now_ns)
-            served.residency = Residency.COLD
+            self._put_out(served, now_ns)
+            served.memory.residency = Residency.COLD
         del self.cached[served.id]
         self._early.forget(served.id)
         self._draining = [other for other in self._draining if other is not cached]
@@ -99,6 +99,15 @@ class CacheMoves:
         """Whether something of it is on its way to its workers, or some of them do not hold it."""
         return self._early.busy(served.id) or (served.opened and not self._rollouts.groups.complete(served))
 
+    def rest(self, served: Served) -> None:
+        """It begins COLD."""
+        served.memory.residency = Residency.COLD
+
+    def _put_out(self, served: Served, now_ns: int) -> tuple[int, ...]:
+        """Have it leave its workers; gives those that end with that."""
+        served.memory.returning = served.memory.quick = False
+        return self._rollouts.put_out(served, now_ns)
+
     # --- what is to be done
 
     def load(self, cached: Cached, now_ns: int) -> None:
@@ -106,9 +115,10 @@ class CacheMoves:
         served = cached.served
         self._tally.count(loads=1)
         cached.moved_ns = now_ns
-        quick = comes_quickly(served.model, self._config.early_bytes) and not cached.failures
+        served.memory.returning = True
+        served.memory.quick = comes_quickly(served.model, self._config.early_bytes) and not cached.failures
         self._early.asked(served, now_ns)
-        self._rollouts.bring(served, now_ns, quick=quick)
+        self._rollouts.bring(served, now_ns)
 
     def page_in(self, cached: Cached, now_ns: int) -> list[Event]:
         """WEIGHTS_EVICTED to RESIDENT."""
@@ -152,14 +162,14 @@ class CacheMoves:
                 self._shell.pace.at(now_ns + DRAIN_NS)
                 continue
             cached.draining = False
-            cached.pending = set(self._rollouts.put_out(cached.served, now_ns))
+            cached.pending = set(self._put_out(cached.served, now_ns))
             if not cached.pending:
                 ended += self._out(cached)
         return ended
 
     def _out(self, cached: Cached) -> list[Event]:
         cached.pending = None
-        cached.served.residency = Residency.COLD
+        cached.served.memory.residency = Residency.COLD
         return [events.Done(cached.served.id)]
 
     # --- what workers say
@@ -181,7 +191,7 @@ class CacheMoves:
         # What is said of one may open others that come back and that its process holds already.
         for each in self._rollouts.groups.members(event.worker):
             cached = self.cached.get(each.id)
-            if cached is not None and each.opened and each.residency is Residency.COLD:
+            if cached is not None and each.opened and each.memory.residency is Residency.COLD:
                 told += self._back(cached, now_ns)
         return told
 
@@ -192,7 +202,7 @@ class CacheMoves:
         if served is not None and quick:
             self._early.opened(served, event.worker)
         elif served is not None:
-            served.quick = False
+            served.memory.quick = False
             self._tally.loaded(served.model, event)
             self._sizes.measured(served, event)
         self._rollouts.model_loaded(event, now_ns)
@@ -208,9 +218,9 @@ class CacheMoves:
 
     def _arrived(self, cached: Cached, took_ns: int, size_bytes: int) -> list[Event]:
         served = cached.served
-        by_page_in = served.residency is Residency.WEIGHTS_EVICTED
+        by_page_in = served.memory.residency is Residency.WEIGHTS_EVICTED
         self._sizes.came_back(served, took_ns, by_page_in=by_page_in)
-        served.residency, served.returning = Residency.RESIDENT, False
+        served.memory.residency, served.memory.returning = Residency.RESIDENT, False
         cached.failures, cached.moved_ns = 0, None
         measured = events.Measured(served.id, self._sizes.footprint(served))
         return [measured, events.Done(served.id, took_ns, size_bytes)]
@@ -220,7 +230,7 @@ class CacheMoves:
         cached = self._answering(event.model, event.worker)
         if cached is None:
             return []
-        cached.served.residency = Residency.WEIGHTS_EVICTED
+        cached.served.memory.residency = Residency.WEIGHTS_EVICTED
         return [events.Done(event.model, event.ns)]
 
     def _paged_in(self, event: WeightsPagedIn, now_ns: int) -> list[Event]:
@@ -303,6 +313,6 @@ class CacheMoves:
     def _fail(self, cached: Cached, now_ns: int) -> list[Event]:
         cached.pending, cached.draining = None, False
         self._draining = [other for other in self._draining if other is not cached]
-        self._rollouts.put_out(cached.served, now_ns)
-        cached.served.residency = Residency.COLD
+        self._put_out(cached.served, now_ns)
+        cached.served.memory.residency = Residency.COLD
         return [events.Failed(cached.served.id)]

@@ -1,126 +1,85 @@
 """Packed forms of versions: built one at a time by a worker that does nothing else, while nothing is on its way.
 
-A form that was built is taken up as a swap of the version for itself: it has to prove itself like any other. That of a
-version that stays is built once in the life of the process, and anew where the version ran from it and cannot any more;
-one that fails later is marked, and not used again. One for which there is no room on the disk is tried again after a
-pause that doubles. Owner: the rollouts.
+A form that was built is taken up as a swap of the version for itself: it has to prove itself like any other; one that
+fails later is marked, and not used again. Which is built next, and when once more, ``core/processes/form_queue`` says.
+Owner: the rollouts.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from typing import Final
-
+from appliance.config.workers import WorkersConfig
+from appliance.core.processes.form_queue import FormQueue
+from appliance.engine.control.instance_group import Ids
+from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
 from appliance.workers.forms import refuse_forms
-from appliance.workers.port import ExitCause, FormBuilt, WorkerPort, WorkerSettings
-
-FIRST_PAUSE_NS: Final = 60_000_000_000
-"""The forms of what a version replaced leave with the next look at the store, which is not long in coming."""
-LONGEST_PAUSE_NS: Final = 24 * 3600 * 1_000_000_000
+from appliance.workers.port import ExitCause, FormBuilt, WorkerPort, worker_settings
 
 
 class Forms:
-    """``settings`` are those of the n-th process; ``take_id`` gives ids never used before; ``wanted`` tells whether a
-    version would change over to a form now, ``built`` is told of one whose form is there; ``at`` asks for ``tick`` at a
-    time; ``report`` writes a log line."""
+    """``processes`` are the settings of workers; ``ids`` gives those of a worker and of the model in it."""
 
-    def __init__(
-        self,
-        *,
-        workers: WorkerPort,
-        settings: Callable[[int], WorkerSettings],
-        take_id: Callable[[], int],
-        wanted: Callable[[Served], bool],
-        built: Callable[[Served, int], None],
-        at: Callable[[int], None],
-        report: Callable[..., None],
-    ) -> None:
+    def __init__(self, *, workers: WorkerPort, processes: WorkersConfig, ids: Ids, shell: Shell) -> None:
         self._port = workers
-        self._settings = settings
-        self._take_id = take_id
-        self._wanted = wanted
-        self._built = built
-        self._at = at
-        self._report = report
-        self._known: set[str] = set()
-        self._queue: deque[Served] = deque()
+        self._processes = processes
+        self._ids = ids
+        self._pace = shell.pace
+        self._log = shell.log
+        self._queue: FormQueue[Served] = FormQueue()
         self._building: tuple[int, int, Served] | None = None
         """Worker, the model's id there, and the version; None: nothing is built now."""
-        self._later: list[tuple[int, Served]] = []
-        """What had no room, and when to try again."""
-        self._pauses_ns: dict[str, int] = {}
 
     def consider(self, served: Served) -> None:
         """``served`` is proven: a form of it is worth building, unless it runs from one or was built before."""
         model = served.model
-        identity = served.identity
-        can = model.forms and model.digest and model.weights is not None
-        if served.packed:
-            self._known.discard(identity)  # should it be lost, it may be built anew
-        elif can and identity not in self._known:
-            self._known.add(identity)
-            self._queue.append(served)
+        if served.packed or (model.forms and model.digest and model.weights is not None):
+            self._queue.consider(served)
 
     def forget(self, identity: str) -> None:
-        """The version is gone, and its forms may be, or it has no use for one now: if it comes again, so may a form."""
-        self._known.discard(identity)
-        self._pauses_ns.pop(identity, None)
-        self._later = [(at, each) for at, each in self._later if each.identity != identity]
+        """The version is gone, and its forms may be: if it comes again, so may a form."""
+        self._queue.forget(identity)
 
     def tick(self, now_ns: int) -> None:
         """Time passed: what had no room may have it now."""
-        due = [served for at, served in self._later if at <= now_ns]
-        if due:
-            self._later = [(at, served) for at, served in self._later if at > now_ns]
-            self._queue.extend(due)
+        self._queue.tick(now_ns)
 
     @property
-    def waiting(self) -> bool:
-        """Whether something could be built now."""
-        return bool(self._queue) and self._building is None
+    def next(self) -> Served | None:
+        """The version whose form could be built now."""
+        return self._queue.first if self._building is None else None
+
+    def skip(self) -> None:
+        """The next one has no use for a form now."""
+        self._queue.forget(self._queue.take().identity)
 
     def build(self) -> None:
-        """Build the next one that is still wanted, if there is one: nothing else is on its way."""
-        while self._queue and not self._wanted(self._queue[0]):
-            self.forget(self._queue.popleft().identity)
-        if not self._queue:
-            return
-        served, worker, model = self._queue.popleft(), self._take_id(), self._take_id()
+        """Build the form of the next one: nothing else is on its way."""
+        served, worker, model = self._queue.take(), self._ids.take_id(), self._ids.take_id()
         self._building = (worker, model, served)
-        self._report("building the packed form", model=served.key)
-        self._port.start(worker, self._settings(0))
+        self._log.event("building the packed form", model=served.key)
+        self._port.start(worker, worker_settings(self._processes, 0))
         self._port.build_form(worker, model, served.model)
 
-    def ended(self, event: FormBuilt, now_ns: int) -> None:
-        """A form is there, or why not."""
+    def ended(self, event: FormBuilt, now_ns: int) -> Served | None:
+        """A form is there, or why not; gives the version whose form is there."""
         if self._building is None or self._building[:2] != (event.worker, event.model):
-            return
+            return None
         served = self._building[2]
         self._building = None
         self._port.stop(event.worker)
-        if event.failure:
-            self._report("no packed form", model=served.key, reason=event.failure)
-            if event.later:
-                self._put_off(served, now_ns)
-        else:
-            self._report(
-                "packed form built", model=served.key, bytes=event.nbytes, took_ms=event.ns // 1_000_000
-            )
-            self._built(served, now_ns)
-
-    def _put_off(self, served: Served, now_ns: int) -> None:
-        identity = served.identity
-        pause_ns = self._pauses_ns.get(identity, FIRST_PAUSE_NS)
-        self._pauses_ns[identity] = min(2 * pause_ns, LONGEST_PAUSE_NS)
-        self._later.append((now_ns + pause_ns, served))
-        self._at(now_ns + pause_ns)
+        if not event.failure:
+            took_ms = event.ns // 1_000_000
+            self._log.event("packed form built", model=served.key, bytes=event.nbytes, took_ms=took_ms)
+            return served
+        self._log.event("no packed form", model=served.key, reason=event.failure)
+        if event.later:
+            self._pace.at(self._queue.put_off(served, now_ns))
+        return None
 
     def exited(self, worker: int, detail: str) -> None:
         """A process is gone that belongs to no group."""
         if self._building is not None and self._building[0] == worker:
-            self._report("no packed form", model=self._building[2].key, reason=detail)
+            self._log.event("no packed form", model=self._building[2].key, reason=detail)
             self._building = None
 
     def blame(self, served: Served, reason: str) -> bool:
@@ -129,7 +88,7 @@ class Forms:
         model = served.model
         if not model.forms or not model.digest or not refuse_forms(model.forms, model.digest, reason):
             return False
-        self._report("packed form dropped", model=served.key, reason=reason)
+        self._log.event("packed form dropped", model=served.key, reason=reason)
         return True
 
     def refuse(self, served: Served, reason: str) -> None:
@@ -141,9 +100,8 @@ class Forms:
         """The daemon ends. A form can be built anew, and nothing waits for one: what is there of it goes at the next
         start."""
         self._queue.clear()
-        self._later.clear()
         if self._building is not None:
             worker, _, served = self._building
             self._building = None
             self._port.kill(worker, ExitCause.STOPPED)
-            self._report("the packed form is left unbuilt", model=served.key, reason="the daemon ends")
+            self._log.event("the packed form is left unbuilt", model=served.key, reason="the daemon ends")

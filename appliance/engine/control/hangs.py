@@ -3,7 +3,7 @@
 While a version is on trial or watched, what it took so far bounds what it may take (``Attempt.longest_run_ns``); one
 that takes longer loses its worker, its requests go to the version before, and its trial ends with that. Measured in
 looks, not by the clock alone: where the whole machine stood still, nothing hung. Requests that the native front
-end gave to a worker are looked at in ``fastpath/stalls``. Owner: the turn.
+end gave to a worker are looked at in ``fastpath/lanes``. Owner: the turn.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from appliance.engine.control.instance_groups import InstanceGroups
-from appliance.engine.requests.batches import Batches
+from appliance.engine.requests.dispatch import Batches
 from appliance.workers.port import ExitCause, WorkerPort
 
 LOOK_NS: Final = 100_000_000

@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from appliance.engine.versions.served import Served
 from appliance.workers.port import LoadWish
+
+
+class Ids(Protocol):
+    """What gives out ids."""
+
+    def take_id(self) -> int:
+        """An id never used before."""
+
+
+class Held(NamedTuple):
+    """What a process had that is gone: the model of the first batch that ran, that of the oldest of ``had`` requests
+    under a lease (-1: none), and how many these were."""
+
+    running: int
+    blamed: int
+    had: int
 
 
 @dataclass(slots=True, kw_only=True)

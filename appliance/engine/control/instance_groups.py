@@ -6,16 +6,19 @@ owner: the rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from appliance.config.placement import PlacementConfig
+from appliance.config.workers import WorkersConfig
 from appliance.core.processes.placement import GroupLoad, Placement, place
 from appliance.core.processes.restart import Restarts
+from appliance.core.rollout.attempt import Attempt
 from appliance.core.rollout.phase import ON_ITS_WAY, Phase
-from appliance.core.scheduling.events import Event, GroupClosed, GroupOpened, LaneClosed, LaneOpened
-from appliance.engine.control.instance_group import InstanceGroup, Worker
+from appliance.core.scheduling.events import GroupClosed, GroupOpened, LaneClosed, LaneOpened
+from appliance.engine.control.instance_group import Ids, InstanceGroup, Worker
+from appliance.engine.environment import Pace
+from appliance.engine.inbox import Feed
 from appliance.engine.versions.served import Served
-from appliance.telemetry.snapshot import LaneUse, WorkerStatus
 from appliance.workers.port import (
     ExitCause,
     LoadWish,
@@ -23,37 +26,37 @@ from appliance.workers.port import (
     ModelProgress,
     ModelRefused,
     WorkerPort,
-    WorkerSettings,
     WorkerStarted,
+    worker_settings,
 )
 
 NEVER_NS = 1 << 62
 
 
 class InstanceGroups:
-    """``feed`` takes scheduler events; ``at`` asks for ``tick`` at a time; ``settings`` are those of the n-th process;
-    ``take_id`` gives ids never used before; ``wish`` says how a version is to be loaded; ``restarts`` forgets a
-    group that is gone. What gives versions gives those that can be opened now."""
+    """``feed`` takes scheduler events; ``pace`` is asked for turns, with ``tick``; ``processes`` are the settings of
+    workers; ``attempts`` are those of versions on their way, by id; ``restarts`` forgets a group that is gone. What
+    gives versions gives those that can be opened now."""
 
     def __init__(
         self,
         *,
         workers: WorkerPort,
         placement: PlacementConfig,
-        settings: Callable[[int], WorkerSettings],
-        feed: Callable[[Event], None],
-        at: Callable[[int], None],
-        take_id: Callable[[], int],
-        wish: Callable[[Served], LoadWish],
+        processes: WorkersConfig,
+        feed: Feed,
+        pace: Pace,
+        ids: Ids,
+        attempts: Mapping[int, Attempt],
         restarts: Restarts,
     ) -> None:
         self._port = workers
         self._placement = placement
-        self._settings = settings
+        self._processes = processes
         self._feed = feed
-        self._at = at
-        self._take_id = take_id
-        self._wish = wish
+        self._pace = pace
+        self._ids = ids
+        self._attempts = attempts
         self._restarts = restarts
         self._groups: dict[int, InstanceGroup] = {}
         self._workers: dict[int, Worker] = {}
@@ -82,16 +85,16 @@ class InstanceGroups:
         group = self._groups.get(placement.group)
         if group is None:
             group = InstanceGroup(
-                id=self._take_id(),
+                id=self._ids.take_id(),
                 device=placement.device,
                 shared=placement.shared,
                 processes=placement.processes,
             )
             self._groups[group.id] = group
-            self._feed(GroupOpened(group.id))
+            self._feed.put(GroupOpened(group.id))
             group.due_ns = [now_ns] * group.processes
         for served in members:
-            served.group = group.id
+            served.placed.group = group.id
             group.models.append(served)
             for worker in group.workers.values():
                 self._load(worker, served)
@@ -101,14 +104,15 @@ class InstanceGroups:
         due = [at for at in group.due_ns if at <= now_ns]
         group.due_ns = [at for at in group.due_ns if at > now_ns]
         for _ in due:
-            worker = Worker(id=self._take_id(), group=group.id, number=self._free_number(), started_ns=now_ns)
+            number = self._free_number()
+            worker = Worker(id=self._ids.take_id(), group=group.id, number=number, started_ns=now_ns)
             group.workers[worker.id] = self._workers[worker.id] = worker
-            self._port.start(worker.id, self._settings(worker.number))
+            self._port.start(worker.id, worker_settings(self._processes, number))
             for served in group.models:
                 self._load(worker, served)
         for at in group.due_ns:
             self._next_due_ns = min(self._next_due_ns, at)
-            self._at(at)
+            self._pace.at(at)
 
     def _free_number(self) -> int:
         """The lowest number no process has, so that a replacement gets the processors of the one that ended."""
@@ -117,7 +121,7 @@ class InstanceGroups:
 
     def _load(self, worker: Worker, served: Served) -> None:
         if served.phase is not Phase.FAILED and not worker.stopping:
-            wish = self._wish(served)
+            wish = load_wish(served, self._attempts.get(served.id))
             worker.loading[served.id] = wish
             self._port.load(worker.id, served.id, served.model, wish)
 
@@ -140,7 +144,7 @@ class InstanceGroups:
     def progressed(self, event: ModelProgress, served: Served | None) -> None:
         """A load is so far; of several, the one that said so last is shown."""
         if served is not None:
-            served.progress = event
+            served.placed.progress = event
 
     def loaded(self, event: ModelLoaded, served: Served | None, now_ns: int) -> list[Served]:
         """One worker holds one more model: maybe its lane opens, maybe the model does. ``served`` None: nothing wants
@@ -160,7 +164,7 @@ class InstanceGroups:
         worker.loaded.add(served.id)
         if first:  # else it was asked for when the process had been there for long
             group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
-        served.load_ns, served.progress = event.load_ns, None
+        served.placed.load_ns, served.placed.progress = event.load_ns, None
         return self._review(group)
 
     def refused(self, event: ModelRefused) -> None:
@@ -176,11 +180,11 @@ class InstanceGroups:
         for worker in group.workers.values():
             if worker.loaded and opened <= worker.loaded and not worker.open and not worker.stopping:
                 worker.open = True
-                self._feed(LaneOpened(worker.id, group.id))
+                self._feed.put(LaneOpened(worker.id, group.id))
         lanes = [worker for worker in group.workers.values() if worker.open]
         can_open = []
         for served in group.models:
-            wanted = served.phase in ON_ITS_WAY or served.returning
+            wanted = served.phase in ON_ITS_WAY or served.memory.returning
             fresh = wanted and not served.opened
             if lanes and fresh and all(served.id in worker.loaded for worker in lanes):
                 can_open.append(served)
@@ -216,13 +220,14 @@ class InstanceGroups:
     def _close_lane(self, worker: Worker, back_at_ns: int) -> None:
         if worker.open:
             worker.open = False
-            self._feed(LaneClosed(worker.id, back_at_ns))
+            self._feed.put(LaneClosed(worker.id, back_at_ns))
 
     # --- leaving
 
     def drop(self, served: Served) -> list[Served]:
         """Take a version out of its group; a group without models ends."""
-        group = self._groups.get(served.group)
+        group = self._groups.get(served.placed.group)
+        served.placed.group = -1
         if group is None or served not in group.models:
             return []
         group.models.remove(served)
@@ -251,7 +256,7 @@ class InstanceGroups:
     def _end_if_empty(self, group: InstanceGroup) -> None:
         if group.closing and not group.workers and self._groups.pop(group.id, None) is not None:
             self._restarts.group_closed(group.id)
-            self._feed(GroupClosed(group.id))
+            self._feed.put(GroupClosed(group.id))
 
     def stop_all(self) -> None:
         """The daemon ends: every worker is asked to leave."""
@@ -287,7 +292,7 @@ class InstanceGroups:
 
     def complete(self, served: Served) -> bool:
         """Whether all the processes that should hold ``served`` do."""
-        group = self._groups.get(served.group)
+        group = self._groups.get(served.placed.group)
         if group is None or group.due_ns or group.closing:
             return False
         return all(worker.open and served.id in worker.loaded for worker in group.workers.values())
@@ -299,26 +304,19 @@ class InstanceGroups:
 
     def holders(self, served: Served) -> tuple[int, ...]:
         """Worker ids that hold ``served``."""
-        workers = self._groups[served.group].workers.values() if served.group in self._groups else ()
+        workers = (
+            self._groups[served.placed.group].workers.values() if served.placed.group in self._groups else ()
+        )
         return tuple(worker.id for worker in workers if served.id in worker.loaded)
 
-    def statuses(
-        self,
-        key_of: Callable[[int], str | None],
-        memory_of: Callable[[int], int],
-        use_of: Callable[[int], LaneUse],
-    ) -> tuple[WorkerStatus, ...]:
-        """All processes, for people; ``key_of`` names a model id, ``memory_of`` knows the bytes of a process,
-        ``use_of`` where a lane's work came from."""
-        return tuple(
-            WorkerStatus(
-                worker=worker.id,
-                pid=worker.pid,
-                state=worker.state,
-                models=tuple(sorted(key for key in map(key_of, worker.loaded) if key is not None)),
-                memory_bytes=memory_of(worker.pid) if worker.pid else 0,
-                restarts=self._groups[worker.group].restarts if worker.group in self._groups else 0,
-                use=use_of(worker.id),
-            )
-            for worker in self._workers.values()
-        )
+    def workers(self) -> Iterator[tuple[Worker, InstanceGroup]]:
+        """All processes, each with its group; to be looked at only."""
+        for worker in self._workers.values():
+            yield worker, self._groups[worker.group]
+
+
+def load_wish(served: Served, attempt: Attempt | None) -> LoadWish:
+    """How a version is to be loaded: at once where it serves, else as its attempt says."""
+    if attempt is None or attempt.live or served.opened or served.memory.returning:
+        return LoadWish(quick=served.memory.quick)
+    return attempt.load_wish

@@ -14,24 +14,20 @@ from typing import Final, NamedTuple
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.actions import Action, Reply, StartCold
+from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.footprint import Residency
-from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.memory.waits import Budget
 from appliance.domain.errors import CapacityError, QueueFull
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.engine.control.cache_moves import Cached, CacheMoves
-from appliance.engine.control.cache_tally import CacheTally
-from appliance.engine.control.costs import Costs
-from appliance.engine.control.memory_problems import Situation, problems
+from appliance.engine.control.cache_report import CacheTally, Situation, problems
 from appliance.engine.control.rollouts import Rollouts
-from appliance.engine.control.sizes import Sizes
+from appliance.engine.control.sizes import Costs, Sizes
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.port import Buffer
-from appliance.engine.requests.cold import Refusal
 from appliance.engine.requests.outcome import not_ready
 from appliance.engine.requests.request import Request
-from appliance.engine.requests.waiting_room import WaitingRoom, refusal
+from appliance.engine.requests.waiting_room import Refusal, WaitingRoom, refusal
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import Result
@@ -183,7 +179,7 @@ class ModelCache:
     def _settles(self, served: Served) -> bool:
         """Whether a version is to be looked after from now on."""
         ready = served.state is VersionState.READY and self._device(served.model) is not None
-        there = served.opened or served.residency is not Residency.RESIDENT
+        there = served.opened or served.memory.residency is not Residency.RESIDENT
         return ready and there and self._sizes.knows(served.id)
 
     def _device(self, model: ModelVersion) -> str | None:
@@ -212,13 +208,13 @@ class ModelCache:
     def _add(self, served: Served) -> events.Added:
         self._moves.add(served)
         footprint, costs_ns = self._sizes.footprint(served), self._sizes.costs_ns(served)
-        return events.Added(served.id, served.model.device, served.residency, footprint, *costs_ns)
+        return events.Added(served.id, served.model.device, served.memory.residency, footprint, *costs_ns)
 
     def _retained(self, served: Served) -> events.Retained:
         """What is wished of it: by the operator, and for as long as a version is tried beside it."""
         config, name = self._terms.config, served.model.name
         keep_warm_ns = int(config.keep_warm_s.get(name, 0) * 1e9)
-        held = served.split is not None
+        held = served.trial.split is not None
         return events.Retained(served.id, name in config.pins, keep_warm_ns, held)
 
     def _remove(self, cached: Cached, now_ns: int) -> events.Told:
@@ -260,6 +256,10 @@ class ModelCache:
         if rests:
             self._sizes.assumed(served)
         return rests
+
+    def rest(self, served: Served) -> None:
+        """Have a version begin COLD."""
+        self._moves.rest(served)
 
     # --- what is to be done
 
@@ -347,14 +347,16 @@ class ModelCache:
         cached = self._cached.get(model)
         if cached is None:
             return False
-        in_flight = cached.served.live > self._room.counts.get(model, 0) or self._leases.in_flight(model) > 0
+        in_flight = (
+            cached.served.requests.live > self._room.counts.get(model, 0) or self._leases.in_flight(model) > 0
+        )
         return in_flight or self._moves.changing(cached.served)
 
     def figures(self) -> ResidencyFigures:
         """For people, as of now."""
         sums = [self._memory.statistics(device) for device in self._memory.devices]
         served = [cached.served for cached in self._cached.values()]
-        evicted = [each for each in served if each.residency is Residency.WEIGHTS_EVICTED]
+        evicted = [each for each in served if each.memory.residency is Residency.WEIGHTS_EVICTED]
         return self._tally.figures._replace(
             budget_bytes=sum(each.budget_bytes for each in sums),
             used_bytes=sum(each.used_bytes + each.other_bytes for each in sums),

@@ -7,15 +7,15 @@ calls from its turn.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from appliance.config.placement import PlacementConfig
+from appliance.config.workers import WorkersConfig
 from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
-from appliance.core.memory.footprint import Residency
 from appliance.core.processes.restart import RestartPolicy, Restarts, culprit_of
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
@@ -23,16 +23,19 @@ from appliance.core.rollout.attempt import key_of
 from appliance.core.rollout.catalog import Catalog
 from appliance.core.rollout.rollout import Rollout
 from appliance.core.rollout.standing import tries_left
-from appliance.core.scheduling.events import Event, ModelClosed, ModelOpened
+from appliance.core.scheduling.events import ModelClosed, ModelOpened
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestHead
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.validation import plan_request
 from appliance.engine.control.forms import Forms
+from appliance.engine.control.instance_group import Held
 from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.control.recorder import Recorder, SwapTerms
 from appliance.engine.control.traffic import Traffic
 from appliance.engine.environment import Shell
+from appliance.engine.fastpath.leases import Leases
+from appliance.engine.versions.batch_keys import BatchKeys
 from appliance.engine.versions.layout import merges
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
@@ -43,12 +46,10 @@ from appliance.telemetry.snapshot import SwapFigures, VersionStatus
 from appliance.workers.port import (
     ExitCause,
     FormBuilt,
-    LoadWish,
     ModelLoaded,
     ModelRefused,
     WorkerExited,
     WorkerPort,
-    WorkerSettings,
     WorkerStarted,
 )
 
@@ -60,6 +61,7 @@ class RolloutTerms:
     swap: SwapTerms
     placement: PlacementConfig
     restart: RestartPolicy
+    workers: WorkersConfig
 
 
 class MemoryPort(Protocol):
@@ -71,26 +73,30 @@ class MemoryPort(Protocol):
     def rests(self, served: Served, now_ns: int) -> bool:
         """Whether a version that is known to serve begins out of memory, because there is no room for it."""
 
+    def rest(self, served: Served) -> None:
+        """It begins out of memory."""
+
 
 class Rollouts:
-    """``feed`` takes scheduler events; ``idle`` tells whether a model id has no request anywhere; ``settings`` are
-    those of the n-th process."""
+    """``served`` are the versions that are here, by their ids: each that has, or is about to get, a worker. This alone
+    changes it."""
 
     def __init__(
         self,
         *,
         terms: RolloutTerms,
+        served: dict[int, Served],
         routes: Routes,
+        batch_keys: BatchKeys,
         workers: WorkerPort,
-        settings: Callable[[int], WorkerSettings],
-        feed: Callable[[Event], None],
-        idle: Callable[[int], bool],
+        leases: Leases,
         shell: Shell,
     ) -> None:
+        self._served = served
         self._routes = routes
+        self._batch_keys = batch_keys
+        self._leases = leases
         self._shell = shell
-        self._feed = feed
-        self._idle = idle
         self._memory: MemoryPort | None = None
         self._restarts = Restarts(terms.restart)
         self._recorder = Recorder(terms.swap, shell.wall_ms)
@@ -98,23 +104,14 @@ class Rollouts:
         self._groups = InstanceGroups(
             workers=workers,
             placement=terms.placement,
-            settings=settings,
-            feed=feed,
-            at=shell.pace.at,
-            take_id=self._core.registry.take_id,
-            wish=self._load_wish,
+            processes=terms.workers,
+            feed=leases,
+            pace=shell.pace,
+            ids=self._core.registry,
+            attempts=self._core.attempts,
             restarts=self._restarts,
         )
-        self._forms = Forms(
-            workers=workers,
-            settings=settings,
-            take_id=self._core.registry.take_id,
-            report=shell.log.event,
-            wanted=lambda served: self._core.lacks_form(served.version),
-            built=self._form_built,
-            at=shell.pace.at,
-        )
-        self._served: dict[int, Served] = {}
+        self._forms = Forms(workers=workers, processes=terms.workers, ids=self._core.registry, shell=shell)
         self._traffic = Traffic(self._served, self._recorder)
         self._told: deque[told.Event] = deque()
         self._busy = False
@@ -139,7 +136,7 @@ class Rollouts:
         finally:
             self._busy = False
         if touched:
-            self._routes.touch()
+            self.touch()
 
     def _perform(self, action: do.Action, now_ns: int) -> None:
         match action:
@@ -148,7 +145,7 @@ class Rollouts:
             case do.Route():
                 self._route(action)
             case do.Unroute():
-                self._routes.remove(self._served[action.version])
+                self._moved(self._routes.remove(self._served[action.version]))
             case do.Split() | do.Resplit() | do.Unsplit() | do.FallBack() | do.LimitRuns():
                 self._traffic.perform(action)
             case do.ReadFigures():
@@ -156,16 +153,15 @@ class Rollouts:
             case do.ReserveMemory():
                 self._told.append(self._reserve(action, now_ns))
             case do.Rest():
-                self._served[action.version].residency = Residency.COLD
+                assert self._memory is not None, "memory is in use before there is any"
+                self._memory.rest(self._served[action.version])
             case do.RecordAttempts():
                 self._recorder.record_attempts(action, partial(self._recorded, action.versions))
             case do.Load():
                 fresh = [self._served[version] for version in action.versions]
                 self._groups.place(fresh, now_ns, alone=action.alone)
             case do.Unload():
-                served = self._served[action.version]
-                self._open(self._groups.drop(served), now_ns)
-                served.group = -1
+                self._open(self._groups.drop(self._served[action.version]), now_ns)
             case do.Close():
                 self._close(self._served[action.version])
             case do.Forget():
@@ -189,7 +185,8 @@ class Rollouts:
 
     def _route(self, action: do.Route) -> None:
         served = self._served[action.version]
-        previous = self._routes.put(served)
+        previous = self._routes.find(*served.version.slot)
+        self._moved(self._routes.put(served))
         if action.counted and previous is not None:
             previous.meter.absorb(served.meter)
             served.meter = previous.meter
@@ -219,16 +216,13 @@ class Rollouts:
                 self._consider_form(self._served[action.version])
             case do.RefuseForm():
                 served = self._served[action.version]
-                if not served.quick:  # that session runs from no form
+                if not served.memory.quick:  # that session runs from no form
                     self._forms.refuse(served, action.reason)
 
     def _consider_form(self, served: Served) -> None:
         if self._core.config.packed_forms:
             self._forms.consider(served)
             self._shell.pace.soon()
-
-    def _form_built(self, served: Served, now_ns: int) -> None:
-        self._tell(told.FormBuilt(served.id), now_ns)
 
     def _report(self, action: do.Report) -> None:
         fields = dict(action.fields)
@@ -247,7 +241,7 @@ class Rollouts:
     def apply(self, catalog: Catalog, now_ns: int, asked: Collection[str] = ()) -> None:
         """Work towards ``catalog``: new and changed versions load, unwanted ones leave when they can be spared.
         ``asked``: see Wanted."""
-        self._routes.set_problems({(p.name, p.version): p.reason for p in catalog.problems})
+        self._moved(self._routes.set_problems({(p.name, p.version): p.reason for p in catalog.problems}))
         self._routes.set_aside({(p.name, p.version): p.reason for p in catalog.aside})
         wanted = told.Wanted(catalog=catalog, asked=frozenset(asked), wall_ms=self._shell.wall_ms())
         self._tell(wanted, now_ns)
@@ -261,11 +255,34 @@ class Rollouts:
         self._groups.tick(now_ns)
         self._tell(told.Tick(frozenset(self._groups.loading_aside()), self._shell.wall_ms()), now_ns)
         self._forms.tick(now_ns)
-        if self._forms.waiting and self._core.calm:
-            self._forms.build()
-        drained = tuple(each.id for each in self._core.registry.leaving if self._idle(each.id))
+        if self._core.calm:
+            self._build_form()
+        drained = tuple(each.id for each in self._core.registry.leaving if self._is_idle(each.id))
         if drained:
             self._tell(told.Drained(drained), now_ns)
+
+    def _build_form(self) -> None:
+        """Build the next form that its version would still change over to."""
+        while (served := self._forms.next) is not None:
+            if self._core.lacks_form(served.version):
+                self._forms.build()
+            else:
+                self._forms.skip()
+
+    def _is_idle(self, model: int) -> bool:
+        """Whether a version has no request anywhere."""
+        served = self._served.get(model)
+        return served is None or (served.requests.live == 0 and self._leases.is_through(model))
+
+    def touch(self) -> None:
+        """What names mean has changed."""
+        self._moved(self._routes.touch())
+
+    def _moved(self, moved: Sequence[Served]) -> None:
+        """Requests of these go elsewhere: front ends forget their templates of them."""
+        for served in moved:
+            served.epoch += 1
+            self._leases.forget(served.id)
 
     def look(self, now_ns: int) -> None:
         """The routes have changed."""
@@ -304,7 +321,7 @@ class Rollouts:
         if served is not None:
             self._recorder.loaded(event)
             self._tell(told.Loaded(served.id, event.assessment, event.seeds, event.packed), now_ns)
-            comes = served.returning or event.worker in self._groups.holders(served)
+            comes = served.memory.returning or event.worker in self._groups.holders(served)
             quick = self._groups.loads_quickly(event.worker, served.id)
             if comes and not quick and served.id not in self._core.attempts:
                 # What began out of memory had no chance yet to have its form built. A quick session uses none.
@@ -320,15 +337,12 @@ class Rollouts:
     def _open(self, there: Sequence[Served], now_ns: int) -> None:
         """The scheduler may have them; whether they serve is for their trials to say."""
         for served in there:
-            if not served.opened and served.group >= 0:
+            if not served.opened and served.placed.group >= 0:
                 self.take_back(served)
                 self._tell(told.Opened(served.id), now_ns)
 
-    def worker_exited(
-        self, event: WorkerExited, model_of_batch: Callable[[int], int], blamed: int, had: int, now_ns: int
-    ) -> None:
-        """A process is gone: close its lane, find the culprit, plan the replacement. ``had``: requests that it had by
-        grant, the oldest of the model ``blamed``."""
+    def worker_exited(self, event: WorkerExited, held: Held, now_ns: int) -> None:
+        """A process is gone: close its lane, find the culprit, plan the replacement."""
         known = self._groups.exited(event.worker)
         if known is None:
             self._forms.exited(event.worker, event.detail)
@@ -337,8 +351,8 @@ class Rollouts:
         if worker.stopping or event.cause is ExitCause.STOPPED:
             self._groups.left(worker, group)
             return
-        is_new = self._core.registry.is_new
-        culprit = self.served(culprit_of(event, model_of_batch, blamed, is_new))
+        loads_new = self._core.registry.is_new(event.loading)
+        culprit = self.served(culprit_of(event, held.running, held.blamed, loads_new=loads_new))
         self._shell.log.event(
             "worker exited",
             worker=worker.id,
@@ -346,7 +360,7 @@ class Rollouts:
             detail=event.detail,
             model=culprit.key if culprit else None,
             batches_lost=len(event.batches),
-            requests_handed_over=had,
+            requests_handed_over=held.had,
             reason=event.cause.value,
         )
         delay_ns = self._restarts.restart_delay_ns(group.id, now_ns - worker.started_ns)
@@ -378,7 +392,8 @@ class Rollouts:
         """The scheduler may have it no more."""
         if served.opened:
             served.opened = False
-            self._feed(ModelClosed(served.id))
+            self._leases.put(ModelClosed(served.id))
+            self._batch_keys.forget(served.id)
 
     def send_away(self, served: Served) -> None:
         """It serves on, but has to be asked for: its requests go by the scheduler no more."""
@@ -389,34 +404,27 @@ class Rollouts:
         """It is in memory: the scheduler may have it."""
         served.opened = True
         max_batch = served.model.max_batch_size if merges(served.model) else 1
-        self._feed(ModelOpened(served.id, served.group, max_batch, served.model.batching or Batching()))
+        batching = served.model.batching or Batching()
+        self._leases.put(ModelOpened(served.id, served.placed.group, max_batch, batching))
 
     def put_out(self, served: Served, now_ns: int) -> tuple[int, ...]:
         """It leaves its workers; gives those that end with that."""
         self._close(served)
-        group = served.group
+        group = served.placed.group
         self._open(self._groups.drop(served), now_ns)
-        served.group, served.returning, served.quick = -1, False, False
         return self._groups.ending(group)
 
-    def bring(self, served: Served, now_ns: int, *, quick: bool) -> None:
-        """Load it again, for it serves: it is taken back when a worker has it. ``quick``: with a session that is there
-        at once."""
-        served.returning, served.quick = True, quick
+    def bring(self, served: Served, now_ns: int) -> None:
+        """Load it again, for it serves: it is taken back when a worker has it."""
         self._groups.place([served], now_ns)
-
-    def _load_wish(self, served: Served) -> LoadWish:
-        """How a version is to be loaded: at once where it serves, else as its attempt says."""
-        attempt = self._core.attempts.get(served.id)
-        if attempt is None or attempt.live or served.opened or served.returning:
-            return LoadWish(quick=served.quick)
-        return attempt.load_wish
 
     # --- what else happens
 
     def form_built(self, event: FormBuilt, now_ns: int) -> None:
         """A packed form is there, or is not to be had."""
-        self._forms.ended(event, now_ns)
+        served = self._forms.ended(event, now_ns)
+        if served is not None:
+            self._tell(told.FormBuilt(served.id), now_ns)
 
     def stop_all(self) -> None:
         """The daemon ends: every worker is asked to leave."""
@@ -450,16 +458,12 @@ class Rollouts:
 
     def served(self, model: int) -> Served | None:
         """The version with model id ``model``, if it has, or is about to get, a worker."""
-        return self._served.get(model) if model in self._core.registry.versions else None
+        return self._served.get(model)
 
-    def key_of(self, model: int) -> str | None:
-        """What the version with that id is called."""
-        served = self.served(model)
-        return served.key if served is not None else None
-
-    def said_of(self, served: Served) -> Said:
-        """What there is to say of a version."""
-        return said_of(served.version, self._core.registry)
+    def said(self) -> dict[int, Said]:
+        """What there is to say of each version, by its id."""
+        registry = self._core.registry
+        return {served.id: said_of(served.version, registry) for served in self._routes.all()}
 
     def headers(self) -> tuple[str, ...]:
         """Headers by whose values requests are led to versions on trial."""
@@ -473,10 +477,11 @@ class Rollouts:
         self, queued: Mapping[int, int], running: Mapping[int, int]
     ) -> tuple[VersionStatus, ...]:
         """All versions, for people; ``queued`` and ``running`` count requests by model id."""
+        said = self.said()
         return tuple(
             version_status(
                 served,
-                said=self.said_of(served),
+                said=said[served.id],
                 queued=queued.get(served.id, 0),
                 running=running.get(served.id, 0),
                 workers=self._groups.holders(served),

@@ -34,22 +34,22 @@ class Traffic:
         match action:
             case do.Split():
                 unseen = self._mirrored.setdefault(served.id, VersionMeter(*served.version.slot))
-                self._served[action.before].split = TrafficSplit(
+                self._served[action.before].trial.split = TrafficSplit(
                     served, action.wish, action.percent, shadow=action.mirrored, unseen=unseen
                 )
             case do.Resplit():
-                split = self._served[action.before].split
+                split = self._served[action.before].trial.split
                 assert split is not None, "it is on trial"
                 split.renew(action.wish, action.percent)
             case do.Unsplit():
                 before = self._served[action.before]
-                if before.split is not None and not before.split.shadow:
-                    self._recorder.count(canary_requests=before.split.taken)
-                before.split = None
+                if before.trial.split is not None and not before.trial.split.shadow:
+                    self._recorder.count(canary_requests=before.trial.split.taken)
+                before.trial.split = None
             case do.FallBack():
-                served.fallback = self._served[action.to] if action.to is not None else None
+                served.trial.fallback = self._served[action.to] if action.to is not None else None
             case do.LimitRuns():
-                served.run_limit_ns = action.limit_ns
+                served.trial.run_limit_ns = action.limit_ns
 
     def figures(self, action: do.ReadFigures) -> told.FiguresRead:
         """What a version did, and the version before it."""
@@ -58,9 +58,9 @@ class Traffic:
         mirrored = self._mirrored.get(action.version)
         return told.FiguresRead(
             action.version,
-            new=_figures_of(served.meter, served.fallen_back),
+            new=_figures_of(served.meter, served.requests.fallen_back),
             mirrored=_figures_of(mirrored) if mirrored is not None else NOTHING,
-            old=_figures_of(before.meter, before.fallen_back) if before is not None else NOTHING,
+            old=_figures_of(before.meter, before.requests.fallen_back) if before is not None else NOTHING,
             reference=action.reference,
         )
 
@@ -72,12 +72,12 @@ class Traffic:
 
     def headers(self, splits: Iterable[int]) -> tuple[str, ...]:
         """Headers by whose values requests are led to versions on trial; ``splits`` are those that they leave."""
-        splits_now = [self._served[before].split for before in splits]
+        splits_now = [self._served[before].trial.split for before in splits]
         return tuple(sorted({each.header for each in splits_now if each is not None and each.header}))
 
     def taken(self, splits: Iterable[int]) -> int:
         """Requests of versions on trial that are under way."""
-        splits_now = [self._served[before].split for before in splits]
+        splits_now = [self._served[before].trial.split for before in splits]
         return sum(each.taken for each in splits_now if each is not None and not each.shadow)
 
     def status(self, attempt: Attempt | None) -> TrialStatus | None:

@@ -15,8 +15,7 @@ from appliance.domain.histogram import BOUNDS_NS
 from appliance.domain.inference import RequestPlan
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.direct import LeasingFrontEnd, RequestTemplate
-from appliance.engine.fastpath.lanes import Lanes
-from appliance.engine.fastpath.stalls import Stalls
+from appliance.engine.fastpath.lanes import Lanes, Stalls
 from appliance.engine.fastpath.templates import Templates
 from appliance.engine.fastpath.usage import Usage
 from appliance.engine.inbox import Inbox
@@ -33,7 +32,7 @@ SLOT_SHARE: Final = 4
 
 
 class Leases:
-    """Implements DirectEngine. Without a front end that can serve by itself it does nothing."""
+    """Implements DirectEngine and Feed. Without a front end that can serve by itself it only passes events on."""
 
     def __init__(
         self,
@@ -121,8 +120,11 @@ class Leases:
 
     # --- the engine's side
 
-    def note(self, event: events.Event) -> events.Event:
-        """Take in what the scheduler is about to be told of lanes and models; gives what it is to be told."""
+    def put(self, event: events.Event) -> None:
+        """Tell the scheduler of lanes and models, of which this takes note first."""
+        self._inbox.put(self._note(event))
+
+    def _note(self, event: events.Event) -> events.Event:
         if self._front_end is None:
             return event
         if type(event) is events.LaneOpened and self._lanes.open(event.lane, event.group):

@@ -1,37 +1,38 @@
 """Request templates: what the front end and the workers must know to serve requests like one that was checked before.
 
 The front end recognises requests by their bytes; what they mean is worked out here, once for each plan. Requests of one
-``kind`` may share a batch, and have one price. Owner: the leases.
+``kind`` may share a batch, and have one price. It is remembered which heads of requests have a template, or can have
+none: each is considered once, until templates are forgotten. Owner: the leases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from appliance.core.scheduling.leases import Price
 from appliance.domain.inference import RequestPlan
-from appliance.domain.model import Batching
+from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype, byte_size
 from appliance.engine.fastpath.direct import LeasingFrontEnd, RequestTemplate
 from appliance.engine.fastpath.lanes import Lanes
 from appliance.engine.inbox import Inbox
+from appliance.engine.versions.batch_keys import BatchKeys
 from appliance.engine.versions.layout import Layout
 from appliance.engine.versions.routes import Routes, late_text
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.shapes import Shapes
 from appliance.workers.arena import aligned
 from appliance.workers.port import Learn, Shape, WorkerPort
 
 KINDS_PER_MODEL: Final = 32
-"""Each keeps a shape of the scheduler's open for as long as its model is."""
+"""Each keeps a batch key of the scheduler's open for as long as its model is."""
 
 
 class Kind(NamedTuple):
     """Requests that may share a batch, and what the scheduler knows them by."""
 
     kind: int
-    shape: int
+    batch_key: int
     served: Served
 
 
@@ -49,14 +50,14 @@ class Templates:
         self,
         *,
         routes: Routes,
-        shapes: Shapes,
+        batch_keys: BatchKeys,
         inbox: Inbox,
         workers: WorkerPort,
         lanes: Lanes,
         default_timeout_ns: int,
     ) -> None:
         self._routes = routes
-        self._shapes = shapes
+        self._batch_keys = batch_keys
         self._inbox = inbox
         self._workers = workers
         self._lanes = lanes
@@ -98,7 +99,7 @@ class Templates:
             plan=template.plan,
             kind=template.kind,
             model=served.id,
-            group=served.group,
+            group=served.placed.group,
             rows=template.rows,
             inputs=tuple((size, start) for _, size, start in order),
             out_offset=layout.input_span,
@@ -111,7 +112,7 @@ class Templates:
     def tell(self, lane: int, group: int) -> None:
         """Make the templates of a group known to the worker of a new lane."""
         for template, served in self._templates.values():
-            if served.group == group:
+            if served.placed.group == group:
                 self._workers.learn(lane, template)
 
     def forget(self, model: int, front_end: LeasingFrontEnd) -> None:
@@ -125,7 +126,7 @@ class Templates:
                 del self._kinds[key], self._by_kind[kind.kind]
                 if self._prices.pop(kind.kind, None) is not None:
                     front_end.forget_price(kind.kind)
-                self._shapes.give(kind.shape)
+                self._batch_keys.give(kind.batch_key)
 
     # --- what the front end asks by
 
@@ -149,7 +150,7 @@ class Templates:
         """Tell the front end the prices that have changed."""
         for number in self._unpriced:
             kind = self._by_kind.get(number)
-            price = self._inbox.scheduler.price(kind.shape) if kind else None
+            price = self._inbox.scheduler.price(kind.batch_key) if kind else None
             if price is not None and self._prices.get(number) != price:
                 self._prices[number] = price
                 front_end.price(number, *price)
@@ -171,7 +172,7 @@ class Templates:
             served is None
             or served.model is not plan.model
             or not served.opened
-            or served.split is not None
+            or served.trial.split is not None
             or not served.layout(plan).sizes
         ):
             return None
@@ -212,23 +213,23 @@ class Templates:
             out_sizes=out_sizes,
         )
         self._templates[key] = _Known(template, served)
-        for lane in self._lanes.of(served.group):
+        for lane in self._lanes.of(served.placed.group):
             self._workers.learn(lane, template)
         return template
 
     def _kind(self, served: Served, plan: RequestPlan, layout: Layout) -> Kind | None:
-        shape = self._shapes.take(served, plan)
-        kind = self._kinds.get((shape, layout.wanted))
+        batch_key = self._batch_keys.take(served, plan)
+        kind = self._kinds.get((batch_key, layout.wanted))
         if kind is not None:
-            self._shapes.give(shape)
+            self._batch_keys.give(batch_key)
             return kind
         if sum(kind.served is served for kind in self._kinds.values()) >= KINDS_PER_MODEL:
-            self._shapes.give(shape)
+            self._batch_keys.give(batch_key)
             return None
         self._last_kind += 1
-        kind = Kind(self._last_kind, shape, served)
+        kind = Kind(self._last_kind, batch_key, served)
         self._unpriced.add(kind.kind)
-        self._kinds[shape, layout.wanted] = self._by_kind[kind.kind] = kind
+        self._kinds[batch_key, layout.wanted] = self._by_kind[kind.kind] = kind
         return kind
 
 
@@ -246,3 +247,45 @@ def _starts(sizes: Sequence[int]) -> list[int]:
         starts.append(position)
         position += aligned(size)
     return starts
+
+
+HEADS_MAX: Final = 4096
+
+
+class Epochs(Protocol):
+    """What knows when templates were forgotten."""
+
+    def epoch(self, model: ModelVersion) -> int:
+        """A number that becomes another one when the templates of ``model`` are forgotten."""
+
+
+class ConsideredHeads:
+    """``epochs`` tells when the templates of a version are forgotten. Owner: a TemplateMaker."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        self._epochs = epochs
+        self._heads: dict[bytes, tuple[ModelVersion, int]] = {}
+        self._swept = -1
+        """The generation in which the heads were last gone through."""
+
+    def is_due(self, head: bytes, model: ModelVersion, planned: int, generation: int) -> bool:
+        """Whether ``head``, a request for ``model``, is to be considered now; then it is not again. ``planned`` is the
+        generation in which it was planned: what was planned before the present ``generation`` may be another version's
+        by now."""
+        if planned != generation:
+            return False
+        known, now = self._heads.get(head), (model, self._epochs.epoch(model))
+        if known is not None and known[1] == now[1]:
+            return False
+        if known is None and len(self._heads) >= HEADS_MAX and not self._sweep(generation):
+            return False
+        self._heads[head] = now
+        return True
+
+    def _sweep(self, generation: int) -> bool:
+        """Drop heads that were forgotten; whether there is room then. In one generation that is worth it once."""
+        if self._swept != generation:
+            self._swept = generation
+            known = self._heads.items()
+            self._heads = {head: then for head, then in known if self._epochs.epoch(then[0]) == then[1]}
+        return len(self._heads) < HEADS_MAX

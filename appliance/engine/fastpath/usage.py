@@ -6,8 +6,7 @@ leases.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
 
 from appliance.core.scheduling import events
 from appliance.engine.environment import Shell
@@ -19,18 +18,18 @@ from appliance.telemetry.meter import Result
 from appliance.workers.port import ExitCause, WorkerPort
 
 
-class Versions(Protocol):
-    """The versions that there are."""
-
-    def served(self, model: int) -> Served | None:
-        """The version with this id; None when it is gone."""
-
-
 class Usage:
-    """Books what the front end tells, and gives what the scheduler is to know of it."""
+    """Books what the front end tells, and gives what the scheduler is to know of it. ``versions`` are those that are
+    here, by their ids."""
 
     def __init__(
-        self, *, lanes: Lanes, templates: Templates, versions: Versions, workers: WorkerPort, shell: Shell
+        self,
+        *,
+        lanes: Lanes,
+        templates: Templates,
+        versions: Mapping[int, Served],
+        workers: WorkerPort,
+        shell: Shell,
     ) -> None:
         self._lanes = lanes
         self._templates = templates
@@ -66,11 +65,11 @@ class Usage:
         if tracer is None:
             return
         for trace in front_end.traces():
-            if (served := self._versions.served(trace[0])) is not None:
+            if (served := self._versions.get(trace[0])) is not None:
                 tracer.leased(served.model, trace)
 
     def _book(self, tally: Tally, news: list[events.FrontEndNews]) -> None:
-        served = self._versions.served(tally.model)
+        served = self._versions.get(tally.model)
         if served is None:
             return
         meter = served.meter
@@ -92,7 +91,7 @@ class Usage:
             return
         self._templates.ran(kind.kind)
         if tally.budget_ns:
-            news.append(events.BudgetSeen(kind.shape, tally.budget_ns))
+            news.append(events.BudgetSeen(kind.batch_key, tally.budget_ns))
         for rows, count, gather_ns, run_ns, scatter_ns in tally.batches:
             spent_ns = (gather_ns + run_ns + scatter_ns) // count
-            news.append(events.LeasedRan(tally.lane, kind.shape, rows, spent_ns, count))
+            news.append(events.LeasedRan(tally.lane, kind.batch_key, rows, spent_ns, count))

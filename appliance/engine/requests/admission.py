@@ -13,13 +13,12 @@ from appliance.domain.errors import ApplianceError, QueueFull, Stopping
 from appliance.domain.inference import Outcome, RequestPlan
 from appliance.engine.environment import Shell
 from appliance.engine.port import Buffer, Submission
-from appliance.engine.requests.accounts import Accounts
-from appliance.engine.requests.cold import ColdStarts, Refusal
 from appliance.engine.requests.dispatch import Dispatch
 from appliance.engine.requests.mirroring import Mirroring
-from appliance.engine.requests.outcome import deadline_of, end_of, not_ready
+from appliance.engine.requests.outcome import Accounts, deadline_of, end_of, not_ready
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.table import RequestTable
+from appliance.engine.requests.waiting_room import ColdStarts, Refusal
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import TrafficSplit
 from appliance.telemetry.meter import Result
@@ -87,7 +86,7 @@ class Admission:
             plan, submission.arrived_ns, submission.deadline_ns, self._default_deadline_ms
         )
         request = Request(self._table.take_handle(), submission, served, deadline_ns)
-        split = served.split
+        split = served.trial.split
         try:
             other = None if split is None else split.take(plan, submission.headers)
             if split and other and not split.shadow and self._try(request, split, other, tensors):
@@ -98,7 +97,7 @@ class Admission:
             self._pace.broken(bug)
             raise
         if refused is not None:
-            self._table.leave_shape(request)
+            self._table.leave_batch_key(request)
             self._accounts.ended(request, *refused, self._clock())
             try:
                 raise refused[0]
@@ -122,7 +121,7 @@ class Admission:
         now_ns = self._clock()
         if not served.opened:
             return self._cold.ask(request, tensors, now_ns)
-        self._table.take_shape(request)
+        self._table.take_batch_key(request)
         ended = self._dispatch.arrive(request, now_ns)
         if ended is not None:
             return end_of(request, ended)
@@ -140,7 +139,7 @@ class Admission:
         request.aim(other, split.served)
         if split.served.opened and self._admit(request, tensors) is None:
             return True
-        self._table.leave_shape(request)
+        self._table.leave_batch_key(request)
         request.aim(plan, served)
         split.taken -= 1
         return False
@@ -153,7 +152,7 @@ class Admission:
         if copy is None:
             self._mirroring.leave_out()
         elif self._admit(copy, tensors) is not None:
-            self._table.leave_shape(copy)
+            self._table.leave_batch_key(copy)
             self._mirroring.leave_out()
         else:
             self._mirroring.pair(request, copy, split, other)

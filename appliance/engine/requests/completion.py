@@ -9,9 +9,8 @@ from typing import Final
 
 from appliance.domain.errors import Cancelled, DeadlineExpired, InvalidRequest, QueueFull, RunFailed
 from appliance.domain.inference import Answer, Outcome
-from appliance.engine.requests.accounts import Accounts
 from appliance.engine.requests.mirroring import Mirroring
-from appliance.engine.requests.outcome import died
+from appliance.engine.requests.outcome import Accounts, died
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
@@ -122,10 +121,8 @@ class Completion:
             return False
         outcomes, self._outcomes = self._outcomes, []
         for request, outcome, result in outcomes:
-            self._table.end(request)
             answered = isinstance(outcome, Answer)
-            if request.fell_from is not None and answered:
-                request.fell_from.fallen_back += 1
+            self._table.end(request, answered=answered)
             self._mirroring.ended(request, outcome)
             self._accounts.ended(request, outcome, result, now_ns)
             if not answered:

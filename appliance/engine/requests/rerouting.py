@@ -29,7 +29,9 @@ class Rerouting:
         """Give a request that failed to the version before its own, or to the one that took over; False when there is
         none that takes it."""
         served = request.served
-        fallback = served.fallback if served.state in SERVING else self._routes.current(served.model.name)
+        fallback = (
+            served.trial.fallback if served.state in SERVING else self._routes.current(served.model.name)
+        )
         if fallback is None or fallback is served or not fallback.opened:
             return False
         if (

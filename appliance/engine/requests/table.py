@@ -7,17 +7,17 @@ from appliance.domain.inference import RequestPlan
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
 from appliance.engine.requests.request import Request
+from appliance.engine.versions.batch_keys import BatchKeys
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.shapes import Shapes
 from appliance.workers.arena import Arena
 
 
 class RequestTable:
     """By handle. ``arena`` is the memory that their tensors lie in; ``admitted`` counts all that came so far."""
 
-    def __init__(self, *, arena: Arena, shapes: Shapes, leases: Leases, inbox: Inbox) -> None:
+    def __init__(self, *, arena: Arena, batch_keys: BatchKeys, leases: Leases, inbox: Inbox) -> None:
         self.arena = arena
-        self._shapes = shapes
+        self._batch_keys = batch_keys
         self._leases = leases
         self._inbox = inbox
         self._requests: dict[int, Request] = {}
@@ -42,33 +42,35 @@ class RequestTable:
     def begin(self, request: Request) -> None:
         """Count a request that was queued: from now on it will have an outcome."""
         self._requests[request.handle] = request
-        request.served.live += 1
+        request.served.requests.live += 1
 
-    def end(self, request: Request) -> None:
+    def end(self, request: Request, *, answered: bool) -> None:
         """Drop a request that has its outcome."""
+        if request.fell_from is not None and answered:
+            request.fell_from.requests.fallen_back += 1
         del self._requests[request.handle]
-        self.leave_shape(request)
-        request.served.live -= 1
+        self.leave_batch_key(request)
+        request.served.requests.live -= 1
 
     # --- to the scheduler
 
-    def take_shape(self, request: Request) -> None:
-        """Have it be known to the scheduler by its shape."""
-        request.shape = self._shapes.take(request.served, request.plan)
+    def take_batch_key(self, request: Request) -> None:
+        """Have it be known to the scheduler by its batch key."""
+        request.batch_key = self._batch_keys.take(request.served, request.plan)
 
-    def leave_shape(self, request: Request) -> None:
-        """Give its shape back, if it has one."""
-        if request.shape >= 0:
-            self._shapes.give(request.shape)
-            request.shape = -1
+    def leave_batch_key(self, request: Request) -> None:
+        """Give its batch key back, if it has one."""
+        if request.batch_key >= 0:
+            self._batch_keys.give(request.batch_key)
+            request.batch_key = -1
 
     def arrival(self, request: Request) -> events.Arrived:
         """The event that queues it, with what it needs to be ordered; what is in flight beside it is told first."""
-        self._leases.refresh(request.served.group)
+        self._leases.refresh(request.served.placed.group)
         plan = request.plan
         return events.Arrived(
             request.handle,
-            request.shape,
+            request.batch_key,
             (plan.rows or 1) if request.layout.merging else 1,
             request.memory.nbytes,
             plan.head.priority,
@@ -79,8 +81,8 @@ class RequestTable:
 
     def queue(self, request: Request) -> None:
         """Queue it at the scheduler's next step; its tensors are in memory."""
-        if request.shape < 0:
-            self.take_shape(request)
+        if request.batch_key < 0:
+            self.take_batch_key(request)
         self._inbox.put(self.arrival(request))
 
     def withdraw(self, request: Request) -> None:
@@ -89,7 +91,7 @@ class RequestTable:
 
     def aim(self, request: Request, plan: RequestPlan, served: Served) -> None:
         """Have it count for another version, by ``plan``; it is not queued there yet."""
-        self.leave_shape(request)
-        request.served.live -= 1
-        served.live += 1
+        self.leave_batch_key(request)
+        request.served.requests.live -= 1
+        served.requests.live += 1
         request.aim(plan, served)

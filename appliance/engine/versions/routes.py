@@ -6,7 +6,7 @@ generation up whenever an answer may have changed, so that front ends can cache 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from appliance.core.rollout.phase import SERVING
@@ -44,11 +44,10 @@ NOTHING: Final = _Meaning(None, (), ())
 
 
 class Routes:
-    """The table of names. ``changed`` is called after each change, with all versions that served or serve a name whose
-    requests go elsewhere than before."""
+    """The table of names. Each change gives all versions that served or serve a name whose requests go elsewhere than
+    before."""
 
-    def __init__(self, changed: Callable[[Sequence[Served]], None]) -> None:
-        self._changed = changed
+    def __init__(self) -> None:
         self._meanings: dict[str, _Meaning] = {}
         self._names: dict[str, dict[int, Served]] = {}
         self._problems: dict[tuple[str, str], str] = {}
@@ -56,7 +55,7 @@ class Routes:
         self._default: dict[str, Served] = {}
         self.generation = 0
 
-    def touch(self) -> None:
+    def touch(self) -> list[Served]:
         """Something changed: forget cached answers, and find out which requests go elsewhere now."""
         self.generation += 1
         self._default.clear()
@@ -66,36 +65,34 @@ class Routes:
             then, now = before.get(name, NOTHING), self._meanings.get(name, NOTHING)
             if then != now:
                 moved += dict.fromkeys((*then.ready, *now.ready))
-        self._changed(moved)
+        return moved
 
     def _meaning(self, name: str) -> _Meaning:
         ready = tuple(self._ready(name))
-        return _Meaning(self.current(name), ready, tuple(served.split for served in ready))
+        return _Meaning(self.current(name), ready, tuple(served.trial.split for served in ready))
 
     def _ready(self, name: str) -> list[Served]:
         return [served for served in self._names.get(name, {}).values() if served.phase in SERVING]
 
-    def put(self, served: Served) -> Served | None:
-        """Make ``served`` the one for its name and version; gives the one it replaces."""
-        versions = self._names.setdefault(served.model.name, {})
-        previous = versions.get(served.model.version)
-        versions[served.model.version] = served
-        self.touch()
-        return previous
+    def put(self, served: Served) -> list[Served]:
+        """Make ``served`` the one for its name and version."""
+        self._names.setdefault(served.model.name, {})[served.model.version] = served
+        return self.touch()
 
-    def remove(self, served: Served) -> None:
+    def remove(self, served: Served) -> list[Served]:
         """Forget ``served`` unless another took its place."""
         versions = self._names.get(served.model.name, {})
-        if versions.get(served.model.version) is served:
-            del versions[served.model.version]
-            if not versions:
-                del self._names[served.model.name]
-            self.touch()
+        if versions.get(served.model.version) is not served:
+            return []
+        del versions[served.model.version]
+        if not versions:
+            del self._names[served.model.name]
+        return self.touch()
 
-    def set_problems(self, problems: dict[tuple[str, str], str]) -> None:
+    def set_problems(self, problems: dict[tuple[str, str], str]) -> list[Served]:
         """Replace what the repository says it cannot offer: (name, version) to reason."""
         self._problems = problems
-        self.touch()
+        return self.touch()
 
     def set_aside(self, aside: dict[tuple[str, str], str]) -> None:
         """Replace what is told besides, as unavailable: (name, version) to reason."""
@@ -157,18 +154,18 @@ class Routes:
             raise error
         return current
 
-    def index(self, ready_only: bool, said_of: Callable[[Served], Said]) -> tuple[IndexEntry, ...]:
-        """All versions known, by name and version."""
+    def index(self, ready_only: bool, said: Mapping[int, Said]) -> tuple[IndexEntry, ...]:
+        """All versions known, by name and version. ``said``: what there is to say of each, by its id."""
         entries = [
             IndexEntry(
                 name=served.model.name,
                 version=str(served.model.version),
                 state=served.state,
-                reason=said.reason,
-                outlook=said.outlook,
-                waiting=said.waiting,
+                reason=said[served.id].reason,
+                outlook=said[served.id].outlook,
+                waiting=said[served.id].waiting,
             )
-            for served, said in ((served, said_of(served)) for served in self.all())
+            for served in self.all()
         ]
         known = {(entry.name, entry.version) for entry in entries}
         entries.extend(

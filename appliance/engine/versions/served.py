@@ -22,8 +22,7 @@ from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.validation import plan_request
-from appliance.engine.versions.expectation import Expectations
-from appliance.engine.versions.layout import LAYOUTS_KEPT, Layout, layout_of
+from appliance.engine.versions.layout import LAYOUTS_KEPT, Expectations, Layout, layout_of
 from appliance.engine.versions.wording import refusal_text, wait_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ModelProgress
@@ -34,18 +33,53 @@ CLIENT_PARTS: Final = 10_000
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
+class TrialRouting:
+    """``split`` leads some of its requests to a version on trial; ``fallback`` runs what fails on this one, within
+    ``run_limit_ns`` if that is known. Changed by ``control/traffic`` alone."""
+
+    split: TrafficSplit | None = None
+    fallback: Served | None = None
+    run_limit_ns: int = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class InMemory:
+    """``residency`` is how much of a version is in memory while it is not open; ``returning``: it is loaded to serve
+    again, ``quick``: with sessions that are there at once and are exchanged for fast ones later. Changed by the model
+    cache alone."""
+
+    residency: Residency = Residency.RESIDENT
+    returning: bool = False
+    quick: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Placed:
+    """``group`` is -1 until a version is placed; ``load_ns`` is how long its last load took, ``progress`` how far one
+    is. Changed by the instance groups alone."""
+
+    group: int = -1
+    load_ns: int = 0
+    progress: ModelProgress | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class RequestCount:
+    """``live`` counts requests that are not done, ``fallen_back`` those that failed on a version and were answered by
+    another. Changed by the request table alone."""
+
+    live: int = 0
+    fallen_back: int = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Served:
     """One version with everything the engine knows of it, but for where it stands: that is in its ``version``, which
     the rollout alone changes.
 
-    ``group`` is -1 until it is placed. ``opened``: the scheduler takes requests for it. ``expectations`` are how much
-    room its outputs will take; ``live`` counts requests that are not done. ``split`` leads some of its requests to
-    a version on trial; ``fallback`` runs what fails on this one, within ``run_limit_ns`` if that is known, and
-    ``fallen_back`` counts that.
-
-    ``residency`` is how much of it is in memory when it is not ``opened``, ``returning``: it is loaded to serve again,
-    ``quick``: with sessions that are there at once and are exchanged for fast ones later; ``epoch`` counts how often
-    front ends had to forget their templates of it. ``progress`` is how far its load is.
+    ``opened``: the scheduler takes requests for it; ``epoch`` counts how often front ends had to forget their templates
+    of it: both are changed by the rollouts alone, and others in groups of their own. ``expectations`` are how much room
+    its outputs will take.
     """
 
     version: Version
@@ -53,19 +87,12 @@ class Served:
     id: int = field(init=False)
     model: ModelVersion = field(init=False)
     expectations: Expectations = field(init=False)
-    group: int = -1
     opened: bool = False
-    live: int = 0
-    load_ns: int = 0
-    split: TrafficSplit | None = None
-    fallback: Served | None = None
-    run_limit_ns: int = 0
-    fallen_back: int = 0
-    residency: Residency = Residency.RESIDENT
-    returning: bool = False
-    quick: bool = False
     epoch: int = 0
-    progress: ModelProgress | None = None
+    trial: TrialRouting = field(default_factory=TrialRouting)
+    memory: InMemory = field(default_factory=InMemory)
+    placed: Placed = field(default_factory=Placed)
+    requests: RequestCount = field(default_factory=RequestCount)
     layouts: dict[int, Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -118,7 +145,8 @@ class Served:
     def run_bound_ns(self) -> int:
         """How long a run may take while another version could answer instead; 0: as its worker allows, as where runs
         may have to wait for weights that are still to come."""
-        return self.run_limit_ns if self.fallback is not None and not self.quick else 0
+        bounded = self.trial.fallback is not None and not self.memory.quick
+        return self.trial.run_limit_ns if bounded else 0
 
     @property
     def key(self) -> str:

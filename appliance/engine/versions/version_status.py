@@ -50,21 +50,21 @@ def version_status(
         workers=workers,
         statistics=served.meter.frozen(),
         trust=served.model.trust,
-        residency=served.residency.value,
+        residency=served.memory.residency.value,
         trial=trial,
         tries_left=tries_left,
         next_try_ms=next_try_ms,
         run_p50_ns=proof.p50_ns if proof is not None else 0,
         run_p99_ns=proof.p99_ns if proof is not None else 0,
-        fallen_back=served.fallen_back,
+        fallen_back=served.requests.fallen_back,
         untried=served.version.untried,
-        load_ns=served.load_ns,
+        load_ns=served.placed.load_ns,
         loading=_loading(served),
     )
 
 
 def _loading(served: Served) -> LoadStatus | None:
-    progress = served.progress
+    progress = served.placed.progress
     if progress is None or served.state is not VersionState.LOADING:
         return None
     return LoadStatus(progress.stage.value, progress.done_bytes, progress.total_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from appliance.core.memory import waits
+from appliance.core.memory import budget
 from appliance.core.rollout import reasons
 from appliance.core.rollout.reasons import Outlook, Refusal, WaitReason
 from appliance.engine.port import NEVER
@@ -28,7 +28,7 @@ def megabytes(size_bytes: int) -> str:
     return f"{size_bytes / MB:,.1f} MB"
 
 
-def limit_text(limit: waits.Limit) -> str:
+def limit_text(limit: budget.Limit) -> str:
     """The budget, and what cannot be had of it."""
     text = f"residency.budget_bytes is {megabytes(limit.bytes)}"
     if not limit.configured:
@@ -41,17 +41,17 @@ def limit_text(limit: waits.Limit) -> str:
 def wait_text(waiting: WaitReason) -> str:
     """What a version waits for."""
     match waiting:
-        case waits.NeverFits(need_bytes=need, limit=limit):
+        case budget.NeverFits(need_bytes=need, limit=limit):
             return f"can never fit into memory: it needs about {megabytes(need)}, and {limit_text(limit)}"
-        case waits.WaitsBesidePins(need_bytes=need, limit=limit):
+        case budget.WaitsBesidePins(need_bytes=need, limit=limit):
             return f"waits for memory: it needs about {megabytes(need)}, and {limit_text(limit)}"
-        case waits.WaitsForIdle(need_bytes=need):
+        case budget.WaitsForIdle(need_bytes=need):
             return (
                 f"waits for memory: it needs about {megabytes(need)}, and what could leave memory is in use"
             )
-        case waits.WaitsForOvercommit():
+        case budget.WaitsForOvercommit():
             return "waits for memory: another version is tried above the budget"
-        case waits.WaitsForMachine(need_bytes=need, beside_bytes=beside, left_bytes=left, limit=limit):
+        case budget.WaitsForMachine(need_bytes=need, beside_bytes=beside, left_bytes=left, limit=limit):
             return (
                 f"waits for memory: it needs about {megabytes(need)} beside the {megabytes(beside)} of the version "
                 f"that serves; {limit_text(limit)}, and the machine has {megabytes(left)} left, too little to try it "
@@ -70,7 +70,7 @@ def waiting_word(waiting: WaitReason | None) -> str:
     match waiting:
         case None:
             return ""
-        case waits.NeverFits():
+        case budget.NeverFits():
             return NEVER
         case reasons.WaitsForServing() | reasons.WaitsForTrialOf() | reasons.WaitsForWanted():
             return "trial"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from appliance.domain.inference import Answer, OutputTensor, RequestPlan
 from appliance.domain.tensor import Datatype
 from appliance.engine.fastpath.direct import DirectEngine
-from appliance.engine.fastpath.heads import ConsideredHeads
+from appliance.engine.fastpath.templates import ConsideredHeads
 from appliance.engine.port import EnginePort
 from appliance.frontend.grpc.request import Intake
 from appliance.frontend.grpc.response import closing, response_parts
@@ -47,7 +47,7 @@ class TemplateMaker:
         self._fast_path = fast_path
         self._engine = engine
         self._direct = direct
-        self._considered = ConsideredHeads(engine.epoch)
+        self._considered = ConsideredHeads(engine)
 
     def _is_due(self, head: bytes, plan: RequestPlan, generation: int) -> bool:
         """Whether ``head``, planned in ``generation``, has no template yet; it is not considered again."""

@@ -25,7 +25,7 @@ COARSE_READS_MAX = 128
 """A deadline further away than so many coarse buckets (17 s) is answered with the whole level."""
 
 
-class Ledger:
+class Charges:
     """The charges of everything queued in one group. ``total_ns`` and the levels include those without a
     deadline."""
 

@@ -1,0 +1,79 @@
+"""Batch keys per model version: requests with equal shapes may share a batch, and share learned times.
+
+A model with free dimensions can see many of them; only ``limit`` per version are kept, the one unused for longest goes
+first. Owner: the engine.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from appliance.core.scheduling.events import BatchKeyClosed, BatchKeyOpened
+from appliance.domain.inference import RequestPlan
+from appliance.engine.inbox import Inbox
+from appliance.engine.versions.layout import merges
+from appliance.engine.versions.served import Served
+
+Alike = tuple[int, tuple[tuple[int, ...] | None, ...]]
+
+
+class BatchKeys:
+    """Gives batch key ids out and takes them back."""
+
+    def __init__(self, inbox: Inbox, limit: int) -> None:
+        self._inbox = inbox
+        self._limit = limit
+        self._next = 0
+        self._of: dict[int, OrderedDict[Alike, int]] = {}
+        self._live: dict[int, int] = {}
+
+    def take(self, served: Served, plan: RequestPlan) -> int:
+        """The batch key id for one more request of ``plan``; opened when it is new."""
+        merging = merges(served.model)
+        key = (0 if merging else plan.rows, plan.merge_shape)
+        batch_keys = self._of.get(served.id)
+        if batch_keys is None:
+            batch_keys = self._of[served.id] = OrderedDict()
+        batch_key = batch_keys.get(key)
+        if batch_key is None:
+            batch_key = self._open(served, batch_keys, key, merging, plan.rows)
+        elif len(batch_keys) > 1:
+            batch_keys.move_to_end(key)
+        self._live[batch_key] += 1
+        return batch_key
+
+    def give(self, batch_key: int) -> None:
+        """One request of ``batch_key`` has ended; its version may be gone already."""
+        if batch_key in self._live:
+            self._live[batch_key] -= 1
+
+    def forget(self, model: int) -> None:
+        """The version is gone from the scheduler; its batch keys go, too, those that have requests when these end."""
+        for batch_key in self._of.pop(model, {}).values():
+            if self._live.pop(batch_key, None) == 0:
+                self._inbox.put(BatchKeyClosed(batch_key))
+
+    def _open(
+        self, served: Served, batch_keys: OrderedDict[Alike, int], key: Alike, merging: bool, rows: int
+    ) -> int:
+        if len(batch_keys) >= self._limit:
+            self._close_oldest(batch_keys)
+        self._next += 1
+        self._live[self._next] = 0
+        batch_keys[key] = self._next
+        seeds = served.seeds if merging else tuple((1, ns) for seeded, ns in served.seeds if seeded == rows)
+        self._inbox.put(BatchKeyOpened(self._next, served.id, seeds if _fixed(served) else ()))
+        return self._next
+
+    def _close_oldest(self, batch_keys: OrderedDict[Alike, int]) -> None:
+        for key, batch_key in batch_keys.items():
+            if self._live[batch_key] == 0:
+                del batch_keys[key]
+                del self._live[batch_key]
+                self._inbox.put(BatchKeyClosed(batch_key))
+                return
+
+
+def _fixed(served: Served) -> bool:
+    """Whether every request has the batch key that the seeds were measured with."""
+    return all(dimension >= 0 for spec in served.model.inputs for dimension in spec.shape)
