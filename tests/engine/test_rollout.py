@@ -45,7 +45,7 @@ def test_a_try_takes_what_is_wanted_by_then() -> None:
     rig.start(LATER_NS)
     (again,) = (each for each in rig.core.registry.versions.values() if each.phase is not Phase.DRAINING)
     assert again is not version
-    assert rig.core.attempts[again.id].trial.wish == last.trial
+    assert rig.core.trials.attempts[again.id].trial.wish == last.trial
     assert any(isinstance(action, do.Retried) for action in rig.done)
 
 
@@ -67,8 +67,7 @@ def test_other_files_of_a_version_that_begin_out_of_memory_take_its_place() -> N
     old, new = version(rig, 1, Phase.LIVE, "a"), version(rig, 1, Phase.QUEUED, "b")
     registry.incoming[new.slot] = new
     rig.try_(new, None)
-    rig.core._rest([rig.core.attempts[new.id]], 0)
-    rig.drain(0)
+    rig.carry_out(rig.core.succession.rest([rig.core.trials.attempts[new.id]], 0))
     assert registry.find(("m", 1)) is new
     assert (new.phase, old.phase) == (Phase.LIVE, Phase.DRAINING)
     assert not registry.incoming
@@ -81,7 +80,7 @@ def test_a_version_that_is_alone_with_its_name_rests_where_it_stands() -> None:
     rig = RolloutRig()
     found = rig.version(1)
     rig.try_(found, None)
-    rig.core._rest([rig.core.attempts[found.id]], 0)
+    rig.carry_out(rig.core.succession.rest([rig.core.trials.attempts[found.id]], 0))
     assert rig.core.registry.find(("m", 1)) is found
     assert found.phase is Phase.LIVE
     assert not rig.core.registry.leaving
@@ -104,8 +103,7 @@ def test_a_model_that_is_not_wanted_any_more_has_that_in_its_history(
     if other is not None:
         version(rig, 2, other)
     for _ in range(2):
-        rig.core._retire(0)
-    rig.drain(0)
+        rig.carry_out(rig.core.succession.retire(0))
     assert rig.core.registry.find(("m", 1)) is None
     history = rig.records.history("m")
     assert [(change.ending, change.before, change.after) for change in history] == told_of
@@ -136,8 +134,7 @@ def test_a_form_that_fails_is_no_trouble_of_the_version_that_serves_without_it()
     rig = RolloutRig()
     served = formed(rig)
     packed = changing(rig, served)
-    rig.core._give_up(packed, "it answers wrongly", 0)
-    rig.drain(0)
+    rig.carry_out(rig.core.succession.give_up(packed, "it answers wrongly", 0))
     assert not rig.core.registry.setbacks
     assert not rig.core.registry.incoming
     assert [refusal.version for refusal in refusals(rig)] == [packed.id]
@@ -149,10 +146,9 @@ def test_a_try_that_came_to_no_load_does_not_cost_the_form(packed: bool, crashed
     rig.room = False
     new = changing(rig, formed(rig))
     new.packed = packed
-    attempt = rig.core.attempts[new.id]
+    attempt = rig.core.trials.attempts[new.id]
     attempt.crashed = crashed
-    rig.core._fail(attempt, "its try cannot be counted: the disk is full", 0)
-    rig.drain(0)
+    rig.carry_out(rig.core.trials.fail(attempt, "its try cannot be counted: the disk is full", 0))
     assert bool(refusals(rig)) == (packed or crashed)
 
 
@@ -171,11 +167,11 @@ def test_what_is_made_of_a_version_is_forgotten_when_all_of_it_is_gone() -> None
     served = formed(rig)
     packed = changing(rig, served)
     rig.core.registry.incoming.clear()
-    rig.core._place(packed, 0)
+    rig.carry_out(rig.core.succession.place(packed, 0))
     let_go(rig)
     forgotten = [action for action in rig.done if isinstance(action, do.ForgetForm)]
     assert not forgotten, "it is still here, from its form"
-    rig.core._leave(packed, 0)
+    rig.carry_out(rig.core.succession.leave(packed, 0))
     let_go(rig)
     forgotten = [action for action in rig.done if isinstance(action, do.ForgetForm)]
     assert forgotten == [do.ForgetForm(served.identity)]
@@ -211,8 +207,7 @@ def test_which_version_served(ending: Ending, was: Phase, told_of: tuple[int, in
     rig = RolloutRig()
     before, version = rig.version(2), rig.version(3)
     rig.try_(version, before)
-    rig.core._came_out(rig.core.attempts[version.id], ending, was, "why", 0)
-    rig.drain(0)
+    rig.carry_out(iter([rig.core.trials.attempts[version.id].came_out(ending, was, "why", 0)]))
     (change,) = rig.records.history("m")
     assert (change.before, change.after) == told_of
 

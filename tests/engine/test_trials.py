@@ -29,14 +29,12 @@ def proven(*numbers: int) -> MemoryRecords:
 
 def given_up(rig: RolloutRig, version: Version, reason: str, now_ns: int) -> None:
     """As what it goes through is over."""
-    rig.core._given_up(version, version.phase, reason, now_ns, noted=False)
-    rig.drain(now_ns)
+    rig.carry_out(rig.core.trials.given_up(version, version.phase, reason, now_ns, noted=False), now_ns)
 
 
 def gone(rig: RolloutRig, version: Version) -> None:
     """It is no longer wanted."""
-    rig.core._gone(version, version.phase, 1)
-    rig.drain(1)
+    rig.carry_out(rig.core.trials.gone(version, version.phase, 1), 1)
 
 
 def waits(version: Version) -> object:
@@ -103,8 +101,7 @@ def test_that_a_version_was_found_given_up_is_said_once() -> None:
             rig.tell(wanted)
     assert [change.ending for change in records.history("m")] == [Ending.GIVEN_UP]
     version = rig.version(1)
-    rig.core._note(version, Ending.LIVE)
-    rig.drain(0)
+    rig.carry_out(iter([do.note(version, Ending.LIVE)]))
     RolloutRig(records).tell(wanted)
     assert [change.ending for change in records.history("m")][1:] == [Ending.LIVE, Ending.GIVEN_UP]
 
@@ -135,7 +132,7 @@ def test_a_version_that_begins_to_rest_lets_the_one_that_waits_for_it_be_tried()
     rig.start(1)
     rig.start(1)
     assert rig.stage_of(tried) == "split"
-    assert rig.core.splits == {resting.id: tried}
+    assert rig.core.trials.splits == {resting.id: tried}
 
 
 def test_a_version_that_is_replaced_while_it_is_watched_has_not_failed() -> None:
@@ -264,8 +261,8 @@ def test_a_version_that_an_operator_went_back_from_is_fit() -> None:
     rig.try_(served, before, None, background=True)
     rig.start(0)
     rig.start(0)
-    rig.core._go_back(CatalogVersion(model=before.model, fingerprint="d"), 1)
-    rig.drain(1)
+    entry = CatalogVersion(model=before.model, fingerprint="d")
+    rig.tell(told.Wanted(catalog=Catalog(versions=(entry,)), asked=frozenset(), wall_ms=NOW_MS), 1)
     last = records.history("m")[-1]
     assert (last.ending, last.before, last.after) == (Ending.RECALLED, 1, 2)
     assert not unfit(records.history("m"))

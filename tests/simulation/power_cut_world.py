@@ -50,7 +50,7 @@ class PowerCutWorld(SwapWorld):
     def check(self) -> None:
         self.scheduler.check_integrity()
         served = [each for each in self.engine._routes.all() if each.state is VersionState.READY]
-        attempts = self.engine._rollouts._core.attempts
+        attempts = self.engine._rollouts._core.trials.attempts
         again = [each for each in attempts.values() if each.again]
         assert len(again) <= 1, "several risky tries at once"
         for candidate in again:

@@ -166,7 +166,7 @@ class RolloutWorld:
         return told.MemoryAnswered(action.version, reason=reason, again_ns=self.now + SECOND)
 
     def load(self, version: int) -> None:
-        attempt = self.core.attempts[version]
+        attempt = self.core.trials.attempts[version]
         assert version not in self.loading, "loaded twice"
         assert attempt.known or version in self.counted, "loaded before it was counted"
         self.loading[version] = attempt.background
@@ -224,7 +224,7 @@ class RolloutWorld:
                 assert self.fate(current.id) not in NEVER_SERVE, "what was refused serves"
             elif name in self.served:
                 assert name not in self.wanted, f"nothing serves {name}"
-        for attempt in self.core.attempts.values():
+        for attempt in self.core.trials.attempts.values():
             assert attempt.phase in ON_ITS_WAY | {Phase.WATCHED}, "an attempt that is over"
 
     # --- the run
@@ -265,7 +265,7 @@ class RolloutWorld:
                 current = registry.current(name)
                 assert current is not None, f"{name} does not serve"
                 assert current.identity == entry.identity, f"{entry.model.key} is sound and does not serve"
-        assert not self.core.attempts or self.policy.watch_s, "an attempt without an end"
+        assert not self.core.trials.attempts or self.policy.watch_s, "an attempt without an end"
         assert not self.splits, "a trial without an end"
         assert not self.loading
         assert not registry.leaving

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from appliance.core.rollout.ledger import Change, Proof
+from appliance.core.rollout.ledger import Change, Ending, Proof
 from appliance.core.rollout.reasons import Refusal, WaitReason
 from appliance.core.rollout.version import Version
 from appliance.core.rollout.wish import TrialWish
@@ -258,3 +258,23 @@ Action = (
     | Report
     | WakeAt
 )
+
+
+def note(version: Version, ending: Ending, **more: object) -> Note:
+    """A line of the history of ``version``; ``more`` is as for Change."""
+    name, number = version.slot
+    change = Change(
+        at_ms=0,
+        name=name,
+        version=number,
+        identity=version.identity,
+        artifact=version.spec.artifact,
+        ending=ending,
+        **more,  # type: ignore[arg-type]
+    )
+    return Note(change=change)
+
+
+def report(what: str, version: Version, **fields: object) -> Report:
+    """A line for the log, of ``version``."""
+    return Report(what, {"model": version.model.key, **fields})

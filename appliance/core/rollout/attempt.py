@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from appliance.core.rollout import actions as do
 from appliance.core.rollout.events import FiguresRead
-from appliance.core.rollout.ledger import record_key
-from appliance.core.rollout.phase import CHOSEN, SERVING, Phase
+from appliance.core.rollout.ledger import Ending, record_key
+from appliance.core.rollout.phase import CHOSEN, SERVING, Phase, stage_of
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.trial import Figures, Seen, Trial
 from appliance.core.rollout.version import Version
@@ -132,6 +133,20 @@ class Attempt:
             return 0
         most_ns = max(most_ns, HistogramValue(counts=runs, sum_ns=0).quantile_ns(1.0))
         return int(config.hang_factor * most_ns) + config.hang_slack_ms * MS_NS
+
+    def came_out(self, ending: Ending, was: Phase, reason: str, now_ns: int) -> do.Note:
+        """The line of history for how it came out, as it ``was``."""
+        began_ns = now_ns if self.began_ns is None else self.began_ns
+        mine, before = self.version.model.version, self.before.model.version if self.before is not None else 0
+        return do.note(
+            self.version,
+            ending,
+            reason=reason,
+            before=mine if was is Phase.WATCHED else before,
+            after=mine if ending is Ending.LIVE else before,
+            stage=stage_of(was),
+            took_ms=(now_ns - began_ns) // MS_NS,
+        )
 
     def in_words(self) -> str:
         """What it went through."""

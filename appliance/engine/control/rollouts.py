@@ -110,7 +110,7 @@ class Rollouts:
             settings=settings,
             take_id=self._core.registry.take_id,
             report=shell.log.event,
-            wanted=lambda served: self._core.lacks_form(served.version),
+            wanted=lambda served: self._core.succession.lacks_form(served.version),
             built=self._form_built,
             at=shell.pace.at,
         )
@@ -306,7 +306,7 @@ class Rollouts:
             self._tell(told.Loaded(served.id, event.assessment, event.seeds, event.packed), now_ns)
             comes = served.returning or event.worker in self._groups.holders(served)
             quick = self._groups.loads_quickly(event.worker, served.id)
-            if comes and not quick and served.id not in self._core.attempts:
+            if comes and not quick and served.id not in self._core.trials.attempts:
                 # What began out of memory had no chance yet to have its form built. A quick session uses none.
                 self._consider_form(served)
         self._open(self._groups.loaded(event, served, now_ns), now_ns)
@@ -363,7 +363,7 @@ class Rollouts:
         """What a packed form did costs the form first: at once while it loads or the version is on trial, else when
         that would be given up. A version that changes over to its form has a trial of its own."""
         repeated = self._restarts.crashed(culprit.id, now_ns)
-        trying = culprit.id in self._core.attempts
+        trying = culprit.id in self._core.trials.attempts
         changing = trying and culprit.version.is_packed
         formed = not changing and (loading or (culprit.packed and (repeated or trying)))
         if formed and self._forms.blame(culprit, detail):
@@ -407,7 +407,7 @@ class Rollouts:
 
     def _load_wish(self, served: Served) -> LoadWish:
         """How a version is to be loaded: at once where it serves, else as its attempt says."""
-        attempt = self._core.attempts.get(served.id)
+        attempt = self._core.trials.attempts.get(served.id)
         if attempt is None or attempt.live or served.opened or served.returning:
             return LoadWish(quick=served.quick)
         return attempt.load_wish
@@ -463,11 +463,11 @@ class Rollouts:
 
     def headers(self) -> tuple[str, ...]:
         """Headers by whose values requests are led to versions on trial."""
-        return self._traffic.headers(self._core.splits)
+        return self._traffic.headers(self._core.trials.splits)
 
     def figures(self) -> SwapFigures:
         """For people, as of now."""
-        return self._recorder.figures(self._traffic.taken(self._core.splits))
+        return self._recorder.figures(self._traffic.taken(self._core.trials.splits))
 
     def version_statuses(
         self, queued: Mapping[int, int], running: Mapping[int, int]
@@ -480,7 +480,7 @@ class Rollouts:
                 queued=queued.get(served.id, 0),
                 running=running.get(served.id, 0),
                 workers=self._groups.holders(served),
-                trial=self._traffic.status(self._core.attempts.get(served.id)),
+                trial=self._traffic.status(self._core.trials.attempts.get(served.id)),
                 tries_left=tries_left(self._recorder.standing(key_of(served.version)), self._core.config),
                 next_try_ms=self._core.retries.next_try_ms(served.version),
             )
