@@ -83,7 +83,7 @@ class RolloutRig:
                 ):
                     self.recorder.perform(action)
 
-    def _recorded(self, versions: tuple[int, ...], problem: str) -> None:
+    def _recorded(self, versions: tuple[int, ...], problem: str | None) -> None:
         self._told.append(told.AttemptsRecorded(versions, problem))
 
     def _memory(self, action: do.ReserveMemory) -> told.MemoryAnswered:

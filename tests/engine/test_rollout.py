@@ -11,6 +11,7 @@ from appliance.core.rollout import events as told
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.ledger import Change, Ending, Proof
 from appliance.core.rollout.phase import Phase
+from appliance.core.rollout.reasons import LoadRefused, NotCounted, ServesAgain
 from appliance.core.rollout.version import Version
 from appliance.core.rollout.wish import TrialWish
 from appliance.domain.model import WeightsFile
@@ -134,7 +135,7 @@ def test_a_form_that_fails_is_no_trouble_of_the_version_that_serves_without_it()
     rig = RolloutRig()
     served = formed(rig)
     packed = changing(rig, served)
-    rig.carry_out(rig.core.succession.give_up(packed, "it answers wrongly", 0))
+    rig.carry_out(rig.core.succession.give_up(packed, LoadRefused(detail="it answers wrongly"), 0))
     assert not rig.core.registry.setbacks
     assert not rig.core.registry.incoming
     assert [refusal.version for refusal in refusals(rig)] == [packed.id]
@@ -147,8 +148,8 @@ def test_a_try_that_came_to_no_load_does_not_cost_the_form(packed: bool, crashed
     new = changing(rig, formed(rig))
     new.packed = packed
     attempt = rig.core.trials.attempts[new.id]
-    attempt.crashed = crashed
-    rig.carry_out(rig.core.trials.fail(attempt, "its try cannot be counted: the disk is full", 0))
+    attempt.trial.crashes = int(crashed)
+    rig.carry_out(rig.core.trials.fail(attempt, NotCounted(problem="the disk is full"), 0))
     assert bool(refusals(rig)) == (packed or crashed)
 
 
@@ -207,7 +208,7 @@ def test_which_version_served(ending: Ending, was: Phase, told_of: tuple[int, in
     rig = RolloutRig()
     before, version = rig.version(2), rig.version(3)
     rig.try_(version, before)
-    rig.carry_out(iter([rig.core.trials.attempts[version.id].came_out(ending, was, "why", 0)]))
+    rig.carry_out(iter([rig.core.trials.attempts[version.id].came_out(ending, was, ServesAgain(), 0)]))
     (change,) = rig.records.history("m")
     assert (change.before, change.after) == told_of
 

@@ -12,10 +12,11 @@ from appliance.core.rollout import events as told
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.ledger import Ending, Proof, Standing
 from appliance.core.rollout.phase import Phase
-from appliance.core.rollout.reasons import WaitsForServing, WaitsForTrialOf, WaitsForWanted
+from appliance.core.rollout.reasons import Crashed, Untried, WaitsForServing, WaitsForTrialOf, WaitsForWanted
 from appliance.core.rollout.standing import has_fallen
 from appliance.core.rollout.version import Artifact, Version
 from appliance.core.rollout.wish import TrialWish
+from appliance.domain.model import Unlike
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.versions.history import unfit
 from appliance.engine.versions.records import MemoryRecords
@@ -29,7 +30,12 @@ def proven(*numbers: int) -> MemoryRecords:
 
 def given_up(rig: RolloutRig, version: Version, reason: str, now_ns: int) -> None:
     """As what it goes through is over."""
-    rig.carry_out(rig.core.trials.given_up(version, version.phase, reason, now_ns, noted=False), now_ns)
+    rig.carry_out(
+        rig.core.trials.given_up(
+            version, version.phase, Crashed(detail=reason, repeated=True), now_ns, noted=False
+        ),
+        now_ns,
+    )
 
 
 def gone(rig: RolloutRig, version: Version) -> None:
@@ -89,7 +95,7 @@ def test_a_form_that_failed_says_nothing_of_the_version_that_serves_without_it(s
 
 def test_that_a_version_was_found_given_up_is_said_once() -> None:
     """In this process and in the next; and once more when it was tried again meanwhile."""
-    records = MemoryRecords([("m/1@d", Standing(3, "", NOW_MS))])
+    records = MemoryRecords([("m/1@d", Standing(3, None, NOW_MS))])
     wanted = told.Wanted(
         catalog=Catalog(versions=(CatalogVersion(model=make_version("m", 1), fingerprint="d"),)),
         asked=frozenset(),
@@ -146,7 +152,7 @@ def test_a_version_that_is_replaced_while_it_is_watched_has_not_failed() -> None
         rig.start(number)
         assert served in rig.serving
         before = served
-    assert dict(records.standings) == {"m/3@d": Standing(1, "", NOW_MS)}, "which is the one that is watched"
+    assert dict(records.standings) == {"m/3@d": Standing(1, None, NOW_MS)}, "which is the one that is watched"
 
 
 def parked() -> tuple[RolloutRig, MemoryRecords, Version, Version]:
@@ -241,7 +247,7 @@ def test_a_load_that_is_abandoned_gives_its_try_back_unless_it_crashed(crashed: 
 
 
 def test_what_never_began_has_no_try_to_give_back() -> None:
-    records = MemoryRecords([("m/1@d", Standing(2, "", NOW_MS))])
+    records = MemoryRecords([("m/1@d", Standing(2, None, NOW_MS))])
     rig = RolloutRig(records)
     rig.room, rig.waits_for = False, WaitsForOvercommit()
     served = rig.version(1)
@@ -299,7 +305,7 @@ def test_a_version_that_cannot_be_tried_as_is_configured_says_so_where_it_serves
     _, new = replaced(records, TrialWish(canary_percent=percent))
     (change,) = (each for each in records.history("m") if each.version == 2)
     assert change.ending is Ending.LIVE
-    assert new.untried == (UNTRIED if percent else "")
+    assert new.untried == (Untried(what=Unlike.INPUTS, version=1) if percent else None)
     assert (f"without the configured trial: {UNTRIED}" in change.reason) == bool(percent)
 
 

@@ -125,7 +125,7 @@ class RolloutWorld:
             case do.RecordAttempts():
                 self.counted |= set(action.versions)
                 self.recorder.record_attempts(action, lambda problem: None)
-                self.told.append(told.AttemptsRecorded(action.versions, ""))
+                self.told.append(told.AttemptsRecorded(action.versions, None))
             case do.Load():
                 for version in action.versions:
                     self.load(version)
@@ -193,7 +193,7 @@ class RolloutWorld:
             if each.phase in (Phase.SPLIT, Phase.WATCHED, Phase.MIRRORED):
                 self.answered[each.id] = self.answered.get(each.id, 0) + self.rand.randrange(10)
             if each.phase is Phase.MIRRORED:
-                self.tell(told.Compared(each.id, "differs" if self.fate(each.id) == UNLIKE else ""))
+                self.tell(told.Compared(each.id, "differs" if self.fate(each.id) == UNLIKE else None))
         self.tell(told.Tick(frozenset(each for each, aside in self.loading.items() if aside), self.wall_ms()))
         leaving = tuple(each.id for each in self.core.registry.leaving if self.rand.random() < 0.5)
         if leaving:

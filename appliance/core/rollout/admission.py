@@ -13,11 +13,11 @@ from appliance.core.rollout.ledger import Change, Ending, Ledger
 from appliance.core.rollout.outcomes import Step, Steps
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import Refusal
+from appliance.core.rollout.reasons import Refusal, WantedAgain
 from appliance.core.rollout.registry import Registry, Slot, is_of, is_repaired
 from appliance.core.rollout.retries import Retries
 from appliance.core.rollout.standing import has_fallen, pause_ms, refusal_of
-from appliance.core.rollout.succession import Succession
+from appliance.core.rollout.succession import Succession, withdrawn
 from appliance.core.rollout.trials import Trials
 from appliance.core.rollout.version import Version, VersionSpec
 
@@ -111,10 +111,7 @@ class Admission:
             return
         for attempt in list(self._trials.attempts.values()):
             if attempt.keeps_before and attempt.before is not None and is_of(attempt.before, entry):
-                attempt.blameless = True
-                yield from self._trials.step(
-                    attempt, on.Recalled(f"version {number} is wanted again"), now_ns
-                )
+                yield from self._trials.step(attempt, on.Recalled(WantedAgain(version=number)), now_ns)
                 return
 
     def _may_try_again(self, given_up: Version, entry: CatalogVersion, asked: bool, wall_ms: int) -> bool:
@@ -187,7 +184,7 @@ class Admission:
         version.refusal = refusal
         told_of = [each for each in self._ledger.history(version.model.name) if _is_of(each, version)]
         if not told_of or told_of[-1].ending not in GIVEN_UP:
-            yield do.Note(change=do.note(version, Ending.GIVEN_UP).change, refusal=refusal)
+            yield do.note(version, Ending.GIVEN_UP, refusal)
 
     def _was_withdrawn(self, name: str) -> bool:
         """Whether that is the last that its history says of a model."""
@@ -201,9 +198,8 @@ class Admission:
         identities = {(change.name, change.version): change.identity for change in history}
         for change in {change.name: change for change in history}.values():
             if change.after and change.name not in wanted:
-                reason = "no version of the model was wanted any more when the appliance started"
                 identity = identities.get((change.name, change.after), "")
-                yield from self._succession.withdrawn(change.name, change.after, identity, reason)
+                yield withdrawn(change.name, change.after, identity, at_start=True)
 
 
 def _is_of(change: Change, version: Version) -> bool:

@@ -70,10 +70,10 @@ class Crashed(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """An answer of a version lay beside the real one; ``difference`` in words, "" where it is near enough."""
+    """An answer of a version lay beside the real one; ``difference`` in words, None where it is near enough."""
 
     version: int
-    difference: str
+    difference: str | None
 
 
 class Missed(NamedTuple):
@@ -111,7 +111,7 @@ class AttemptsRecorded(NamedTuple):
     """Answers RecordAttempts: they are on the disk, or why not."""
 
     versions: tuple[int, ...]
-    problem: str
+    problem: str | None
 
 
 class FormBuilt(NamedTuple):

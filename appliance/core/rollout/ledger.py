@@ -53,12 +53,12 @@ class Change:
 
 
 class Standing(NamedTuple):
-    """How a version stands that is not proven: times that it was tried, and why it is not to be tried again ("": it
+    """How a version stands that is not proven: times that it was tried, and why it is not to be tried again (None: it
     may be). ``at_ms`` is when it was last tried or given up, by the wall clock (0: not known); ``again`` counts the
     tries that it was given because nothing else of its model served."""
 
     tries: int = 0
-    rejected: str = ""
+    rejected: str | None = None
     at_ms: int = 0
     again: int = 0
 

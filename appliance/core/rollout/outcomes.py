@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from appliance.core.rollout.actions import Action
 from appliance.core.rollout.attempt import Attempt
+from appliance.core.rollout.reasons import Verdict
 from appliance.core.rollout.version import Version
 
 
@@ -24,7 +25,7 @@ class RollsBack(NamedTuple):
     """It serves no more, and what served before does again."""
 
     attempt: Attempt
-    reason: str
+    reason: Verdict
 
 
 class IsGivenUp(NamedTuple):
@@ -32,7 +33,7 @@ class IsGivenUp(NamedTuple):
     too."""
 
     version: Version
-    reason: str
+    reason: Verdict
     form: bool
 
 

@@ -14,6 +14,7 @@ from appliance.core.rollout.ledger import Ending, Ledger
 from appliance.core.rollout.outcomes import Step, Steps
 from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.reasons import NextTry
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.standing import pause_ms
 from appliance.core.rollout.version import Version
@@ -59,8 +60,7 @@ class Retries:
                     continue
                 due = Due(now_ns + left_ms * MS_NS, wall_ms + left_ms, entry)
                 yield do.report("version will be tried again", version, in_s=left_ms // 1_000)
-                change = do.note(version, Ending.POSTPONED).change
-                yield do.Note(change=change, again_at_ms=due.at_ms, counted=False)
+                yield do.note(version, Ending.POSTPONED, NextTry(at_ms=due.at_ms), counted=False)
             self._due[entry.identity] = due._replace(entry=entry)
         yield from self._wake()
 

@@ -23,6 +23,7 @@ from appliance.core.rollout.ledger import Ledger
 from appliance.core.rollout.outcomes import IsGivenUp, Leaves, RollsBack, Steps, TakesOver
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.reasons import Crashed, LoadRefused
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.retries import Retries
 from appliance.core.rollout.starts import Starts
@@ -109,7 +110,9 @@ class Rollout:
                 _loaded(version, event)
             case told.Refused() if version is not None:
                 # Its worker has judged its packed form, and then refused its own files.
-                yield from self.succession.give_up(version, event.reason, now_ns, form=False)
+                yield from self.succession.give_up(
+                    version, LoadRefused(detail=event.reason), now_ns, form=False
+                )
             case told.Crashed() if version is not None:
                 yield from self._crashed(version, attempt, event, now_ns)
             case told.FormDropped() if version is not None:
@@ -131,20 +134,21 @@ class Rollout:
 
     def _crashed(self, version: Version, attempt: Attempt | None, event: told.Crashed, now_ns: int) -> Steps:
         if attempt is not None:
-            attempt.crashed = True
             yield from self.trials.step(attempt, on.Crashed(event.detail), now_ns)
             if version.id not in self.trials.attempts:
                 return
         if event.repeated:
-            yield from self.succession.give_up(
-                version, f"quarantined after repeated crashes: {event.detail}", now_ns
-            )
+            yield from self.succession.give_up(version, Crashed(detail=event.detail, repeated=True), now_ns)
 
     def awaits_requests_of(self, version: int) -> Version | None:
         """The version before ``version``, if the requests that it would have taken, and ``version`` refuses as invalid,
         count as failures: where a trial would have shown that before, and it serves for the first time."""
         attempt = self.trials.attempts.get(version)
-        if attempt is None or attempt.known or not (attempt.keeps_before and attempt.version.untried):
+        if (
+            attempt is None
+            or attempt.known
+            or not (attempt.keeps_before and attempt.version.untried is not None)
+        ):
             return None
         return attempt.before
 
@@ -168,5 +172,5 @@ def _loaded(version: Version, event: told.Loaded) -> None:
     """Several workers may hold it: the slowest of them counts."""
     version.seeds, version.packed = version.seeds or event.seeds, event.packed
     known, proof = version.assessment, event.assessment
-    if proof is not None and (known is None or proof.failure or proof.p50_ns > known.p50_ns):
+    if proof is not None and (known is None or proof.is_broken or proof.p50_ns > known.p50_ns):
         version.assessment = proof

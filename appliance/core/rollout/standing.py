@@ -19,7 +19,7 @@ DOUBLINGS_MAX: Final = 30
 
 def refusal_of(standing: Standing, config: RolloutPolicy, model: ModelVersion) -> Refusal | None:
     """Why a version is not tried; None when it may be."""
-    if standing.rejected:
+    if standing.rejected is not None:
         return Rejected(why=standing.rejected, again=_again(model))
     if standing.tries >= config.tries:
         return OutOfTries(tries=standing.tries, again=_again(model))
@@ -28,18 +28,18 @@ def refusal_of(standing: Standing, config: RolloutPolicy, model: ModelVersion) -
 
 def has_fallen(standing: Standing) -> bool:
     """Whether a version was tried or given up since it was proven last, or is not to be tried again."""
-    return bool(standing.at_ms or standing.rejected)
+    return bool(standing.at_ms) or standing.rejected is not None
 
 
 def tries_left(standing: Standing, config: RolloutPolicy) -> int:
     """How often a version may still be tried before it is given up."""
-    return 0 if standing.rejected else max(config.tries - standing.tries, 0)
+    return 0 if standing.rejected is not None else max(config.tries - standing.tries, 0)
 
 
 def pause_ms(standing: Standing, config: RolloutPolicy, now_ms: int) -> int | None:
     """How long from now a version is to be left alone before it is tried once more because nothing else of its model
     serves: all of the pause where it began in the future; None: it is not tried."""
-    if standing.rejected or not config.retry_first_s:
+    if standing.rejected is not None or not config.retry_first_s:
         return None
     doublings = min(standing.again, DOUBLINGS_MAX)
     longest_s = max(config.retry_max_s, config.retry_first_s)

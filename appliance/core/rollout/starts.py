@@ -16,6 +16,7 @@ from appliance.core.rollout.attempt import Attempt
 from appliance.core.rollout.outcomes import Steps
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.reasons import NotCounted
 from appliance.core.rollout.succession import Succession
 from appliance.core.rollout.trials import Trials
 
@@ -129,23 +130,24 @@ class Starts:
         ready = [each for each in attempts if each is not None and each.phase is Phase.COUNTING]
         for attempt in ready:
             attempt.version.enter(Phase.COUNTED)
-            if event.problem and (attempt.before is not None or attempt.again):
-                attempt.problem = f"its try cannot be counted: {event.problem}"
-        if event.problem:
+        if event.problem is None:
+            yield from self._load(ready, now_ns)
+        else:
             yield do.Report("tries cannot be counted", {"error": event.problem})
-        yield from self._load(ready, now_ns)
+            # What has nothing to go on serving in its place is loaded all the same.
+            spared = [each for each in ready if each.before is not None or each.again]
+            yield from self._load([each for each in ready if each not in spared], now_ns)
+            for attempt in spared:
+                attempt.began_ns = now_ns
+                yield from self._trials.fail(attempt, NotCounted(problem=event.problem), now_ns)
         yield do.WakeAt(0)
 
     def _load(self, ready: list[Attempt], now_ns: int) -> Steps:
         groups: dict[bool, list[int]] = {}
         for attempt in ready:
             attempt.began_ns = now_ns
-            if not attempt.problem:
-                attempt.version.enter(Phase.LOADING)
-                groups.setdefault(attempt.trial.tries, []).append(attempt.version.id)
+            attempt.version.enter(Phase.LOADING)
+            groups.setdefault(attempt.trial.tries, []).append(attempt.version.id)
         for alone, versions in sorted(groups.items()):
             self._loading |= {version for version in versions if self._trials.attempts[version].background}
             yield do.Load(tuple(versions), alone)
-        for attempt in ready:
-            if attempt.problem:
-                yield from self._trials.fail(attempt, attempt.problem, now_ns)

@@ -14,7 +14,7 @@ from appliance.core.rollout.attempt import Attempt
 from appliance.core.rollout.ledger import Change, Ending
 from appliance.core.rollout.outcomes import Steps
 from appliance.core.rollout.phase import SERVING, Phase
-from appliance.core.rollout.reasons import Failed, RolledBack
+from appliance.core.rollout.reasons import Failed, NoLongerWanted, RolledBack, ServesAgain, Verdict
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trials import Trials
 from appliance.core.rollout.version import Artifact, Version
@@ -42,8 +42,8 @@ class Succession:
         """From the next request on it serves."""
         version = attempt.version
         yield do.report("version ready", version)
-        if version.untried:
-            yield do.report("went live without the configured trial", version, reason=version.untried)
+        if version.untried is not None:
+            yield do.report("went live without the configured trial", version, version.untried)
         yield from self._take_over(version, now_ns)
         yield from self.retire(now_ns)
         yield do.Touch()
@@ -55,7 +55,7 @@ class Succession:
             version.enter(Phase.LIVE)
             yield do.Rest(version.id)
             if attempt.fallen:
-                yield attempt.came_out(Ending.LIVE, Phase.QUEUED, "it serves again", now_ns)
+                yield attempt.came_out(Ending.LIVE, Phase.QUEUED, ServesAgain(), now_ns)
                 yield do.Forgive(attempt.key)
             yield from self._trials.conclude(attempt)
         for attempt in attempts:
@@ -76,11 +76,11 @@ class Succession:
         if previous is not None:
             yield from self.leave(previous, now_ns)
 
-    def roll_back(self, attempt: Attempt, reason: str, now_ns: int) -> Steps:
+    def roll_back(self, attempt: Attempt, reason: Verdict, now_ns: int) -> Steps:
         """It serves no more, and what served before does again."""
         version, before = attempt.version, attempt.before
         assert before is not None, "nothing to go back to"
-        yield do.report("version rolled back", version, to=before.model.key, reason=reason)
+        yield do.report("version rolled back", version, reason, to=before.model.key)
         if version.is_packed:
             yield do.RefuseForm(version.id, reason)
         if attempt.crashed:
@@ -103,7 +103,7 @@ class Succession:
         yield from self.place(stone, now_ns)
 
     def give_up(
-        self, version: Version, reason: str, now_ns: int, *, noted: bool = False, form: bool = True
+        self, version: Version, reason: Verdict, now_ns: int, *, noted: bool = False, form: bool = True
     ) -> Steps:
         """It never serves (again). ``noted``: its history says so; ``form``: a packed form that it was to run from is
         to blame, too."""
@@ -117,7 +117,7 @@ class Succession:
         was = version.phase
         version.enter(Phase.FAILED)
         version.refusal = Failed(why=reason)
-        yield do.report("version unavailable", version, reason=reason)
+        yield do.report("version unavailable", version, reason)
         if form and version.is_packed:
             yield do.RefuseForm(version.id, reason)
         yield do.Close(version.id)
@@ -168,24 +168,10 @@ class Succession:
             unwanted = not others and name not in self._registry.troubled
             if serving or unwanted or version.phase not in SERVING:
                 if unwanted and version.phase in SERVING:
-                    reason = "no version of the model is wanted any more"
-                    yield from self.withdrawn(name, version.model.version, version.identity, reason)
+                    yield withdrawn(name, version.model.version, version.identity)
                 self._registry.remove(version)
                 yield do.Unroute(version.id)
                 yield from self.leave(version, now_ns)
-
-    def withdrawn(self, name: str, number: int, identity: str, reason: str) -> Steps:
-        """Nothing of a model is wanted any more, of which this version served."""
-        change = Change(
-            at_ms=0,
-            name=name,
-            version=number,
-            identity=identity,
-            ending=Ending.WITHDRAWN,
-            before=number,
-            reason=reason,
-        )
-        yield do.Note(change=change, counted=False)
 
     def leave(self, version: Version, now_ns: int) -> Steps:
         """It serves no more; it goes when its last request has ended, unless it is kept to go back to."""
@@ -212,3 +198,11 @@ class Succession:
                 yield do.ForgetForm(version.identity)
             yield do.Unload(version.id)
             yield do.Forget(version.id)
+
+
+def withdrawn(name: str, number: int, identity: str, *, at_start: bool = False) -> do.Note:
+    """The line of history for a model of which nothing is wanted any more; the version ``number`` served."""
+    change = Change(
+        at_ms=0, name=name, version=number, identity=identity, ending=Ending.WITHDRAWN, before=number
+    )
+    return do.Note(change=change, remark=NoLongerWanted(model=True, at_start=at_start), counted=False)

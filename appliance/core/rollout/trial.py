@@ -2,7 +2,7 @@
 
 ``step(event, now_ns)`` takes what was seen of it and gives the phase that it is in from then on: LOADING, perhaps
 MIRRORED, perhaps SPLIT, WATCHED (it serves, and the one before is kept), and at last LIVE or FAILED. Every way to
-FAILED leaves the words why. Counts decide before time does: a stage lasts until enough was seen, at least
+FAILED leaves the verdict. Counts decide before time does: a stage lasts until enough was seen, at least
 ``stage_s`` and at most ``patience_s``; more failures than the whole number wanted may have end it at once.
 """
 
@@ -10,8 +10,18 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from appliance.core.rollout import reasons
 from appliance.core.rollout.phase import ON_TRIAL, Phase
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.reasons import (
+    AnswersDiffer,
+    CannotBeTried,
+    Fails,
+    PromiseBroken,
+    Slow,
+    TooSlow,
+    Verdict,
+)
 from appliance.core.rollout.wish import TrialWish
 from appliance.domain.histogram import HistogramValue
 
@@ -34,9 +44,9 @@ class Figures(NamedTuple):
 
 
 class Assessed(NamedTuple):
-    """It is loaded. ``failure``: which promise it did not keep; medians of a run in ns, 0 where not known."""
+    """It is loaded. ``broken`` is the promise that it did not keep; medians of a run in ns, 0 where not known."""
 
-    failure: str
+    broken: PromiseBroken | None
     p50_ns: int
     before_p50_ns: int
 
@@ -49,9 +59,9 @@ class Seen(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """An answer in the shadow beside the real one; ``difference`` in words, "" when it is near enough."""
+    """An answer in the shadow beside the real one; ``difference`` in words, None when it is near enough."""
 
-    difference: str
+    difference: str | None
 
 
 class Crashed(NamedTuple):
@@ -63,7 +73,7 @@ class Crashed(NamedTuple):
 class Recalled(NamedTuple):
     """The version before is to serve again, whatever was seen of this one."""
 
-    reason: str
+    verdict: Verdict
 
 
 class Wished(NamedTuple):
@@ -100,11 +110,10 @@ class Trial:
         self._comparable = comparable
         self.wish = wish
         self.phase = Phase.LOADING
-        self.reason = ""
+        self.verdict: Verdict | None = None
         self.since_ns = now_ns
         self.compared = self.differing = self.crashes = 0
         self._start: Seen | None = None
-        self._last_difference = ""
 
     def replaces(self, *, comparable: bool) -> None:
         """There is a version before it now, while it loaded there was none."""
@@ -149,7 +158,7 @@ class Trial:
         if isinstance(event, Crashed):
             self._crashed(event)
         elif isinstance(event, Recalled):
-            self._fail(event.reason)
+            self._fail(event.verdict)
         elif isinstance(event, Wished):
             self._wished(event, now_ns)
         elif isinstance(event, Orphaned):
@@ -167,23 +176,19 @@ class Trial:
     def _crashed(self, event: Crashed) -> None:
         self.crashes += 1
         if self.phase is not Phase.LOADING and self._before and self.crashes >= self._config.crashes:
-            self._fail(f"crashed: {event.detail}")
+            self._fail(reasons.Crashed(detail=event.detail))
 
     def _assessed(self, event: Assessed, now_ns: int) -> None:
         factor = self._config.slower_factor
         if self.phase is not Phase.LOADING:
             return
-        if event.failure:
-            self._fail(event.failure)
-        elif factor and event.before_p50_ns and event.p50_ns > factor * event.before_p50_ns + self._slack_ns:
-            self._fail(
-                f"is too slow: a run takes {_us(event.p50_ns)}, and {_us(event.before_p50_ns)} with the version that "
-                f"it would replace; swap.slower_factor allows {factor:g} times that"
-            )
+        before_ns = event.before_p50_ns if self._before else 0
+        if event.broken is not None:
+            self._fail(event.broken)
+        elif factor and before_ns and event.p50_ns > factor * before_ns + self._slack_ns:
+            self._fail(TooSlow(run_ns=event.p50_ns, before_ns=before_ns, factor=factor))
         elif self.wish.hold and self._before and not self.tries:
-            unlike = "its inputs or outputs are not those of the version that serves"
-            nothing = "the catalog asks for no share of the requests"
-            self._fail(f"cannot be tried: {nothing if self._comparable else unlike}")
+            self._fail(CannotBeTried(unlike=not self._comparable))
         else:
             self._enter(Phase.MIRRORED, now_ns)
 
@@ -191,14 +196,12 @@ class Trial:
         if self.phase is not Phase.MIRRORED:
             return
         self.compared += 1
-        if event.difference:
+        if event.difference is not None:
             self.differing += 1
-            self._last_difference = event.difference
             allowed = self._config.differing_percent / 100 * max(self.compared, self._config.trial_requests)
             if self.differing > allowed:
                 self._fail(
-                    f"answers differently: {self.differing} of {self.compared} in the shadow; the last one "
-                    f"{event.difference}"
+                    AnswersDiffer(differing=self.differing, compared=self.compared, last=event.difference)
                 )
 
     def _look(self, seen: Seen, now_ns: int) -> None:
@@ -209,7 +212,7 @@ class Trial:
         new, old = _since(seen.new, self._start.new), self._reference(seen)
         wanted = self._config.trial_requests
         trouble = self._errors(new, old, wanted) or self._latency(new, old, wanted)
-        if trouble and self._before:
+        if trouble is not None and self._before:
             self._fail(trouble)
             return
         lasted_ns = now_ns - self.since_ns
@@ -260,9 +263,9 @@ class Trial:
         self.since_ns = now_ns
         self._start = None
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, verdict: Verdict) -> None:
         self.phase = Phase.FAILED
-        self.reason = reason
+        self.verdict = verdict
 
     def _reference(self, seen: Seen) -> Figures:
         """What the version before did meanwhile, or ever where that is too little to go by."""
@@ -270,28 +273,22 @@ class Trial:
         meanwhile = _since(seen.old, self._start.old)
         return meanwhile if meanwhile.answered >= self._config.trial_requests else seen.old
 
-    def _errors(self, new: Figures, old: Figures, wanted: int) -> str:
+    def _errors(self, new: Figures, old: Figures, wanted: int) -> Fails | None:
         before = old.failed / (old.answered + old.failed) if old.failed else 0.0
         total = new.answered + new.failed
         allowed = (before + self._config.error_percent / 100) * max(total, wanted)
         if new.failed <= allowed:
-            return ""
-        return (
-            f"fails: {new.failed} of {total} requests, {before:.1%} with the version before; swap.error_percent "
-            f"allows {self._config.error_percent:g} % more"
-        )
+            return None
+        return Fails(failed=new.failed, total=total, before=before, percent=self._config.error_percent)
 
-    def _latency(self, new: Figures, old: Figures, wanted: int) -> str:
+    def _latency(self, new: Figures, old: Figures, wanted: int) -> Slow | None:
         factor = self._config.latency_factor
         if not factor or sum(new.runs) < wanted or sum(old.runs) < wanted:
-            return ""
+            return None
         now_ns, before_ns = _quantile_ns(new), _quantile_ns(old)
         if now_ns <= factor * before_ns + self._slack_ns:
-            return ""
-        return (
-            f"is slow: nine of ten runs take up to {_us(now_ns)}, and {_us(before_ns)} with the version before; "
-            f"swap.latency_factor allows {factor:g} times that"
-        )
+            return None
+        return Slow(run_ns=now_ns, before_ns=before_ns, factor=factor)
 
     @property
     def _slack_ns(self) -> int:
@@ -308,7 +305,3 @@ def _since(now: Figures, then: Figures) -> Figures:
 
 def _quantile_ns(figures: Figures) -> int:
     return HistogramValue(counts=figures.runs, sum_ns=0).quantile_ns(QUANTILE)
-
-
-def _us(ns: int) -> str:
-    return f"{ns / 1_000:,.0f} us"

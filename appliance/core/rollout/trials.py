@@ -16,7 +16,15 @@ from appliance.core.rollout.ledger import Ending, Ledger, Proof
 from appliance.core.rollout.outcomes import IsGivenUp, Leaves, RollsBack, Steps, TakesOver
 from appliance.core.rollout.phase import ON_TRIAL, SERVING, TRIED, Phase, stage_of
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import WaitReason, WaitsForServing, WaitsForTrialOf, WaitsForWanted
+from appliance.core.rollout.reasons import (
+    NoLongerWanted,
+    PromiseBroken,
+    Verdict,
+    WaitReason,
+    WaitsForServing,
+    WaitsForTrialOf,
+    WaitsForWanted,
+)
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trial import Trial
 from appliance.core.rollout.version import Version
@@ -71,7 +79,6 @@ class Trials:
             before=before,
             trial=trial,
             background=background,
-            order=order,
             known=known,
             again=again,
             fallen=fallen,
@@ -105,7 +112,7 @@ class Trials:
         version.waiting = reason
         if was is None and reason is not None:
             what = "packed form waits" if version.is_packed else "version waits"
-            yield do.Report(what, {"model": version.model.key}, reason)
+            yield do.report(what, version, reason)
         if (was is None) is not (reason is None):
             yield do.Touch()
 
@@ -139,13 +146,14 @@ class Trials:
     def _assess(self, attempt: Attempt, now_ns: int) -> Steps:
         version, proof = attempt.version, attempt.version.assessment
         if proof is None:
-            yield from self.step(attempt, on.Assessed("", 0, 0), now_ns)
+            yield from self.step(attempt, on.Assessed(None, 0, 0), now_ns)
             return
-        if not proof.failure and not attempt.known:
+        broken = PromiseBroken(detail=proof.failure) if proof.is_broken else None
+        if broken is None and not attempt.known:
             yield do.Prove(attempt.key, version.model, Proof(proof, proven=False))
-        before = None if attempt.order else attempt.before
+        before = attempt.before
         before_ns = before.run_ns(proof.rows) if before is not None else 0
-        yield from self.step(attempt, on.Assessed(proof.failure, proof.p50_ns, before_ns), now_ns)
+        yield from self.step(attempt, on.Assessed(broken, proof.p50_ns, before_ns), now_ns)
 
     # --- what is seen
 
@@ -188,7 +196,7 @@ class Trials:
         """Let ``event`` happen to it, with what follows."""
         was, phase = attempt.phase, attempt.trial.step(event, now_ns)
         if phase is Phase.FAILED:
-            yield from self.fail(attempt, attempt.reason, now_ns)
+            yield from self.fail(attempt, attempt.verdict, now_ns)
             return
         if phase is was or phase is Phase.LOADING:
             return
@@ -235,7 +243,7 @@ class Trials:
         if before is not None and attempt.comparable and version.phase is Phase.WATCHED:
             yield do.FallBack(version.id, before.id)
         if before is not None or attempt.fallen or not attempt.known:
-            yield attempt.came_out(Ending.LIVE, was, attempt.in_words(), now_ns)
+            yield attempt.came_out(Ending.LIVE, was, attempt.showed, now_ns)
         yield TakesOver(attempt)
         yield do.WakeAt(0)  # it may be what others are to be tried beside
 
@@ -271,7 +279,7 @@ class Trials:
         if attempt.live and attempt.before is not None:
             yield from _spare(attempt.before)
 
-    def fail(self, attempt: Attempt, reason: str, now_ns: int) -> Steps:
+    def fail(self, attempt: Attempt, reason: Verdict, now_ns: int) -> Steps:
         """It comes to nothing: what was before serves, or goes on serving."""
         version, was = attempt.version, attempt.phase
         self.attempts.pop(version.id, None)
@@ -292,7 +300,7 @@ class Trials:
         yield from self._inherit(version, attempt.before, now_ns)
         yield do.WakeAt(0)
 
-    def given_up(self, version: Version, was: Phase, reason: str, now_ns: int, *, noted: bool) -> Steps:
+    def given_up(self, version: Version, was: Phase, reason: Verdict, now_ns: int, *, noted: bool) -> Steps:
         """It was refused or quarantined as it ``was``; ``noted``: that is in its history."""
         attempt = self.attempts.pop(version.id, None)
         before = attempt.before if attempt is not None else None
@@ -305,7 +313,7 @@ class Trials:
                 yield from _spare(before)
             yield do.WakeAt(0)
         elif not noted:
-            yield do.note(version, Ending.GIVEN_UP, reason=reason)
+            yield do.note(version, Ending.GIVEN_UP, reason)
         yield from self._inherit(version, self._registry.current(version.model.name), now_ns)
 
     def gone(self, version: Version, was: Phase, now_ns: int) -> Steps:
@@ -315,7 +323,7 @@ class Trials:
             yield from self._unsplit(attempt)
             yield from self.uncount(attempt, was, loading=True)
             if was not in SERVING:
-                yield attempt.came_out(Ending.ABANDONED, was, "no longer wanted", now_ns)
+                yield attempt.came_out(Ending.ABANDONED, was, NoLongerWanted(), now_ns)
             elif attempt.before is not None:
                 yield from _spare(attempt.before)
             yield do.WakeAt(0)

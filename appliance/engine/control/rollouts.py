@@ -37,7 +37,7 @@ from appliance.engine.versions.layout import merges
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.version_status import said_of, version_status
-from appliance.engine.versions.wording import Said, wait_text
+from appliance.engine.versions.wording import Said, remark_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.telemetry.snapshot import SwapFigures, VersionStatus
 from appliance.workers.port import (
@@ -208,7 +208,7 @@ class Rollouts:
         there, kept = isinstance(reply, GrantReservation), isinstance(reply, HoldReservation)
         return told.MemoryAnswered(served.id, there=there, kept=kept)
 
-    def _recorded(self, versions: tuple[int, ...], problem: str) -> None:
+    def _recorded(self, versions: tuple[int, ...], problem: str | None) -> None:
         self._tell(told.AttemptsRecorded(versions, problem), self._shell.clock())
 
     def _form(self, action: do.ConsiderForm | do.RefuseForm | do.ForgetForm) -> None:
@@ -220,7 +220,7 @@ class Rollouts:
             case do.RefuseForm():
                 served = self._served[action.version]
                 if not served.quick:  # that session runs from no form
-                    self._forms.refuse(served, action.reason)
+                    self._forms.refuse(served, remark_text(action.reason))
 
     def _consider_form(self, served: Served) -> None:
         if self._core.config.packed_forms:
@@ -232,8 +232,8 @@ class Rollouts:
 
     def _report(self, action: do.Report) -> None:
         fields = dict(action.fields)
-        if action.waiting is not None:
-            fields["reason"] = wait_text(action.waiting)
+        if action.reason is not None:
+            fields["reason"] = remark_text(action.reason)
         self._shell.log.event(action.what, **fields)
 
     def _wake(self, at_ns: int) -> None:
@@ -273,10 +273,10 @@ class Rollouts:
 
     # --- what requests say
 
-    def compared(self, served: Served, difference: str) -> None:
+    def compared(self, served: Served, difference: str | None) -> None:
         """An answer of it lay beside the real one; taken in with the next ``tick``."""
         self._told.append(told.Compared(served.id, difference))
-        self._recorder.count(compared=1, differing=bool(difference))
+        self._recorder.count(compared=1, differing=difference is not None)
         self._shell.pace.soon()
 
     def count_mirrored(self, mirrored: int, left_out: int) -> None:

@@ -24,7 +24,7 @@ from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.validation import plan_request
 from appliance.engine.versions.expectation import Expectations
 from appliance.engine.versions.layout import LAYOUTS_KEPT, Layout, layout_of
-from appliance.engine.versions.wording import refusal_text, wait_text
+from appliance.engine.versions.wording import remark_text, wait_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ModelProgress
 
@@ -96,7 +96,7 @@ class Served:
         """Why it is not READY, in words."""
         version = self.version
         if version.refusal is not None:
-            return refusal_text(version.refusal)
+            return remark_text(version.refusal)
         return wait_text(version.waiting) if version.waiting is not None else ""
 
     @property
