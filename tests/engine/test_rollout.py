@@ -198,9 +198,9 @@ def test_an_order_is_no_proposal(order: bool) -> None:
 @pytest.mark.parametrize(
     ("ending", "was", "told_of"),
     [
-        (Ending.LIVE, Phase.SPLIT, (2, 3)),
+        (Ending.LIVE, Phase.CANARY, (2, 3)),
         (Ending.REFUSED, Phase.LOADING, (2, 2)),
-        (Ending.ROLLED_BACK, Phase.SPLIT, (2, 2)),
+        (Ending.ROLLED_BACK, Phase.CANARY, (2, 2)),
         (Ending.ROLLED_BACK, Phase.WATCHED, (3, 2)),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_version_that_begins_to_rest_lets_the_one_that_waits_for_it_be_tried()
     rig.resting = True
     rig.start(1)
     rig.start(1)
-    assert rig.stage_of(tried) == "split"
+    assert rig.stage_of(tried) == "canary"
     assert rig.core.trials.splits == {resting.id: tried}
 
 
@@ -175,14 +175,14 @@ def parked() -> tuple[RolloutRig, MemoryRecords, Version, Version]:
 @pytest.mark.parametrize("how", ["it is no longer wanted", "it is given up"])
 def test_what_waits_for_a_trial_says_so_and_goes_on_when_that_ends(how: str) -> None:
     rig, _, tried, waiting = parked()
-    assert (rig.stage_of(tried), rig.stage_of(waiting)) == ("split", "parked")
+    assert (rig.stage_of(tried), rig.stage_of(waiting)) == ("canary", "parked")
     assert waits(waiting) == WaitsForTrialOf(version=3)
     if how == "it is given up":
         given_up(rig, tried, "quarantined", 1)
     else:
         gone(rig, tried)
     rig.start(1)
-    assert (rig.stage_of(waiting), waits(waiting)) == ("split", None)
+    assert (rig.stage_of(waiting), waits(waiting)) == ("canary", None)
 
 
 def test_what_is_wanted_is_tried_before_what_is_only_to_be_tried_as_after_a_restart() -> None:
@@ -202,7 +202,7 @@ def test_what_is_wanted_is_tried_before_what_is_only_to_be_tried_as_after_a_rest
     assert waits(tried) == WaitsForWanted()
     rig.open(wanted)
     rig.start(0)
-    assert (wanted.phase, tried.phase) == (Phase.SPLIT, Phase.PARKED)
+    assert (wanted.phase, tried.phase) == (Phase.CANARY, Phase.PARKED)
     assert waits(tried) == WaitsForTrialOf(version=5)
 
 
@@ -346,7 +346,7 @@ def test_an_order_of_what_is_proven_here_is_carried_out_at_once(order: bool, pro
     for _ in range(2):
         rig.start()
     at_once = order and proven_here
-    assert wanted.phase is (Phase.LIVE if at_once else Phase.SPLIT)
+    assert wanted.phase is (Phase.LIVE if at_once else Phase.CANARY)
     assert serving.phase is (Phase.DRAINING if at_once else Phase.LIVE)
     counted = [action for action in rig.done if isinstance(action, do.RecordAttempts)]
     assert bool(counted) == (not proven_here)

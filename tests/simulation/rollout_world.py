@@ -190,9 +190,9 @@ class RolloutWorld:
             if version in self.loading:
                 self.end_load(version)
         for each in list(self.versions.values()):
-            if each.phase in (Phase.SPLIT, Phase.WATCHED, Phase.MIRRORED):
+            if each.phase in (Phase.CANARY, Phase.WATCHED, Phase.SHADOW):
                 self.answered[each.id] = self.answered.get(each.id, 0) + self.rand.randrange(10)
-            if each.phase is Phase.MIRRORED:
+            if each.phase is Phase.SHADOW:
                 self.tell(told.Compared(each.id, "differs" if self.fate(each.id) == UNLIKE else None))
         self.tell(told.Tick(frozenset(each for each, aside in self.loading.items() if aside), self.wall_ms()))
         leaving = tuple(each.id for each in self.core.registry.leaving if self.rand.random() < 0.5)

@@ -122,7 +122,7 @@ class Attempt:
 
     def seen(self, read: FiguresRead) -> Seen:
         """Its figures, and those of the version before."""
-        if self.trial.phase is Phase.MIRRORED:
+        if self.trial.phase is Phase.SHADOW:
             return Seen(read.mirrored, read.old)
         mine = read.new._replace(failed=read.new.failed + self.missed)
         return Seen(mine, self.reference if self.reference is not None else read.old)

@@ -1,7 +1,7 @@
 """What one version has to go through before it is trusted: a pure state machine.
 
 ``step(event, now_ns)`` takes what was seen of it and gives the phase that it is in from then on: LOADING, perhaps
-MIRRORED, perhaps SPLIT, WATCHED (it serves, and the one before is kept), and at last LIVE or FAILED. Every way to
+SHADOW, perhaps CANARY, WATCHED (it serves, and the one before is kept), and at last LIVE or FAILED. Every way to
 FAILED leaves the verdict. Counts decide before time does: a stage lasts until enough was seen, at least
 ``stage_s`` and at most ``patience_s``; more failures than the whole number wanted may have end it at once.
 """
@@ -122,7 +122,7 @@ class Trial:
     @property
     def tries(self) -> bool:
         """Whether real requests are to concern it before it serves."""
-        return bool(self._share_in(Phase.MIRRORED) or self._share_in(Phase.SPLIT))
+        return bool(self._share_in(Phase.SHADOW) or self._share_in(Phase.CANARY))
 
     @property
     def left_out(self) -> bool:
@@ -137,7 +137,7 @@ class Trial:
     @property
     def header(self) -> str:
         """The header, "" or with its value, that says which requests concern a canary."""
-        wish = self.wish if self.phase is Phase.SPLIT else TrialWish()
+        wish = self.wish if self.phase is Phase.CANARY else TrialWish()
         return f"{wish.header}: {wish.value}" if wish.value else wish.header
 
     @property
@@ -190,10 +190,10 @@ class Trial:
         elif self.wish.hold and self._before and not self.tries:
             self._fail(CannotBeTried(unlike=not self._comparable))
         else:
-            self._enter(Phase.MIRRORED, now_ns)
+            self._enter(Phase.SHADOW, now_ns)
 
     def _compare(self, event: Compared) -> None:
-        if self.phase is not Phase.MIRRORED:
+        if self.phase is not Phase.SHADOW:
             return
         self.compared += 1
         if event.difference is not None:
@@ -220,18 +220,18 @@ class Trial:
             if lasted_ns >= self._config.watch_s * SECOND_NS:
                 self.phase = Phase.LIVE
             return
-        have = self.compared if self.phase is Phase.MIRRORED else new.answered
+        have = self.compared if self.phase is Phase.SHADOW else new.answered
         enough = have >= wanted and lasted_ns >= self._config.stage_s * SECOND_NS
         unwished = not self._share_in(self.phase)  # the catalog has changed its mind meanwhile
         if enough or unwished or lasted_ns >= self._config.patience_s * SECOND_NS:
-            following = Phase.SPLIT if self.phase is Phase.MIRRORED else Phase.WATCHED
-            if not self.wish.hold or (following is Phase.SPLIT and self._share_in(following)):
+            following = Phase.CANARY if self.phase is Phase.SHADOW else Phase.WATCHED
+            if not self.wish.hold or (following is Phase.CANARY and self._share_in(following)):
                 self._enter(following, now_ns)
 
     def _wished(self, event: Wished, now_ns: int) -> None:
         self.wish = event.wish
         if self.phase in ON_TRIAL and self.tries and not self._share_in(self.phase):
-            self._enter(Phase.MIRRORED, now_ns)
+            self._enter(Phase.SHADOW, now_ns)
 
     def _orphaned(self, now_ns: int) -> None:
         self._before = False
@@ -245,17 +245,17 @@ class Trial:
 
     def _wished_in(self, phase: Phase) -> float:
         wish = self.wish
-        if phase is Phase.MIRRORED:
+        if phase is Phase.SHADOW:
             return wish.shadow_percent
-        if phase is Phase.SPLIT and wish.value and not wish.shadow_percent:
+        if phase is Phase.CANARY and wish.value and not wish.shadow_percent:
             return wish.canary_percent or 100.0  # all that bring the value
-        return wish.canary_percent if phase is Phase.SPLIT else 0.0
+        return wish.canary_percent if phase is Phase.CANARY else 0.0
 
     def _enter(self, phase: Phase, now_ns: int) -> None:
         """Go to ``phase``, or past it where nothing is to be seen there."""
-        if phase is Phase.MIRRORED and not self._share_in(phase):
-            phase = Phase.SPLIT
-        if phase is Phase.SPLIT and not self._share_in(phase):
+        if phase is Phase.SHADOW and not self._share_in(phase):
+            phase = Phase.CANARY
+        if phase is Phase.CANARY and not self._share_in(phase):
             phase = Phase.WATCHED
         if phase is Phase.WATCHED and (not self._config.watch_s or (self._proven and not self._before)):
             phase = Phase.LIVE

@@ -217,7 +217,7 @@ class Trials:
         version, before, trial = attempt.version, attempt.before, attempt.trial
         assert before is not None, "a trial beside nothing"
         self.splits[before.id] = version
-        mirrored = attempt.phase is Phase.MIRRORED
+        mirrored = attempt.phase is Phase.SHADOW
         yield do.Split(version.id, before.id, trial.wish, trial.share_percent, mirrored)
         yield do.FallBack(version.id, before.id)
         yield do.Touch()
