@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion
@@ -21,8 +21,12 @@ def with_fallbacks(found: RepositoryScan, fallbacks: Mapping[str, ModelReading])
     return replace(found, servable=(*wanted, *stands))
 
 
-def catalog_of(found: RepositoryScan, trials: Mapping[tuple[str, int], Trial]) -> Catalog:
-    """What a scan asks for; ``trials`` are by name and version."""
+def catalog_of(
+    found: RepositoryScan,
+    trials: Mapping[tuple[str, int], Trial],
+    orders: Collection[tuple[str, int]] = (),
+) -> Catalog:
+    """What a scan asks for; ``trials`` are by name and version, as ``orders`` are."""
     wishes = {key: trial_wish(trial) for key, trial in trials.items()}
     return Catalog(
         versions=tuple(
@@ -30,6 +34,7 @@ def catalog_of(found: RepositoryScan, trials: Mapping[tuple[str, int], Trial]) -
                 model=entry.model,
                 fingerprint=entry.fingerprint,
                 trial=wishes.get((entry.model.name, entry.model.version)),
+                order=(entry.model.name, entry.model.version) in orders,
             )
             for entry in found.servable
         ),

@@ -11,6 +11,7 @@ from appliance.core.rollout import events as told
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.ledger import Change, Ending, Proof
 from appliance.core.rollout.phase import Phase
+from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import LoadRefused, NotCounted, ServesAgain
 from appliance.core.rollout.version import Version
 from appliance.core.rollout.wish import TrialWish
@@ -193,6 +194,28 @@ def test_an_order_is_no_proposal(order: bool) -> None:
     phases = {each.model.version: each.phase for each in rig.core.registry.versions.values()}
     at_once = {1: Phase.LIVE, 2: Phase.DRAINING}
     assert phases == (at_once if order else {1: Phase.WATCHED, 2: Phase.STANDBY})
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_an_order_is_carried_out_where_a_proposal_was_begun_and_costs_nothing_where_it_cannot_load(
+    loads: bool,
+) -> None:
+    rig = RolloutRig(config=RolloutPolicy(watch_s=600.0, canary_percent=10.0))
+    first = CatalogVersion(model=make_version("m", 1), fingerprint="a")
+    second = CatalogVersion(model=make_version("m", 2), fingerprint="b")
+    for entry in (first, second):
+        rig.recorder.perform(do.Prove(entry.identity, entry.model, PROVEN))
+    want(rig, second)
+    rig.start()
+    rig.opens = loads
+    want(rig, first)
+    rig.start()
+    old, new = rig.core.registry.of("m")[::-1]
+    assert (old.phase, new.phase) == (Phase.LIVE, Phase.CANARY if loads else Phase.LOADING)
+    want(rig, replace(first, order=True))
+    if not loads:
+        rig.tell(told.Refused(new.id, "it is damaged"))
+    assert (old.phase, new.phase) == ((Phase.DRAINING, Phase.LIVE) if loads else (Phase.LIVE, Phase.FAILED))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ A model of what each version is worth says what must serve at the end: a version
 figures and its crashes follow. Catalogs come and go, some of them as orders; memory is short now and then; the daemon
 dies and starts anew with the records that there are. After every step these hold:
 
+* an order of what is proven here is compared with nothing, and fails only where its load does;
 * the same id is loaded once, after its attempt was counted, and never more in the background than there are places;
 * names mean a version that is there; what may answer never has a fate that is found out before it serves;
 * once something serves a model, something does until nothing of it is wanted.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
+from dataclasses import replace
 
 from appliance.core.memory.waits import WaitsForIdle
 from appliance.core.rollout import actions as do
@@ -134,6 +136,7 @@ class RolloutWorld:
                 if isinstance(action, do.Forget):
                     del self.versions[action.version]
             case do.Split():
+                assert not self.ordered(action.version), "an order is compared"
                 assert action.before not in self.splits, "two trials beside one version"
                 assert self.versions[action.before].phase in SERVING
                 self.splits[action.before] = action.version
@@ -154,6 +157,13 @@ class RolloutWorld:
             case do.Note():
                 self.endings += 1
                 self.recorder.perform(action)
+
+    def ordered(self, version: int) -> bool:
+        """Whether it is an order of a version that is proven here."""
+        model = self.versions[version].model
+        entry = self.wanted.get(model.name)
+        wanted = entry is not None and entry.order and entry.identity == self.versions[version].identity
+        return wanted and self.core.trials.attempts[version].known
 
     def memory(self, action: do.ReserveMemory) -> told.MemoryAnswered:
         if action.rest and self.full:
@@ -238,17 +248,21 @@ class RolloutWorld:
             draw = rand.random()
             name = rand.choice(("a", "b"))
             if draw < 0.07 and name in self.before:
-                self.before[name], self.wanted[name] = self.wanted[name], self.before[name]
+                back = replace(self.before[name], order=rand.random() < 0.7)
+                self.before[name], self.wanted[name] = self.wanted[name], back
                 self.apply()
-            elif draw < 0.2:
+            elif draw < 0.1:
+                self.wanted[name] = replace(self.wanted[name], order=True)
+                self.apply()
+            elif draw < 0.23:
                 number = self.wanted[name].model.version + rand.choice((0, 1))
                 self.wish(name, number, rand.choice(FATES), order=rand.random() < 0.2)
                 self.apply()
-            elif draw < 0.25:
+            elif draw < 0.28:
                 self.apply(frozenset({name}))
-            elif draw < 0.3:
-                self.full = not self.full
             elif draw < 0.33:
+                self.full = not self.full
+            elif draw < 0.36:
                 self.boot()
             self.tick()
         self.full = False

@@ -83,7 +83,7 @@ class Admission:
             yield from self.admit(entry, event.wall_ms, now_ns, asked=asked)
         elif current.phase is not Phase.FAILED:
             current.refresh(entry.fingerprint)
-            yield from self._trials.renew(current, entry.trial, now_ns)
+            yield from self._trials.renew(current, entry, now_ns)
         elif self._may_try_again(current, entry, asked, event.wall_ms):
             yield from self.admit(entry, event.wall_ms, now_ns, asked=asked or is_repaired(current, entry))
 

@@ -86,7 +86,11 @@ class Orphaned(NamedTuple):
     """The version before is gone: there is nothing to compare with and nothing to go back to."""
 
 
-Event = Assessed | Seen | Compared | Crashed | Recalled | Wished | Orphaned
+class Ordered(NamedTuple):
+    """It is to serve at once: what it was proven as is enough."""
+
+
+Event = Assessed | Seen | Compared | Crashed | Recalled | Wished | Orphaned | Ordered
 
 
 class Trial:
@@ -162,6 +166,9 @@ class Trial:
         elif isinstance(event, Wished):
             self._wished(event, now_ns)
         elif isinstance(event, Orphaned):
+            self._orphaned(now_ns)
+        elif isinstance(event, Ordered):
+            self.wish = TrialWish()
             self._orphaned(now_ns)
         elif isinstance(event, Assessed):
             self._assessed(event, now_ns)

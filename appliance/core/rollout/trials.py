@@ -10,7 +10,7 @@ from typing import Final
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import trial as on
 from appliance.core.rollout.attempt import Attempt, key_of
-from appliance.core.rollout.catalog import identity_of
+from appliance.core.rollout.catalog import CatalogVersion, identity_of
 from appliance.core.rollout.events import FiguresRead
 from appliance.core.rollout.ledger import Ending, Ledger, Proof
 from appliance.core.rollout.outcomes import IsGivenUp, Leaves, RollsBack, Steps, TakesOver
@@ -84,11 +84,17 @@ class Trials:
             fallen=fallen,
         )
 
-    def renew(self, version: Version, wish: TrialWish | None, now_ns: int) -> Steps:
+    def renew(self, version: Version, entry: CatalogVersion, now_ns: int) -> Steps:
         """The catalog may wish otherwise of what is on trial already: from the next request on."""
         attempt = self.attempts.get(version.id)
-        wish = wish or configured_trial(self._config)
-        if attempt is None or attempt.trial.wish == wish:
+        if attempt is None:
+            return
+        if entry.order and attempt.known:
+            if not attempt.live:
+                yield from self.step(attempt, on.Ordered(), now_ns)
+            return
+        wish = entry.trial or configured_trial(self._config)
+        if attempt.trial.wish == wish:
             return
         yield from self.step(attempt, on.Wished(wish), now_ns)
         before = attempt.before
