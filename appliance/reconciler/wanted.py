@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion
-from appliance.core.rollout.wish import TrialWish
+from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion, TrialWish
 from appliance.repository.directory import RepositoryScan
 from appliance.repository.model_directory import ModelReading
 from appliance.store.catalog import Trial, TrialMode

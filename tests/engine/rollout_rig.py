@@ -8,13 +8,13 @@ from functools import partial
 from appliance.core.memory.waits import WaitsForMemory
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
-from appliance.core.rollout.outcomes import Steps
+from appliance.core.rollout.attempt import Steps
+from appliance.core.rollout.catalog import TrialWish
+from appliance.core.rollout.events import Figures
 from appliance.core.rollout.phase import SERVING
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.rollout import Rollout
-from appliance.core.rollout.trial import Figures
 from appliance.core.rollout.version import Version, VersionSpec
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.recorder import Recorder, SwapTerms

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance import durable
-from appliance.core.rollout.ledger import Proof
+from appliance.core.rollout.records import Proof
 from appliance.engine.versions import records as records_module
 from appliance.engine.versions.record_files import COSTS, PROOFS, SEATS, TRIES, FileRecords
 from appliance.engine.versions.record_table import RecordTable, as_json

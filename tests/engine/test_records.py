@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from appliance.core.rollout.ledger import Change, Ending, Proof, Standing
+from appliance.core.rollout.records import Change, Ending, Proof, Standing
 from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import OperatorError
 from appliance.engine.versions import history

@@ -8,13 +8,12 @@ import pytest
 
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
-from appliance.core.rollout.catalog import Catalog, CatalogVersion
-from appliance.core.rollout.ledger import Change, Ending, Proof
+from appliance.core.rollout.catalog import Catalog, CatalogVersion, TrialWish
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import LoadRefused, NotCounted, ServesAgain
+from appliance.core.rollout.records import Change, Ending, Proof
 from appliance.core.rollout.version import Version
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.model import WeightsFile
 from appliance.engine.versions.records import MemoryRecords
 from tests.domain.sample import make_version

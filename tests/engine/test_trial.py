@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.core.rollout.catalog import TrialWish
+from appliance.core.rollout.events import Compared, Crashed, Figures
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import PromiseBroken, WantedAgain
@@ -15,17 +17,13 @@ from appliance.core.rollout.trial import (
     OVER,
     SECOND_NS,
     Assessed,
-    Compared,
-    Crashed,
     Event,
-    Figures,
     Orphaned,
     Recalled,
     Seen,
     Trial,
     Wished,
 )
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.engine.versions.wording import verdict_text
 
@@ -65,7 +63,7 @@ def test_the_whole_way() -> None:
     assert way.step(GOOD, 1) is Phase.SHADOW
     way.step(Seen(NONE, OLD), 1)
     for _ in range(10):
-        assert way.step(Compared(None), 2) is Phase.SHADOW
+        assert way.step(Compared(1, None), 2) is Phase.SHADOW
     assert way.step(Seen(NONE, OLD), SECOND_NS // 2) is Phase.SHADOW, "not long enough"
     assert way.step(Seen(NONE, OLD), 2 * SECOND_NS) is Phase.CANARY
     way.step(Seen(NONE, OLD), 2 * SECOND_NS)
@@ -74,7 +72,7 @@ def test_the_whole_way() -> None:
     way.step(Seen(figures(10), OLD), 4 * SECOND_NS)
     assert way.step(Seen(figures(99), OLD), 33 * SECOND_NS) is Phase.WATCHED
     assert way.step(Seen(figures(99), OLD), 34 * SECOND_NS) is Phase.LIVE
-    assert way.step(Crashed("late"), 35 * SECOND_NS) is Phase.LIVE
+    assert way.step(Crashed(1, "late", repeated=False), 35 * SECOND_NS) is Phase.LIVE
 
 
 def test_without_shares_it_is_only_watched_and_without_a_watch_it_is_proven() -> None:
@@ -127,8 +125,8 @@ def test_a_version_as_slow_as_is_allowed_goes_on() -> None:
 def test_too_many_different_answers_end_the_shadow_at_once() -> None:
     way = trial()
     way.step(GOOD, 1)
-    assert way.step(Compared("is far off"), 2) is Phase.SHADOW, "one of ten may"
-    assert way.step(Compared("is far off"), 3) is Phase.FAILED
+    assert way.step(Compared(1, "is far off"), 2) is Phase.SHADOW, "one of ten may"
+    assert way.step(Compared(1, "is far off"), 3) is Phase.FAILED
     assert "2 of 2" in said(way)
     assert "is far off" in said(way)
 
@@ -168,12 +166,12 @@ def test_slow_runs_end_it_once_there_are_enough(phase: Phase) -> None:
 @pytest.mark.parametrize("phase", [Phase.SHADOW, Phase.CANARY, Phase.WATCHED])
 def test_a_crash_ends_it(phase: Phase) -> None:
     way = at(phase)
-    assert way.step(Crashed("killed by signal 11"), 2) is Phase.FAILED
+    assert way.step(Crashed(1, "killed by signal 11", repeated=False), 2) is Phase.FAILED
     assert "signal 11" in said(way)
 
 
 def test_a_crash_while_it_loads_is_for_others_to_judge() -> None:
-    assert trial().step(Crashed("x"), 1) is Phase.LOADING
+    assert trial().step(Crashed(1, "x", repeated=False), 1) is Phase.LOADING
 
 
 def test_a_quiet_model_is_not_on_trial_for_ever() -> None:
@@ -230,12 +228,12 @@ def test_going_back_and_being_left_alone() -> None:
 
 
 EVENTS = st.one_of(
-    st.builds(Compared, st.sampled_from([None, None, "differs"])),
+    st.builds(Compared, st.just(1), st.sampled_from([None, None, "differs"])),
     st.builds(
         lambda new, failed, old: Seen(figures(new, failed), figures(old)),
         st.integers(0, 50), st.integers(0, 3), st.integers(0, 50),
     ),
-    st.just(GOOD), st.just(Crashed("x")), st.just(Orphaned()),
+    st.just(GOOD), st.just(Crashed(1, "x", repeated=False)), st.just(Orphaned()),
 )  # fmt: skip
 
 

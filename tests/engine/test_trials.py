@@ -9,13 +9,12 @@ import pytest
 from appliance.core.memory.waits import WaitsForOvercommit
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
-from appliance.core.rollout.catalog import Catalog, CatalogVersion
-from appliance.core.rollout.ledger import Ending, Proof, Standing
+from appliance.core.rollout.catalog import Catalog, CatalogVersion, TrialWish
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Crashed, Untried, WaitsForServing, WaitsForTrialOf, WaitsForWanted
-from appliance.core.rollout.standing import has_fallen
+from appliance.core.rollout.records import Ending, Proof, Standing
+from appliance.core.rollout.retries import has_fallen
 from appliance.core.rollout.version import Artifact, Version
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.model import Unlike
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.versions.history import unfit

@@ -13,7 +13,7 @@ from onnx import ModelProto, helper, numpy_helper
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.core.rollout.ledger import Ending
+from appliance.core.rollout.records import Ending
 from appliance.engine.versions.history import read_history
 from appliance.store.layout import SERVE
 from tests.appliance_process import ApplianceProcess

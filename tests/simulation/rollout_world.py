@@ -23,10 +23,10 @@ from appliance.core.memory.waits import WaitsForIdle
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.rollout.events import Figures
 from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.rollout import Rollout
-from appliance.core.rollout.trial import Figures
 from appliance.core.rollout.version import Version
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.engine.control.recorder import Recorder, SwapTerms

@@ -9,11 +9,10 @@ import pytest
 
 from appliance.core.memory.footprint import PROCESS_BYTES
 from appliance.core.memory.policy import ResidencyPolicy
-from appliance.core.rollout.catalog import Catalog, CatalogVersion
-from appliance.core.rollout.ledger import Change, Ending
+from appliance.core.rollout.catalog import Catalog, CatalogVersion, TrialWish
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.records import Change, Ending
 from appliance.core.rollout.version import Artifact
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.model import VersionState, WeightsFile
 from appliance.engine.versions.wording import megabytes
 from appliance.workers import port

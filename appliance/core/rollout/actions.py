@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from appliance.core.rollout.ledger import Change, Ending, Proof
+from appliance.core.rollout.catalog import TrialWish
 from appliance.core.rollout.reasons import Remark, Verdict, WaitReason
+from appliance.core.rollout.records import Change, Ending, Proof
 from appliance.core.rollout.version import Version
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.model import ModelVersion
 
 

@@ -8,15 +8,14 @@ from typing import Final
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout import trial as on
+from appliance.core.rollout.attempt import Step, Steps
 from appliance.core.rollout.catalog import CatalogVersion
-from appliance.core.rollout.ledger import Change, Ending, Ledger
-from appliance.core.rollout.outcomes import Step, Steps
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import Refusal, WantedAgain
+from appliance.core.rollout.records import Change, Ending, RecordsPort
 from appliance.core.rollout.registry import Registry, Slot, is_of, is_repaired
-from appliance.core.rollout.retries import Retries
-from appliance.core.rollout.standing import has_fallen, pause_ms, refusal_of
+from appliance.core.rollout.retries import Retries, has_fallen, pause_ms, refusal_of
 from appliance.core.rollout.succession import Succession, withdrawn
 from appliance.core.rollout.trials import Trials
 from appliance.core.rollout.version import Version, VersionSpec
@@ -31,14 +30,14 @@ class Admission:
     def __init__(
         self,
         config: RolloutPolicy,
-        ledger: Ledger,
+        records: RecordsPort,
         registry: Registry,
         trials: Trials,
         succession: Succession,
         retries: Retries,
     ) -> None:
         self._config = config
-        self._ledger = ledger
+        self._records = records
         self._registry = registry
         self._trials = trials
         self._succession = succession
@@ -119,7 +118,7 @@ class Admission:
         was repaired, or its pause is over; where nothing else serves it has its turn with the others for that."""
         if asked or is_repaired(given_up, entry):
             return True
-        standing = self._ledger.standing(entry.identity)
+        standing = self._records.standing(entry.identity)
         if self._retries.next_try_ms(given_up) or pause_ms(standing, self._config, wall_ms) != 0:
             return False
         return refusal_of(standing, self._config, entry.model) is None
@@ -142,7 +141,7 @@ class Admission:
                 registry.failed[slot], registry.setbacks[slot] = failed, failed.refusal
                 return
             asked = asked or is_repaired(failed, entry)
-        standing = self._ledger.standing(entry.identity)
+        standing = self._records.standing(entry.identity)
         fallen = has_fallen(standing) or self._was_withdrawn(entry.model.name)
         if asked:
             yield do.Forgive(entry.identity)
@@ -182,19 +181,19 @@ class Admission:
         attempts, which could not be written down."""
         version.enter(Phase.FAILED)
         version.refusal = refusal
-        told_of = [each for each in self._ledger.history(version.model.name) if _is_of(each, version)]
+        told_of = [each for each in self._records.history(version.model.name) if _is_of(each, version)]
         if not told_of or told_of[-1].ending not in GIVEN_UP:
             yield do.note(version, Ending.GIVEN_UP, refusal)
 
     def _was_withdrawn(self, name: str) -> bool:
         """Whether that is the last that its history says of a model."""
-        history = self._ledger.history(name)
+        history = self._records.history(name)
         return bool(history) and history[-1].ending is Ending.WITHDRAWN
 
     def _found_withdrawn(self, wanted: set[str]) -> Steps:
         """What served when the daemon ended, and is of no ``wanted`` model now, was withdrawn while nothing could write
         that down."""
-        history = self._ledger.history("")
+        history = self._records.history("")
         identities = {(change.name, change.version): change.identity for change in history}
         for change in {change.name: change for change in history}.values():
             if change.after and change.name not in wanted:

@@ -1,17 +1,22 @@
-"""A version's attempt to take over, with all that is known of it."""
+"""A version's attempt to take over, with all that is known of it, and what it comes to.
+
+Parts of the rollout give their steps one after the other: actions for the one that performs them, and outcomes, each of
+which is carried out before the step that follows it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from appliance.core.rollout import actions as do
-from appliance.core.rollout.events import FiguresRead
-from appliance.core.rollout.ledger import Ending, record_key
+from appliance.core.rollout.events import Figures, FiguresRead
 from appliance.core.rollout.phase import CHOSEN, SERVING, Phase, stage_of
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import Missed, Remark, Showed, Untried, Verdict, WantedAgain
-from appliance.core.rollout.trial import Figures, Seen, Trial
+from appliance.core.rollout.records import Ending, record_key
+from appliance.core.rollout.trial import Seen, Trial
 from appliance.core.rollout.version import Version
 from appliance.domain.histogram import HistogramValue
 from appliance.domain.model import interchangeable, unlike
@@ -173,3 +178,39 @@ class Attempt:
         if not self.missed or self.before is None:
             return verdict
         return Missed(why=verdict, missed=self.missed, before=self.before.model.version)
+
+
+# --- what becomes of attempts: outcomes are among the steps of the rollout's parts, and carried out in their place
+
+
+class TakesOver(NamedTuple):
+    """From the next request on it serves."""
+
+    attempt: Attempt
+
+
+class RollsBack(NamedTuple):
+    """It serves no more, and what served before does again."""
+
+    attempt: Attempt
+    reason: Verdict
+
+
+class IsGivenUp(NamedTuple):
+    """It never serves (again), which its history says. ``form``: a packed form that it was to run from is to blame,
+    too."""
+
+    version: Version
+    reason: Verdict
+    form: bool
+
+
+class Leaves(NamedTuple):
+    """It serves no more; it goes when its last request has ended, unless it is kept to go back to."""
+
+    version: Version
+
+
+Outcome = TakesOver | RollsBack | IsGivenUp | Leaves
+Step = do.Action | Outcome
+Steps = Iterator[Step]

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from appliance.core.memory.waits import WaitsForMemory
 from appliance.core.rollout.catalog import Catalog
-from appliance.core.rollout.trial import Figures
 from appliance.workers.port import Assessment
 
 
@@ -82,6 +81,15 @@ class Missed(NamedTuple):
     version: int
 
 
+class Figures(NamedTuple):
+    """What a version did since it was loaded: requests answered and failed, and how long its runs took, as counts per
+    bucket of BOUNDS_NS."""
+
+    answered: int
+    failed: int
+    runs: tuple[int, ...]
+
+
 class FiguresRead(NamedTuple):
     """Answers ReadFigures: what a version did on its own account and for requests that were mirrored, and what the
     version before did."""
@@ -133,21 +141,6 @@ class Drained(NamedTuple):
     versions: tuple[int, ...]
 
 
-Event = (
-    Wanted
-    | Tick
-    | Changed
-    | Stopping
-    | Loaded
-    | Opened
-    | Refused
-    | Crashed
-    | Compared
-    | Missed
-    | FiguresRead
-    | MemoryAnswered
-    | AttemptsRecorded
-    | FormBuilt
-    | FormDropped
-    | Drained
-)
+VersionEvent = Loaded | Opened | Refused | Crashed | Compared | Missed | FiguresRead | FormBuilt | FormDropped
+"""What happened to the version that it names, which may have gone meanwhile."""
+Event = VersionEvent | Wanted | Tick | Changed | Stopping | MemoryAnswered | AttemptsRecorded | Drained

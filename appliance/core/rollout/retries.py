@@ -1,6 +1,10 @@
-"""What was given up and is to be tried once more, because nothing else of its model serves and no operator may be there
-to ask. One version at a time, until it is proven or given up again: what takes the box down must not do so for several
-at once. What was rejected (rolled back, or by an operator) is not among them.
+"""Whether and when a version may be tried again, by what is remembered of its attempts.
+
+A version that used up its tries is out. Where nothing else of its model serves it is tried once more after a pause that
+grows with each such try: an operator may not be on site to ask for it. The pause is kept across restarts by the wall
+clock, which may jump: it is never longer than it should be, counted from the start. One version at a time is tried so,
+until it is proven or given up again: what takes the box down must not do so for several at once. What was rejected
+(rolled back, or by an operator) is not among them.
 """
 
 from __future__ import annotations
@@ -9,17 +13,18 @@ from collections.abc import Generator
 from typing import Final, NamedTuple
 
 from appliance.core.rollout import actions as do
+from appliance.core.rollout.attempt import Step, Steps
 from appliance.core.rollout.catalog import CatalogVersion
-from appliance.core.rollout.ledger import Ending, Ledger
-from appliance.core.rollout.outcomes import Step, Steps
 from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import NextTry
+from appliance.core.rollout.reasons import NextTry, OutOfTries, Refusal, Rejected
+from appliance.core.rollout.records import Ending, RecordsPort, Standing
 from appliance.core.rollout.registry import Registry
-from appliance.core.rollout.standing import pause_ms
 from appliance.core.rollout.version import Version
+from appliance.domain.model import ModelVersion
 
 MS_NS: Final = 1_000_000
+DOUBLINGS_MAX: Final = 30
 
 
 class Due(NamedTuple):
@@ -33,9 +38,9 @@ class Due(NamedTuple):
 class Retries:
     """Of the versions that are ``wanted``, those that are due, by their identity, and the one that is tried now."""
 
-    def __init__(self, config: RolloutPolicy, ledger: Ledger, registry: Registry) -> None:
+    def __init__(self, config: RolloutPolicy, records: RecordsPort, registry: Registry) -> None:
         self._config = config
-        self._ledger = ledger
+        self._records = records
         self._registry = registry
         self.wanted: tuple[CatalogVersion, ...] = ()
         self._due: dict[str, Due] = {}
@@ -55,7 +60,7 @@ class Retries:
                 continue
             due = before.get(entry.identity)
             if due is None:
-                left_ms = pause_ms(self._ledger.standing(entry.identity), self._config, wall_ms)
+                left_ms = pause_ms(self._records.standing(entry.identity), self._config, wall_ms)
                 if left_ms is None:
                     continue
                 due = Due(now_ns + left_ms * MS_NS, wall_ms + left_ms, entry)
@@ -99,3 +104,42 @@ class Retries:
         if version is None or (version.phase in ON_ITS_WAY and version.waiting is not None):
             return False  # it waits for memory that may never come
         return version.phase in ON_ITS_WAY or version.phase is Phase.WATCHED
+
+
+def refusal_of(standing: Standing, config: RolloutPolicy, model: ModelVersion) -> Refusal | None:
+    """Why a version is not tried; None when it may be."""
+    if standing.rejected is not None:
+        return Rejected(why=standing.rejected, again=_again(model))
+    if standing.tries >= config.tries:
+        return OutOfTries(tries=standing.tries, again=_again(model))
+    return None
+
+
+def has_fallen(standing: Standing) -> bool:
+    """Whether a version was tried or given up since it was proven last, or is not to be tried again."""
+    return bool(standing.at_ms) or standing.rejected is not None
+
+
+def tries_left(standing: Standing, config: RolloutPolicy) -> int:
+    """How often a version may still be tried before it is given up."""
+    return 0 if standing.rejected is not None else max(config.tries - standing.tries, 0)
+
+
+def pause_ms(standing: Standing, config: RolloutPolicy, now_ms: int) -> int | None:
+    """How long from now a version is to be left alone before it is tried once more because nothing else of its model
+    serves: all of the pause where it began in the future; None: it is not tried."""
+    if standing.rejected is not None or not config.retry_first_s:
+        return None
+    doublings = min(standing.again, DOUBLINGS_MAX)
+    longest_s = max(config.retry_max_s, config.retry_first_s)
+    pause = int(min(config.retry_first_s * 2**doublings, longest_s) * 1_000)
+    if not standing.at_ms:
+        return pause
+    return min(max(standing.at_ms + pause - now_ms, 0), pause)
+
+
+def _again(model: ModelVersion) -> str:
+    """What an operator can do about a version that is not tried any more."""
+    if model.digest:
+        return f"'appliance model want {model.key}' asks for it again"
+    return f"change its files, or ask for it again: 'appliance model load {model.name}', or SIGHUP"

@@ -16,14 +16,12 @@ from collections.abc import Iterator
 
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
-from appliance.core.rollout import trial as on
 from appliance.core.rollout.admission import Admission
-from appliance.core.rollout.attempt import Attempt
-from appliance.core.rollout.ledger import Ledger
-from appliance.core.rollout.outcomes import IsGivenUp, Leaves, RollsBack, Steps, TakesOver
+from appliance.core.rollout.attempt import Attempt, Outcome, Steps
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import Crashed, LoadRefused
+from appliance.core.rollout.records import RecordsPort
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.retries import Retries
 from appliance.core.rollout.starts import Starts
@@ -35,14 +33,16 @@ from appliance.core.rollout.version import Version
 class Rollout:
     """Of all versions on a box: tells its parts what happened, and carries out what trials come to."""
 
-    def __init__(self, config: RolloutPolicy, ledger: Ledger) -> None:
+    def __init__(self, config: RolloutPolicy, records: RecordsPort) -> None:
         self.config = config
         self.registry = Registry()
-        self.trials = Trials(config, ledger, self.registry)
+        self.trials = Trials(config, records, self.registry)
         self.succession = Succession(self.registry, self.trials)
-        self.retries = Retries(config, ledger, self.registry)
+        self.retries = Retries(config, records, self.registry)
         self._starts = Starts(config, self.trials, self.succession)
-        self._admission = Admission(config, ledger, self.registry, self.trials, self.succession, self.retries)
+        self._admission = Admission(
+            config, records, self.registry, self.trials, self.succession, self.retries
+        )
 
     def step(self, event: told.Event, now_ns: int) -> list[do.Action]:
         """What is to be done now that ``event`` has happened."""
@@ -51,21 +51,10 @@ class Rollout:
     def carry_out(self, steps: Steps, now_ns: int) -> Iterator[do.Action]:
         """The actions among ``steps``, with those of every outcome in its place."""
         for each in steps:
-            match each:
-                case TakesOver():
-                    yield from self.carry_out(self.succession.flip(each.attempt, now_ns), now_ns)
-                case RollsBack():
-                    steps_back = self.succession.roll_back(each.attempt, each.reason, now_ns)
-                    yield from self.carry_out(steps_back, now_ns)
-                case IsGivenUp():
-                    given_up = self.succession.give_up(
-                        each.version, each.reason, now_ns, noted=True, form=each.form
-                    )
-                    yield from self.carry_out(given_up, now_ns)
-                case Leaves():
-                    yield from self.carry_out(self.succession.leave(each.version, now_ns), now_ns)
-                case _:
-                    yield each
+            if isinstance(each, Outcome):
+                yield from self.carry_out(self.succession.follow(each, now_ns), now_ns)
+            else:
+                yield each
 
     def _steps(self, event: told.Event, now_ns: int) -> Steps:
         match event:
@@ -91,19 +80,7 @@ class Rollout:
 
     # --- what workers and requests say
 
-    def _seen(
-        self,
-        event: told.Loaded
-        | told.Opened
-        | told.Refused
-        | told.Crashed
-        | told.Compared
-        | told.Missed
-        | told.FiguresRead
-        | told.FormBuilt
-        | told.FormDropped,
-        now_ns: int,
-    ) -> Steps:
+    def _seen(self, event: told.VersionEvent, now_ns: int) -> Steps:
         version, attempt = self.registry.versions.get(event.version), self.trials.attempts.get(event.version)
         match event:
             case told.Loaded() if version is not None:
@@ -124,7 +101,7 @@ class Rollout:
                 yield from self.trials.take_place(attempt, now_ns)
                 yield do.WakeAt(0)
             case told.Compared() if attempt is not None:
-                yield from self.trials.step(attempt, on.Compared(event.difference), now_ns)
+                yield from self.trials.step(attempt, event, now_ns)
             case told.Missed() if attempt is not None:
                 attempt.missed += 1
             case told.FiguresRead() if attempt is not None:
@@ -134,7 +111,7 @@ class Rollout:
 
     def _crashed(self, version: Version, attempt: Attempt | None, event: told.Crashed, now_ns: int) -> Steps:
         if attempt is not None:
-            yield from self.trials.step(attempt, on.Crashed(event.detail), now_ns)
+            yield from self.trials.step(attempt, event, now_ns)
             if version.id not in self.trials.attempts:
                 return
         if event.repeated:
@@ -144,11 +121,7 @@ class Rollout:
         """The version before ``version``, if the requests that it would have taken, and ``version`` refuses as invalid,
         count as failures: where a trial would have shown that before, and it serves for the first time."""
         attempt = self.trials.attempts.get(version)
-        if (
-            attempt is None
-            or attempt.known
-            or not (attempt.keeps_before and attempt.version.untried is not None)
-        ):
+        if attempt is None or attempt.known or attempt.version.untried is None or not attempt.keeps_before:
             return None
         return attempt.before
 

@@ -12,8 +12,7 @@ from typing import Final
 
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
-from appliance.core.rollout.attempt import Attempt
-from appliance.core.rollout.outcomes import Steps
+from appliance.core.rollout.attempt import Attempt, Steps
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import NotCounted

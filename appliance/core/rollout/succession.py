@@ -10,15 +10,14 @@ from dataclasses import replace
 
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import trial as on
-from appliance.core.rollout.attempt import Attempt
-from appliance.core.rollout.ledger import Change, Ending
-from appliance.core.rollout.outcomes import Steps
+from appliance.core.rollout.attempt import Attempt, IsGivenUp, Leaves, Outcome, RollsBack, Steps, TakesOver
+from appliance.core.rollout.catalog import TrialWish
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.reasons import Failed, NoLongerWanted, RolledBack, ServesAgain, Verdict
+from appliance.core.rollout.records import Change, Ending
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trials import Trials
 from appliance.core.rollout.version import Artifact, Version
-from appliance.core.rollout.wish import TrialWish
 
 
 class Succession:
@@ -37,6 +36,18 @@ class Succession:
             yield from self.leave(previous, now_ns)
 
     # --- what trials come to
+
+    def follow(self, outcome: Outcome, now_ns: int) -> Steps:
+        """Carry out what a trial came to."""
+        match outcome:
+            case TakesOver(attempt):
+                return self.flip(attempt, now_ns)
+            case RollsBack(attempt, verdict):
+                return self.roll_back(attempt, verdict, now_ns)
+            case IsGivenUp(version, verdict, form):
+                return self.give_up(version, verdict, now_ns, noted=True, form=form)
+            case Leaves(version):
+                return self.leave(version, now_ns)
 
     def flip(self, attempt: Attempt, now_ns: int) -> Steps:
         """From the next request on it serves."""

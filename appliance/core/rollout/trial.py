@@ -10,19 +10,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from appliance.core.rollout import events as told
 from appliance.core.rollout import reasons
+from appliance.core.rollout.catalog import TrialWish
+from appliance.core.rollout.events import Figures
 from appliance.core.rollout.phase import ON_TRIAL, Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import (
-    AnswersDiffer,
-    CannotBeTried,
-    Fails,
-    PromiseBroken,
-    Slow,
-    TooSlow,
-    Verdict,
-)
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.histogram import HistogramValue
 
 SECOND_NS: Final = 1_000_000_000
@@ -34,19 +27,10 @@ QUANTILE: Final = 0.9
 OVER: Final = frozenset({Phase.LIVE, Phase.FAILED})
 
 
-class Figures(NamedTuple):
-    """What a version did since it was loaded: requests answered and failed, and how long its runs took, as counts per
-    bucket of BOUNDS_NS."""
-
-    answered: int
-    failed: int
-    runs: tuple[int, ...]
-
-
 class Assessed(NamedTuple):
     """It is loaded. ``broken`` is the promise that it did not keep; medians of a run in ns, 0 where not known."""
 
-    broken: PromiseBroken | None
+    broken: reasons.PromiseBroken | None
     p50_ns: int
     before_p50_ns: int
 
@@ -58,22 +42,10 @@ class Seen(NamedTuple):
     old: Figures
 
 
-class Compared(NamedTuple):
-    """An answer in the shadow beside the real one; ``difference`` in words, None when it is near enough."""
-
-    difference: str | None
-
-
-class Crashed(NamedTuple):
-    """A worker ended, and this version is to blame."""
-
-    detail: str
-
-
 class Recalled(NamedTuple):
     """The version before is to serve again, whatever was seen of this one."""
 
-    verdict: Verdict
+    verdict: reasons.Verdict
 
 
 class Wished(NamedTuple):
@@ -90,7 +62,7 @@ class Ordered(NamedTuple):
     """It is to serve at once: what it was proven as is enough."""
 
 
-Event = Assessed | Seen | Compared | Crashed | Recalled | Wished | Orphaned | Ordered
+Event = told.Compared | told.Crashed | Assessed | Seen | Recalled | Wished | Orphaned | Ordered
 
 
 class Trial:
@@ -114,7 +86,7 @@ class Trial:
         self._comparable = comparable
         self.wish = wish
         self.phase = Phase.LOADING
-        self.verdict: Verdict | None = None
+        self.verdict: reasons.Verdict | None = None
         self.since_ns = now_ns
         self.compared = self.differing = self.crashes = 0
         self._start: Seen | None = None
@@ -159,7 +131,7 @@ class Trial:
         """Take ``event`` and give the stage that follows."""
         if self.phase in OVER:
             return self.phase
-        if isinstance(event, Crashed):
+        if isinstance(event, told.Crashed):
             self._crashed(event)
         elif isinstance(event, Recalled):
             self._fail(event.verdict)
@@ -172,7 +144,7 @@ class Trial:
             self._orphaned(now_ns)
         elif isinstance(event, Assessed):
             self._assessed(event, now_ns)
-        elif isinstance(event, Compared):
+        elif isinstance(event, told.Compared):
             self._compare(event)
         else:
             self._look(event, now_ns)
@@ -180,7 +152,7 @@ class Trial:
 
     # --- what is heard
 
-    def _crashed(self, event: Crashed) -> None:
+    def _crashed(self, event: told.Crashed) -> None:
         self.crashes += 1
         if self.phase is not Phase.LOADING and self._before and self.crashes >= self._config.crashes:
             self._fail(reasons.Crashed(detail=event.detail))
@@ -193,13 +165,13 @@ class Trial:
         if event.broken is not None:
             self._fail(event.broken)
         elif factor and before_ns and event.p50_ns > factor * before_ns + self._slack_ns:
-            self._fail(TooSlow(run_ns=event.p50_ns, before_ns=before_ns, factor=factor))
+            self._fail(reasons.TooSlow(run_ns=event.p50_ns, before_ns=before_ns, factor=factor))
         elif self.wish.hold and self._before and not self.tries:
-            self._fail(CannotBeTried(unlike=not self._comparable))
+            self._fail(reasons.CannotBeTried(unlike=not self._comparable))
         else:
             self._enter(Phase.SHADOW, now_ns)
 
-    def _compare(self, event: Compared) -> None:
+    def _compare(self, event: told.Compared) -> None:
         if self.phase is not Phase.SHADOW:
             return
         self.compared += 1
@@ -208,7 +180,9 @@ class Trial:
             allowed = self._config.differing_percent / 100 * max(self.compared, self._config.trial_requests)
             if self.differing > allowed:
                 self._fail(
-                    AnswersDiffer(differing=self.differing, compared=self.compared, last=event.difference)
+                    reasons.AnswersDiffer(
+                        differing=self.differing, compared=self.compared, last=event.difference
+                    )
                 )
 
     def _look(self, seen: Seen, now_ns: int) -> None:
@@ -270,7 +244,7 @@ class Trial:
         self.since_ns = now_ns
         self._start = None
 
-    def _fail(self, verdict: Verdict) -> None:
+    def _fail(self, verdict: reasons.Verdict) -> None:
         self.phase = Phase.FAILED
         self.verdict = verdict
 
@@ -280,22 +254,24 @@ class Trial:
         meanwhile = _since(seen.old, self._start.old)
         return meanwhile if meanwhile.answered >= self._config.trial_requests else seen.old
 
-    def _errors(self, new: Figures, old: Figures, wanted: int) -> Fails | None:
+    def _errors(self, new: Figures, old: Figures, wanted: int) -> reasons.Fails | None:
         before = old.failed / (old.answered + old.failed) if old.failed else 0.0
         total = new.answered + new.failed
         allowed = (before + self._config.error_percent / 100) * max(total, wanted)
         if new.failed <= allowed:
             return None
-        return Fails(failed=new.failed, total=total, before=before, percent=self._config.error_percent)
+        return reasons.Fails(
+            failed=new.failed, total=total, before=before, percent=self._config.error_percent
+        )
 
-    def _latency(self, new: Figures, old: Figures, wanted: int) -> Slow | None:
+    def _latency(self, new: Figures, old: Figures, wanted: int) -> reasons.Slow | None:
         factor = self._config.latency_factor
         if not factor or sum(new.runs) < wanted or sum(old.runs) < wanted:
             return None
         now_ns, before_ns = _quantile_ns(new), _quantile_ns(old)
         if now_ns <= factor * before_ns + self._slack_ns:
             return None
-        return Slow(run_ns=now_ns, before_ns=before_ns, factor=factor)
+        return reasons.Slow(run_ns=now_ns, before_ns=before_ns, factor=factor)
 
     @property
     def _slack_ns(self) -> int:

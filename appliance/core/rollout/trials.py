@@ -8,27 +8,17 @@ from __future__ import annotations
 from typing import Final
 
 from appliance.core.rollout import actions as do
+from appliance.core.rollout import reasons
 from appliance.core.rollout import trial as on
-from appliance.core.rollout.attempt import Attempt, key_of
-from appliance.core.rollout.catalog import CatalogVersion, identity_of
+from appliance.core.rollout.attempt import Attempt, IsGivenUp, Leaves, RollsBack, Steps, TakesOver, key_of
+from appliance.core.rollout.catalog import CatalogVersion, TrialWish, configured_trial, identity_of
 from appliance.core.rollout.events import FiguresRead
-from appliance.core.rollout.ledger import Ending, Ledger, Proof
-from appliance.core.rollout.outcomes import IsGivenUp, Leaves, RollsBack, Steps, TakesOver
 from appliance.core.rollout.phase import ON_TRIAL, SERVING, TRIED, Phase, stage_of
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import (
-    NoLongerWanted,
-    PromiseBroken,
-    Verdict,
-    WaitReason,
-    WaitsForServing,
-    WaitsForTrialOf,
-    WaitsForWanted,
-)
+from appliance.core.rollout.records import Ending, Proof, RecordsPort
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trial import Trial
 from appliance.core.rollout.version import Version
-from appliance.core.rollout.wish import TrialWish, configured_trial
 from appliance.domain.model import interchangeable
 
 NEVER_NS: Final = 1 << 62
@@ -37,9 +27,9 @@ NEVER_NS: Final = 1 << 62
 class Trials:
     """``attempts`` are by the version's id; ``splits`` say of a version that serves which one is on trial beside it."""
 
-    def __init__(self, config: RolloutPolicy, ledger: Ledger, registry: Registry) -> None:
+    def __init__(self, config: RolloutPolicy, records: RecordsPort, registry: Registry) -> None:
         self._config = config
-        self._ledger = ledger
+        self._records = records
         self._registry = registry
         self.attempts: dict[int, Attempt] = {}
         self.splits: dict[int, Version] = {}
@@ -61,7 +51,7 @@ class Trials:
     ) -> None:
         """``version`` is to serve, in the place of ``before``. An ``order`` is carried out at once, where the version
         is proven: it is compared with nothing."""
-        proof = self._ledger.proof(key_of(version), version.model) or Proof(None, proven=False)
+        proof = self._records.proof(key_of(version), version.model) or Proof(None, proven=False)
         version.assessment = proof.assessment
         known = proof.proven and not again
         order = order and known
@@ -112,7 +102,7 @@ class Trials:
             attempt.version.enter(Phase.PARKED)
         yield from self.waits(attempt, self._waits_for(attempt))
 
-    def waits(self, attempt: Attempt, reason: WaitReason | None) -> Steps:
+    def waits(self, attempt: Attempt, reason: reasons.WaitReason | None) -> Steps:
         """It waits for ``reason`` from now on; None: for nothing."""
         version, was = attempt.version, attempt.version.waiting
         version.waiting = reason
@@ -143,18 +133,22 @@ class Trials:
             for each in self.attempts.values()
         )
 
-    def _waits_for(self, attempt: Attempt) -> WaitReason:
+    def _waits_for(self, attempt: Attempt) -> reasons.WaitReason:
         if attempt.before is None:
-            return WaitsForServing()
+            return reasons.WaitsForServing()
         tried = self.splits.get(attempt.before.id)
-        return WaitsForWanted() if tried is None else WaitsForTrialOf(version=tried.model.version)
+        return (
+            reasons.WaitsForWanted()
+            if tried is None
+            else reasons.WaitsForTrialOf(version=tried.model.version)
+        )
 
     def _assess(self, attempt: Attempt, now_ns: int) -> Steps:
         version, proof = attempt.version, attempt.version.assessment
         if proof is None:
             yield from self.step(attempt, on.Assessed(None, 0, 0), now_ns)
             return
-        broken = PromiseBroken(detail=proof.failure) if proof.is_broken else None
+        broken = reasons.PromiseBroken(detail=proof.failure) if proof.is_broken else None
         if broken is None and not attempt.known:
             yield do.Prove(attempt.key, version.model, Proof(proof, proven=False))
         before = attempt.before
@@ -285,7 +279,7 @@ class Trials:
         if attempt.live and attempt.before is not None:
             yield from _spare(attempt.before)
 
-    def fail(self, attempt: Attempt, reason: Verdict, now_ns: int) -> Steps:
+    def fail(self, attempt: Attempt, reason: reasons.Verdict, now_ns: int) -> Steps:
         """It comes to nothing: what was before serves, or goes on serving."""
         version, was = attempt.version, attempt.phase
         self.attempts.pop(version.id, None)
@@ -306,7 +300,9 @@ class Trials:
         yield from self._inherit(version, attempt.before, now_ns)
         yield do.WakeAt(0)
 
-    def given_up(self, version: Version, was: Phase, reason: Verdict, now_ns: int, *, noted: bool) -> Steps:
+    def given_up(
+        self, version: Version, was: Phase, reason: reasons.Verdict, now_ns: int, *, noted: bool
+    ) -> Steps:
         """It was refused or quarantined as it ``was``; ``noted``: that is in its history."""
         attempt = self.attempts.pop(version.id, None)
         before = attempt.before if attempt is not None else None
@@ -329,7 +325,7 @@ class Trials:
             yield from self._unsplit(attempt)
             yield from self.uncount(attempt, was, loading=True)
             if was not in SERVING:
-                yield attempt.came_out(Ending.ABANDONED, was, NoLongerWanted(), now_ns)
+                yield attempt.came_out(Ending.ABANDONED, was, reasons.NoLongerWanted(), now_ns)
             elif attempt.before is not None:
                 yield from _spare(attempt.before)
             yield do.WakeAt(0)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from appliance.core.rollout import actions as do
-from appliance.core.rollout.ledger import Change, Proof, Standing
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.records import Change, Proof, Standing
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.records import MemoryRecords, Records
 from appliance.engine.versions.wording import remark_text
@@ -34,7 +34,7 @@ Remembered = do.Forgive | do.GiveBack | do.Reject | do.GiveUp | do.Prove | do.Se
 
 
 class Recorder:
-    """Implements Ledger. ``wall_ms`` is the wall clock in milliseconds."""
+    """Implements RecordsPort. ``wall_ms`` is the wall clock in milliseconds."""
 
     def __init__(self, terms: SwapTerms, wall_ms: Callable[[], int]) -> None:
         _, self._records, self._box = terms
@@ -42,18 +42,18 @@ class Recorder:
         self._endings: Counter[str] = Counter()
         self._figures = SwapFigures()
 
-    # --- Ledger
+    # --- RecordsPort
 
     def standing(self, key: str) -> Standing:
-        """See Ledger."""
+        """See RecordsPort."""
         return self._records.standing(key)
 
     def proof(self, key: str, model: ModelVersion) -> Proof | None:
-        """See Ledger."""
+        """See RecordsPort."""
         return self._records.proof(key, self._box(model))
 
     def history(self, name: str) -> tuple[Change, ...]:
-        """See Ledger."""
+        """See RecordsPort."""
         return self._records.history(name)
 
     # --- what is wanted remembered

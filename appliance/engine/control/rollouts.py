@@ -21,8 +21,8 @@ from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout.attempt import key_of
 from appliance.core.rollout.catalog import Catalog
+from appliance.core.rollout.retries import tries_left
 from appliance.core.rollout.rollout import Rollout
-from appliance.core.rollout.standing import tries_left
 from appliance.core.scheduling.events import Event, ModelClosed, ModelOpened
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestHead

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.core.rollout.ledger import Change, Proof, Standing
+from appliance.core.rollout.records import Change, Proof, Standing
 from appliance.domain.errors import OperatorError
 from appliance.durable import RealFolder, read_whole, replace_file
 from appliance.engine.versions.history import FILE, FILE_BEFORE, FILE_BYTES_MAX, encoded, read_history

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from appliance.core.rollout.ledger import Change, Proof, Standing
+from appliance.core.rollout.records import Change, Proof, Standing
 
 CHANGES_KEPT: Final = 1_000
 VERSIONS_KEPT: Final = 10_000

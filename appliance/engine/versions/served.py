@@ -15,9 +15,9 @@ from typing import Final
 from zlib import crc32
 
 from appliance.core.memory.footprint import Residency
+from appliance.core.rollout.catalog import TrialWish
 from appliance.core.rollout.phase import STATES, Phase
 from appliance.core.rollout.version import Version
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion, VersionState

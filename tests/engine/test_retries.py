@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.core.rollout.ledger import Standing
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.standing import has_fallen, pause_ms, refusal_of, tries_left
+from appliance.core.rollout.records import Standing
+from appliance.core.rollout.retries import has_fallen, pause_ms, refusal_of, tries_left
 from appliance.engine.versions.records import MemoryRecords
 from appliance.engine.versions.wording import remark_text
 from tests.domain.sample import make_version

@@ -83,7 +83,7 @@ def of_record_key(key: str) -> tuple[str, Artifact]:
     return key, Artifact.AS_PACKAGED
 
 
-class Ledger(Protocol):
+class RecordsPort(Protocol):
     """What is remembered, to be read. A version is named by its key (see ``record_key``); a proof is of this box."""
 
     def standing(self, key: str) -> Standing:
