@@ -151,11 +151,19 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskAgain:
+    """An operator can ask for version ``key`` again; how, depends on whether it came in a package."""
+
+    key: str
+    packaged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
     """It is not tried again: ``why`` is what its records keep. ``again`` is what asks for it all the same."""
 
     why: str
-    again: str
+    again: AskAgain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +171,7 @@ class OutOfTries:
     """It was tried so often and did not prove itself. ``again``: see Rejected."""
 
     tries: int
-    again: str
+    again: AskAgain
 
 
 Refusal = Failed | RolledBack | Rejected | OutOfTries

@@ -17,7 +17,7 @@ from appliance.core.rollout.attempt import Step, Steps
 from appliance.core.rollout.catalog import CatalogVersion
 from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import NextTry, OutOfTries, Refusal, Rejected
+from appliance.core.rollout.reasons import AskAgain, NextTry, OutOfTries, Refusal, Rejected
 from appliance.core.rollout.records import Ending, RecordsPort, Standing
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.version import Version
@@ -108,10 +108,11 @@ class Retries:
 
 def refusal_of(standing: Standing, config: RolloutPolicy, model: ModelVersion) -> Refusal | None:
     """Why a version is not tried; None when it may be."""
+    again = AskAgain(key=model.key, packaged=bool(model.digest))
     if standing.rejected is not None:
-        return Rejected(why=standing.rejected, again=_again(model))
+        return Rejected(why=standing.rejected, again=again)
     if standing.tries >= config.tries:
-        return OutOfTries(tries=standing.tries, again=_again(model))
+        return OutOfTries(tries=standing.tries, again=again)
     return None
 
 
@@ -136,10 +137,3 @@ def pause_ms(standing: Standing, config: RolloutPolicy, now_ms: int) -> int | No
     if not standing.at_ms:
         return pause
     return min(max(standing.at_ms + pause - now_ms, 0), pause)
-
-
-def _again(model: ModelVersion) -> str:
-    """What an operator can do about a version that is not tried any more."""
-    if model.digest:
-        return f"'appliance model want {model.key}' asks for it again"
-    return f"change its files, or ask for it again: 'appliance model load {model.name}', or SIGHUP"

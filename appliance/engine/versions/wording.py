@@ -90,9 +90,9 @@ def remark_text(remark: Remark | WaitReason) -> str:
         case reasons.RolledBack(why=why):
             return f"rolled back: {verdict_text(why)}"
         case reasons.Rejected(why=kept, again=again):
-            return f"is not tried again: {kept}; {again}"
+            return f"is not tried again: {kept}; {_again_text(again)}"
         case reasons.OutOfTries(tries=tries, again=again):
-            return f"was tried {tries} times and did not prove itself; swap.tries allows no more; {again}"
+            return f"was tried {tries} times and did not prove itself; swap.tries allows no more; {_again_text(again)}"
         case reasons.Untried(what=what, version=version):
             return f"its {what.value} are not those of version {version}"
         case reasons.Showed():
@@ -143,6 +143,13 @@ def verdict_text(verdict: Verdict) -> str:
             return f"version {version} is wanted again"
         case reasons.Missed(why=why, missed=missed, before=number):
             return f"{verdict_text(why)}; it refused {missed} requests that version {number} would have taken"
+
+
+def _again_text(again: reasons.AskAgain) -> str:
+    if again.packaged:
+        return f"'appliance model want {again.key}' asks for it again"
+    name = again.key.rpartition("/")[0]
+    return f"change its files, or ask for it again: 'appliance model load {name}', or SIGHUP"
 
 
 def _showed_text(showed: reasons.Showed) -> str:
