@@ -73,7 +73,7 @@ def test_a_version_that_is_wanted_again_while_it_is_kept_is_back_at_once() -> No
     assert world.engine.resolve("m0", "") is first
     assert world.world.now == started
     world.settle()
-    assert world.records.standing(world.records.history("m0")[1].identity).rejected == ""
+    assert world.records.standing(world.records.history("m0")[1].identity).rejected is None
 
 
 def with_forms(world: SwapWorld) -> None:
