@@ -96,13 +96,15 @@ def failed_here(state: Path, name: str) -> frozenset[int]:
         return frozenset()
 
 
-def ask_again(store: StoreWriter, before: Catalog, state: Path, name: str, number: int) -> bool:
-    """Have a version tried again that failed here, unless that was asked for by what was changed since ``before``;
-    whether it was."""
+def ask_again(
+    store: StoreWriter, before: Catalog, state: Path, name: str, number: int, *, order: bool = False
+) -> bool:
+    """Have a version tried again that failed here, by ``order`` or as a proposal, unless that was asked for by what was
+    changed since ``before``; whether it was."""
     found, present = (_asked_ms(catalog, name, number) for catalog in (before, store.catalog))
     if found != present or number not in failed_here(state, name):
         return False
-    store.ask_again(name, number, wall_ms())
+    store.ask_again(name, number, wall_ms(), order=order)
     return True
 
 

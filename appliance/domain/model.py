@@ -170,14 +170,22 @@ class VersionState(Enum):
 
 def interchangeable(one: ModelVersion, other: ModelVersion) -> bool:
     """Whether a request for either can be answered by the other, its tensors lying where they lie."""
-    return not unlike(one, other)
+    return unlike(one, other) is None
 
 
-def unlike(one: ModelVersion, other: ModelVersion) -> str:
-    """What keeps requests for one from being answered by the other, with its verb; "": nothing does."""
+class Unlike(Enum):
+    """What keeps requests for one version from being answered by another."""
+
+    INPUTS = "inputs"
+    OUTPUTS = "outputs"
+    BATCHING = "batch dimensions"
+
+
+def unlike(one: ModelVersion, other: ModelVersion) -> Unlike | None:
+    """What keeps requests for one from being answered by the other; None: nothing does."""
     if one.inputs != other.inputs:
-        return "inputs are"
+        return Unlike.INPUTS
     outputs = [[(spec.name, spec.datatype) for spec in each.outputs] for each in (one, other)]
     if outputs[0] != outputs[1]:
-        return "outputs are"
-    return "batch dimensions are" if (one.max_batch_size > 0) != (other.max_batch_size > 0) else ""
+        return Unlike.OUTPUTS
+    return Unlike.BATCHING if (one.max_batch_size > 0) != (other.max_batch_size > 0) else None

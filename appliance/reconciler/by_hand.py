@@ -57,7 +57,9 @@ class ModelsByHand:
             for name, version in self._selection.given(found)
         ]
         versions = (
-            replace(each, trial=None, by_hand=True) if self._selection.is_given(each.model.name) else each
+            replace(each, trial=None, order=False, by_hand=True)
+            if self._selection.is_given(each.model.name)
+            else each
             for each in catalog.versions
         )
         return replace(catalog, versions=tuple(versions), aside=(*aside, *passed_over))

@@ -164,7 +164,7 @@ class Reconciler:
                 self._report("setting has no effect", file=note.file, key=note.key, note=note.text)
         self._told = frozenset((*wanted.problems, *wanted.notes))
         asked = self._requests.heeded(found, asked, self._fallbacks)
-        catalog = catalog_of(with_fallbacks(wanted, self._fallbacks), self._source.trials())
+        catalog = catalog_of(with_fallbacks(wanted, self._fallbacks), self._source.trials(), found.orders)
         self._engine.apply(self._by_hand.with_reasons(catalog, found), asked)
         if self._fallbacks and self._unwatch is None:
             self._unwatch = self._engine.watch(self._changed)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion
-from appliance.core.rollout.wish import TrialWish
+from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion, TrialWish
 from appliance.repository.directory import RepositoryScan
 from appliance.store.catalog import Trial, TrialMode
 
@@ -20,8 +19,12 @@ def with_fallbacks(found: RepositoryScan, fallbacks: Mapping[str, RepositoryScan
     return replace(found, servable=(*wanted, *stands))
 
 
-def catalog_of(found: RepositoryScan, trials: Mapping[tuple[str, int], Trial]) -> Catalog:
-    """What a scan asks for; ``trials`` are by name and version."""
+def catalog_of(
+    found: RepositoryScan,
+    trials: Mapping[tuple[str, int], Trial],
+    orders: Collection[tuple[str, int]] = (),
+) -> Catalog:
+    """What a scan asks for; ``trials`` are by name and version, as ``orders`` are."""
     wishes = {key: trial_wish(trial) for key, trial in trials.items()}
     return Catalog(
         versions=tuple(
@@ -29,6 +32,7 @@ def catalog_of(found: RepositoryScan, trials: Mapping[tuple[str, int], Trial]) -
                 model=entry.model,
                 fingerprint=entry.fingerprint,
                 trial=wishes.get((entry.model.name, entry.model.version)),
+                order=(entry.model.name, entry.model.version) in orders,
             )
             for entry in found.servable
         ),

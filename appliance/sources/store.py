@@ -94,7 +94,8 @@ class StoreSource:
         asked_ms = {
             (model.name, version.version): version.last_wanted_ms for model, version in _served(self._catalog)
         }
-        return replace(found, generation=self._catalog.generation, asked_ms=asked_ms)
+        orders = frozenset((model.name, model.wanted) for model in self._catalog.models if model.order)
+        return replace(found, generation=self._catalog.generation, asked_ms=asked_ms, orders=orders)
 
     def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, RepositoryScan]:
         """See Source. The writer is told that what stands in is used."""

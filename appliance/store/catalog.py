@@ -73,7 +73,8 @@ class Trial:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogModel:
     """A model: its versions ascending, the one to serve (0: none), those wanted before it (the latest first), pins
-    (never evicted) and a trial that is asked for."""
+    (never evicted) and a trial that is asked for. ``order``: an operator wants the one to serve whatever serves now;
+    else it is proposed."""
 
     name: str
     versions: tuple[InstalledVersion, ...]
@@ -81,6 +82,7 @@ class CatalogModel:
     wanted_before: tuple[int, ...] = ()
     pins: tuple[int, ...] = ()
     trial: Trial | None = None
+    order: bool = False
 
     def version(self, number: int) -> InstalledVersion | None:
         """The version of that number."""
@@ -142,6 +144,8 @@ def _model_problems(model: CatalogModel) -> Iterator[tuple[str, str]]:
                 yield key, f"names version {value}, which is not installed"
         if len(set(values)) != len(values):
             yield key, "names a version twice"
+    if model.order and not model.wanted:
+        yield "order", "is for no version: none is wanted"
     if len(model.wanted_before) > WANTED_BEFORE_MAX:
         yield "wanted_before", f"names more than {WANTED_BEFORE_MAX} versions"
     if model.trial and not 0 <= model.trial.percent <= 100:

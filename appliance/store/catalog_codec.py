@@ -107,6 +107,7 @@ def _document(catalog: Catalog) -> dict[str, object]:
             "versions": {str(each.version): _version_document(each) for each in model.versions},
             "wanted": model.wanted,
             "wanted_before": model.wanted_before,
+            **({"order": True} if model.order else {}),  # else earlier releases can read it
         }
         for model in catalog.models
     }
@@ -163,7 +164,7 @@ class _Reader:
     def _model(self, name: str, value: Any) -> CatalogModel:
         key = f"models.{name}"
         table = self.table(value, key)
-        self.only(table, {"pins", "trial", "versions", "wanted", "wanted_before"}, key)
+        self.only(table, {"order", "pins", "trial", "versions", "wanted", "wanted_before"}, key)
         versions = self.table(table.get("versions"), f"{key}.versions")
         read = (self._version(number, versions[number], f"{key}.versions.{number}") for number in versions)
         return CatalogModel(
@@ -173,6 +174,7 @@ class _Reader:
             wanted_before=self._wholes(table, "wanted_before", key),
             pins=self._wholes(table, "pins", key),
             trial=self._trial(table.get("trial"), f"{key}.trial"),
+            order=self._flag(table, "order", key),
         )
 
     def _version(self, number: str, value: Any, key: str) -> InstalledVersion:
@@ -242,6 +244,13 @@ class _Reader:
             return value
         self.note(f"{key}.{name}", "is not a text")
         return ""
+
+    def _flag(self, table: Mapping[str, Any], name: str, key: str) -> bool:
+        """Whether ``name`` is true; it may be left out."""
+        value = table.get(name, False)
+        if type(value) is not bool:
+            self.note(f"{key}.{name}", "is not true or false")
+        return value is True
 
     def _wholes(self, table: Mapping[str, Any], name: str, key: str) -> tuple[int, ...]:
         value = table.get(name)

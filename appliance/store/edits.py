@@ -44,6 +44,7 @@ def without_version(catalog: Catalog, name: str, number: int) -> Catalog:
             model,
             versions=tuple(each for each in model.versions if each.version != number),
             wanted=0 if number == model.wanted else model.wanted,
+            order=model.order and number != model.wanted,
             wanted_before=tuple(each for each in model.wanted_before if each != number),
             trial=None if model.trial and model.trial.version == number else model.trial,
         ),
@@ -58,34 +59,38 @@ def without_model(catalog: Catalog, name: str) -> Catalog:
     return replace(catalog, models=tuple(each for each in catalog.models if each.name != name))
 
 
-def wanting(catalog: Catalog, name: str, number: int, now_ms: int) -> Catalog:
-    """The version shall be served; what was wanted before is where a rollback goes. A trial ends with the change, or
-    what is wanted would wait for it."""
+def wanting(catalog: Catalog, name: str, number: int, now_ms: int, *, order: bool = False) -> Catalog:
+    """The version shall be served, by ``order`` or as a proposal; what was wanted before is where a rollback goes. A
+    trial ends with the change, or what is wanted would wait for it."""
     model = _model(catalog, name)
     _version(model, number)
     if number == model.wanted:
         return catalog
     before = [each for each in (model.wanted, *model.wanted_before) if each not in (0, number)]
-    return _with(catalog, _wanted(model, number, tuple(before[:WANTED_BEFORE_MAX]), now_ms))
+    wanted = _wanted(model, number, tuple(before[:WANTED_BEFORE_MAX]), now_ms)
+    return _with(catalog, replace(wanted, order=order))
 
 
-def asked_again(catalog: Catalog, name: str, number: int, now_ms: int) -> Catalog:
-    """The version that is wanted or on trial is asked for once more, although it failed."""
+def asked_again(catalog: Catalog, name: str, number: int, now_ms: int, *, order: bool = False) -> Catalog:
+    """The version that is wanted or on trial is asked for once more, although it failed; what is wanted perhaps by
+    ``order`` now."""
     model = _model(catalog, name)
+    if order and number == model.wanted:
+        catalog = _with(catalog, replace(model, order=True))
     present = _version(model, number)
     asked = replace(present, last_wanted_ms=max(now_ms, present.last_wanted_ms + 1))
     return with_version(catalog, name, asked)
 
 
 def rolled_back(catalog: Catalog, name: str, now_ms: int, unfit: Collection[int] = ()) -> Catalog:
-    """The version that was wanted before shall be served again; the present one is forgotten as a way back, and so are
-    those on the way that are ``unfit``."""
+    """The version that was wanted before shall be served again, by order; the present one is forgotten as a way back,
+    and so are those on the way that are ``unfit``."""
     model = _model(catalog, name)
     way = [each for each in model.wanted_before if each not in unfit]
     if not way:
         raise StoreRefused(f"{name} has nothing to go back to: {_no_way_back(model)}")
     number, *before = way
-    return _with(catalog, _wanted(model, number, tuple(before), now_ms))
+    return _with(catalog, replace(_wanted(model, number, tuple(before), now_ms), order=True))
 
 
 def _no_way_back(model: CatalogModel) -> str:
@@ -112,7 +117,7 @@ def unpinned(catalog: Catalog, name: str, number: int) -> Catalog:
 
 
 def on_trial(catalog: Catalog, name: str, trial: Trial | None) -> Catalog:
-    """A version shall prove itself on real requests; None: no version shall."""
+    """A version shall prove itself on real requests; None: no version shall, and what is wanted is ordered."""
     model = _model(catalog, name)
     if trial is not None:
         _version(model, trial.version)
@@ -122,7 +127,8 @@ def on_trial(catalog: Catalog, name: str, trial: Trial | None) -> Catalog:
             raise StoreRefused(
                 f"{name}/{trial.version} is what is served; there is nothing to compare it with"
             )
-    return _with(catalog, replace(model, trial=trial))
+    order = model.order or (trial is None and model.wanted != 0)
+    return _with(catalog, replace(model, trial=trial, order=order))
 
 
 def _wanted(model: CatalogModel, number: int, before: tuple[int, ...], now_ms: int) -> CatalogModel:

@@ -234,12 +234,13 @@ class StoreWriter:
         return self.collect()
 
     def want(self, name: str, number: int, now_ms: int) -> None:
-        """Have the version served. Raises StoreRefused and StoreUnavailable."""
-        self._commit(edits.wanting(self.catalog, name, number, now_ms))
+        """Have the version served, by order. Raises StoreRefused and StoreUnavailable."""
+        self._commit(edits.wanting(self.catalog, name, number, now_ms, order=True))
 
-    def ask_again(self, name: str, number: int, now_ms: int) -> None:
-        """Have a daemon try a version again that it gave up and that is wanted or on trial. Raises like ``want``."""
-        self._commit(edits.asked_again(self.catalog, name, number, now_ms))
+    def ask_again(self, name: str, number: int, now_ms: int, *, order: bool = False) -> None:
+        """Have a daemon try a version again that it gave up and that is wanted, perhaps by ``order`` now, or on trial.
+        Raises like ``want``."""
+        self._commit(edits.asked_again(self.catalog, name, number, now_ms, order=order))
 
     def roll_back(self, name: str, now_ms: int, unfit: Collection[int] = ()) -> int:
         """Have the version served that was wanted before, but no ``unfit`` one; gives it. Raises like ``want``."""

@@ -163,6 +163,11 @@ class Assessment(NamedTuple):
     p99_ns: int
     failure: str
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether a promise was not kept."""
+        return self.failure != ""
+
 
 # --- events, given to the ``on_event`` callback in the order in which they happened
 

@@ -15,7 +15,7 @@ import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import STORE, main
-from appliance.core.rollout.ledger import Change, Ending
+from appliance.core.rollout.records import Change, Ending
 from appliance.core.rollout.version import Artifact
 from appliance.domain.digest import digest_of
 from appliance.domain.manifest import Opset, RuntimeNeed

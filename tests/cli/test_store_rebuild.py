@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from appliance.cli.failure import Exit
-from appliance.core.rollout.ledger import Change, Ending
+from appliance.core.rollout.records import Change, Ending
 from appliance.domain.digest import digest_of
 from appliance.domain.manifest_codec import encode
 from appliance.engine.versions.history import encoded

@@ -23,7 +23,7 @@ from appliance.cli.model import wait
 from appliance.cli.model.wait import listening
 from appliance.cli.rollout_progress import STEPS, Done, Failed, InProgress, progress_of
 from appliance.cli.snapshot import DEFAULT_URL, parse, understood
-from appliance.core.rollout.phase import TRIAL_STAGES
+from appliance.core.rollout.phase import ON_TRIAL
 from appliance.core.rollout.reasons import Outlook
 from appliance.engine.port import NEVER
 from appliance.engine.versions.wording import STILL_PREVIOUS
@@ -60,7 +60,7 @@ def test_every_stage_has_its_place_in_order() -> None:
     assert list(STEPS) == [
         "waiting",
         *(s.value for s in LoadStage),
-        *sorted(TRIAL_STAGES, reverse=True),
+        *sorted((phase.value for phase in ON_TRIAL), reverse=True),
     ]
     shares = [share for share, _ in STEPS.values()]
     assert shares == sorted(set(shares))

@@ -8,12 +8,13 @@ from functools import partial
 from appliance.core.memory.budget import WaitsForMemory
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
+from appliance.core.rollout.attempt import Steps
+from appliance.core.rollout.catalog import TrialWish
+from appliance.core.rollout.events import Figures
 from appliance.core.rollout.phase import SERVING
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.rollout import Rollout
-from appliance.core.rollout.trial import Figures
 from appliance.core.rollout.version import Version, VersionSpec
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.recorder import Recorder, SwapTerms
@@ -49,13 +50,13 @@ class RolloutRig:
 
     def drain(self, now_ns: int) -> None:
         """Do what is wanted, until nothing is."""
-        self._perform(self._left(), now_ns)
         while self._told:
             self._perform(self.core.step(self._told.popleft(), now_ns), now_ns)
 
-    def _left(self) -> list[do.Action]:
-        actions, self.core.actions = self.core.actions, []
-        return actions
+    def carry_out(self, steps: Steps, now_ns: int = 0) -> None:
+        """Let a part of the core go through its ``steps``."""
+        self._perform(list(self.core.carry_out(steps, now_ns)), now_ns)
+        self.drain(now_ns)
 
     def _perform(self, actions: list[do.Action], now_ns: int) -> None:
         self.done += actions
@@ -82,7 +83,7 @@ class RolloutRig:
                 ):
                     self.recorder.perform(action)
 
-    def _recorded(self, versions: tuple[int, ...], problem: str) -> None:
+    def _recorded(self, versions: tuple[int, ...], problem: str | None) -> None:
         self._told.append(told.AttemptsRecorded(versions, problem))
 
     def _memory(self, action: do.ReserveMemory) -> told.MemoryAnswered:
@@ -119,7 +120,9 @@ class RolloutRig:
         now_ns: int = 0,
     ) -> None:
         """It is to serve in the place of ``before``; ``start`` starts it."""
-        self.core._try(version, before, wish, now_ns, background=background, fallen=fallen, order=order)
+        self.core.trials.begin(
+            version, before, wish, now_ns, background=background, fallen=fallen, order=order
+        )
 
     def start(self, now_ns: int = 0) -> None:
         """Start what may start."""
@@ -131,7 +134,7 @@ class RolloutRig:
 
     def stage_of(self, version: Version) -> str:
         """How far its attempt has come; "" where there is none."""
-        return version.phase.value if version.id in self.core.attempts else ""
+        return version.phase.value if version.id in self.core.trials.attempts else ""
 
     @property
     def serving(self) -> list[Version]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from appliance.core.rollout.phase import Phase
-from appliance.core.rollout.reasons import Failed
+from appliance.core.rollout.reasons import Crashed, Failed
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, QueueFull
 from appliance.engine.requests.outcome import Accounts
 from appliance.engine.versions.routes import Routes
@@ -36,7 +36,7 @@ def served() -> Served:
         fingerprint="",
         meter=VersionMeter("m", 3),
         phase=Phase.FAILED,
-        refusal=Failed(why="quarantined after repeated crashes"),
+        refusal=Failed(why=Crashed(detail="died", repeated=True)),
     )
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.rollout.catalog import Catalog, CatalogVersion, TrialWish
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.errors import Cancelled, RunFailed
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
 from appliance.domain.validation import plan_request

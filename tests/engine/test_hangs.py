@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from appliance.core.rollout.attempt import Attempt
+from appliance.core.rollout.events import Figures
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.trial import Figures, Seen
+from appliance.core.rollout.trial import Seen
 from appliance.domain import histogram
 from appliance.engine.control.hangs import LOOK_NS, LOOKS_MIN, Hangs
 from appliance.telemetry.meter import VersionMeter

@@ -20,22 +20,24 @@ def answer(*values: float, datatype: Datatype = Datatype.FP32, name: str = "y") 
     return Answer(model=make_version("m"), outputs=(tensor,), release=lambda: None)
 
 
-def compared(new: Answer, old: Answer, limit: int = 4096) -> str:
+def compared(new: Answer, old: Answer, limit: int = 4096) -> str | None:
     return unlikeness(kept(new, limit), kept(old, limit), CONFIG)
 
 
 def test_the_same_and_nearly_the_same_are_alike() -> None:
-    assert compared(answer(1.0, 2.0), answer(1.0, 2.0)) == ""
-    assert compared(answer(1.0, 2.009), answer(1.0, 2.0)) == ""
-    assert compared(answer(float("nan")), answer(float("nan"))) == ""
+    assert compared(answer(1.0, 2.0), answer(1.0, 2.0)) is None
+    assert compared(answer(1.0, 2.009), answer(1.0, 2.0)) is None
+    assert compared(answer(float("nan")), answer(float("nan"))) is None
 
 
 def test_what_is_further_off_is_told_with_its_place() -> None:
-    assert "value 1: 2.5 instead of 2" in compared(answer(1.0, 2.5), answer(1.0, 2.0))
-    assert "other values" in compared(answer(1, datatype=Datatype.INT32), answer(2, datatype=Datatype.INT32))
-    assert "instead of" in compared(answer(1.0), answer(1.0, 2.0))
-    assert "stands where 'y' did" in compared(answer(1.0, name="z"), answer(1.0))
-    assert "INT32" in compared(answer(1, datatype=Datatype.INT32), answer(1.0))
+    assert "value 1: 2.5 instead of 2" in (compared(answer(1.0, 2.5), answer(1.0, 2.0)) or "")
+    assert "other values" in (
+        compared(answer(1, datatype=Datatype.INT32), answer(2, datatype=Datatype.INT32)) or ""
+    )
+    assert "instead of" in (compared(answer(1.0), answer(1.0, 2.0)) or "")
+    assert "stands where 'y' did" in (compared(answer(1.0, name="z"), answer(1.0)) or "")
+    assert "INT32" in (compared(answer(1, datatype=Datatype.INT32), answer(1.0)) or "")
 
 
 def test_of_large_outputs_blocks_from_one_end_to_the_other_are_looked_at() -> None:

@@ -36,4 +36,4 @@ def test_what_is_on_its_way_may_fail_or_be_left_alone_at_any_time() -> None:
 def test_clients_are_told_of_every_phase() -> None:
     assert set(STATES) == set(Phase)
     assert STATES[Phase.WATCHED] is STATES[Phase.LIVE] is VersionState.READY
-    assert STATES[Phase.SPLIT] is VersionState.LOADING, "it answers a share, and is not what its name means"
+    assert STATES[Phase.CANARY] is VersionState.LOADING, "it answers a share, and is not what its name means"

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance import durable
-from appliance.core.rollout.ledger import Proof
+from appliance.core.rollout.records import Proof
 from appliance.engine.versions import records as records_module
 from appliance.engine.versions.record_files import COSTS, PROOFS, SEATS, TRIES, FileRecords
 from appliance.engine.versions.record_table import RecordTable, as_json
@@ -213,14 +213,14 @@ def test_what_waited_with_a_write_that_failed_is_written_before_it_is_told(
 ) -> None:
     disk = held(tmp_path / "serve", 1)
     writes.of.clear()
-    told: list[str] = []
+    told: list[str | None] = []
     for name in ("n", "o"):
         disk.records.count([f"{name}/1@a"], AT_MS, told.append)
     for change in ("prove", "weigh", "seat"):
         CHANGES[change](disk.records, "n/1@a", 0)
     writes.fail = 4  # the first model's proof, cost and seat wait, too
     disk.end()
-    assert told == ["Input/output error", ""]
+    assert told == ["Input/output error", None]
     (written,) = writes.of[TRIES]
     assert json.loads(written)["versions"].keys() == {"m0/1@a", "n/1@a", "o/1@a"}
     again = FileRecords(tmp_path / "serve", ignore, pytest.fail)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from appliance.core.rollout.ledger import Change, Ending, Proof, Standing
+from appliance.core.rollout.records import Change, Ending, Proof, Standing
 from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import OperatorError
 from appliance.engine.versions import history
@@ -48,9 +48,9 @@ class Disk:
     def _report(self, what: str, **fields: Any) -> None:
         self.said.append((what, fields))
 
-    def count(self, *identities: str, again: bool = False) -> str:
+    def count(self, *identities: str, again: bool = False) -> str | None:
         """Count, wait for it, and give the problem there was."""
-        told: list[str] = []
+        told: list[str | None] = []
         self.records.count(identities, AT_MS, told.append, again=again)
         assert not told, "told before anything was written"
         self.posted.get(timeout=30)()
@@ -59,7 +59,7 @@ class Disk:
 
 def test_a_try_is_on_the_disk_before_it_begins(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "serve")
-    assert disk.count("m/1@a", "m/2@b") == ""
+    assert disk.count("m/1@a", "m/2@b") is None
     written = json.loads((tmp_path / "serve" / TRIES).read_bytes())
     assert written["versions"] == {"m/1@a": [1, "", AT_MS, 0], "m/2@b": [1, "", AT_MS, 0]}
     disk.count("m/1@a", again=True)
@@ -67,14 +67,14 @@ def test_a_try_is_on_the_disk_before_it_begins(tmp_path: Path) -> None:
     disk.records.reject("m/2@b", "rolled back")
     disk.records.close()
     after = Disk(tmp_path / "serve")
-    assert after.records.standing("m/1@a") == Standing(2, "", AT_MS, 1)
+    assert after.records.standing("m/1@a") == Standing(2, None, AT_MS, 1)
     assert after.records.standing("m/2@b") == Standing(1, "rolled back", AT_MS + 1)
     after.records.forgive("m/2@b")
     after.records.give_back("m/1@a", again=True)
     after.records.close()
     last = Disk(tmp_path / "serve")
     assert last.records.standing("m/2@b") == Standing()
-    assert last.records.standing("m/1@a") == Standing(1, "", AT_MS, 0)
+    assert last.records.standing("m/1@a") == Standing(1, None, AT_MS, 0)
 
 
 def test_tries_that_an_older_release_wrote_are_understood(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_try_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr("appliance.engine.versions.record_files.replace_file", full)
         assert disk.count("m/1@a") == "No space left on device"
-    assert disk.count("m/2@b") == ""
+    assert disk.count("m/2@b") is None
     assert json.loads((tmp_path / "serve" / TRIES).read_bytes())["versions"]["m/1@a"] == [1, "", AT_MS, 0]
     disk.records.close()
 
@@ -174,7 +174,7 @@ def test_a_file_that_cannot_be_read_begins_anew_and_is_reported(tmp_path: Path, 
     (tmp_path / PROOFS).write_bytes(broken)
     disk = Disk(tmp_path)
     assert {fields["file"] for _, fields in disk.said} >= {TRIES}
-    assert disk.count("m/1@a") == ""
+    assert disk.count("m/1@a") is None
     disk.records.close()
 
 
@@ -263,9 +263,9 @@ def test_the_history_is_bounded_in_files_and_in_memory(
 
 def test_memory_counts_as_the_disk_does() -> None:
     records = MemoryRecords()
-    told: list[str] = []
+    told: list[str | None] = []
     records.count(("a", "a"), AT_MS, told.append)
-    assert told == [""]
+    assert told == [None]
     assert records.standing("a").tries == 2
     records.reject("a", "why")
     records.forgive("a")

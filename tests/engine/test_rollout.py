@@ -8,11 +8,12 @@ import pytest
 
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
-from appliance.core.rollout.catalog import Catalog, CatalogVersion
-from appliance.core.rollout.ledger import Change, Ending, Proof
+from appliance.core.rollout.catalog import Catalog, CatalogVersion, TrialWish
 from appliance.core.rollout.phase import Phase
+from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.reasons import LoadRefused, NotCounted, ServesAgain
+from appliance.core.rollout.records import Change, Ending, Proof
 from appliance.core.rollout.version import Version
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.model import WeightsFile
 from appliance.engine.versions.records import MemoryRecords
 from tests.domain.sample import make_version
@@ -45,7 +46,7 @@ def test_a_try_takes_what_is_wanted_by_then() -> None:
     rig.start(LATER_NS)
     (again,) = (each for each in rig.core.registry.versions.values() if each.phase is not Phase.DRAINING)
     assert again is not version
-    assert rig.core.attempts[again.id].trial.wish == last.trial
+    assert rig.core.trials.attempts[again.id].trial.wish == last.trial
     assert any(isinstance(action, do.Retried) for action in rig.done)
 
 
@@ -67,8 +68,7 @@ def test_other_files_of_a_version_that_begin_out_of_memory_take_its_place() -> N
     old, new = version(rig, 1, Phase.LIVE, "a"), version(rig, 1, Phase.QUEUED, "b")
     registry.incoming[new.slot] = new
     rig.try_(new, None)
-    rig.core._rest([rig.core.attempts[new.id]], 0)
-    rig.drain(0)
+    rig.carry_out(rig.core.succession.rest([rig.core.trials.attempts[new.id]], 0))
     assert registry.find(("m", 1)) is new
     assert (new.phase, old.phase) == (Phase.LIVE, Phase.DRAINING)
     assert not registry.incoming
@@ -81,7 +81,7 @@ def test_a_version_that_is_alone_with_its_name_rests_where_it_stands() -> None:
     rig = RolloutRig()
     found = rig.version(1)
     rig.try_(found, None)
-    rig.core._rest([rig.core.attempts[found.id]], 0)
+    rig.carry_out(rig.core.succession.rest([rig.core.trials.attempts[found.id]], 0))
     assert rig.core.registry.find(("m", 1)) is found
     assert found.phase is Phase.LIVE
     assert not rig.core.registry.leaving
@@ -104,8 +104,7 @@ def test_a_model_that_is_not_wanted_any_more_has_that_in_its_history(
     if other is not None:
         version(rig, 2, other)
     for _ in range(2):
-        rig.core._retire(0)
-    rig.drain(0)
+        rig.carry_out(rig.core.succession.retire(0))
     assert rig.core.registry.find(("m", 1)) is None
     history = rig.records.history("m")
     assert [(change.ending, change.before, change.after) for change in history] == told_of
@@ -136,8 +135,7 @@ def test_a_form_that_fails_is_no_trouble_of_the_version_that_serves_without_it()
     rig = RolloutRig()
     served = formed(rig)
     packed = changing(rig, served)
-    rig.core._give_up(packed, "it answers wrongly", 0)
-    rig.drain(0)
+    rig.carry_out(rig.core.succession.give_up(packed, LoadRefused(detail="it answers wrongly"), 0))
     assert not rig.core.registry.setbacks
     assert not rig.core.registry.incoming
     assert [refusal.version for refusal in refusals(rig)] == [packed.id]
@@ -149,10 +147,9 @@ def test_a_try_that_came_to_no_load_does_not_cost_the_form(packed: bool, crashed
     rig.room = False
     new = changing(rig, formed(rig))
     new.packed = packed
-    attempt = rig.core.attempts[new.id]
-    attempt.crashed = crashed
-    rig.core._fail(attempt, "its try cannot be counted: the disk is full", 0)
-    rig.drain(0)
+    attempt = rig.core.trials.attempts[new.id]
+    attempt.trial.crashes = int(crashed)
+    rig.carry_out(rig.core.trials.fail(attempt, NotCounted(problem="the disk is full"), 0))
     assert bool(refusals(rig)) == (packed or crashed)
 
 
@@ -171,11 +168,11 @@ def test_what_is_made_of_a_version_is_forgotten_when_all_of_it_is_gone() -> None
     served = formed(rig)
     packed = changing(rig, served)
     rig.core.registry.incoming.clear()
-    rig.core._place(packed, 0)
+    rig.carry_out(rig.core.succession.place(packed, 0))
     let_go(rig)
     forgotten = [action for action in rig.done if isinstance(action, do.ForgetForm)]
     assert not forgotten, "it is still here, from its form"
-    rig.core._leave(packed, 0)
+    rig.carry_out(rig.core.succession.leave(packed, 0))
     let_go(rig)
     forgotten = [action for action in rig.done if isinstance(action, do.ForgetForm)]
     assert forgotten == [do.ForgetForm(served.identity)]
@@ -198,12 +195,34 @@ def test_an_order_is_no_proposal(order: bool) -> None:
     assert phases == (at_once if order else {1: Phase.WATCHED, 2: Phase.STANDBY})
 
 
+@pytest.mark.parametrize("loads", [True, False])
+def test_an_order_is_carried_out_where_a_proposal_was_begun_and_costs_nothing_where_it_cannot_load(
+    loads: bool,
+) -> None:
+    rig = RolloutRig(config=RolloutPolicy(watch_s=600.0, canary_percent=10.0))
+    first = CatalogVersion(model=make_version("m", 1), fingerprint="a")
+    second = CatalogVersion(model=make_version("m", 2), fingerprint="b")
+    for entry in (first, second):
+        rig.recorder.perform(do.Prove(entry.identity, entry.model, PROVEN))
+    want(rig, second)
+    rig.start()
+    rig.opens = loads
+    want(rig, first)
+    rig.start()
+    old, new = rig.core.registry.of("m")[::-1]
+    assert (old.phase, new.phase) == (Phase.LIVE, Phase.CANARY if loads else Phase.LOADING)
+    want(rig, replace(first, order=True))
+    if not loads:
+        rig.tell(told.Refused(new.id, "it is damaged"))
+    assert (old.phase, new.phase) == ((Phase.DRAINING, Phase.LIVE) if loads else (Phase.LIVE, Phase.FAILED))
+
+
 @pytest.mark.parametrize(
     ("ending", "was", "told_of"),
     [
-        (Ending.LIVE, Phase.SPLIT, (2, 3)),
+        (Ending.LIVE, Phase.CANARY, (2, 3)),
         (Ending.REFUSED, Phase.LOADING, (2, 2)),
-        (Ending.ROLLED_BACK, Phase.SPLIT, (2, 2)),
+        (Ending.ROLLED_BACK, Phase.CANARY, (2, 2)),
         (Ending.ROLLED_BACK, Phase.WATCHED, (3, 2)),
     ],
 )
@@ -211,8 +230,7 @@ def test_which_version_served(ending: Ending, was: Phase, told_of: tuple[int, in
     rig = RolloutRig()
     before, version = rig.version(2), rig.version(3)
     rig.try_(version, before)
-    rig.core._came_out(rig.core.attempts[version.id], ending, was, "why", 0)
-    rig.drain(0)
+    rig.carry_out(iter([rig.core.trials.attempts[version.id].came_out(ending, was, ServesAgain(), 0)]))
     (change,) = rig.records.history("m")
     assert (change.before, change.after) == told_of
 

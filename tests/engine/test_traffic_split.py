@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.core.rollout.wish import TrialWish
+from appliance.core.rollout.catalog import TrialWish
 from appliance.domain.inference import RequestHead, RequestPlan, TensorHead
 from appliance.domain.validation import plan_request
 from appliance.engine.versions.served import TrafficSplit

@@ -9,13 +9,13 @@ import pytest
 from appliance.core.memory.budget import WaitsForOvercommit
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
-from appliance.core.rollout.catalog import Catalog, CatalogVersion
-from appliance.core.rollout.ledger import Ending, Proof, Standing
+from appliance.core.rollout.catalog import Catalog, CatalogVersion, TrialWish
 from appliance.core.rollout.phase import Phase
-from appliance.core.rollout.reasons import WaitsForServing, WaitsForTrialOf, WaitsForWanted
-from appliance.core.rollout.standing import has_fallen
+from appliance.core.rollout.reasons import Crashed, Untried, WaitsForServing, WaitsForTrialOf, WaitsForWanted
+from appliance.core.rollout.records import Ending, Proof, Standing
+from appliance.core.rollout.retries import has_fallen
 from appliance.core.rollout.version import Artifact, Version
-from appliance.core.rollout.wish import TrialWish
+from appliance.domain.model import Unlike
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.versions.history import unfit
 from appliance.engine.versions.records import MemoryRecords
@@ -29,14 +29,17 @@ def proven(*numbers: int) -> MemoryRecords:
 
 def given_up(rig: RolloutRig, version: Version, reason: str, now_ns: int) -> None:
     """As what it goes through is over."""
-    rig.core._given_up(version, version.phase, reason, now_ns, noted=False)
-    rig.drain(now_ns)
+    rig.carry_out(
+        rig.core.trials.given_up(
+            version, version.phase, Crashed(detail=reason, repeated=True), now_ns, noted=False
+        ),
+        now_ns,
+    )
 
 
 def gone(rig: RolloutRig, version: Version) -> None:
     """It is no longer wanted."""
-    rig.core._gone(version, version.phase, 1)
-    rig.drain(1)
+    rig.carry_out(rig.core.trials.gone(version, version.phase, 1), 1)
 
 
 def waits(version: Version) -> object:
@@ -91,7 +94,7 @@ def test_a_form_that_failed_says_nothing_of_the_version_that_serves_without_it(s
 
 def test_that_a_version_was_found_given_up_is_said_once() -> None:
     """In this process and in the next; and once more when it was tried again meanwhile."""
-    records = MemoryRecords([("m/1@d", Standing(3, "", NOW_MS))])
+    records = MemoryRecords([("m/1@d", Standing(3, None, NOW_MS))])
     wanted = told.Wanted(
         catalog=Catalog(versions=(CatalogVersion(model=make_version("m", 1), fingerprint="d"),)),
         asked=frozenset(),
@@ -103,8 +106,7 @@ def test_that_a_version_was_found_given_up_is_said_once() -> None:
             rig.tell(wanted)
     assert [change.ending for change in records.history("m")] == [Ending.GIVEN_UP]
     version = rig.version(1)
-    rig.core._note(version, Ending.LIVE)
-    rig.drain(0)
+    rig.carry_out(iter([do.note(version, Ending.LIVE)]))
     RolloutRig(records).tell(wanted)
     assert [change.ending for change in records.history("m")][1:] == [Ending.LIVE, Ending.GIVEN_UP]
 
@@ -134,8 +136,8 @@ def test_a_version_that_begins_to_rest_lets_the_one_that_waits_for_it_be_tried()
     rig.resting = True
     rig.start(1)
     rig.start(1)
-    assert rig.stage_of(tried) == "split"
-    assert rig.core.splits == {resting.id: tried}
+    assert rig.stage_of(tried) == "canary"
+    assert rig.core.trials.splits == {resting.id: tried}
 
 
 def test_a_version_that_is_replaced_while_it_is_watched_has_not_failed() -> None:
@@ -149,7 +151,7 @@ def test_a_version_that_is_replaced_while_it_is_watched_has_not_failed() -> None
         rig.start(number)
         assert served in rig.serving
         before = served
-    assert dict(records.standings) == {"m/3@d": Standing(1, "", NOW_MS)}, "which is the one that is watched"
+    assert dict(records.standings) == {"m/3@d": Standing(1, None, NOW_MS)}, "which is the one that is watched"
 
 
 def parked() -> tuple[RolloutRig, MemoryRecords, Version, Version]:
@@ -172,14 +174,14 @@ def parked() -> tuple[RolloutRig, MemoryRecords, Version, Version]:
 @pytest.mark.parametrize("how", ["it is no longer wanted", "it is given up"])
 def test_what_waits_for_a_trial_says_so_and_goes_on_when_that_ends(how: str) -> None:
     rig, _, tried, waiting = parked()
-    assert (rig.stage_of(tried), rig.stage_of(waiting)) == ("split", "parked")
+    assert (rig.stage_of(tried), rig.stage_of(waiting)) == ("canary", "parked")
     assert waits(waiting) == WaitsForTrialOf(version=3)
     if how == "it is given up":
         given_up(rig, tried, "quarantined", 1)
     else:
         gone(rig, tried)
     rig.start(1)
-    assert (rig.stage_of(waiting), waits(waiting)) == ("split", None)
+    assert (rig.stage_of(waiting), waits(waiting)) == ("canary", None)
 
 
 def test_what_is_wanted_is_tried_before_what_is_only_to_be_tried_as_after_a_restart() -> None:
@@ -199,7 +201,7 @@ def test_what_is_wanted_is_tried_before_what_is_only_to_be_tried_as_after_a_rest
     assert waits(tried) == WaitsForWanted()
     rig.open(wanted)
     rig.start(0)
-    assert (wanted.phase, tried.phase) == (Phase.SPLIT, Phase.PARKED)
+    assert (wanted.phase, tried.phase) == (Phase.CANARY, Phase.PARKED)
     assert waits(tried) == WaitsForTrialOf(version=5)
 
 
@@ -244,7 +246,7 @@ def test_a_load_that_is_abandoned_gives_its_try_back_unless_it_crashed(crashed: 
 
 
 def test_what_never_began_has_no_try_to_give_back() -> None:
-    records = MemoryRecords([("m/1@d", Standing(2, "", NOW_MS))])
+    records = MemoryRecords([("m/1@d", Standing(2, None, NOW_MS))])
     rig = RolloutRig(records)
     rig.room, rig.waits_for = False, WaitsForOvercommit()
     served = rig.version(1)
@@ -264,8 +266,8 @@ def test_a_version_that_an_operator_went_back_from_is_fit() -> None:
     rig.try_(served, before, None, background=True)
     rig.start(0)
     rig.start(0)
-    rig.core._go_back(CatalogVersion(model=before.model, fingerprint="d"), 1)
-    rig.drain(1)
+    entry = CatalogVersion(model=before.model, fingerprint="d")
+    rig.tell(told.Wanted(catalog=Catalog(versions=(entry,)), asked=frozenset(), wall_ms=NOW_MS), 1)
     last = records.history("m")[-1]
     assert (last.ending, last.before, last.after) == (Ending.RECALLED, 1, 2)
     assert not unfit(records.history("m"))
@@ -302,7 +304,7 @@ def test_a_version_that_cannot_be_tried_as_is_configured_says_so_where_it_serves
     _, new = replaced(records, TrialWish(canary_percent=percent))
     (change,) = (each for each in records.history("m") if each.version == 2)
     assert change.ending is Ending.LIVE
-    assert new.untried == (UNTRIED if percent else "")
+    assert new.untried == (Untried(what=Unlike.INPUTS, version=1) if percent else None)
     assert (f"without the configured trial: {UNTRIED}" in change.reason) == bool(percent)
 
 
@@ -343,7 +345,7 @@ def test_an_order_of_what_is_proven_here_is_carried_out_at_once(order: bool, pro
     for _ in range(2):
         rig.start()
     at_once = order and proven_here
-    assert wanted.phase is (Phase.LIVE if at_once else Phase.SPLIT)
+    assert wanted.phase is (Phase.LIVE if at_once else Phase.CANARY)
     assert serving.phase is (Phase.DRAINING if at_once else Phase.LIVE)
     counted = [action for action in rig.done if isinstance(action, do.RecordAttempts)]
     assert bool(counted) == (not proven_here)

@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.core.rollout.ledger import Ending
+from appliance.core.rollout.records import Ending
 from appliance.engine.versions.history import read_history
 from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import CATALOG, SERVE, blob_path, view_root

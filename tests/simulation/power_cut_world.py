@@ -15,9 +15,9 @@ import random
 import sys
 from functools import partial
 
-from appliance.core.rollout.ledger import Standing
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.standing import pause_ms
+from appliance.core.rollout.records import Standing
+from appliance.core.rollout.retries import pause_ms
 from appliance.domain.model import VersionState
 from tests.simulation.scripted_workers import MS, World
 from tests.simulation.swap_world import SwapWorld, fate_of, version_of
@@ -50,7 +50,7 @@ class PowerCutWorld(SwapWorld):
     def check(self) -> None:
         self.scheduler.check_integrity()
         served = [each for each in self.engine._routes.all() if each.state is VersionState.READY]
-        attempts = self.engine._rollouts._core.attempts
+        attempts = self.engine._rollouts._core.trials.attempts
         again = [each for each in attempts.values() if each.again]
         assert len(again) <= 1, "several risky tries at once"
         for candidate in again:

@@ -4,6 +4,7 @@ A model of what each version is worth says what must serve at the end: a version
 figures and its crashes follow. Catalogs come and go, some of them as orders; memory is short now and then; the daemon
 dies and starts anew with the records that there are. After every step these hold:
 
+* an order of what is proven here is compared with nothing, and fails only where its load does;
 * the same id is loaded once, after its attempt was counted, and never more in the background than there are places;
 * names mean a version that is there; what may answer never has a fate that is found out before it serves;
 * once something serves a model, something does until nothing of it is wanted.
@@ -16,15 +17,16 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
+from dataclasses import replace
 
 from appliance.core.memory.budget import WaitsForIdle
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.rollout.events import Figures
 from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.rollout import Rollout
-from appliance.core.rollout.trial import Figures
 from appliance.core.rollout.version import Version
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.engine.control.recorder import Recorder, SwapTerms
@@ -125,7 +127,7 @@ class RolloutWorld:
             case do.RecordAttempts():
                 self.counted |= set(action.versions)
                 self.recorder.record_attempts(action, lambda problem: None)
-                self.told.append(told.AttemptsRecorded(action.versions, ""))
+                self.told.append(told.AttemptsRecorded(action.versions, None))
             case do.Load():
                 for version in action.versions:
                     self.load(version)
@@ -134,6 +136,7 @@ class RolloutWorld:
                 if isinstance(action, do.Forget):
                     del self.versions[action.version]
             case do.Split():
+                assert not self.ordered(action.version), "an order is compared"
                 assert action.before not in self.splits, "two trials beside one version"
                 assert self.versions[action.before].phase in SERVING
                 self.splits[action.before] = action.version
@@ -155,6 +158,13 @@ class RolloutWorld:
                 self.endings += 1
                 self.recorder.perform(action)
 
+    def ordered(self, version: int) -> bool:
+        """Whether it is an order of a version that is proven here."""
+        model = self.versions[version].model
+        entry = self.wanted.get(model.name)
+        wanted = entry is not None and entry.order and entry.identity == self.versions[version].identity
+        return wanted and self.core.trials.attempts[version].known
+
     def memory(self, action: do.ReserveMemory) -> told.MemoryAnswered:
         if action.rest and self.full:
             return told.MemoryAnswered(action.version, asked=False, rests=True)
@@ -166,7 +176,7 @@ class RolloutWorld:
         return told.MemoryAnswered(action.version, reason=reason, again_ns=self.now + SECOND)
 
     def load(self, version: int) -> None:
-        attempt = self.core.attempts[version]
+        attempt = self.core.trials.attempts[version]
         assert version not in self.loading, "loaded twice"
         assert attempt.known or version in self.counted, "loaded before it was counted"
         self.loading[version] = attempt.background
@@ -190,10 +200,10 @@ class RolloutWorld:
             if version in self.loading:
                 self.end_load(version)
         for each in list(self.versions.values()):
-            if each.phase in (Phase.SPLIT, Phase.WATCHED, Phase.MIRRORED):
+            if each.phase in (Phase.CANARY, Phase.WATCHED, Phase.SHADOW):
                 self.answered[each.id] = self.answered.get(each.id, 0) + self.rand.randrange(10)
-            if each.phase is Phase.MIRRORED:
-                self.tell(told.Compared(each.id, "differs" if self.fate(each.id) == UNLIKE else ""))
+            if each.phase is Phase.SHADOW:
+                self.tell(told.Compared(each.id, "differs" if self.fate(each.id) == UNLIKE else None))
         self.tell(told.Tick(frozenset(each for each, aside in self.loading.items() if aside), self.wall_ms()))
         leaving = tuple(each.id for each in self.core.registry.leaving if self.rand.random() < 0.5)
         if leaving:
@@ -224,7 +234,7 @@ class RolloutWorld:
                 assert self.fate(current.id) not in NEVER_SERVE, "what was refused serves"
             elif name in self.served:
                 assert name not in self.wanted, f"nothing serves {name}"
-        for attempt in self.core.attempts.values():
+        for attempt in self.core.trials.attempts.values():
             assert attempt.phase in ON_ITS_WAY | {Phase.WATCHED}, "an attempt that is over"
 
     # --- the run
@@ -238,17 +248,21 @@ class RolloutWorld:
             draw = rand.random()
             name = rand.choice(("a", "b"))
             if draw < 0.07 and name in self.before:
-                self.before[name], self.wanted[name] = self.wanted[name], self.before[name]
+                back = replace(self.before[name], order=rand.random() < 0.7)
+                self.before[name], self.wanted[name] = self.wanted[name], back
                 self.apply()
-            elif draw < 0.2:
+            elif draw < 0.1:
+                self.wanted[name] = replace(self.wanted[name], order=True)
+                self.apply()
+            elif draw < 0.23:
                 number = self.wanted[name].model.version + rand.choice((0, 1))
                 self.wish(name, number, rand.choice(FATES), order=rand.random() < 0.2)
                 self.apply()
-            elif draw < 0.25:
+            elif draw < 0.28:
                 self.apply(frozenset({name}))
-            elif draw < 0.3:
-                self.full = not self.full
             elif draw < 0.33:
+                self.full = not self.full
+            elif draw < 0.36:
                 self.boot()
             self.tick()
         self.full = False
@@ -265,7 +279,7 @@ class RolloutWorld:
                 current = registry.current(name)
                 assert current is not None, f"{name} does not serve"
                 assert current.identity == entry.identity, f"{entry.model.key} is sound and does not serve"
-        assert not self.core.attempts or self.policy.watch_s, "an attempt without an end"
+        assert not self.core.trials.attempts or self.policy.watch_s, "an attempt without an end"
         assert not self.splits, "a trial without an end"
         assert not self.loading
         assert not registry.leaving

@@ -9,11 +9,10 @@ import pytest
 
 from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES
-from appliance.core.rollout.catalog import Catalog, CatalogVersion
-from appliance.core.rollout.ledger import Change, Ending
+from appliance.core.rollout.catalog import Catalog, CatalogVersion, TrialWish
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.records import Change, Ending
 from appliance.core.rollout.version import Artifact
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.model import VersionState, WeightsFile
 from appliance.engine.versions.wording import megabytes
 from appliance.workers import port
@@ -74,7 +73,7 @@ def test_a_version_that_is_wanted_again_while_it_is_kept_is_back_at_once() -> No
     assert world.engine.resolve("m0", "") is first
     assert world.world.now == started
     world.settle()
-    assert world.records.standing(world.records.history("m0")[1].identity).rejected == ""
+    assert world.records.standing(world.records.history("m0")[1].identity).rejected is None
 
 
 def with_forms(world: SwapWorld) -> None:

@@ -68,10 +68,12 @@ def models(draw: st.DrawFn, name: str) -> CatalogModel:
         percent=st.integers(0, 100),
         header=st.sampled_from(["", "x-canary: yes"]),
     )
+    wanted = draw(st.sampled_from([0, *numbers]))
     return CatalogModel(
         name=name,
         versions=tuple(draw(stored_versions(name, number)) for number in numbers),
-        wanted=draw(st.sampled_from([0, *numbers])),
+        wanted=wanted,
+        order=wanted != 0 and draw(st.booleans()),
         wanted_before=draw(some),
         pins=draw(some),
         trial=draw(st.none() | trial),

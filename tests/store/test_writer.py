@@ -125,6 +125,34 @@ def test_wishes_pins_and_the_way_back(store: StoreWriter) -> None:
     assert not store.catalog.models
 
 
+def test_what_an_operator_names_is_an_order_and_what_is_installed_a_proposal(store: StoreWriter) -> None:
+    def orders() -> tuple[int, bool]:
+        (model,) = store.catalog.models
+        return model.wanted, model.order
+
+    for number in (1, 2):
+        store.install(arrival(version=number), want=True, now_ms=number)
+        assert orders() == (number, False)
+    store.roll_back("digits", now_ms=3)
+    assert orders() == (1, True)
+    store.install(arrival(version=3), want=True, now_ms=4)
+    assert orders() == (3, False)
+    store.want("digits", 3, now_ms=5)
+    assert orders() == (3, False), "nothing is changed"
+    store.ask_again("digits", 3, now_ms=5)
+    assert orders() == (3, False)
+    store.ask_again("digits", 3, now_ms=5, order=True)
+    assert orders() == (3, True)
+    store.install(arrival(version=4), want=True, now_ms=6)
+    store.want("digits", 2, now_ms=7)
+    assert orders() == (2, True)
+    store.install(arrival(version=5), want=True, now_ms=8)
+    store.try_out("digits", Trial(version=1, mode=TrialMode.CANARY, percent=5))
+    assert orders() == (5, False)
+    store.try_out("digits", None)
+    assert orders() == (5, True)
+
+
 def test_a_trial_ends_with_a_change_of_what_is_wanted(store: StoreWriter) -> None:
     """Or what is wanted would wait for it, for as long as nobody ends it."""
     changes = (lambda: store.want("digits", 2, now_ms=4), lambda: store.roll_back("digits", now_ms=5))

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.core.rollout.ledger import Change
+from appliance.core.rollout.records import Change
 from appliance.core.rollout.version import Artifact
 from appliance.engine.versions.history import read_history
 from appliance.store.layout import SERVE

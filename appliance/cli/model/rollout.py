@@ -28,7 +28,7 @@ def _want(arguments: argparse.Namespace) -> int:
         before = store.catalog
         store.want(name, number, store_session.wall_ms())
         changed = store.catalog is not before
-        again = store_session.ask_again(store, before, arguments.state_dir, name, number)
+        again = store_session.ask_again(store, before, arguments.state_dir, name, number, order=True)
         generation = store.catalog.generation
     already = (
         " already; it failed here and is to be tried again" if again else " already; nothing was changed"
@@ -128,7 +128,8 @@ def _trial_of(arguments: argparse.Namespace, number: int) -> Trial:
 
 WANT: Final = Command(
     about="""\
-Have an installed version served in the place of the one that is; a running 'serve' proves it first.
+Have an installed version served in the place of the one that is; a running 'serve' proves it first, unless it was
+proven on this box before: then it takes over at once.
 
 One that failed on this box is tried again.
 """,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from appliance.core.rollout.ledger import Change, Proof
-from appliance.core.rollout.reasons import Refusal, WaitReason
+from appliance.core.rollout.catalog import TrialWish
+from appliance.core.rollout.reasons import Remark, Verdict, WaitReason
+from appliance.core.rollout.records import Change, Ending, Proof
 from appliance.core.rollout.version import Version
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.model import ModelVersion
 
 
@@ -152,7 +152,7 @@ class Reject(NamedTuple):
     """A version is not to be tried again."""
 
     key: str
-    reason: str
+    reason: Verdict
 
 
 class GiveUp(NamedTuple):
@@ -178,12 +178,11 @@ class Seat(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A line of history, but for when it is. ``refusal``, or ``again_at_ms`` of the wall clock, are to be its reason
-    in words; ``counted``: it is the end of an attempt."""
+    """A line of history, but for when it is and what ``remark`` says in words. ``counted``: it is the end of an
+    attempt."""
 
     change: Change
-    refusal: Refusal | None = None
-    again_at_ms: int = 0
+    remark: Remark | None = None
     counted: bool = True
 
 
@@ -203,7 +202,7 @@ class RefuseForm(NamedTuple):
     """A version failed; the packed form that it ran from is not used again."""
 
     version: int
-    reason: str
+    reason: Verdict
 
 
 class ForgetForm(NamedTuple):
@@ -213,11 +212,11 @@ class ForgetForm(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A line for the log. ``waiting`` is to be its reason, in words."""
+    """A line for the log. ``reason`` is to be in words."""
 
     what: str
     fields: Mapping[str, object]
-    waiting: WaitReason | None = None
+    reason: Remark | WaitReason | None = None
 
 
 class WakeAt(NamedTuple):
@@ -258,3 +257,27 @@ Action = (
     | Report
     | WakeAt
 )
+
+
+def note(
+    version: Version, ending: Ending, remark: Remark | None = None, *, counted: bool = True, **more: object
+) -> Note:
+    """A line of the history of ``version``; ``more`` is as for Change."""
+    name, number = version.slot
+    change = Change(
+        at_ms=0,
+        name=name,
+        version=number,
+        identity=version.identity,
+        artifact=version.spec.artifact,
+        ending=ending,
+        **more,  # type: ignore[arg-type]
+    )
+    return Note(change=change, remark=remark, counted=counted)
+
+
+def report(
+    what: str, version: Version, reason: Remark | WaitReason | None = None, **fields: object
+) -> Report:
+    """A line for the log, of ``version``."""
+    return Report(what, {"model": version.model.key, **fields}, reason)

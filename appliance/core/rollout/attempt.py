@@ -1,15 +1,22 @@
-"""A version's attempt to take over, with all that is known of it."""
+"""A version's attempt to take over, with all that is known of it, and what it comes to.
+
+Parts of the rollout give their steps one after the other: actions for the one that performs them, and outcomes, each of
+which is carried out before the step that follows it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from appliance.core.rollout.events import FiguresRead
-from appliance.core.rollout.ledger import record_key
-from appliance.core.rollout.phase import CHOSEN, SERVING, Phase
+from appliance.core.rollout import actions as do
+from appliance.core.rollout.events import Figures, FiguresRead
+from appliance.core.rollout.phase import CHOSEN, SERVING, Phase, stage_of
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.trial import Figures, Seen, Trial
+from appliance.core.rollout.reasons import Missed, Remark, Showed, Untried, Verdict, WantedAgain
+from appliance.core.rollout.records import Ending, record_key
+from appliance.core.rollout.trial import Seen, Trial
 from appliance.core.rollout.version import Version
 from appliance.domain.histogram import HistogramValue
 from appliance.domain.model import interchangeable, unlike
@@ -28,32 +35,27 @@ def key_of(version: Version) -> str:
 @dataclass(slots=True, kw_only=True, eq=False)
 class Attempt:
     """``before`` is what it would replace; ``background``: no request waits for it; ``known``: it was proven here
-    before; ``order``: it is to serve at once, whatever ``before`` does.
+    before.
 
     ``again``: it had been given up, and nothing else of its model serves; ``fallen``: its history says last that it was
     given up or withdrawn, and not yet that it serves again. ``began_ns`` is when its load began; ``again_ns``: when to
-    ask for memory for it again; ``kept``: that is kept for it; ``problem``: why it is not even started. ``counted``:
-    its attempt is, and was not given back. ``blameless``: that it does not serve is not its fault. ``reference`` are
-    the figures of ``before`` when it stopped serving; ``missed`` counts requests that it refused as invalid and
-    ``before`` would have taken.
+    ask for memory for it again; ``kept``: that is kept for it. ``counted``: its attempt is, and was not given back.
+    ``reference`` are the figures of ``before`` when it stopped serving; ``missed`` counts requests that it refused as
+    invalid and ``before`` would have taken.
     """
 
     version: Version
     before: Version | None
     trial: Trial
     background: bool
-    order: bool
     known: bool
     again: bool
     fallen: bool
     began_ns: int | None = None
     again_ns: int = 0
     kept: bool = False
-    problem: str = ""
     counted: bool = False
     due_ns: int = 0
-    crashed: bool = False
-    blameless: bool = False
     reference: Figures | None = None
     missed: int = 0
 
@@ -93,13 +95,23 @@ class Attempt:
         return self.before is not None and interchangeable(self.version.model, self.before.model)
 
     @property
-    def untried(self) -> str:
-        """Why the trial that is wished cannot be; "" where it can, or none is wished."""
+    def untried(self) -> Untried | None:
+        """Why the trial that is wished cannot be; None where it can, or none is wished."""
         before = self.before
         if before is None or not self.trial.left_out:
-            return ""
+            return None
         what = unlike(self.version.model, before.model)
-        return f"its {what} not those of version {before.model.version}" if what else ""
+        return Untried(what=what, version=before.model.version) if what is not None else None
+
+    @property
+    def crashed(self) -> bool:
+        """Whether a worker has ended because of it."""
+        return bool(self.trial.crashes)
+
+    @property
+    def blameless(self) -> bool:
+        """Whether it is not its fault that it does not serve."""
+        return isinstance(self.trial.verdict, WantedAgain)
 
     @property
     def keeps_before(self) -> bool:
@@ -115,7 +127,7 @@ class Attempt:
 
     def seen(self, read: FiguresRead) -> Seen:
         """Its figures, and those of the version before."""
-        if self.trial.phase is Phase.MIRRORED:
+        if self.trial.phase is Phase.SHADOW:
             return Seen(read.mirrored, read.old)
         mine = read.new._replace(failed=read.new.failed + self.missed)
         return Seen(mine, self.reference if self.reference is not None else read.old)
@@ -133,20 +145,72 @@ class Attempt:
         most_ns = max(most_ns, HistogramValue(counts=runs, sum_ns=0).quantile_ns(1.0))
         return int(config.hang_factor * most_ns) + config.hang_slack_ms * MS_NS
 
-    def in_words(self) -> str:
-        """What it went through."""
-        version, trial = self.version, self.trial
-        said = [f"without the configured trial: {version.untried}"] if version.untried else []
-        if trial.compared:
-            said.append(f"{trial.compared} answers compared, {trial.differing} of them different")
-        if version.assessment is not None:
-            said.append(f"a run takes {version.assessment.p50_ns / 1_000:,.0f} us")
-        return ", ".join(said)
+    def came_out(self, ending: Ending, was: Phase, remark: Remark, now_ns: int) -> do.Note:
+        """The line of history for how it came out, as it ``was``."""
+        began_ns = now_ns if self.began_ns is None else self.began_ns
+        mine, before = self.version.model.version, self.before.model.version if self.before is not None else 0
+        return do.note(
+            self.version,
+            ending,
+            remark,
+            before=mine if was is Phase.WATCHED else before,
+            after=mine if ending is Ending.LIVE else before,
+            stage=stage_of(was),
+            took_ms=(now_ns - began_ns) // MS_NS,
+        )
 
     @property
-    def reason(self) -> str:
+    def showed(self) -> Showed:
+        """What it went through."""
+        trial, proof = self.trial, self.version.assessment
+        return Showed(
+            untried=self.version.untried,
+            compared=trial.compared,
+            differing=trial.differing,
+            run_ns=proof.p50_ns if proof is not None else None,
+        )
+
+    @property
+    def verdict(self) -> Verdict:
         """Why it failed."""
+        verdict = self.trial.verdict
+        assert verdict is not None, "it has not failed"
         if not self.missed or self.before is None:
-            return self.trial.reason
-        of = f"requests that version {self.before.model.version} would have taken"
-        return f"{self.trial.reason}; it refused {self.missed} {of}"
+            return verdict
+        return Missed(why=verdict, missed=self.missed, before=self.before.model.version)
+
+
+# --- what becomes of attempts: outcomes are among the steps of the rollout's parts, and carried out in their place
+
+
+class TakesOver(NamedTuple):
+    """From the next request on it serves."""
+
+    attempt: Attempt
+
+
+class RollsBack(NamedTuple):
+    """It serves no more, and what served before does again."""
+
+    attempt: Attempt
+    reason: Verdict
+
+
+class IsGivenUp(NamedTuple):
+    """It never serves (again), which its history says. ``form``: a packed form that it was to run from is to blame,
+    too."""
+
+    version: Version
+    reason: Verdict
+    form: bool
+
+
+class Leaves(NamedTuple):
+    """It serves no more; it goes when its last request has ended, unless it is kept to go back to."""
+
+    version: Version
+
+
+Outcome = TakesOver | RollsBack | IsGivenUp | Leaves
+Step = do.Action | Outcome
+Steps = Iterator[Step]

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from appliance.core.memory.budget import WaitsForMemory
 from appliance.core.rollout.catalog import Catalog
-from appliance.core.rollout.trial import Figures
 from appliance.workers.port import Assessment
 
 
@@ -70,16 +69,25 @@ class Crashed(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """An answer of a version lay beside the real one; ``difference`` in words, "" where it is near enough."""
+    """An answer of a version lay beside the real one; ``difference`` in words, None where it is near enough."""
 
     version: int
-    difference: str
+    difference: str | None
 
 
 class Missed(NamedTuple):
     """A request was none for a version that serves, and would have been one for the version before."""
 
     version: int
+
+
+class Figures(NamedTuple):
+    """What a version did since it was loaded: requests answered and failed, and how long its runs took, as counts per
+    bucket of BOUNDS_NS."""
+
+    answered: int
+    failed: int
+    runs: tuple[int, ...]
 
 
 class FiguresRead(NamedTuple):
@@ -111,7 +119,7 @@ class AttemptsRecorded(NamedTuple):
     """Answers RecordAttempts: they are on the disk, or why not."""
 
     versions: tuple[int, ...]
-    problem: str
+    problem: str | None
 
 
 class FormBuilt(NamedTuple):
@@ -133,21 +141,6 @@ class Drained(NamedTuple):
     versions: tuple[int, ...]
 
 
-Event = (
-    Wanted
-    | Tick
-    | Changed
-    | Stopping
-    | Loaded
-    | Opened
-    | Refused
-    | Crashed
-    | Compared
-    | Missed
-    | FiguresRead
-    | MemoryAnswered
-    | AttemptsRecorded
-    | FormBuilt
-    | FormDropped
-    | Drained
-)
+VersionEvent = Loaded | Opened | Refused | Crashed | Compared | Missed | FiguresRead | FormBuilt | FormDropped
+"""What happened to the version that it names, which may have gone meanwhile."""
+Event = VersionEvent | Wanted | Tick | Changed | Stopping | MemoryAnswered | AttemptsRecorded | Drained

@@ -1,6 +1,6 @@
 """A version's life, as one table: which phase may follow which.
 
-    QUEUED -> COUNTING -> COUNTED -> LOADING -> PARKED -> MIRRORED -> SPLIT -> WATCHED
+    QUEUED -> COUNTING -> COUNTED -> LOADING -> PARKED -> SHADOW -> CANARY -> WATCHED
            -> LIVE -> STANDBY -> DRAINING -> GONE
 
 is the longest way; every step of it may be left out that has nothing to show. Whatever is not GONE may fail, and
@@ -29,9 +29,9 @@ class Phase(Enum):
     LOADING = "loading"
     PARKED = "parked"
     """It is loaded, and waits until its trial can begin."""
-    MIRRORED = "mirrored"
+    SHADOW = "shadow"
     """It answers copies of requests, for comparison alone."""
-    SPLIT = "split"
+    CANARY = "canary"
     """It answers its share of the requests."""
     WATCHED = "watched"
     """It serves, and may still be given up for the one before it."""
@@ -46,17 +46,17 @@ class Phase(Enum):
 
 
 P = Phase
-ON_ITS_WAY: Final = frozenset({P.QUEUED, P.COUNTING, P.COUNTED, P.LOADING, P.PARKED, P.MIRRORED, P.SPLIT})
+ON_ITS_WAY: Final = frozenset({P.QUEUED, P.COUNTING, P.COUNTED, P.LOADING, P.PARKED, P.SHADOW, P.CANARY})
 CHOSEN: Final = frozenset({P.COUNTING, P.COUNTED, P.LOADING})
 """It has one of the places for loading."""
 UNLOADED: Final = frozenset({P.QUEUED, P.COUNTING, P.COUNTED, P.LOADING})
 """It cannot take requests yet."""
-ON_TRIAL: Final = frozenset({P.MIRRORED, P.SPLIT})
+ON_TRIAL: Final = frozenset({P.SHADOW, P.CANARY})
 SERVING: Final = frozenset({P.WATCHED, P.LIVE})
 LEAVING: Final = frozenset({P.STANDBY, P.DRAINING, P.GONE})
 
 ENDS: Final = frozenset({P.FAILED, P.DRAINING})
-TRIED: Final = frozenset({P.MIRRORED, P.SPLIT, P.WATCHED, P.LIVE})
+TRIED: Final = frozenset({P.SHADOW, P.CANARY, P.WATCHED, P.LIVE})
 TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = MappingProxyType(
     {
         P.QUEUED: ENDS | {P.COUNTING, P.COUNTED, P.LIVE},  # LIVE: it is proven, and serves out of memory
@@ -64,8 +64,8 @@ TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = MappingProxyType(
         P.COUNTED: ENDS | {P.LOADING},
         P.LOADING: ENDS | TRIED | {P.PARKED},
         P.PARKED: ENDS | TRIED,
-        P.MIRRORED: ENDS | {P.SPLIT, P.WATCHED, P.LIVE},
-        P.SPLIT: ENDS | {P.MIRRORED, P.WATCHED, P.LIVE},  # MIRRORED: its wish has changed
+        P.SHADOW: ENDS | {P.CANARY, P.WATCHED, P.LIVE},
+        P.CANARY: ENDS | {P.SHADOW, P.WATCHED, P.LIVE},  # SHADOW: its wish has changed
         P.WATCHED: ENDS | {P.LIVE},
         P.LIVE: ENDS | {P.STANDBY},
         P.STANDBY: ENDS | {P.LIVE},
@@ -85,15 +85,12 @@ STATES: Final[Mapping[Phase, VersionState]] = MappingProxyType(
 )
 """What clients are told."""
 
-STAGES: Final[Mapping[Phase, str]] = MappingProxyType(
-    {P.MIRRORED: "shadow", P.SPLIT: "canary", P.WATCHED: "watch", P.LIVE: "proven"}
-)
-TRIAL_STAGES: Final = frozenset(STAGES[phase] for phase in ON_TRIAL)
-
 
 def stage_of(phase: Phase) -> str:
     """How far it has come, as the history, the status and the command line say it."""
-    return STAGES.get(phase, "loading")
+    if phase in ON_TRIAL:
+        return phase.value
+    return {P.WATCHED: "watch", P.LIVE: "proven"}.get(phase, "loading")
 
 
 def advance(phase: Phase, to: Phase) -> Phase:

@@ -1,4 +1,5 @@
-"""Why a version does not serve, as data: what it waits for, or why it was given up. Words are found elsewhere."""
+"""What is to be said of versions, as data: what one waits for, why it was given up, what it showed. Words are found
+elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from appliance.core.memory.budget import WaitsForMemory
+from appliance.domain.model import Unlike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,25 +31,139 @@ WaitReason = WaitsForMemory | WaitsForServing | WaitsForTrialOf | WaitsForWanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseBroken:
+    """It did not keep what it promises, as its worker found; ``detail`` is the worker's."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRefused:
+    """The runtime will not have it; ``detail`` is the worker's."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooSlow:
+    """A run takes over ``factor`` times as long as one of the version that it would replace."""
+
+    run_ns: int
+    before_ns: int
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CannotBeTried:
+    """It is only to be tried beside the version that serves. ``unlike``: they have other tensors; else no requests are
+    asked for."""
+
+    unlike: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswersDiffer:
+    """Too many answers to mirrored requests; ``last`` is how the last one did."""
+
+    differing: int
+    compared: int
+    last: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fails:
+    """It failed ``failed`` of ``total`` requests, the version before the share ``before``; ``percent`` more may be."""
+
+    failed: int
+    total: int
+    before: float
+    percent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """Nine of ten of its runs on requests take over ``factor`` times as long as those of the version before."""
+
+    run_ns: int
+    before_ns: int
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crashed:
+    """A worker ended because of it. ``repeated``: once too often."""
+
+    detail: str
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCounted:
+    """Its attempt cannot be counted on the disk."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedAgain:
+    """An operator wants the version before again: nothing failed."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missed:
+    """It refused requests that version ``before`` would have taken, and ``why`` besides."""
+
+    why: Verdict
+    missed: int
+    before: int
+
+
+Verdict = (
+    PromiseBroken
+    | LoadRefused
+    | TooSlow
+    | CannotBeTried
+    | AnswersDiffer
+    | Fails
+    | Slow
+    | Crashed
+    | NotCounted
+    | WantedAgain
+    | Missed
+)
+"""Why a version does not serve, or does no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """It was refused, quarantined, or did not pass its trial."""
 
-    why: str
+    why: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBack:
     """It served, and the version before does again."""
 
-    why: str
+    why: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskAgain:
+    """An operator can ask for version ``key`` again; how, depends on whether it came in a package."""
+
+    key: str
+    packaged: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """It is not tried again, as its records say. ``again`` is what asks for it all the same."""
+    """It is not tried again: ``why`` is what its records keep. ``again`` is what asks for it all the same."""
 
     why: str
-    again: str
+    again: AskAgain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +171,53 @@ class OutOfTries:
     """It was tried so often and did not prove itself. ``again``: see Rejected."""
 
     tries: int
-    again: str
+    again: AskAgain
 
 
 Refusal = Failed | RolledBack | Rejected | OutOfTries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untried:
+    """It went live without the trial that is configured: its tensors are not those of ``version``."""
+
+    what: Unlike
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Showed:
+    """What it went through until it served; ``run_ns``: how long a run takes, None: not known."""
+
+    untried: Untried | None
+    compared: int
+    differing: int
+    run_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServesAgain:
+    """It is proven, and was given up or withdrawn meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoLongerWanted:
+    """Nobody wants it any more. ``at_start``: nor any version of its model, when the appliance started; ``model``: nor
+    any version of its model."""
+
+    model: bool = False
+    at_start: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextTry:
+    """Nothing else of its model serves; ``at_ms`` is by the wall clock."""
+
+    at_ms: int
+
+
+Remark = Verdict | Refusal | Untried | Showed | ServesAgain | NoLongerWanted | NextTry
+"""What a line of history or of the log says besides."""
 
 
 class Outlook(StrEnum):

@@ -1,4 +1,4 @@
-"""How versions take over from one another, and leave: the rollout's second storey.
+"""How versions take over from one another, and leave.
 
 A version is swapped without a gap: names flip, the one before drains, stays for as long as one may want to go back to
 it, and leaves. A version that fails on its way changes nothing for the one that serves.
@@ -10,198 +10,210 @@ from dataclasses import replace
 
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import trial as on
-from appliance.core.rollout.attempt import Attempt
-from appliance.core.rollout.ledger import Change, Ending
+from appliance.core.rollout.attempt import Attempt, IsGivenUp, Leaves, Outcome, RollsBack, Steps, TakesOver
+from appliance.core.rollout.catalog import TrialWish
 from appliance.core.rollout.phase import SERVING, Phase
-from appliance.core.rollout.reasons import Failed, Refusal, RolledBack
+from appliance.core.rollout.reasons import Failed, NoLongerWanted, RolledBack, ServesAgain, Verdict
+from appliance.core.rollout.records import Change, Ending
+from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trials import Trials
-from appliance.core.rollout.version import Artifact, Version, VersionSpec
-from appliance.core.rollout.wish import TrialWish
+from appliance.core.rollout.version import Artifact, Version
 
 
-class Succession(Trials):
-    """Does with names and workers what trials come to."""
+class Succession:
+    """Does with names and workers what trials come to. Owner: the rollout."""
 
-    def _add(self, spec: VersionSpec, like: Version | None = None) -> Version:
-        version = Version(spec=spec)
-        self._do(do.Add(version, like.id if like is not None else None))
-        return version
+    def __init__(self, registry: Registry, trials: Trials) -> None:
+        self._registry = registry
+        self._trials = trials
 
-    def _place(self, version: Version, now_ns: int) -> None:
+    def place(self, version: Version, now_ns: int) -> Steps:
         """From now on ``version`` is what its name and number mean; what was before leaves."""
-        previous = self.registry.put(version)
-        self._do(do.Route(version.id), do.Touch())
+        previous = self._registry.put(version)
+        yield do.Route(version.id)
+        yield do.Touch()
         if previous is not None:
-            self._leave(previous, now_ns)
+            yield from self.leave(previous, now_ns)
 
     # --- what trials come to
 
-    def _flip(self, attempt: Attempt, now_ns: int) -> None:
-        version = attempt.version
-        self._report("version ready", version)
-        if version.untried:
-            self._report("went live without the configured trial", version, reason=version.untried)
-        self._take_over(version, now_ns)
-        self._retire(now_ns)
-        self._do(do.Touch())
+    def follow(self, outcome: Outcome, now_ns: int) -> Steps:
+        """Carry out what a trial came to."""
+        match outcome:
+            case TakesOver(attempt):
+                return self.flip(attempt, now_ns)
+            case RollsBack(attempt, verdict):
+                return self.roll_back(attempt, verdict, now_ns)
+            case IsGivenUp(version, verdict, form):
+                return self.give_up(version, verdict, now_ns, noted=True, form=form)
+            case Leaves(version):
+                return self.leave(version, now_ns)
 
-    def _rest(self, attempts: list[Attempt], now_ns: int) -> None:
+    def flip(self, attempt: Attempt, now_ns: int) -> Steps:
+        """From the next request on it serves."""
+        version = attempt.version
+        yield do.report("version ready", version)
+        if version.untried is not None:
+            yield do.report("went live without the configured trial", version, version.untried)
+        yield from self._take_over(version, now_ns)
+        yield from self.retire(now_ns)
+        yield do.Touch()
+
+    def rest(self, attempts: list[Attempt], now_ns: int) -> Steps:
         """They are proven and have no room now: they serve out of memory, and a request brings them."""
         for attempt in attempts:
             version = attempt.version
             version.enter(Phase.LIVE)
-            self._do(do.Rest(version.id))
+            yield do.Rest(version.id)
             if attempt.fallen:
-                self._came_out(attempt, Ending.LIVE, Phase.QUEUED, "it serves again", now_ns)
-                self._do(do.Forgive(attempt.key))
-            self._conclude(attempt, now_ns)
+                yield attempt.came_out(Ending.LIVE, Phase.QUEUED, ServesAgain(), now_ns)
+                yield do.Forgive(attempt.key)
+            yield from self._trials.conclude(attempt)
         for attempt in attempts:
-            self._report("version ready", attempt.version, residency="cold")
-            self._take_over(attempt.version, now_ns)
-        self._retire(now_ns)
-        self._do(do.Touch(), do.WakeAt(0))  # they may be what others are to be tried beside
+            yield do.report("version ready", attempt.version, residency="cold")
+            yield from self._take_over(attempt.version, now_ns)
+        yield from self.retire(now_ns)
+        yield do.Touch()
+        yield do.WakeAt(0)  # they may be what others are to be tried beside
 
-    def _take_over(self, version: Version, now_ns: int) -> None:
+    def _take_over(self, version: Version, now_ns: int) -> Steps:
         """It serves; where other files had its name and number until now, they leave."""
         version.waiting = None
-        if self.registry.incoming.get(version.slot) is not version:
+        if self._registry.incoming.get(version.slot) is not version:
             return
-        del self.registry.incoming[version.slot]
-        previous = self.registry.put(version)
-        self._do(do.Route(version.id, counted=previous is not None), do.Touch())
+        del self._registry.incoming[version.slot]
+        previous = self._registry.put(version)
+        yield do.Route(version.id, counted=previous is not None)
         if previous is not None:
-            self._leave(previous, now_ns)
+            yield from self.leave(previous, now_ns)
 
-    def _roll_back(self, attempt: Attempt, reason: str, now_ns: int) -> None:
+    def roll_back(self, attempt: Attempt, reason: Verdict, now_ns: int) -> Steps:
+        """It serves no more, and what served before does again."""
         version, before = attempt.version, attempt.before
         assert before is not None, "nothing to go back to"
-        self._report("version rolled back", version, to=before.model.key, reason=reason)
-        self._refuse_form(version, reason)
+        yield do.report("version rolled back", version, reason, to=before.model.key)
+        if version.is_packed:
+            yield do.RefuseForm(version.id, reason)
         if attempt.crashed:
-            self._do(do.Close(version.id))
+            yield do.Close(version.id)
         if before.phase is Phase.STANDBY:
             before.enter(Phase.LIVE)
         if before.slot == version.slot:
             if not version.is_packed:
-                self.registry.setbacks[version.slot] = RolledBack(why=reason)
-            self._place(before, now_ns)
+                self._registry.setbacks[version.slot] = RolledBack(why=reason)
+            yield from self.place(before, now_ns)
             return
-        if self.registry.find(before.slot) is not before:
+        if self._registry.find(before.slot) is not before:
             before.retiring = True
-            self._place(before, now_ns)
-        self._place(self._tombstone(version, RolledBack(why=reason)), now_ns)
-
-    def _tombstone(self, version: Version, refusal: Refusal) -> Version:
-        """What its name and number mean when a version serves no more."""
-        stone = self._add(replace(version.spec, id=self.registry.take_id()), version)
+            yield from self.place(before, now_ns)
+        # What its name and number mean when a version serves no more.
+        stone = Version(spec=replace(version.spec, id=self._registry.take_id()), retiring=version.retiring)
+        yield do.Add(stone, version.id)
         stone.enter(Phase.FAILED)
-        stone.refusal, stone.retiring = refusal, version.retiring
-        return stone
+        stone.refusal = RolledBack(why=reason)
+        yield from self.place(stone, now_ns)
 
-    def _give_up(
-        self, version: Version, reason: str, now_ns: int, *, noted: bool = False, form: bool = True
-    ) -> None:
+    def give_up(
+        self, version: Version, reason: Verdict, now_ns: int, *, noted: bool = False, form: bool = True
+    ) -> Steps:
+        """It never serves (again). ``noted``: its history says so; ``form``: a packed form that it was to run from is
+        to blame, too."""
         if version.phase is Phase.FAILED:
             return  # another of its workers has said so
-        attempt = self.attempts.get(version.id)
+        attempt = self._trials.attempts.get(version.id)
         if attempt is not None and attempt.keeps_before:
-            self._step(attempt, on.Recalled(reason), now_ns)
-            self._do(do.Close(version.id))  # what waits for it is for the other now
+            yield from self._trials.step(attempt, on.Recalled(reason), now_ns)
+            yield do.Close(version.id)  # what waits for it is for the other now
             return
         was = version.phase
         version.enter(Phase.FAILED)
         version.refusal = Failed(why=reason)
-        self._report("version unavailable", version, reason=reason)
-        if form:
-            self._refuse_form(version, reason)
-        self._do(do.Close(version.id), do.Unload(version.id))
-        incoming = self.registry.incoming.get(version.slot) is version
+        yield do.report("version unavailable", version, reason)
+        if form and version.is_packed:
+            yield do.RefuseForm(version.id, reason)
+        yield do.Close(version.id)
+        yield do.Unload(version.id)
+        incoming = self._registry.incoming.get(version.slot) is version
         if incoming:
-            del self.registry.incoming[version.slot]
-            self.registry.versions.pop(version.id, None)
+            del self._registry.incoming[version.slot]
+            self._registry.versions.pop(version.id, None)
             if not version.is_packed:
-                self.registry.failed[version.slot] = version
-                self.registry.setbacks[version.slot] = Failed(why=reason)
-        self._given_up(version, was, reason, now_ns, noted=noted)
+                self._registry.failed[version.slot] = version
+                self._registry.setbacks[version.slot] = Failed(why=reason)
+        yield from self._trials.given_up(version, was, reason, now_ns, noted=noted)
         if incoming:
-            self._do(do.Forget(version.id))
-        self._retire(now_ns)
-        self._do(do.Touch())
+            yield do.Forget(version.id)
+        yield from self.retire(now_ns)
+        yield do.Touch()
 
     # --- packed forms
 
-    def _refuse_form(self, version: Version, reason: str) -> None:
-        if version.is_packed:
-            self._do(do.RefuseForm(version.id, reason))
-
     def lacks_form(self, version: Version) -> bool:
         """Whether it is here to stay, and runs from no form."""
-        stays = self.registry.find(version.slot) is version and version.slot not in self.registry.incoming
+        stays = self._registry.find(version.slot) is version and version.slot not in self._registry.incoming
         return stays and not version.retiring and not version.packed
 
-    def _repack(self, version: Version, now_ns: int) -> None:
+    def repack(self, version: Version, now_ns: int) -> Steps:
         """Its form was built: swap it for itself."""
         if not self.lacks_form(version):
             return
-        spec = replace(version.spec, id=self.registry.take_id(), artifact=Artifact.PACKED)
-        packed = self._add(spec)
-        self.registry.versions[packed.id] = self.registry.incoming[version.slot] = packed
-        self._try(packed, version, TrialWish(), now_ns, background=True)
+        spec = replace(version.spec, id=self._registry.take_id(), artifact=Artifact.PACKED)
+        packed = Version(spec=spec)
+        yield do.Add(packed)
+        self._registry.versions[packed.id] = self._registry.incoming[version.slot] = packed
+        self._trials.begin(packed, version, TrialWish(), now_ns, background=True)
 
     # --- leaving
 
-    def _retire(self, now_ns: int) -> None:
+    def retire(self, now_ns: int) -> Steps:
         """Let unwanted versions go once what is wanted of the same name serves, or nothing of it is wanted. A version
         that should replace them and is broken keeps them serving."""
-        retiring = [version for version in self.registry.named() if version.retiring]
+        retiring = [version for version in self._registry.named() if version.retiring]
         # What was to replace what serves goes first: it would be taken for its heir, where neither is wanted any more.
         for version in sorted(retiring, key=lambda each: each.phase in SERVING):
-            if self.registry.find(version.slot) is not version:
+            if self._registry.find(version.slot) is not version:
                 continue  # it went with another
             name = version.model.name
-            others = [other for other in self.registry.of(name) if not other.retiring]
+            others = [other for other in self._registry.of(name) if not other.retiring]
             serving = any(other.phase in SERVING for other in others)
-            unwanted = not others and name not in self.registry.troubled
+            unwanted = not others and name not in self._registry.troubled
             if serving or unwanted or version.phase not in SERVING:
                 if unwanted and version.phase in SERVING:
-                    reason = "no version of the model is wanted any more"
-                    self._withdrawn(name, version.model.version, version.identity, reason)
-                self.registry.remove(version)
-                self._do(do.Unroute(version.id), do.Touch())
-                self._leave(version, now_ns)
+                    yield withdrawn(name, version.model.version, version.identity)
+                self._registry.remove(version)
+                yield do.Unroute(version.id)
+                yield from self.leave(version, now_ns)
 
-    def _withdrawn(self, name: str, number: int, identity: str, reason: str) -> None:
-        change = Change(
-            at_ms=0,
-            name=name,
-            version=number,
-            identity=identity,
-            ending=Ending.WITHDRAWN,
-            before=number,
-            reason=reason,
-        )
-        self._do(do.Note(change=change, counted=False))
-
-    def _leave(self, version: Version, now_ns: int) -> None:
-        kept = any(each.keeps_before and each.before is version for each in self.attempts.values())
+    def leave(self, version: Version, now_ns: int) -> Steps:
+        """It serves no more; it goes when its last request has ended, unless it is kept to go back to."""
+        kept = any(each.keeps_before and each.before is version for each in self._trials.attempts.values())
         if version.phase in SERVING and kept:
             version.enter(Phase.STANDBY)
-            self._report("version kept to go back to", version)
+            yield do.report("version kept to go back to", version)
             return
         was = version.phase
         version.enter(Phase.DRAINING)
-        self._gone(version, was, now_ns)
-        self.registry.leaving.append(version)
-        self._do(do.WakeAt(0))
+        yield from self._trials.gone(version, was, now_ns)
+        self._registry.leaving.append(version)
+        yield do.WakeAt(0)
 
-    def _let_go(self, drained: tuple[int, ...]) -> None:
+    def let_go(self, drained: tuple[int, ...]) -> Steps:
         """Forget what leaves and has drained."""
-        for version in [each for each in self.registry.leaving if each.id in drained]:
-            self.registry.leaving.remove(version)
+        for version in [each for each in self._registry.leaving if each.id in drained]:
+            self._registry.leaving.remove(version)
             version.enter(Phase.GONE)
-            self._do(do.Close(version.id))
-            if self.registry.versions.pop(version.id, None) is not None:
-                self._report("version unloaded", version)
-            if not self.registry.knows(version.identity):
-                self._do(do.ForgetForm(version.identity))
-            self._do(do.Unload(version.id), do.Forget(version.id))
+            yield do.Close(version.id)
+            if self._registry.versions.pop(version.id, None) is not None:
+                yield do.report("version unloaded", version)
+            if not self._registry.knows(version.identity):
+                yield do.ForgetForm(version.identity)
+            yield do.Unload(version.id)
+            yield do.Forget(version.id)
+
+
+def withdrawn(name: str, number: int, identity: str, *, at_start: bool = False) -> do.Note:
+    """The line of history for a model of which nothing is wanted any more; the version ``number`` served."""
+    change = Change(
+        at_ms=0, name=name, version=number, identity=identity, ending=Ending.WITHDRAWN, before=number
+    )
+    return do.Note(change=change, remark=NoLongerWanted(model=True, at_start=at_start), counted=False)

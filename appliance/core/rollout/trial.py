@@ -1,8 +1,8 @@
 """What one version has to go through before it is trusted: a pure state machine.
 
 ``step(event, now_ns)`` takes what was seen of it and gives the phase that it is in from then on: LOADING, perhaps
-MIRRORED, perhaps SPLIT, WATCHED (it serves, and the one before is kept), and at last LIVE or FAILED. Every way to
-FAILED leaves the words why. Counts decide before time does: a stage lasts until enough was seen, at least
+SHADOW, perhaps CANARY, WATCHED (it serves, and the one before is kept), and at last LIVE or FAILED. Every way to
+FAILED leaves the verdict. Counts decide before time does: a stage lasts until enough was seen, at least
 ``stage_s`` and at most ``patience_s``; more failures than the whole number wanted may have end it at once.
 """
 
@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from appliance.core.rollout import events as told
+from appliance.core.rollout import reasons
+from appliance.core.rollout.catalog import TrialWish
+from appliance.core.rollout.events import Figures
 from appliance.core.rollout.phase import ON_TRIAL, Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.histogram import HistogramValue
 
 SECOND_NS: Final = 1_000_000_000
@@ -24,19 +27,10 @@ QUANTILE: Final = 0.9
 OVER: Final = frozenset({Phase.LIVE, Phase.FAILED})
 
 
-class Figures(NamedTuple):
-    """What a version did since it was loaded: requests answered and failed, and how long its runs took, as counts per
-    bucket of BOUNDS_NS."""
-
-    answered: int
-    failed: int
-    runs: tuple[int, ...]
-
-
 class Assessed(NamedTuple):
-    """It is loaded. ``failure``: which promise it did not keep; medians of a run in ns, 0 where not known."""
+    """It is loaded. ``broken`` is the promise that it did not keep; medians of a run in ns, 0 where not known."""
 
-    failure: str
+    broken: reasons.PromiseBroken | None
     p50_ns: int
     before_p50_ns: int
 
@@ -48,22 +42,10 @@ class Seen(NamedTuple):
     old: Figures
 
 
-class Compared(NamedTuple):
-    """An answer in the shadow beside the real one; ``difference`` in words, "" when it is near enough."""
-
-    difference: str
-
-
-class Crashed(NamedTuple):
-    """A worker ended, and this version is to blame."""
-
-    detail: str
-
-
 class Recalled(NamedTuple):
     """The version before is to serve again, whatever was seen of this one."""
 
-    reason: str
+    verdict: reasons.Verdict
 
 
 class Wished(NamedTuple):
@@ -76,7 +58,11 @@ class Orphaned(NamedTuple):
     """The version before is gone: there is nothing to compare with and nothing to go back to."""
 
 
-Event = Assessed | Seen | Compared | Crashed | Recalled | Wished | Orphaned
+class Ordered(NamedTuple):
+    """It is to serve at once: what it was proven as is enough."""
+
+
+Event = told.Compared | told.Crashed | Assessed | Seen | Recalled | Wished | Orphaned | Ordered
 
 
 class Trial:
@@ -100,11 +86,10 @@ class Trial:
         self._comparable = comparable
         self.wish = wish
         self.phase = Phase.LOADING
-        self.reason = ""
+        self.verdict: reasons.Verdict | None = None
         self.since_ns = now_ns
         self.compared = self.differing = self.crashes = 0
         self._start: Seen | None = None
-        self._last_difference = ""
 
     def replaces(self, *, comparable: bool) -> None:
         """There is a version before it now, while it loaded there was none."""
@@ -113,7 +98,7 @@ class Trial:
     @property
     def tries(self) -> bool:
         """Whether real requests are to concern it before it serves."""
-        return bool(self._share_in(Phase.MIRRORED) or self._share_in(Phase.SPLIT))
+        return bool(self._share_in(Phase.SHADOW) or self._share_in(Phase.CANARY))
 
     @property
     def left_out(self) -> bool:
@@ -128,7 +113,7 @@ class Trial:
     @property
     def header(self) -> str:
         """The header, "" or with its value, that says which requests concern a canary."""
-        wish = self.wish if self.phase is Phase.SPLIT else TrialWish()
+        wish = self.wish if self.phase is Phase.CANARY else TrialWish()
         return f"{wish.header}: {wish.value}" if wish.value else wish.header
 
     @property
@@ -146,17 +131,20 @@ class Trial:
         """Take ``event`` and give the stage that follows."""
         if self.phase in OVER:
             return self.phase
-        if isinstance(event, Crashed):
+        if isinstance(event, told.Crashed):
             self._crashed(event)
         elif isinstance(event, Recalled):
-            self._fail(event.reason)
+            self._fail(event.verdict)
         elif isinstance(event, Wished):
             self._wished(event, now_ns)
         elif isinstance(event, Orphaned):
             self._orphaned(now_ns)
+        elif isinstance(event, Ordered):
+            self.wish = TrialWish()
+            self._orphaned(now_ns)
         elif isinstance(event, Assessed):
             self._assessed(event, now_ns)
-        elif isinstance(event, Compared):
+        elif isinstance(event, told.Compared):
             self._compare(event)
         else:
             self._look(event, now_ns)
@@ -164,41 +152,37 @@ class Trial:
 
     # --- what is heard
 
-    def _crashed(self, event: Crashed) -> None:
+    def _crashed(self, event: told.Crashed) -> None:
         self.crashes += 1
         if self.phase is not Phase.LOADING and self._before and self.crashes >= self._config.crashes:
-            self._fail(f"crashed: {event.detail}")
+            self._fail(reasons.Crashed(detail=event.detail))
 
     def _assessed(self, event: Assessed, now_ns: int) -> None:
         factor = self._config.slower_factor
         if self.phase is not Phase.LOADING:
             return
-        if event.failure:
-            self._fail(event.failure)
-        elif factor and event.before_p50_ns and event.p50_ns > factor * event.before_p50_ns + self._slack_ns:
-            self._fail(
-                f"is too slow: a run takes {_us(event.p50_ns)}, and {_us(event.before_p50_ns)} with the version that "
-                f"it would replace; swap.slower_factor allows {factor:g} times that"
-            )
+        before_ns = event.before_p50_ns if self._before else 0
+        if event.broken is not None:
+            self._fail(event.broken)
+        elif factor and before_ns and event.p50_ns > factor * before_ns + self._slack_ns:
+            self._fail(reasons.TooSlow(run_ns=event.p50_ns, before_ns=before_ns, factor=factor))
         elif self.wish.hold and self._before and not self.tries:
-            unlike = "its inputs or outputs are not those of the version that serves"
-            nothing = "the catalog asks for no share of the requests"
-            self._fail(f"cannot be tried: {nothing if self._comparable else unlike}")
+            self._fail(reasons.CannotBeTried(unlike=not self._comparable))
         else:
-            self._enter(Phase.MIRRORED, now_ns)
+            self._enter(Phase.SHADOW, now_ns)
 
-    def _compare(self, event: Compared) -> None:
-        if self.phase is not Phase.MIRRORED:
+    def _compare(self, event: told.Compared) -> None:
+        if self.phase is not Phase.SHADOW:
             return
         self.compared += 1
-        if event.difference:
+        if event.difference is not None:
             self.differing += 1
-            self._last_difference = event.difference
             allowed = self._config.differing_percent / 100 * max(self.compared, self._config.trial_requests)
             if self.differing > allowed:
                 self._fail(
-                    f"answers differently: {self.differing} of {self.compared} in the shadow; the last one "
-                    f"{event.difference}"
+                    reasons.AnswersDiffer(
+                        differing=self.differing, compared=self.compared, last=event.difference
+                    )
                 )
 
     def _look(self, seen: Seen, now_ns: int) -> None:
@@ -209,7 +193,7 @@ class Trial:
         new, old = _since(seen.new, self._start.new), self._reference(seen)
         wanted = self._config.trial_requests
         trouble = self._errors(new, old, wanted) or self._latency(new, old, wanted)
-        if trouble and self._before:
+        if trouble is not None and self._before:
             self._fail(trouble)
             return
         lasted_ns = now_ns - self.since_ns
@@ -217,18 +201,18 @@ class Trial:
             if lasted_ns >= self._config.watch_s * SECOND_NS:
                 self.phase = Phase.LIVE
             return
-        have = self.compared if self.phase is Phase.MIRRORED else new.answered
+        have = self.compared if self.phase is Phase.SHADOW else new.answered
         enough = have >= wanted and lasted_ns >= self._config.stage_s * SECOND_NS
         unwished = not self._share_in(self.phase)  # the catalog has changed its mind meanwhile
         if enough or unwished or lasted_ns >= self._config.patience_s * SECOND_NS:
-            following = Phase.SPLIT if self.phase is Phase.MIRRORED else Phase.WATCHED
-            if not self.wish.hold or (following is Phase.SPLIT and self._share_in(following)):
+            following = Phase.CANARY if self.phase is Phase.SHADOW else Phase.WATCHED
+            if not self.wish.hold or (following is Phase.CANARY and self._share_in(following)):
                 self._enter(following, now_ns)
 
     def _wished(self, event: Wished, now_ns: int) -> None:
         self.wish = event.wish
         if self.phase in ON_TRIAL and self.tries and not self._share_in(self.phase):
-            self._enter(Phase.MIRRORED, now_ns)
+            self._enter(Phase.SHADOW, now_ns)
 
     def _orphaned(self, now_ns: int) -> None:
         self._before = False
@@ -242,17 +226,17 @@ class Trial:
 
     def _wished_in(self, phase: Phase) -> float:
         wish = self.wish
-        if phase is Phase.MIRRORED:
+        if phase is Phase.SHADOW:
             return wish.shadow_percent
-        if phase is Phase.SPLIT and wish.value and not wish.shadow_percent:
+        if phase is Phase.CANARY and wish.value and not wish.shadow_percent:
             return wish.canary_percent or 100.0  # all that bring the value
-        return wish.canary_percent if phase is Phase.SPLIT else 0.0
+        return wish.canary_percent if phase is Phase.CANARY else 0.0
 
     def _enter(self, phase: Phase, now_ns: int) -> None:
         """Go to ``phase``, or past it where nothing is to be seen there."""
-        if phase is Phase.MIRRORED and not self._share_in(phase):
-            phase = Phase.SPLIT
-        if phase is Phase.SPLIT and not self._share_in(phase):
+        if phase is Phase.SHADOW and not self._share_in(phase):
+            phase = Phase.CANARY
+        if phase is Phase.CANARY and not self._share_in(phase):
             phase = Phase.WATCHED
         if phase is Phase.WATCHED and (not self._config.watch_s or (self._proven and not self._before)):
             phase = Phase.LIVE
@@ -260,9 +244,9 @@ class Trial:
         self.since_ns = now_ns
         self._start = None
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, verdict: reasons.Verdict) -> None:
         self.phase = Phase.FAILED
-        self.reason = reason
+        self.verdict = verdict
 
     def _reference(self, seen: Seen) -> Figures:
         """What the version before did meanwhile, or ever where that is too little to go by."""
@@ -270,28 +254,24 @@ class Trial:
         meanwhile = _since(seen.old, self._start.old)
         return meanwhile if meanwhile.answered >= self._config.trial_requests else seen.old
 
-    def _errors(self, new: Figures, old: Figures, wanted: int) -> str:
+    def _errors(self, new: Figures, old: Figures, wanted: int) -> reasons.Fails | None:
         before = old.failed / (old.answered + old.failed) if old.failed else 0.0
         total = new.answered + new.failed
         allowed = (before + self._config.error_percent / 100) * max(total, wanted)
         if new.failed <= allowed:
-            return ""
-        return (
-            f"fails: {new.failed} of {total} requests, {before:.1%} with the version before; swap.error_percent "
-            f"allows {self._config.error_percent:g} % more"
+            return None
+        return reasons.Fails(
+            failed=new.failed, total=total, before=before, percent=self._config.error_percent
         )
 
-    def _latency(self, new: Figures, old: Figures, wanted: int) -> str:
+    def _latency(self, new: Figures, old: Figures, wanted: int) -> reasons.Slow | None:
         factor = self._config.latency_factor
         if not factor or sum(new.runs) < wanted or sum(old.runs) < wanted:
-            return ""
+            return None
         now_ns, before_ns = _quantile_ns(new), _quantile_ns(old)
         if now_ns <= factor * before_ns + self._slack_ns:
-            return ""
-        return (
-            f"is slow: nine of ten runs take up to {_us(now_ns)}, and {_us(before_ns)} with the version before; "
-            f"swap.latency_factor allows {factor:g} times that"
-        )
+            return None
+        return reasons.Slow(run_ns=now_ns, before_ns=before_ns, factor=factor)
 
     @property
     def _slack_ns(self) -> int:
@@ -308,7 +288,3 @@ def _since(now: Figures, then: Figures) -> Figures:
 
 def _quantile_ns(figures: Figures) -> int:
     return HistogramValue(counts=figures.runs, sum_ns=0).quantile_ns(QUANTILE)
-
-
-def _us(ns: int) -> str:
-    return f"{ns / 1_000:,.0f} us"

@@ -1,72 +1,43 @@
-"""The trials of versions, and what they come to: the rollout's first storey.
+"""The trials of all versions, and what they come to.
 
-``trial`` decides over each of them. What is done with names and workers then is the storey's above.
+``trial`` decides over each of them. What is done with names and workers then is the succession's: see ``outcomes``.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Final
 
 from appliance.core.rollout import actions as do
+from appliance.core.rollout import reasons
 from appliance.core.rollout import trial as on
-from appliance.core.rollout.attempt import Attempt, key_of
-from appliance.core.rollout.catalog import identity_of
+from appliance.core.rollout.attempt import Attempt, IsGivenUp, Leaves, RollsBack, Steps, TakesOver, key_of
+from appliance.core.rollout.catalog import CatalogVersion, TrialWish, configured_trial, identity_of
 from appliance.core.rollout.events import FiguresRead
-from appliance.core.rollout.ledger import Change, Ending, Ledger, Proof
 from appliance.core.rollout.phase import ON_TRIAL, SERVING, TRIED, Phase, stage_of
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import WaitReason, WaitsForServing, WaitsForTrialOf, WaitsForWanted
+from appliance.core.rollout.records import Ending, Proof, RecordsPort
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trial import Trial
 from appliance.core.rollout.version import Version
-from appliance.core.rollout.wish import TrialWish, configured_trial
 from appliance.domain.model import interchangeable
 
 NEVER_NS: Final = 1 << 62
 
 
-class Trials(ABC):
-    """``attempts`` are by the version's id; ``splits`` say of a version that serves which one is on trial beside it.
-    ``actions`` collects what is to be done."""
+class Trials:
+    """``attempts`` are by the version's id; ``splits`` say of a version that serves which one is on trial beside it."""
 
-    def __init__(self, config: RolloutPolicy, ledger: Ledger) -> None:
-        self.config = config
-        self.ledger = ledger
-        self.registry = Registry()
+    def __init__(self, config: RolloutPolicy, records: RecordsPort, registry: Registry) -> None:
+        self._config = config
+        self._records = records
+        self._registry = registry
         self.attempts: dict[int, Attempt] = {}
         self.splits: dict[int, Version] = {}
-        self.actions: list[do.Action] = []
         self._look_ns = NEVER_NS
-
-    def _do(self, *actions: do.Action) -> None:
-        self.actions += actions
-
-    def _report(self, what: str, version: Version, **fields: object) -> None:
-        self._do(do.Report(what, {"model": version.model.key, **fields}))
-
-    # --- the storey above
-
-    @abstractmethod
-    def _flip(self, attempt: Attempt, now_ns: int) -> None:
-        """From the next request on it serves."""
-
-    @abstractmethod
-    def _give_up(self, version: Version, reason: str, now_ns: int, *, noted: bool, form: bool) -> None:
-        """It never serves (again). ``noted``: its history says so; ``form``: a packed form that it was to run from is
-        to blame, too."""
-
-    @abstractmethod
-    def _roll_back(self, attempt: Attempt, reason: str, now_ns: int) -> None:
-        """It serves no more, and what served before does again."""
-
-    @abstractmethod
-    def _leave(self, version: Version, now_ns: int) -> None:
-        """It serves no more; it goes when its last request has ended, unless it is kept to go back to."""
 
     # --- what begins
 
-    def _try(
+    def begin(
         self,
         version: Version,
         before: Version | None,
@@ -80,14 +51,14 @@ class Trials(ABC):
     ) -> None:
         """``version`` is to serve, in the place of ``before``. An ``order`` is carried out at once, where the version
         is proven: it is compared with nothing."""
-        proof = self.ledger.proof(key_of(version), version.model) or Proof(None, proven=False)
+        proof = self._records.proof(key_of(version), version.model) or Proof(None, proven=False)
         version.assessment = proof.assessment
         known = proof.proven and not again
         order = order and known
         beside = None if order else before
         trial = Trial(
-            self.config,
-            TrialWish() if order else wish or configured_trial(self.config),
+            self._config,
+            TrialWish() if order else wish or configured_trial(self._config),
             before=beside is not None,
             comparable=beside is not None and interchangeable(version.model, beside.model),
             now_ns=now_ns,
@@ -98,46 +69,53 @@ class Trials(ABC):
             before=before,
             trial=trial,
             background=background,
-            order=order,
             known=known,
             again=again,
             fallen=fallen,
         )
 
-    def _renew(self, version: Version, wish: TrialWish | None, now_ns: int) -> None:
+    def renew(self, version: Version, entry: CatalogVersion, now_ns: int) -> Steps:
         """The catalog may wish otherwise of what is on trial already: from the next request on."""
         attempt = self.attempts.get(version.id)
-        wish = wish or configured_trial(self.config)
-        if attempt is None or attempt.trial.wish == wish:
+        if attempt is None:
             return
-        self._step(attempt, on.Wished(wish), now_ns)
+        if entry.order and attempt.known:
+            if not attempt.live:
+                yield from self.step(attempt, on.Ordered(), now_ns)
+            return
+        wish = entry.trial or configured_trial(self._config)
+        if attempt.trial.wish == wish:
+            return
+        yield from self.step(attempt, on.Wished(wish), now_ns)
         before = attempt.before
         if before is not None and self.splits.get(before.id) is version:
-            self._do(do.Resplit(version.id, before.id, wish, attempt.trial.share_percent), do.Touch())
+            yield do.Resplit(version.id, before.id, wish, attempt.trial.share_percent)
+            yield do.Touch()
 
-    def _take_place(self, attempt: Attempt, now_ns: int) -> None:
+    def take_place(self, attempt: Attempt, now_ns: int) -> Steps:
         """Begin its trial, or say what it waits for."""
         if self._has_its_place(attempt):
-            self._waits(attempt, None)
-            self._assess(attempt, now_ns)
+            yield from self.waits(attempt, None)
+            yield from self._assess(attempt, now_ns)
             return
         if attempt.phase is Phase.LOADING:
             attempt.version.enter(Phase.PARKED)
-        self._waits(attempt, self._waits_for(attempt))
+        yield from self.waits(attempt, self._waits_for(attempt))
 
-    def _waits(self, attempt: Attempt, reason: WaitReason | None) -> None:
+    def waits(self, attempt: Attempt, reason: reasons.WaitReason | None) -> Steps:
+        """It waits for ``reason`` from now on; None: for nothing."""
         version, was = attempt.version, attempt.version.waiting
         version.waiting = reason
         if was is None and reason is not None:
             what = "packed form waits" if version.is_packed else "version waits"
-            self._do(do.Report(what, {"model": version.model.key}, reason))
+            yield do.report(what, version, reason)
         if (was is None) is not (reason is None):
-            self._do(do.Touch())
+            yield do.Touch()
 
     def _has_its_place(self, attempt: Attempt) -> bool:
         """Whether its trial can begin: one at a time beside a version, and what is only to be tried beside one."""
         if attempt.before is None and attempt.trial.wish.hold:
-            attempt.before = self.registry.current(attempt.version.model.name)
+            attempt.before = self._registry.current(attempt.version.model.name)
             if attempt.before is None:
                 return False
             attempt.trial.replaces(comparable=attempt.comparable)
@@ -155,213 +133,215 @@ class Trials(ABC):
             for each in self.attempts.values()
         )
 
-    def _waits_for(self, attempt: Attempt) -> WaitReason:
+    def _waits_for(self, attempt: Attempt) -> reasons.WaitReason:
         if attempt.before is None:
-            return WaitsForServing()
+            return reasons.WaitsForServing()
         tried = self.splits.get(attempt.before.id)
-        return WaitsForWanted() if tried is None else WaitsForTrialOf(version=tried.model.version)
+        return (
+            reasons.WaitsForWanted()
+            if tried is None
+            else reasons.WaitsForTrialOf(version=tried.model.version)
+        )
 
-    def _assess(self, attempt: Attempt, now_ns: int) -> None:
+    def _assess(self, attempt: Attempt, now_ns: int) -> Steps:
         version, proof = attempt.version, attempt.version.assessment
         if proof is None:
-            self._step(attempt, on.Assessed("", 0, 0), now_ns)
+            yield from self.step(attempt, on.Assessed(None, 0, 0), now_ns)
             return
-        if not proof.failure and not attempt.known:
-            self._do(do.Prove(attempt.key, version.model, Proof(proof, proven=False)))
-        before = None if attempt.order else attempt.before
+        broken = reasons.PromiseBroken(detail=proof.failure) if proof.is_broken else None
+        if broken is None and not attempt.known:
+            yield do.Prove(attempt.key, version.model, Proof(proof, proven=False))
+        before = attempt.before
         before_ns = before.run_ns(proof.rows) if before is not None else 0
-        self._step(attempt, on.Assessed(proof.failure, proof.p50_ns, before_ns), now_ns)
+        yield from self.step(attempt, on.Assessed(broken, proof.p50_ns, before_ns), now_ns)
 
     # --- what is seen
 
-    def _figures_read(self, attempt: Attempt, read: FiguresRead, now_ns: int) -> None:
+    def figures_read(self, attempt: Attempt, read: FiguresRead, now_ns: int) -> Steps:
+        """Take in the figures of an attempt."""
         if read.reference:
             attempt.reference = read.old
             return
         seen = attempt.seen(read)
-        self._step(attempt, seen, now_ns)
+        yield from self.step(attempt, seen, now_ns)
         if attempt.trial.under_way and self.attempts.get(read.version) is attempt:
-            self._do(do.LimitRuns(read.version, attempt.longest_run_ns(attempt.seen(read), self.config)))
-            self._due(attempt, now_ns)
+            yield do.LimitRuns(read.version, attempt.longest_run_ns(attempt.seen(read), self._config))
+            yield from self._due(attempt, now_ns)
 
-    def _look(self, now_ns: int) -> None:
+    def look(self, now_ns: int) -> Steps:
         """Read the figures that are due."""
         if now_ns < self._look_ns:
             return
         self._look_ns = NEVER_NS
         for attempt in self.attempts.values():
             if attempt.trial.under_way and now_ns >= attempt.due_ns:
-                self._read(attempt)
+                yield from self._read(attempt)
             elif attempt.trial.under_way:
-                self._due(attempt, now_ns)
+                yield from self._due(attempt, now_ns)
 
-    def _read(self, attempt: Attempt, *, reference: bool = False) -> None:
+    def _read(self, attempt: Attempt, *, reference: bool = False) -> Steps:
         before = attempt.before.id if attempt.before is not None else None
-        self._do(do.ReadFigures(attempt.version.id, before, reference))
+        yield do.ReadFigures(attempt.version.id, before, reference)
 
-    def _due(self, attempt: Attempt, now_ns: int) -> None:
+    def _due(self, attempt: Attempt, now_ns: int) -> Steps:
         if now_ns >= attempt.due_ns:
             attempt.due_ns = attempt.trial.due_ns(now_ns)
         if attempt.due_ns < self._look_ns:
             self._look_ns = attempt.due_ns
-            self._do(do.WakeAt(attempt.due_ns))
+            yield do.WakeAt(attempt.due_ns)
 
     # --- what follows
 
-    def _step(self, attempt: Attempt, event: on.Event, now_ns: int) -> None:
+    def step(self, attempt: Attempt, event: on.Event, now_ns: int) -> Steps:
+        """Let ``event`` happen to it, with what follows."""
         was, phase = attempt.phase, attempt.trial.step(event, now_ns)
         if phase is Phase.FAILED:
-            self._unsplit(attempt)
-            self._fail(attempt, attempt.reason, now_ns)
+            yield from self.fail(attempt, attempt.verdict, now_ns)
             return
         if phase is was or phase is Phase.LOADING:
             return
-        self._unsplit(attempt)
+        yield from self._unsplit(attempt)
         attempt.version.enter(phase)
         if phase in ON_TRIAL:
-            self._split(attempt)
-            self._report("version on trial", attempt.version, stage=stage_of(phase))
+            yield from self._split(attempt)
+            yield do.report("version on trial", attempt.version, stage=stage_of(phase))
         elif was not in SERVING:
-            self._go_live(attempt, was, now_ns)
+            yield from self._go_live(attempt, was, now_ns)
         if phase is Phase.LIVE:
-            self._proven(attempt, now_ns)
+            yield from self._proven(attempt)
         else:
             attempt.due_ns = 0
-            self._read(attempt)
+            yield from self._read(attempt)
 
-    def _split(self, attempt: Attempt) -> None:
+    def _split(self, attempt: Attempt) -> Steps:
         version, before, trial = attempt.version, attempt.before, attempt.trial
         assert before is not None, "a trial beside nothing"
         self.splits[before.id] = version
-        mirrored = attempt.phase is Phase.MIRRORED
-        self._do(
-            do.Split(version.id, before.id, trial.wish, trial.share_percent, mirrored),
-            do.FallBack(version.id, before.id),
-            do.Touch(),
-        )
+        mirrored = attempt.phase is Phase.SHADOW
+        yield do.Split(version.id, before.id, trial.wish, trial.share_percent, mirrored)
+        yield do.FallBack(version.id, before.id)
+        yield do.Touch()
 
-    def _unsplit(self, attempt: Attempt) -> None:
+    def _unsplit(self, attempt: Attempt) -> Steps:
         before, version = attempt.before, attempt.version
-        self._do(do.FallBack(version.id, None))
+        yield do.FallBack(version.id, None)
         if before is not None and self.splits.get(before.id) is version:
             del self.splits[before.id]
             # What waits for its place may have it, unless it takes it anew.
-            self._do(do.Unsplit(version.id, before.id), do.Touch(), do.WakeAt(0))
+            yield do.Unsplit(version.id, before.id)
+            yield do.Touch()
+            yield do.WakeAt(0)
 
-    def _go_live(self, attempt: Attempt, was: Phase, now_ns: int) -> None:
+    def _go_live(self, attempt: Attempt, was: Phase, now_ns: int) -> Steps:
         version = attempt.version
         version.untried = attempt.untried
         for other in list(self.attempts.values()):
             if other.live and other.version is attempt.before:
-                self._succeed(attempt, other, now_ns)
+                yield from self._succeed(attempt, other)
         before = attempt.before
-        self._read(attempt, reference=True)
+        yield from self._read(attempt, reference=True)
         if before is not None and attempt.comparable and version.phase is Phase.WATCHED:
-            self._do(do.FallBack(version.id, before.id))
+            yield do.FallBack(version.id, before.id)
         if before is not None or attempt.fallen or not attempt.known:
-            self._came_out(attempt, Ending.LIVE, was, attempt.in_words(), now_ns)
-        self._flip(attempt, now_ns)
-        self._do(do.WakeAt(0))  # it may be what others are to be tried beside
+            yield attempt.came_out(Ending.LIVE, was, attempt.showed, now_ns)
+        yield TakesOver(attempt)
+        yield do.WakeAt(0)  # it may be what others are to be tried beside
 
-    def _succeed(self, attempt: Attempt, other: Attempt, now_ns: int) -> None:
+    def _succeed(self, attempt: Attempt, other: Attempt) -> Steps:
         """``other``, which is replaced, was still watched: what may be gone back to is what was there before it, which
         is proven."""
-        self._uncount(other, other.phase)
+        yield from self.uncount(other, other.phase)
         if other.keeps_before:
             other.version.enter(Phase.LIVE)
             del self.attempts[other.version.id]
-            self._do(do.FallBack(other.version.id, None))
+            yield do.FallBack(other.version.id, None)
             attempt.before = other.before
         else:
-            self._conclude(other, now_ns)
+            yield from self.conclude(other)
 
-    def _proven(self, attempt: Attempt, now_ns: int) -> None:
+    def _proven(self, attempt: Attempt) -> Steps:
         version = attempt.version
         proof = Proof(version.assessment, proven=True)
         identity = identity_of(version.model, version.spec.fingerprint)
-        self._do(
-            do.Prove(attempt.key, version.model, proof),
-            do.Forgive(attempt.key),
-            do.Seat(version.model.name, identity),
-        )
-        self._conclude(attempt, now_ns)
-        self._do(do.ConsiderForm(version.id))
+        yield do.Prove(attempt.key, version.model, proof)
+        yield do.Forgive(attempt.key)
+        yield do.Seat(version.model.name, identity)
+        yield from self.conclude(attempt)
+        yield do.ConsiderForm(version.id)
 
-    def _conclude(self, attempt: Attempt, now_ns: int) -> None:
+    def conclude(self, attempt: Attempt) -> Steps:
         """Nothing more is to come of its trial; the version goes on serving."""
         version = attempt.version
-        self._do(do.FallBack(version.id, None))
+        yield do.FallBack(version.id, None)
         self.attempts.pop(version.id, None)
         if version.phase is Phase.WATCHED:
             version.enter(Phase.LIVE)
         if attempt.live and attempt.before is not None:
-            self._spare(attempt.before, now_ns)
+            yield from _spare(attempt.before)
 
-    def _spare(self, before: Version, now_ns: int) -> None:
-        """Note that it will not be gone back to."""
-        if before.phase is Phase.STANDBY:
-            self._leave(before, now_ns)
-
-    def _fail(self, attempt: Attempt, reason: str, now_ns: int) -> None:
+    def fail(self, attempt: Attempt, reason: reasons.Verdict, now_ns: int) -> Steps:
+        """It comes to nothing: what was before serves, or goes on serving."""
         version, was = attempt.version, attempt.phase
         self.attempts.pop(version.id, None)
-        self._unsplit(attempt)
+        yield from self._unsplit(attempt)
         if was not in SERVING:
             if was in ON_TRIAL:
-                self._do(do.Reject(attempt.key, reason))
-            self._came_out(attempt, Ending.REFUSED, was, reason, now_ns)
-            self._give_up(version, reason, now_ns, noted=True, form=version.packed or attempt.crashed)
+                yield do.Reject(attempt.key, reason)
+            yield attempt.came_out(Ending.REFUSED, was, reason, now_ns)
+            yield IsGivenUp(version, reason, form=version.packed or attempt.crashed)
         else:
             if attempt.blameless:
-                self._uncount(attempt, was)
+                yield from self.uncount(attempt, was)
             else:
-                self._do(do.Reject(attempt.key, reason))
+                yield do.Reject(attempt.key, reason)
             ending = Ending.RECALLED if attempt.blameless else Ending.ROLLED_BACK
-            self._came_out(attempt, ending, was, reason, now_ns)
-            self._roll_back(attempt, reason, now_ns)
-        self._inherit(version, attempt.before, now_ns)
-        self._do(do.WakeAt(0))
+            yield attempt.came_out(ending, was, reason, now_ns)
+            yield RollsBack(attempt, reason)
+        yield from self._inherit(version, attempt.before, now_ns)
+        yield do.WakeAt(0)
 
-    def _given_up(self, version: Version, was: Phase, reason: str, now_ns: int, *, noted: bool) -> None:
+    def given_up(
+        self, version: Version, was: Phase, reason: reasons.Verdict, now_ns: int, *, noted: bool
+    ) -> Steps:
         """It was refused or quarantined as it ``was``; ``noted``: that is in its history."""
         attempt = self.attempts.pop(version.id, None)
         before = attempt.before if attempt is not None else None
         if before is None or before.identity != version.identity:  # else only its form is given up
-            self._do(do.GiveUp(version.identity))
+            yield do.GiveUp(version.identity)
         if attempt is not None:
-            self._unsplit(attempt)
-            self._came_out(attempt, Ending.REFUSED, was, reason, now_ns)
+            yield from self._unsplit(attempt)
+            yield attempt.came_out(Ending.REFUSED, was, reason, now_ns)
             if was in SERVING and before is not None:
-                self._spare(before, now_ns)
-            self._do(do.WakeAt(0))
+                yield from _spare(before)
+            yield do.WakeAt(0)
         elif not noted:
-            self._note(version, Ending.GIVEN_UP, reason=reason)
-        self._inherit(version, self.registry.current(version.model.name), now_ns)
+            yield do.note(version, Ending.GIVEN_UP, reason)
+        yield from self._inherit(version, self._registry.current(version.model.name), now_ns)
 
-    def _gone(self, version: Version, was: Phase, now_ns: int) -> None:
+    def gone(self, version: Version, was: Phase, now_ns: int) -> Steps:
         """It leaves as it ``was``: it is no longer wanted, or another took its place."""
         attempt = self.attempts.pop(version.id, None)
         if attempt is not None:
-            self._unsplit(attempt)
-            self._uncount(attempt, was, loading=True)
+            yield from self._unsplit(attempt)
+            yield from self.uncount(attempt, was, loading=True)
             if was not in SERVING:
-                self._came_out(attempt, Ending.ABANDONED, was, "no longer wanted", now_ns)
+                yield attempt.came_out(Ending.ABANDONED, was, reasons.NoLongerWanted(), now_ns)
             elif attempt.before is not None:
-                self._spare(attempt.before, now_ns)
-            self._do(do.WakeAt(0))
-        self._inherit(version, self.registry.current(version.model.name), now_ns)
+                yield from _spare(attempt.before)
+            yield do.WakeAt(0)
+        yield from self._inherit(version, self._registry.current(version.model.name), now_ns)
 
-    def _uncount(self, attempt: Attempt, was: Phase, *, loading: bool = False) -> None:
+    def uncount(self, attempt: Attempt, was: Phase, *, loading: bool = False) -> Steps:
         """Nothing that came so far has failed; ``loading``: nor is its load to blame where that has not ended."""
         if attempt.crashed:
             return
         if was in TRIED:
-            self._do(do.Forgive(attempt.key))
+            yield do.Forgive(attempt.key)
         elif attempt.counted and (was is Phase.PARKED or loading):
             attempt.counted = False
-            self._do(do.GiveBack(attempt.key, attempt.again))
+            yield do.GiveBack(attempt.key, attempt.again)
 
-    def _inherit(self, version: Version, heir: Version | None, now_ns: int) -> None:
+    def _inherit(self, version: Version, heir: Version | None, now_ns: int) -> Steps:
         """What was to replace ``version`` replaces ``heir`` now, or nothing."""
         for other in list(self.attempts.values()):
             if other.before is not version:
@@ -369,42 +349,15 @@ class Trials(ABC):
             before = heir if heir is not version and heir is not other.version else None
             splits = other.phase in ON_TRIAL
             if splits:
-                self._unsplit(other)
+                yield from self._unsplit(other)
             other.before = before
             if before is None:
-                self._step(other, on.Orphaned(), now_ns)
+                yield from self.step(other, on.Orphaned(), now_ns)
             elif splits:
-                self._split(other)
-
-    # --- what is told
-
-    def _came_out(self, attempt: Attempt, ending: Ending, was: Phase, reason: str, now_ns: int) -> None:
-        version, before = attempt.version, attempt.before
-        began_ns = now_ns if attempt.began_ns is None else attempt.began_ns
-        number = before.model.version if before is not None else 0
-        self._note(
-            version,
-            ending,
-            reason=reason,
-            before=version.model.version if was is Phase.WATCHED else number,
-            after=version.model.version if ending is Ending.LIVE else number,
-            stage=stage_of(was),
-            took_ms=(now_ns - began_ns) // 1_000_000,
-        )
-
-    def _note(self, version: Version, ending: Ending, **more: object) -> None:
-        self._do(do.Note(change=change_of(version, ending, **more)))
+                yield from self._split(other)
 
 
-def change_of(version: Version, ending: Ending, **more: object) -> Change:
-    """A line of the history of ``version``, without its time."""
-    name, number = version.slot
-    return Change(
-        at_ms=0,
-        name=name,
-        version=number,
-        identity=version.identity,
-        artifact=version.spec.artifact,
-        ending=ending,
-        **more,  # type: ignore[arg-type]
-    )
+def _spare(before: Version) -> Steps:
+    """It will not be gone back to."""
+    if before.phase is Phase.STANDBY:
+        yield Leaves(before)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from appliance.core.rollout.phase import Phase, advance
-from appliance.core.rollout.reasons import Refusal, WaitReason
+from appliance.core.rollout.reasons import Refusal, Untried, WaitReason
 from appliance.domain.model import ModelVersion
 from appliance.workers.port import Assessment
 
@@ -37,7 +37,7 @@ class Version:
     will; ``retiring``: it serves until what replaces it does. ``deferred``: there was no memory to load it with the
     first ones. ``assessment`` is what it proved, here or earlier, ``seeds`` how long runs of so many rows took
     when it was loaded; ``packed``: it runs from a form that was built on this
-    box; ``untried`` is why it went live without the trial that is configured, "" where it did not."""
+    box; ``untried`` is why it went live without the trial that is configured, None where it did not."""
 
     spec: VersionSpec
     phase: Phase = Phase.QUEUED
@@ -48,7 +48,7 @@ class Version:
     assessment: Assessment | None = None
     seeds: tuple[tuple[int, int], ...] = ()
     packed: bool = False
-    untried: str = ""
+    untried: Untried | None = None
 
     def enter(self, phase: Phase) -> None:
         """Go on to ``phase``; nothing else changes it."""

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from appliance.core.rollout import actions as do
-from appliance.core.rollout.ledger import Change, Proof, Standing
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.records import Change, Proof, Standing
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.records import MemoryRecords, Records
-from appliance.engine.versions.wording import next_try, refusal_text
+from appliance.engine.versions.wording import remark_text
 from appliance.telemetry.snapshot import SwapFigures
 from appliance.workers.port import ModelLoaded
 
@@ -34,7 +34,7 @@ Remembered = do.Forgive | do.GiveBack | do.Reject | do.GiveUp | do.Prove | do.Se
 
 
 class Recorder:
-    """Implements Ledger. ``wall_ms`` is the wall clock in milliseconds."""
+    """Implements RecordsPort. ``wall_ms`` is the wall clock in milliseconds."""
 
     def __init__(self, terms: SwapTerms, wall_ms: Callable[[], int]) -> None:
         _, self._records, self._box = terms
@@ -42,24 +42,24 @@ class Recorder:
         self._endings: Counter[str] = Counter()
         self._figures = SwapFigures()
 
-    # --- Ledger
+    # --- RecordsPort
 
     def standing(self, key: str) -> Standing:
-        """See Ledger."""
+        """See RecordsPort."""
         return self._records.standing(key)
 
     def proof(self, key: str, model: ModelVersion) -> Proof | None:
-        """See Ledger."""
+        """See RecordsPort."""
         return self._records.proof(key, self._box(model))
 
     def history(self, name: str) -> tuple[Change, ...]:
-        """See Ledger."""
+        """See RecordsPort."""
         return self._records.history(name)
 
     # --- what is wanted remembered
 
-    def record_attempts(self, action: do.RecordAttempts, done: Callable[[str], None]) -> None:
-        """Count them on the disk; then ``done`` is called with "", or with why they could not be."""
+    def record_attempts(self, action: do.RecordAttempts, done: Callable[[str | None], None]) -> None:
+        """Count them on the disk; then ``done`` is called with None, or with why they could not be."""
         self._records.count(action.keys, self._wall_ms(), done, again=action.again)
 
     def perform(self, action: Remembered) -> None:
@@ -70,7 +70,7 @@ class Recorder:
             case do.GiveBack():
                 self._records.give_back(action.key, again=action.again)
             case do.Reject():
-                self._records.reject(action.key, action.reason)
+                self._records.reject(action.key, remark_text(action.reason))
             case do.GiveUp():
                 self._records.given_up(action.key, self._wall_ms())
             case do.Prove():
@@ -86,10 +86,8 @@ class Recorder:
         change = note.change
         if note.counted:
             self._endings[change.ending.value] += 1
-        if note.refusal is not None:
-            change = replace(change, reason=refusal_text(note.refusal))
-        elif note.again_at_ms:
-            change = replace(change, reason=f"nothing else of the model serves; {next_try(note.again_at_ms)}")
+        if note.remark is not None:
+            change = replace(change, reason=remark_text(note.remark))
         self._records.happened(replace(change, at_ms=self._wall_ms()))
 
     # --- what is counted
@@ -98,7 +96,7 @@ class Recorder:
         """A worker has loaded a version."""
         self.count(loads=1, load_ns=event.load_ns)
         if event.assessment is not None:
-            self.count(assessments=1, assessments_failed=bool(event.assessment.failure))
+            self.count(assessments=1, assessments_failed=event.assessment.is_broken)
 
     def count(self, **more: int) -> None:
         """Add to figures, by their names."""

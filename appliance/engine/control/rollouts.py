@@ -21,8 +21,8 @@ from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout.attempt import key_of
 from appliance.core.rollout.catalog import Catalog
+from appliance.core.rollout.retries import tries_left
 from appliance.core.rollout.rollout import Rollout
-from appliance.core.rollout.standing import tries_left
 from appliance.core.scheduling.events import ModelClosed, ModelOpened
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestHead
@@ -40,7 +40,7 @@ from appliance.engine.versions.layout import merges
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.version_status import said_of, version_status
-from appliance.engine.versions.wording import Said, wait_text
+from appliance.engine.versions.wording import Said, remark_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.telemetry.snapshot import SwapFigures, VersionStatus
 from appliance.workers.port import (
@@ -108,7 +108,7 @@ class Rollouts:
             feed=leases,
             pace=shell.pace,
             ids=self._core.registry,
-            attempts=self._core.attempts,
+            attempts=self._core.trials.attempts,
             restarts=self._restarts,
         )
         self._forms = Forms(workers=workers, processes=terms.workers, ids=self._core.registry, shell=shell)
@@ -205,7 +205,7 @@ class Rollouts:
         there, kept = isinstance(reply, GrantReservation), isinstance(reply, HoldReservation)
         return told.MemoryAnswered(served.id, there=there, kept=kept)
 
-    def _recorded(self, versions: tuple[int, ...], problem: str) -> None:
+    def _recorded(self, versions: tuple[int, ...], problem: str | None) -> None:
         self._tell(told.AttemptsRecorded(versions, problem), self._shell.clock())
 
     def _form(self, action: do.ConsiderForm | do.RefuseForm | do.ForgetForm) -> None:
@@ -217,7 +217,7 @@ class Rollouts:
             case do.RefuseForm():
                 served = self._served[action.version]
                 if not served.memory.quick:  # that session runs from no form
-                    self._forms.refuse(served, action.reason)
+                    self._forms.refuse(served, remark_text(action.reason))
 
     def _consider_form(self, served: Served) -> None:
         if self._core.config.packed_forms:
@@ -226,8 +226,8 @@ class Rollouts:
 
     def _report(self, action: do.Report) -> None:
         fields = dict(action.fields)
-        if action.waiting is not None:
-            fields["reason"] = wait_text(action.waiting)
+        if action.reason is not None:
+            fields["reason"] = remark_text(action.reason)
         self._shell.log.event(action.what, **fields)
 
     def _wake(self, at_ns: int) -> None:
@@ -264,7 +264,7 @@ class Rollouts:
     def _build_form(self) -> None:
         """Build the next form that its version would still change over to."""
         while (served := self._forms.next) is not None:
-            if self._core.lacks_form(served.version):
+            if self._core.succession.lacks_form(served.version):
                 self._forms.build()
             else:
                 self._forms.skip()
@@ -290,10 +290,10 @@ class Rollouts:
 
     # --- what requests say
 
-    def compared(self, served: Served, difference: str) -> None:
+    def compared(self, served: Served, difference: str | None) -> None:
         """An answer of it lay beside the real one; taken in with the next ``tick``."""
         self._told.append(told.Compared(served.id, difference))
-        self._recorder.count(compared=1, differing=bool(difference))
+        self._recorder.count(compared=1, differing=difference is not None)
         self._shell.pace.soon()
 
     def count_mirrored(self, mirrored: int, left_out: int) -> None:
@@ -323,7 +323,7 @@ class Rollouts:
             self._tell(told.Loaded(served.id, event.assessment, event.seeds, event.packed), now_ns)
             comes = served.memory.returning or event.worker in self._groups.holders(served)
             quick = self._groups.loads_quickly(event.worker, served.id)
-            if comes and not quick and served.id not in self._core.attempts:
+            if comes and not quick and served.id not in self._core.trials.attempts:
                 # What began out of memory had no chance yet to have its form built. A quick session uses none.
                 self._consider_form(served)
         self._open(self._groups.loaded(event, served, now_ns), now_ns)
@@ -377,7 +377,7 @@ class Rollouts:
         """What a packed form did costs the form first: at once while it loads or the version is on trial, else when
         that would be given up. A version that changes over to its form has a trial of its own."""
         repeated = self._restarts.crashed(culprit.id, now_ns)
-        trying = culprit.id in self._core.attempts
+        trying = culprit.id in self._core.trials.attempts
         changing = trying and culprit.version.is_packed
         formed = not changing and (loading or (culprit.packed and (repeated or trying)))
         if formed and self._forms.blame(culprit, detail):
@@ -467,11 +467,11 @@ class Rollouts:
 
     def headers(self) -> tuple[str, ...]:
         """Headers by whose values requests are led to versions on trial."""
-        return self._traffic.headers(self._core.splits)
+        return self._traffic.headers(self._core.trials.splits)
 
     def figures(self) -> SwapFigures:
         """For people, as of now."""
-        return self._recorder.figures(self._traffic.taken(self._core.splits))
+        return self._recorder.figures(self._traffic.taken(self._core.trials.splits))
 
     def version_statuses(
         self, queued: Mapping[int, int], running: Mapping[int, int]
@@ -485,7 +485,7 @@ class Rollouts:
                 queued=queued.get(served.id, 0),
                 running=running.get(served.id, 0),
                 workers=self._groups.holders(served),
-                trial=self._traffic.status(self._core.attempts.get(served.id)),
+                trial=self._traffic.status(self._core.trials.attempts.get(served.id)),
                 tries_left=tries_left(self._recorder.standing(key_of(served.version)), self._core.config),
                 next_try_ms=self._core.retries.next_try_ms(served.version),
             )

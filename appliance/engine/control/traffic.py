@@ -8,8 +8,8 @@ from typing import Final
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout.attempt import Attempt
+from appliance.core.rollout.events import Figures
 from appliance.core.rollout.phase import TRIED, stage_of
-from appliance.core.rollout.trial import Figures
 from appliance.domain import histogram
 from appliance.engine.control.recorder import Recorder
 from appliance.engine.versions.served import Served, TrafficSplit

@@ -23,11 +23,11 @@ ROOM_PARTS: Final = 2
 
 
 class Comparison(NamedTuple):
-    """An answer of a version on trial beside the one that was given; ``difference`` in words, "" when it is near
+    """An answer of a version on trial beside the one that was given; ``difference`` in words, None when it is near
     enough."""
 
     served: Served
-    difference: str
+    difference: str | None
 
 
 class MirrorReport(NamedTuple):

@@ -49,15 +49,15 @@ def _sample(data: bytes | memoryview, limit: int) -> bytes:
     return b"".join(bytes(data[start : start + block]) for start in range(0, stride * blocks, stride))
 
 
-def unlikeness(new: Kept, old: Kept, config: RolloutPolicy) -> str:
-    """How ``new`` differs from ``old``, in words; "" when it does not by more than the configuration allows."""
+def unlikeness(new: Kept, old: Kept, config: RolloutPolicy) -> str | None:
+    """How ``new`` differs from ``old``, in words; None when it does not by more than the configuration allows."""
     if len(new) != len(old):
         return f"has {len(new)} outputs instead of {len(old)}"
     tolerance = Tolerance(absolute=config.tolerance_absolute, relative=config.tolerance_relative)
     for mine, other in zip(new, old, strict=True):
         if reason := _reason(mine, other, tolerance):
             return f"output '{mine.name}' {reason}"
-    return ""
+    return None
 
 
 def _reason(new: KeptOutput, old: KeptOutput, tolerance: Tolerance) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from appliance.core.rollout.ledger import Change, Ending, of_record_key, record_key
+from appliance.core.rollout.records import Change, Ending, of_record_key, record_key
 from appliance.core.rollout.version import Artifact
 from appliance.domain.binding import bind
 from appliance.domain.errors import ConfigInvalid

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.core.rollout.ledger import Change, Proof, Standing
+from appliance.core.rollout.records import Change, Proof, Standing
 from appliance.domain.errors import OperatorError
 from appliance.durable import RealFolder, read_whole, replace_file
 from appliance.engine.versions.history import FILE, FILE_BEFORE, FILE_BYTES_MAX, encoded, read_history
@@ -55,7 +55,7 @@ class FileRecords:
                 f"'{folder}' cannot be used: {error.strerror}; it must be writable"
             ) from error
         self._read()
-        self._said = ""
+        self._said: str | None = None
         self._tries = RecordTable(TRIES, "versions", "{}", model_of, _try_row)
         self._tries.change(self._known.standings.items(), self._known.heeded)
         self._proofs = RecordTable(PROOFS, "proofs", "[]", _model_of_pair, _proof_row)
@@ -88,7 +88,7 @@ class FileRecords:
     def _take_tries(self, document: Mapping[str, Any]) -> None:
         for identity, (tries, rejected, *later) in document["versions"].items():
             self._known.standings.put(
-                str(identity), Standing(int(tries), str(rejected), *map(int, later[:2]))
+                str(identity), Standing(int(tries), str(rejected) or None, *map(int, later[:2]))
             )
         if (asked := document.get("asked")) is not None:
             self._known.heed({str(key): int(at_ms) for key, at_ms in asked.items()})
@@ -114,7 +114,12 @@ class FileRecords:
         return self._known.standing(identity)
 
     def count(
-        self, identities: Sequence[str], at_ms: int, done: Callable[[str], None], *, again: bool = False
+        self,
+        identities: Sequence[str],
+        at_ms: int,
+        done: Callable[[str | None], None],
+        *,
+        again: bool = False,
     ) -> None:
         """See Records."""
         rows: list[tuple[str, Standing | None]] = []
@@ -207,7 +212,7 @@ class FileRecords:
         if not self._thread.is_alive():
             self._folder.close()
 
-    def _put(self, table: RecordTable[Any, Any], done: Callable[[str], None] | None = None) -> None:
+    def _put(self, table: RecordTable[Any, Any], done: Callable[[str | None], None] | None = None) -> None:
         """Have its file replaced; the first of several that wait writes what all of them changed."""
         self._jobs.put(lambda: self._attempt(lambda: self._replace(table), done))
 
@@ -217,8 +222,8 @@ class FileRecords:
         while (job := self._jobs.get()) is not None:
             job()
 
-    def _attempt(self, write: Callable[[], None], done: Callable[[str], None] | None) -> None:
-        problem = ""
+    def _attempt(self, write: Callable[[], None], done: Callable[[str | None], None] | None) -> None:
+        problem: str | None = None
         try:
             write()
         except OSError as error:
@@ -226,7 +231,7 @@ class FileRecords:
         try:
             if done is not None:
                 self._post(lambda: done(problem))
-            elif problem and problem != self._said:
+            elif problem is not None and problem != self._said:
                 self._post(lambda: self._report("records cannot be written", error=problem))
             if done is None:
                 self._said = problem
@@ -280,7 +285,8 @@ def _model_of_pair(pair: tuple[str, str]) -> str:
 
 
 def _try_row(identity: str, standing: Standing) -> bytes:
-    return as_json(identity) + b":" + as_json(standing)
+    document = standing._replace(rejected=standing.rejected or "")
+    return as_json(identity) + b":" + as_json(document)
 
 
 def _proof_row(pair: tuple[str, str], proof: Proof) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from appliance.core.rollout.ledger import Change, Proof, Standing
+from appliance.core.rollout.records import Change, Proof, Standing
 
 CHANGES_KEPT: Final = 1_000
 VERSIONS_KEPT: Final = 10_000
@@ -41,10 +41,15 @@ class Records(Protocol):
         """How it stands."""
 
     def count(
-        self, identities: Sequence[str], at_ms: int, done: Callable[[str], None], *, again: bool = False
+        self,
+        identities: Sequence[str],
+        at_ms: int,
+        done: Callable[[str | None], None],
+        *,
+        again: bool = False,
     ) -> None:
         """One more try of each, for good, at ``at_ms``; ``again``: see Standing. Then, perhaps before this returns,
-        ``done`` is called in the engine's thread: with "", or with why it could not be written."""
+        ``done`` is called in the engine's thread: with None, or with why it could not be written."""
 
     def given_up(self, identity: str, at_ms: int) -> None:
         """It serves no more, or never will, since ``at_ms``."""
@@ -167,12 +172,17 @@ class MemoryRecords:
         return self.standings.get(identity, Standing())
 
     def count(
-        self, identities: Sequence[str], at_ms: int, done: Callable[[str], None], *, again: bool = False
+        self,
+        identities: Sequence[str],
+        at_ms: int,
+        done: Callable[[str | None], None],
+        *,
+        again: bool = False,
     ) -> None:
         """See Records."""
         for identity in identities:
             self.add_try(identity, at_ms, again)
-        done("")
+        done(None)
 
     def add_try(self, identity: str, at_ms: int, again: bool) -> None:
         """Count without an answer."""

@@ -15,15 +15,15 @@ from typing import Final
 from zlib import crc32
 
 from appliance.core.memory.footprint import Residency
+from appliance.core.rollout.catalog import TrialWish
 from appliance.core.rollout.phase import STATES, Phase
 from appliance.core.rollout.version import Version
-from appliance.core.rollout.wish import TrialWish
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.validation import plan_request
 from appliance.engine.versions.layout import LAYOUTS_KEPT, Expectations, Layout, layout_of
-from appliance.engine.versions.wording import refusal_text, wait_text
+from appliance.engine.versions.wording import remark_text, wait_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.port import ModelProgress
 
@@ -123,7 +123,7 @@ class Served:
         """Why it is not READY, in words."""
         version = self.version
         if version.refusal is not None:
-            return refusal_text(version.refusal)
+            return remark_text(version.refusal)
         return wait_text(version.waiting) if version.waiting is not None else ""
 
     @property

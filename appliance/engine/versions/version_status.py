@@ -15,9 +15,8 @@ from appliance.engine.versions.wording import (
     STILL_PREVIOUS,
     Said,
     given_by_hand,
-    refusal_text,
+    remark_text,
     setback_text,
-    wait_text,
     waiting_word,
 )
 from appliance.telemetry.meter import VersionMeter
@@ -36,7 +35,7 @@ def version_status(
     next_try_ms: int,
 ) -> VersionStatus:
     """All of it, as of now."""
-    proof = served.version.assessment
+    proof, untried = served.version.assessment, served.version.untried
     return VersionStatus(
         name=served.model.name,
         version=served.model.version,
@@ -57,7 +56,7 @@ def version_status(
         run_p50_ns=proof.p50_ns if proof is not None else 0,
         run_p99_ns=proof.p99_ns if proof is not None else 0,
         fallen_back=served.requests.fallen_back,
-        untried=served.version.untried,
+        untried=remark_text(untried) if untried is not None else "",
         load_ns=served.placed.load_ns,
         loading=_loading(served),
     )
@@ -98,18 +97,16 @@ def said_of(version: Version, registry: Registry) -> Said:
     """Why what its name and number mean is not READY, or what keeps it from serving the files that were asked for last.
     The form that a version is to run from is no file that was asked for."""
     if version.phase not in SERVING:
-        reason = refusal_text(version.refusal) if version.refusal is not None else ""
-        if version.refusal is None and version.waiting is not None:
-            reason = wait_text(version.waiting)
-        return Said(reason, waiting=waiting_word(version.waiting))
+        why = version.refusal if version.refusal is not None else version.waiting
+        return Said(remark_text(why) if why is not None else "", waiting=waiting_word(version.waiting))
     name, slot = version.model.name, version.slot
     new = registry.incoming.get(slot)
     if new is not None and not new.is_packed:
         return _said_beside(new)
-    if setback := registry.setbacks.get(slot):
+    if (setback := registry.setbacks.get(slot)) is not None:
         return Said(f"{STILL_PREVIOUS} {setback_text(setback)}", Outlook.SUCCESSOR_FAILED)
-    if version.retiring and (trouble := registry.troubled.get(name)):
-        reason = f"serving what was loaded before; the files now have problems: {trouble}"
+    if version.retiring and name in registry.troubled:
+        reason = f"serving what was loaded before; the files now have problems: {registry.troubled[name]}"
         return Said(reason, Outlook.FILES_BROKEN)
     return Said(given_by_hand(name), Outlook.BY_HAND) if slot in registry.by_hand else Said()
 
@@ -117,7 +114,7 @@ def said_of(version: Version, registry: Registry) -> Said:
 def _said_beside(new: Version) -> Said:
     """What a version serves meanwhile for which ``new`` is on its way."""
     if new.waiting is not None:
-        does, outlook = wait_text(new.waiting), Outlook.SUCCESSOR_WAITS
+        does, outlook = remark_text(new.waiting), Outlook.SUCCESSOR_WAITS
     elif new.phase in UNLOADED:
         does, outlook = "is loading", Outlook.SUCCESSOR_LOADS
     else:

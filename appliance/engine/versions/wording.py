@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from appliance.core.memory import budget
 from appliance.core.rollout import reasons
-from appliance.core.rollout.reasons import Outlook, Refusal, WaitReason
+from appliance.core.rollout.reasons import Outlook, Refusal, Remark, Verdict, WaitReason
 from appliance.engine.port import NEVER
 
 MB: Final = 1_000_000
@@ -78,28 +78,104 @@ def waiting_word(waiting: WaitReason | None) -> str:
             return "memory"
 
 
-def refusal_text(refusal: Refusal) -> str:
-    """Why a version is not served at all."""
-    match refusal:
+def remark_text(remark: Remark | WaitReason) -> str:
+    """What there is to remark of a version, in words; the history keeps them."""
+    if isinstance(remark, WaitReason):
+        return wait_text(remark)
+    if isinstance(remark, Verdict):
+        return verdict_text(remark)
+    match remark:
         case reasons.Failed(why=why):
-            return why
+            return verdict_text(why)
         case reasons.RolledBack(why=why):
-            return f"rolled back: {why}"
-        case reasons.Rejected(why=why, again=again):
-            return f"is not tried again: {why}; {again}"
+            return f"rolled back: {verdict_text(why)}"
+        case reasons.Rejected(why=kept, again=again):
+            return f"is not tried again: {kept}; {_again_text(again)}"
         case reasons.OutOfTries(tries=tries, again=again):
-            return f"was tried {tries} times and did not prove itself; swap.tries allows no more; {again}"
+            return f"was tried {tries} times and did not prove itself; swap.tries allows no more; {_again_text(again)}"
+        case reasons.Untried(what=what, version=version):
+            return f"its {what.value} are not those of version {version}"
+        case reasons.Showed():
+            return _showed_text(remark)
+        case reasons.ServesAgain():
+            return "it serves again"
+        case reasons.NoLongerWanted(model=False):
+            return "no longer wanted"
+        case reasons.NoLongerWanted(at_start=True):
+            return "no version of the model was wanted any more when the appliance started"
+        case reasons.NoLongerWanted():
+            return "no version of the model is wanted any more"
+        case reasons.NextTry(at_ms=at_ms):
+            return f"nothing else of the model serves; {next_try(at_ms)}"
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """Why a version does not serve, or does no more."""
+    match verdict:
+        case reasons.PromiseBroken(detail=detail) | reasons.LoadRefused(detail=detail):
+            return detail
+        case reasons.TooSlow(run_ns=run, before_ns=before, factor=factor):
+            return (
+                f"is too slow: a run takes {_us(run)}, and {_us(before)} with the version that it would replace; "
+                f"swap.slower_factor allows {factor:g} times that"
+            )
+        case reasons.CannotBeTried(unlike=True):
+            return "cannot be tried: its inputs or outputs are not those of the version that serves"
+        case reasons.CannotBeTried():
+            return "cannot be tried: the catalog asks for no share of the requests"
+        case reasons.AnswersDiffer(differing=differing, compared=compared, last=last):
+            return f"answers differently: {differing} of {compared} in the shadow; the last one {last}"
+        case reasons.Fails(failed=failed, total=total, before=share, percent=percent):
+            return (
+                f"fails: {failed} of {total} requests, {share:.1%} with the version before; swap.error_percent "
+                f"allows {percent:g} % more"
+            )
+        case reasons.Slow(run_ns=run, before_ns=before, factor=factor):
+            return (
+                f"is slow: nine of ten runs take up to {_us(run)}, and {_us(before)} with the version before; "
+                f"swap.latency_factor allows {factor:g} times that"
+            )
+        case reasons.Crashed(detail=detail, repeated=repeated):
+            return f"quarantined after repeated crashes: {detail}" if repeated else f"crashed: {detail}"
+        case reasons.NotCounted(problem=problem):
+            return f"its try cannot be counted: {problem}"
+        case reasons.WantedAgain(version=version):
+            return f"version {version} is wanted again"
+        case reasons.Missed(why=why, missed=missed, before=number):
+            return f"{verdict_text(why)}; it refused {missed} requests that version {number} would have taken"
+
+
+def _again_text(again: reasons.AskAgain) -> str:
+    if again.packaged:
+        return f"'appliance model want {again.key}' asks for it again"
+    name = again.key.rpartition("/")[0]
+    return f"change its files, or ask for it again: 'appliance model load {name}', or SIGHUP"
+
+
+def _showed_text(showed: reasons.Showed) -> str:
+    said = []
+    if showed.untried is not None:
+        said.append(f"without the configured trial: {remark_text(showed.untried)}")
+    if showed.compared:
+        said.append(f"{showed.compared} answers compared, {showed.differing} of them different")
+    if showed.run_ns is not None:
+        said.append(f"a run takes {_us(showed.run_ns)}")
+    return ", ".join(said)
+
+
+def _us(ns: int) -> str:
+    return f"{ns / 1_000:,.0f} us"
 
 
 def setback_text(setback: Refusal) -> str:
     """Why the file that was asked for does not serve, behind STILL_PREVIOUS."""
     match setback:
         case reasons.Failed(why=why):
-            return f"failed: {why}"
+            return f"failed: {verdict_text(why)}"
         case reasons.RolledBack(why=why):
-            return f"was rolled back: {why}"
+            return f"was rolled back: {verdict_text(why)}"
         case _:
-            return refusal_text(setback)
+            return remark_text(setback)
 
 
 def given_by_hand(name: str) -> str:

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.core.rollout.ledger import Standing
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.standing import has_fallen, pause_ms, refusal_of, tries_left
+from appliance.core.rollout.records import Standing
+from appliance.core.rollout.retries import has_fallen, pause_ms, refusal_of, tries_left
 from appliance.engine.versions.records import MemoryRecords
-from appliance.engine.versions.wording import refusal_text
+from appliance.engine.versions.wording import remark_text
 from tests.domain.sample import make_version
 
 CONFIG = RolloutPolicy(tries=3, retry_first_s=600.0, retry_max_s=86_400.0)
@@ -20,7 +20,7 @@ NOW_MS = 1_800_000_000_000
 
 @pytest.mark.parametrize(("again", "minutes"), [(0, 10), (1, 20), (2, 40), (7, 1280), (8, 1440), (500, 1440)])
 def test_the_pause_doubles_up_to_a_day(again: int, minutes: int) -> None:
-    assert pause_ms(Standing(3, "", NOW_MS, again), CONFIG, NOW_MS) == minutes * MINUTE_MS
+    assert pause_ms(Standing(3, None, NOW_MS, again), CONFIG, NOW_MS) == minutes * MINUTE_MS
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_the_pause_doubles_up_to_a_day(again: int, minutes: int) -> None:
 def test_it_goes_on_across_restarts_and_a_clock_that_jumps_makes_it_no_longer(
     since_ms: int, left: int
 ) -> None:
-    assert pause_ms(Standing(3, "", NOW_MS, 0), CONFIG, NOW_MS + since_ms) == left * MINUTE_MS
+    assert pause_ms(Standing(3, None, NOW_MS, 0), CONFIG, NOW_MS + since_ms) == left * MINUTE_MS
 
 
 def test_a_version_whose_last_try_has_no_time_waits_all_of_it() -> None:
-    assert pause_ms(Standing(3, "", 0, 0), CONFIG, NOW_MS) == 10 * MINUTE_MS
+    assert pause_ms(Standing(3, None, 0, 0), CONFIG, NOW_MS) == 10 * MINUTE_MS
 
 
 def test_what_was_rejected_is_not_tried_again_by_itself() -> None:
@@ -54,18 +54,18 @@ def test_what_was_rejected_is_not_tried_again_by_itself() -> None:
 )
 def test_a_refusal_names_the_command_that_asks_again(digest: str, command: str) -> None:
     model = replace(make_version("m", 1), digest=digest)
-    for standing in (Standing(1, "rolled back", NOW_MS), Standing(3, "", NOW_MS)):
+    for standing in (Standing(1, "rolled back", NOW_MS), Standing(3, None, NOW_MS)):
         refusal = refusal_of(standing, CONFIG, model)
         assert refusal is not None
-        assert f"'{command}'" in refusal_text(refusal)
+        assert f"'{command}'" in remark_text(refusal)
 
 
 def test_a_try_that_is_given_back_is_one_less_and_that_it_was_given_up_stands() -> None:
-    records = MemoryRecords([("m/1@a", Standing(0, "", NOW_MS))])
+    records = MemoryRecords([("m/1@a", Standing(0, None, NOW_MS))])
     records.count(["m/1@a"], NOW_MS, lambda problem: None, again=True)
-    assert records.standing("m/1@a") == Standing(1, "", NOW_MS, 1)
+    assert records.standing("m/1@a") == Standing(1, None, NOW_MS, 1)
     records.give_back("m/1@a", again=True)
-    assert records.standing("m/1@a") == Standing(0, "", NOW_MS, 0)
+    assert records.standing("m/1@a") == Standing(0, None, NOW_MS, 0)
     assert has_fallen(records.standing("m/1@a"))
     records.give_back("m/1@b", again=False)
     assert set(records.standings) == {"m/1@a"}, "nothing is known of what was never counted"
@@ -80,11 +80,11 @@ def test_tries_of_either_kind_are_counted_and_forgiven_together() -> None:
     for again in (False, False, False, True, True):
         records.count(["m/1@a"], NOW_MS, lambda problem: None, again=again)
     standing = records.standing("m/1@a")
-    assert standing == Standing(5, "", NOW_MS, 2)
+    assert standing == Standing(5, None, NOW_MS, 2)
     assert tries_left(standing, CONFIG) == 0
     refusal = refusal_of(standing, CONFIG, model)
     assert refusal is not None
-    assert "was tried 5 times" in refusal_text(refusal)
+    assert "was tried 5 times" in remark_text(refusal)
     records.given_up("m/1@a", NOW_MS)
     assert pause_ms(records.standing("m/1@a"), CONFIG, NOW_MS) == 40 * MINUTE_MS
     records.forgive("m/1@a")

@@ -53,12 +53,12 @@ class Change:
 
 
 class Standing(NamedTuple):
-    """How a version stands that is not proven: times that it was tried, and why it is not to be tried again ("": it
+    """How a version stands that is not proven: times that it was tried, and why it is not to be tried again (None: it
     may be). ``at_ms`` is when it was last tried or given up, by the wall clock (0: not known); ``again`` counts the
     tries that it was given because nothing else of its model served."""
 
     tries: int = 0
-    rejected: str = ""
+    rejected: str | None = None
     at_ms: int = 0
     again: int = 0
 
@@ -83,7 +83,7 @@ def of_record_key(key: str) -> tuple[str, Artifact]:
     return key, Artifact.AS_PACKAGED
 
 
-class Ledger(Protocol):
+class RecordsPort(Protocol):
     """What is remembered, to be read. A version is named by its key (see ``record_key``); a proof is of this box."""
 
     def standing(self, key: str) -> Standing:
