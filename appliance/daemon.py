@@ -20,7 +20,7 @@ from typing import Any
 
 import uvloop
 
-from appliance.config.frontend import FrontEndKind
+from appliance.config.listening import FrontEndKind
 from appliance.config.tree import ApplianceConfig
 from appliance.core.memory.policy import ResidencyPolicy
 from appliance.core.memory.waits import Budget

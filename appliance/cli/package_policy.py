@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def policy_of(arguments: argparse.Namespace) -> Policy:
     """By what packages are judged: without keys and configuration, signatures are told and not judged."""
     from appliance.cli import store_session
-    from appliance.config.packages import Unsigned
+    from appliance.config.store import Unsigned
     from appliance.domain.errors import OperatorError
     from appliance.package.keys import read_public_key
     from appliance.package.verification import Policy

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.traced_request import TracedRequest, traced_request
-from appliance.config.trace import FILE
+from appliance.config.telemetry import TRACES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REQUEST-ID",
         help="its id, or its trace id (default: the latest)",
     )
-    parser.add_argument("--file", default=FILE, help=f"file of traces (default {FILE})")
+    parser.add_argument("--file", default=TRACES, help=f"file of traces (default {TRACES})")
     parser.add_argument("--json", action="store_true", help="print its OTLP JSON")
 
 

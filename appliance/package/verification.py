@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from appliance.config.packages import Unsigned
 from appliance.config.repository import RepositoryConfig
+from appliance.config.store import Unsigned
 from appliance.domain.errors import PackageInvalid, Problem
 from appliance.domain.manifest import FileEntry, Manifest
 from appliance.package.conformity import conformity_problems

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
-from appliance.config.reload import ReloadConfig
+from appliance.config.repository import ReloadConfig
 from appliance.domain.errors import OperatorError, Stopping
 from appliance.repository.directory import RepositoryScan
 from appliance.sources.notices import Notices

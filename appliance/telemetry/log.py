@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.config.log import LogConfig, LogFormat, LogLevel
+from appliance.config.telemetry import LogConfig, LogFormat, LogLevel
 from appliance.domain.errors import InvalidRequest, OperatorError, Unsupported
 from appliance.domain.model import ModelVersion
 from appliance.telemetry.meter import Result

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from appliance.config.placement import PlacementConfig
+from appliance.config.workers import PlacementConfig
 from appliance.core.processes.restart import RestartPolicy, Restarts
 from appliance.core.scheduling.events import Event, LaneClosed
 from appliance.engine.control.instance_groups import InstanceGroups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.config.residency import ResidencyConfig
+from appliance.config.engine import ResidencyConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from appliance.config.placement import PlacementConfig
+from appliance.config.workers import PlacementConfig
 from appliance.core.processes.placement import GroupLoad, Placement, place
 from appliance.core.processes.restart import Restarts
 from appliance.core.rollout.phase import ON_ITS_WAY, Phase

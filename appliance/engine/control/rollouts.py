@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from appliance.config.placement import PlacementConfig
+from appliance.config.workers import PlacementConfig
 from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
 from appliance.core.memory.footprint import Residency
 from appliance.core.processes.restart import RestartPolicy, Restarts, culprit_of

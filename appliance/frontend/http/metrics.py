@@ -12,7 +12,7 @@ from typing import Final
 
 from aiohttp import web
 
-from appliance.config.metrics import MetricsConfig
+from appliance.config.telemetry import MetricsConfig
 from appliance.frontend.http.compression import compressor, response_encoding
 from appliance.telemetry.metrics.engine import snapshot_families
 from appliance.telemetry.metrics.exposition import CONTENT_TYPE, exposition

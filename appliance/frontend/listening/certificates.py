@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appliance.config.listening import TlsSettings
+from appliance.config.listening import ListeningConfig
 from appliance.domain.errors import OperatorError
 
 
@@ -23,7 +23,7 @@ class Certificates(NamedTuple):
     client_ca: bytes
 
 
-def read_certificates(config: TlsSettings, section: str) -> Certificates | None:
+def read_certificates(config: ListeningConfig, section: str) -> Certificates | None:
     """What the files of ``config``, the ``section`` of the configuration, hold, checked; None when TLS is off. Raises
     OperatorError with everything that is wrong."""
     if not config.tls_certificate:
@@ -41,7 +41,7 @@ def read_certificates(config: TlsSettings, section: str) -> Certificates | None:
         raise OperatorError(f"a file of the TLS settings went away: {error}") from error
 
 
-def server_context(config: TlsSettings, protocol: str) -> ssl.SSLContext:
+def server_context(config: ListeningConfig, protocol: str) -> ssl.SSLContext:
     """What a server in this process speaks TLS with, from files that were checked; ``protocol`` is what it then speaks,
     for clients that ask (ALPN). Raises OperatorError when they changed meanwhile."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -67,7 +67,7 @@ class Bearer(NamedTuple):
     until: str
 
 
-def bearer_of(config: TlsSettings) -> Bearer | None:
+def bearer_of(config: ListeningConfig) -> Bearer | None:
     """The name in the server's certificate; None where no client would take it, as when it has expired.
 
     The standard library tells what is in a certificate only to a peer: so it is shown to one, in memory."""
@@ -90,7 +90,7 @@ def bearer_of(config: TlsSettings) -> Bearer | None:
     return Bearer(tuple(names or common), shown["notAfter"])
 
 
-def certificate_problems(config: TlsSettings) -> Iterator[tuple[str, str]]:
+def certificate_problems(config: ListeningConfig) -> Iterator[tuple[str, str]]:
     """The keys whose files cannot be used, and why."""
     if not config.tls_certificate:
         return

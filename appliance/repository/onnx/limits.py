@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.config.firewall import FirewallConfig
-from appliance.config.repository import RepositoryConfig
+from appliance.config.repository import FirewallConfig, RepositoryConfig
 from appliance.domain.binding import extended
 
 

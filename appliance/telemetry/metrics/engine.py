@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from appliance.config.metrics import MetricsConfig
+from appliance.config.telemetry import MetricsConfig
 from appliance.domain.model import VersionState
 from appliance.telemetry.metrics.exposition import Family, family, gauge, label_text
 from appliance.telemetry.metrics.front_end import front_end_families
