@@ -24,10 +24,12 @@ from appliance.domain.errors import (
     PackageInvalid,
     StoreUnavailable,
 )
+from appliance.durable import is_held
 from appliance.engine.versions.history import read_history, unfit
 from appliance.store.catalog import Catalog
-from appliance.store.layout import SERVE
+from appliance.store.layout import RUNNING_LOCK, SERVE
 from appliance.store.reading import read_catalog
+from appliance.store.running import read_running
 from appliance.store.writer import StoreWriter, open_store
 
 
@@ -86,6 +88,14 @@ def catalog_of(state: Path) -> Catalog:
     if catalog is None:
         raise CommandFailed(f"'{state}' holds no store; 'appliance model install' makes one")
     return catalog
+
+
+def holder_of(state: Path) -> int | None:
+    """The process that serves from the store (0: it cannot be told which); None: none does."""
+    try:
+        return read_running(state).pid if is_held(state / RUNNING_LOCK) else None
+    except (OSError, StoreUnavailable):
+        return 0
 
 
 def failed_here(state: Path, name: str) -> frozenset[int]:

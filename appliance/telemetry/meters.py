@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -44,4 +45,5 @@ class Meters:
             store=None if self.store is None else self.store(),
             quotas=None if self.quotas is None else self.quotas(),
             traces=None if self.traces is None else self.traces(),
+            pid=os.getpid(),
         )

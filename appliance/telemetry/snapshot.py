@@ -250,7 +250,7 @@ class HttpStatistics:
 class Snapshot:
     """An appliance at one moment. ``front_end`` and ``http`` are what its front end did, ``store`` the store that is
     served from (None: a directory is), ``quotas`` what clients were refused (None: no client is bounded), ``traces``
-    what became of them (None: there are none)."""
+    what became of them (None: there are none); ``pid`` is its process (0: not told)."""
 
     engine: EngineStatus
     front_end: FrontEndFigures
@@ -258,3 +258,4 @@ class Snapshot:
     store: StoreFigures | None = None
     quotas: QuotaFigures | None = None
     traces: TraceFigures | None = None
+    pid: int = 0

@@ -1,7 +1,7 @@
 """Show which versions are installed and served: in which state, in how much memory, when last asked, how they proved.
 
-With --state-dir the store's catalog says what is installed and wanted; the appliance that answers at --url says what
-became of it. Without it only that appliance is asked. Names may be given to see only these.
+With --state-dir the store's catalog says what is installed and wanted; the appliance that serves from it, if it answers
+at --url, says what became of it. Without it only that appliance is asked. Names may be given to see only these.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.model.wait import find_appliance
+from appliance.cli.model.wait import find_appliance, told_by_holder
 from appliance.cli.rollout_progress import TRIALS
-from appliance.cli.snapshot import Source, add_url
+from appliance.cli.snapshot import Source, add_url, understood
 from appliance.cli.terminal import bytes_text
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.catalog import Catalog
@@ -79,11 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _asked(arguments: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
     """The appliance's status, and why there is none, which is a failure only where nothing else is known."""
     source = Source(arguments)
+    if arguments.state_dir is None:
+        return understood(source.fetch(), source.url, dict), ""
     try:
-        return json.loads(source.fetch()), ""
+        return told_by_holder(source, arguments.state_dir, dict), ""
     except CommandFailed as failure:
-        if arguments.state_dir is None:
-            raise
         return {}, str(failure)
 
 
