@@ -69,9 +69,8 @@ from appliance.sources.store import StoreSource
 from appliance.store.layout import SERVE
 from appliance.store.running import RunningVersion
 from appliance.telemetry.log import LogControl, configure
-from appliance.telemetry.meters import Meters
 from appliance.telemetry.notify import notify
-from appliance.telemetry.snapshot import StoreFigures
+from appliance.telemetry.snapshot import Meters, StoreFigures
 from appliance.telemetry.trace import Tracer, open_tracer
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.machine import free_bytes, memory_bytes
