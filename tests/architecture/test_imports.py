@@ -71,7 +71,6 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": (
         "appliance/runtimes/onnx.py",
         "appliance/tools/variants/conversion.py",
-        "appliance/tools/packaging/equivalence.py",
     ),
     "prometheus_client": ("appliance/telemetry/metrics/process.py",),
     "rich": ("appliance/cli/", "appliance/tools/commands/"),

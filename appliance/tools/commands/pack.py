@@ -27,7 +27,7 @@ from appliance.cli.terminal import bytes_bar
 
 if TYPE_CHECKING:
     from appliance.domain.manifest import LatencyPromise, Manifest, Measured
-    from appliance.tools.packaging.equivalence import Equivalence
+    from appliance.tools.evaluation.jobs import Equivalence
     from appliance.tools.packaging.source import ModelSource
 
 
@@ -90,7 +90,8 @@ def _pack(arguments: argparse.Namespace) -> int:
     from appliance.domain.manifest_codec import encode
     from appliance.package.conformity import GRAPH_FILE
     from appliance.package.writer import replacing, write_package
-    from appliance.tools.packaging.equivalence import Equivalence, check_equivalence
+    from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob
+    from appliance.tools.evaluation.process import check_equivalence
     from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before
     from appliance.tools.packaging.source import find_source
 
@@ -111,11 +112,11 @@ def _pack(arguments: argparse.Namespace) -> int:
         root = Path(folder)
         with bytes_bar("splitting", _weight_of(source)) as advance:
             manifest = lay_out(source, labels, root, advance, settings)
-        proof = Equivalence(rounds=0, reason="not asked for")
+        proof = Equivalence(unproven="not asked for")
         if not arguments.no_proof:
-            proof = check_equivalence(
-                source.model.path, root / labels.name / str(labels.version) / GRAPH_FILE
-            )
+            packed = root / labels.name / str(labels.version) / GRAPH_FILE
+            job = EquivalenceJob(source=source.model.path, packed=str(packed.resolve()), repository=settings)
+            proof = check_equivalence(job)
         wire = encode(manifest)
         signatures = None
         if signers:
@@ -189,7 +190,7 @@ def _tell(
         "files": len(manifest.files),
         "tensors": len(manifest.tensors),
         "proven_requests": proof.rounds,
-        "unproven": proof.reason,
+        "unproven": proof.unproven,
         "signed_by": list(keyids),
         "promise": None if manifest.promise is None else asdict(manifest.promise),
         "promise_before": None if before is None else asdict(before),
@@ -205,7 +206,7 @@ def _tell(
         ("packed", printable(str(target))),
         ("size", f"{about['bytes']:,} bytes in {len(manifest.files)} files, {len(manifest.tensors)} tensors"),
         ("manifest", about["manifest"]),
-        ("proof", proven if proof.rounds else f"none: {printable(proof.reason)}"),
+        ("proof", proven if proof.rounds else f"none: {printable(proof.unproven)}"),
         ("promise", promise),
         ("signed by", ", ".join(keyids) or "nobody; boxes refuse it unless they allow unsigned packages"),
     )

@@ -21,13 +21,13 @@ from typing import Final
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME
-from appliance.repository.model_directory import CONFIG_FILE, read_model_directory
+from appliance.repository.model_directory import CONFIG_FILE
 from appliance.repository.onnx.graph import read_graph
 from appliance.repository.onnx.limits import graph_limits
 from appliance.repository.pbtxt import parse
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
 from appliance.tools.packaging.config_text import changed_config
-from appliance.tools.packaging.source import ModelSource, find_source, plain_name
+from appliance.tools.packaging.source import ModelSource, find_source, judged, plain_name
 
 MODEL_FILE: Final = "model.onnx"
 EXPORTS: Final = ("model.onnx", "onnx/model.onnx")
@@ -85,7 +85,7 @@ def import_model(
         for companion in COMPANIONS:
             if (source / companion).is_file():
                 layout.copy(str(source.resolve() / companion), PurePosixPath(companion))
-        _judge(Path(folder), name, settings)
+        judged(Path(folder), name, settings)
         os.rename(home, target)
     return Imported(
         home=target, versions=tuple(each.version for each in found), notes=tuple(dict.fromkeys(notes))
@@ -223,15 +223,6 @@ def _our_config(text: bytes, name: str, inner: Mapping[tuple[str, str], str], no
     said = {field.name for field in parse(text).fields}
     notes += [f"'{field}' is left out: it {why}" for field, why in DROPPED.items() if field in said]
     return changed_config(text, {"name": name}, without=DROPPED, inner=inner)
-
-
-def _judge(root: Path, name: str, settings: RepositoryConfig) -> None:
-    """The repository's own opinion of the finished directory."""
-    reading = read_model_directory(os.path.realpath(root), name, settings)
-    assert reading is not None, "a model directory was written"
-    if reading.broken:
-        problems = (problem for broken in reading.broken for problem in broken.problems)
-        raise ModelInvalid(dict.fromkeys(problems))
 
 
 def _problem(file: str, text: str) -> Problem:

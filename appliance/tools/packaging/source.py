@@ -20,7 +20,12 @@ from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME
 from appliance.repository.findings import Findings, Place
 from appliance.repository.model_config import MODEL_FILE, ModelConfig, no_config, read_model_config
-from appliance.repository.model_directory import CONFIG_BYTES_MAX, CONFIG_FILE
+from appliance.repository.model_directory import (
+    CONFIG_BYTES_MAX,
+    CONFIG_FILE,
+    ModelReading,
+    read_model_directory,
+)
 from appliance.repository.model_files import ModelFile, ModelHome
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
@@ -67,6 +72,16 @@ def find_source(
             raise _invalid(str(path), text)
         return _model_source(real, version or numbers[-1], include, settings)
     return _file_source(_only_model(real), version, include)
+
+
+def judged(root: Path, name: str, settings: RepositoryConfig) -> ModelReading:
+    """The repository's own opinion of the model directory ``root/name`` that was written. Raises ModelInvalid with all
+    that it finds wrong."""
+    reading = read_model_directory(os.path.realpath(root), name, settings)
+    assert reading is not None, "a model directory was written"
+    if reading.broken:
+        raise ModelInvalid(dict.fromkeys(problem for broken in reading.broken for problem in broken.problems))
+    return reading
 
 
 def plain_name(text: str) -> str:
