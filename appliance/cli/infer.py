@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from appliance.cli.answer import as_json
 from appliance.cli.array import Array, encode, fit_shape, parse_values, read_npy, zeros
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.oip_client import DEFAULT_URL, InputTensor, OipClient, Question, Signature
@@ -76,13 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
                 priority=arguments.priority,
             )
         )
+    from rich.console import Console
+
+    from appliance.cli.answer import as_json, show
+
     if arguments.json:
         print(json.dumps(as_json(reply, classes), allow_nan=False))
     else:
-        from rich.console import Console
-
-        from appliance.cli.answer_view import show
-
         show(Console(), reply, classes)
     return Exit.OK
 

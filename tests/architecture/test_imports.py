@@ -55,7 +55,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "grpc": (
         "appliance/frontend/grpc/server.py",
         "appliance/cli/oip_client.py",
-        "appliance/cli/control_client.py",
+        "appliance/cli/model/load.py",
     ),
     "grpc_health": ("appliance/frontend/grpc/health.py",),
     "grpc_reflection": ("appliance/frontend/grpc/reflection.py",),

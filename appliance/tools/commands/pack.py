@@ -20,9 +20,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.cli import package_policy, signing
+from appliance.cli import package_policy
 from appliance.cli.arguments import add_output, free_target, version_number
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.model.sign import add_keys, signers_of
 from appliance.cli.terminal import bytes_bar
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
     parser.add_argument("--name", help="name of the model (default: that of SOURCE)")
     parser.add_argument("--version", type=version_number, help="version (default: that of SOURCE, or 1)")
-    signing.add_arguments(parser)
+    add_keys(parser)
     parser.add_argument("--licence", default="", metavar="TEXT", help="licence of the model, or @FILE")
     parser.add_argument(
         "--provenance", default="", metavar="TEXT", help="where the model comes from, or @FILE"
@@ -95,7 +96,7 @@ def _pack(arguments: argparse.Namespace) -> int:
     from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before
     from appliance.tools.packaging.source import find_source
 
-    signers = signing.signers_of(arguments)
+    signers = signers_of(arguments)
     settings = package_policy.repository_of(arguments.config)
     source = find_source(arguments.source, arguments.version, arguments.include, settings)
     labels = Labels(
