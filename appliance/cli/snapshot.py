@@ -13,8 +13,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from dataclasses import fields as dataclass_fields
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.tls import HTTP, Tls, add_arguments, tls_of
@@ -47,9 +48,9 @@ class WorkerSnapshot:
     models: tuple[str, ...]
     memory_bytes: int
     restarts: int
-    asked: int
-    leased: int
-    leased_now: bool
+    asked: int = 0
+    leased: int = 0
+    leased_now: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +63,18 @@ class ModelSnapshot:
     name: str
     version: int
     state: str
-    residency: str
     reason: str
     queued: int
     running: int
     workers: tuple[int, ...]
     requests: Mapping[str, int]
-    leased: int
     inferences: int
     executions: int
     executed_rows: int
     batch_mean: float | None
     total: HistogramSnapshot
+    residency: str = "resident"
+    leased: int = 0
     trial: str = ""
     loading: str = ""
     tries_left: int = 0
@@ -280,20 +281,14 @@ def _no_appliance(url: str, reason: str) -> CommandFailed:
 
 
 def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
-    residency = fields.get("residency", {})
-    return Snapshot(
+    residency, slots = fields.get("residency", {}), fields.get("slots", ())
+    return _read(
+        Snapshot,
+        fields,
         server=_server_words(fields["server"]),
-        accepting=fields["accepting"],
-        now_ns=fields["now_ns"],
-        started_ns=fields["started_ns"],
-        queued_requests=fields["queued_requests"],
-        running_requests=fields["running_requests"],
-        arena_used_bytes=fields["arena_used_bytes"],
-        arena_limit_bytes=fields["arena_limit_bytes"],
-        slots=sum(slots["count"] for slots in fields.get("slots", ())),
-        slots_used=sum(slots["used"] for slots in fields.get("slots", ())),
-        bounds_us=tuple(fields["bounds_us"]),
-        workers=tuple(map(_worker, fields["workers"])),
+        slots=sum(each["count"] for each in slots),
+        slots_used=sum(each["used"] for each in slots),
+        workers=tuple(_read(WorkerSnapshot, each) for each in fields["workers"]),
         models=tuple(map(_model, fields["models"])),
         trouble=(fields.get("store") or {}).get("trouble", ""),
         models_used_bytes=residency.get("used_bytes", 0),
@@ -306,48 +301,24 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
     )
 
 
-def _worker(fields: Mapping[str, Any]) -> WorkerSnapshot:
-    return WorkerSnapshot(
-        worker=fields["worker"],
-        pid=fields["pid"],
-        state=fields["state"],
-        models=tuple(fields["models"]),
-        memory_bytes=fields["memory_bytes"],
-        restarts=fields["restarts"],
-        asked=fields.get("asked", 0),
-        leased=fields.get("leased", 0),
-        leased_now=fields.get("leased_now", False),
-    )
-
-
 def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
-    total = fields["stages"]["total"]
-    return ModelSnapshot(
-        name=fields["name"],
-        version=fields["version"],
-        state=fields["state"],
-        residency=fields.get("residency", "resident"),
-        reason=fields["reason"],
-        queued=fields["queued"],
-        running=fields["running"],
-        workers=tuple(fields["workers"]),
-        requests=fields["requests"],
-        leased=fields.get("leased", 0),
-        inferences=fields["inferences"],
-        executions=fields["executions"],
-        executed_rows=fields["executed_rows"],
-        batch_mean=fields["batch_mean"],
-        total=HistogramSnapshot(
-            count=total["count"],
-            p50_us=total["p50_us"],
-            p99_us=total["p99_us"],
-            counts=tuple(total["counts"]),
-        ),
+    return _read(
+        ModelSnapshot,
+        fields,
+        total=_read(HistogramSnapshot, fields["stages"]["total"]),
         trial=_trial(fields.get("trial")),
         loading=_loading(fields.get("loading")),
-        tries_left=fields.get("tries_left", 0),
-        next_try_ms=fields.get("next_try_ms", 0),
     )
+
+
+def _read(kind: type[Read], fields: Mapping[str, Any], **made: object) -> Read:
+    """A value of ``kind`` from what the document says under the names of its fields, and from what was ``made`` of it.
+    Raises TypeError where that is not all."""
+    there = [
+        each.name for each in dataclass_fields(cast(Any, kind)) if each.name in fields.keys() - made.keys()
+    ]
+    said = {name: tuple(fields[name]) if isinstance(fields[name], list) else fields[name] for name in there}
+    return kind(**said, **made)
 
 
 def _loading(fields: Mapping[str, Any] | None) -> str:
