@@ -24,8 +24,9 @@ from appliance.domain.errors import (
     PackageInvalid,
     StoreUnavailable,
 )
-from appliance.durable import is_held
+from appliance.durable import RealFolder, is_held
 from appliance.engine.versions.history import read_history, unfit
+from appliance.store import trouble
 from appliance.store.catalog import Catalog
 from appliance.store.layout import RUNNING_LOCK, SERVE
 from appliance.store.reading import read_catalog
@@ -77,6 +78,17 @@ def writing(arguments: argparse.Namespace, *, make: bool = False) -> Iterator[St
         catalog_of(arguments.state_dir)
     with told(), open_store(arguments.state_dir, config.store) as store:
         yield store
+
+
+@contextmanager
+def looking(state: Path, what: str) -> Iterator[RealFolder]:
+    """The state directory, for one who reads; ``what`` is being done there, for errors."""
+    with told(), trouble.told(str(state), what):
+        folder = RealFolder(state)
+        try:
+            yield folder
+        finally:
+            folder.close()
 
 
 def catalog_of(state: Path) -> Catalog:

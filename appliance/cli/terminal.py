@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from appliance.cli.failure import printable
-from appliance.domain.errors import Problem
 
 Advance = Callable[[int], None]
 """Told how many bytes were done since it was told last."""
@@ -31,18 +30,17 @@ def bytes_text(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
-def print_problems(problems: Sequence[Problem]) -> None:
-    """Print one row for each: where it is, and what is wrong there."""
+def print_problems(problems: Sequence[tuple[str, str]], where: str = "place") -> None:
+    """Print one row for each: ``where`` it is, and what is wrong there."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table()
-    table.add_column("place", overflow="fold")
+    table.add_column(where, overflow="fold")
     table.add_column("problem", overflow="fold", ratio=2)
-    for problem in problems:
-        place = f"{problem.file}: {problem.key}" if problem.key else problem.file
-        table.add_row(Text(printable(place)), Text(printable(problem.text)))
+    for place, text in problems:
+        table.add_row(Text(printable(place)), Text(printable(text)))
     Console().print(table)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.terminal import bytes_bar, bytes_text
-from appliance.durable import Folder, RealFolder
+from appliance.durable import Folder
 from appliance.engine.versions.history import read_history
 from appliance.package.trust import judge
 from appliance.store.blobs import BlobShelf
@@ -25,7 +25,6 @@ from appliance.store.inspection import Inspection, blobs_of, inspect
 from appliance.store.layout import SERVE
 from appliance.store.loss import Rebuilt, rebuilt
 from appliance.store.running import read_incumbents, read_last_running
-from appliance.store.trouble import told
 from appliance.store.writer import rebuild_catalog
 
 
@@ -60,18 +59,16 @@ def run(arguments: argparse.Namespace) -> int:
 def _inspected(arguments: argparse.Namespace) -> Inspection:
     catalog = store_session.catalog_of(arguments.state_dir)
     total = 0 if arguments.quick else sum(size for size, _ in blobs_of(catalog).values())
-    with store_session.told(), told(str(arguments.state_dir), "check the store"):
-        folder = RealFolder(arguments.state_dir)
-        try:
-            with bytes_bar("check", total) as progress:
-                return inspect(
-                    folder,
-                    lambda: store_session.catalog_of(arguments.state_dir),
-                    quick=arguments.quick,
-                    progress=progress,
-                )
-        finally:
-            folder.close()
+    with (
+        store_session.looking(arguments.state_dir, "check the store") as folder,
+        bytes_bar("check", total) as progress,
+    ):
+        return inspect(
+            folder,
+            lambda: store_session.catalog_of(arguments.state_dir),
+            quick=arguments.quick,
+            progress=progress,
+        )
 
 
 def _rebuild(arguments: argparse.Namespace) -> Rebuilt:

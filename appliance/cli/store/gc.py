@@ -13,11 +13,10 @@ from appliance.cli import store_session
 from appliance.cli.failure import Exit
 from appliance.cli.terminal import bytes_text
 from appliance.config.store import StoreConfig
-from appliance.durable import RealFolder, is_held
+from appliance.durable import is_held
 from appliance.store.census import census_of
 from appliance.store.garbage import Garbage
 from appliance.store.layout import LOCK
-from appliance.store.trouble import told
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,12 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _looked(state: Path, config: StoreConfig) -> tuple[Garbage, int, bool]:
     """The garbage, what is free on the disk, and whether another process writes meanwhile."""
     store_session.catalog_of(state)
-    with store_session.told(), told(str(state), "look at the store"):
-        folder = RealFolder(state)
-        try:
-            census = census_of(state, folder, config)
-            writes = is_held(state / LOCK)
-            found = census.garbage(lambda: store_session.catalog_of(state))
-            return found, census.free_bytes, writes or is_held(state / LOCK)
-        finally:
-            folder.close()
+    with store_session.looking(state, "look at the store") as folder:
+        census = census_of(state, folder, config)
+        writes = is_held(state / LOCK)
+        found = census.garbage(lambda: store_session.catalog_of(state))
+        return found, census.free_bytes, writes or is_held(state / LOCK)

@@ -14,11 +14,9 @@ from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
 from appliance.cli.terminal import bytes_text
 from appliance.domain.errors import StoreUnavailable
-from appliance.durable import RealFolder
 from appliance.store.blobs import BlobShelf
 from appliance.store.layout import FORMS
 from appliance.store.running import read_running
-from appliance.store.trouble import told
 from appliance.store.usage import StoreUsage, VersionUsage, usage_of
 from appliance.workers.forms import form_bytes
 
@@ -42,22 +40,18 @@ def run(arguments: argparse.Namespace) -> int:
 def _measured(arguments: argparse.Namespace) -> StoreUsage:
     config = store_session.configured(arguments).store
     catalog = store_session.catalog_of(arguments.state_dir)
-    with store_session.told(), told(str(arguments.state_dir), "look at the store"):
+    with store_session.looking(arguments.state_dir, "look at the store") as folder:
         used, unsaid = _used(arguments.state_dir)
-        folder = RealFolder(arguments.state_dir)
-        try:
-            return usage_of(
-                catalog,
-                {digest: found.size for digest, found in BlobShelf(folder).listing().items()},
-                used,
-                form_bytes(str(arguments.state_dir / FORMS)),
-                free_bytes=folder.free_bytes(),
-                quota_bytes=config.quota_bytes,
-                free_floor_bytes=config.free_floor_bytes,
-                unsaid=unsaid,
-            )
-        finally:
-            folder.close()
+        return usage_of(
+            catalog,
+            {digest: found.size for digest, found in BlobShelf(folder).listing().items()},
+            used,
+            form_bytes(str(arguments.state_dir / FORMS)),
+            free_bytes=folder.free_bytes(),
+            quota_bytes=config.quota_bytes,
+            free_floor_bytes=config.free_floor_bytes,
+            unsaid=unsaid,
+        )
 
 
 def _used(state: Path) -> tuple[frozenset[str] | None, str]:
