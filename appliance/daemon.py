@@ -55,10 +55,8 @@ from appliance.frontend.listening.descriptors import (
 )
 from appliance.frontend.port import Backend, Bound
 from appliance.frontend.quota.quotas import Quotas
-from appliance.maintenance.collector import Collector
-from appliance.maintenance.figures import store_figures
-from appliance.maintenance.heap import RESERVE_BYTES, reserve
-from appliance.maintenance.scrubbing import Scrubbing
+from appliance.maintenance.interpreter import RESERVE_BYTES, Collector, reserve
+from appliance.maintenance.scrubbing import Scrubbing, store_figures
 from appliance.reconciler.reconciler import Reconciler
 from appliance.repository.directory import RepositoryScan
 from appliance.rereading import Rereading

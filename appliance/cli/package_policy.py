@@ -73,11 +73,9 @@ def repository_of(file: Path | None) -> RepositoryConfig:
 
     if file is None:
         return RepositoryConfig()
+    from appliance.cli.store_session import told
     from appliance.config import loading
-    from appliance.domain.errors import ConfigInvalid
 
-    try:
+    with told():
         repository = loading.load(file).repository
-    except ConfigInvalid as error:
-        raise CommandFailed("the configuration has problems:", lines=map(str, error.problems)) from error
     return replace(repository, default_max_batch_size=RepositoryConfig().default_max_batch_size)

@@ -65,6 +65,23 @@ def share_bar(title: str) -> Iterator[ShowShare | None]:
     if not sys.stderr.isatty():
         yield None
         return
+    with _worded_bar(title) as show:
+        yield lambda share, text: show(share, 1.0, text)
+
+
+@contextmanager
+def steps_bar(title: str, *, quiet: bool = False) -> Iterator[ShowSteps]:
+    """A bar for work in steps; with ``quiet`` there is none."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _done, _total, _text: None
+        return
+    with _worded_bar(title) as show:
+        yield show
+
+
+@contextmanager
+def _worded_bar(title: str) -> Iterator[Callable[[float, float, str], None]]:
+    """A bar with what is being done beside it, which goes on in further lines where it is long."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
@@ -78,27 +95,7 @@ def share_bar(title: str) -> Iterator[ShowShare | None]:
         TimeElapsedColumn(table_column=whole.copy()),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(printable(title), total=1.0, step="")
-        yield lambda share, text: bars.update(
-            task, completed=share, step=Text(printable(text)).plain, refresh=True
-        )
-
-
-@contextmanager
-def steps_bar(title: str, *, quiet: bool = False) -> Iterator[ShowSteps]:
-    """A bar for work in steps; with ``quiet`` there is none."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _done, _total, _text: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[step]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(printable(title), total=None, step="")
-        yield lambda done, total, text: bars.update(task, completed=done, total=total, step=printable(text))
+        yield lambda done, total, text: bars.update(
+            task, completed=done, total=total, step=Text(printable(text)).plain, refresh=True
+        )

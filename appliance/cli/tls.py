@@ -8,6 +8,7 @@ import ssl
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from appliance.cli.arguments import contents
 from appliance.cli.failure import CommandFailed
 
 GRPC: Final = "h2"
@@ -73,14 +74,14 @@ def tls_of(arguments: argparse.Namespace, protocol: str = GRPC) -> Tls | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols([protocol])
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as the gRPC library has it
-    pem = _read(ca)
+    pem = contents(ca)
     try:
         context.load_verify_locations(cadata=pem.decode("ascii", "replace"))
     except (ssl.SSLError, ValueError) as error:
         raise CommandFailed(f"'{ca}' cannot be used as --ca: it must hold certificates in PEM") from error
     if certificate is None or key is None:
         return Tls(pem, None, None, arguments.server_name, context)
-    shown = (_read(certificate), _read(key))
+    shown = (contents(certificate), contents(key))
     try:
         # The empty password keeps OpenSSL from asking on the terminal for that of an encrypted key.
         context.load_cert_chain(certificate, key, password="")
@@ -88,10 +89,3 @@ def tls_of(arguments: argparse.Namespace, protocol: str = GRPC) -> Tls | None:
         text = "both must be PEM, belong together and need no password"
         raise CommandFailed(f"'{certificate}' with the key '{key}' cannot be used: {text}") from error
     return Tls(pem, *shown, arguments.server_name, context)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error

@@ -10,6 +10,7 @@ from typing import Final
 
 import grpc
 
+from appliance.cli.arguments import contents
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import wait
@@ -156,21 +157,14 @@ def _parameters(config: str | None, files: list[str]) -> Mapping[str, str | byte
     found: dict[str, str | bytes] = {}
     if config is not None:
         found["config"] = (
-            _read(Path(config[1:])).decode(errors="replace") if config.startswith("@") else config
+            contents(Path(config[1:])).decode(errors="replace") if config.startswith("@") else config
         )
     for each in files:
         place, _, file = each.partition("=")
         if not place or not file:
             raise CommandFailed(f"--file '{each}' is not PATH=FILE, such as 1/model.onnx=new.onnx")
-        found[f"file:{place}"] = _read(Path(file))
+        found[f"file:{place}"] = contents(Path(file))
     return found
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise CommandFailed(f"'{file}' cannot be read: {error.strerror}") from error
 
 
 def _add_unload(parser: argparse.ArgumentParser) -> None:

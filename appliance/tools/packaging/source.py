@@ -29,8 +29,8 @@ from appliance.repository.model_directory import (
 from appliance.repository.model_files import ModelFile, ModelHome
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
+from appliance.tools.subject import VERSION_NUMBER
 
-_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
 _STRANGE: Final = re.compile(r"[^a-z0-9._-]+")
 
 
@@ -63,9 +63,9 @@ def find_source(
         raise _invalid(str(path), f"cannot be read: {error.strerror}") from error
     if not real.is_dir():
         return _file_source(real, version, include)
-    if _NUMBER.fullmatch(real.name) and (real.parent / CONFIG_FILE).is_file():
+    if VERSION_NUMBER.fullmatch(real.name) and (real.parent / CONFIG_FILE).is_file():
         return _model_source(real.parent, int(real.name), include, settings)
-    numbers = sorted(int(entry.name) for entry in real.iterdir() if _NUMBER.fullmatch(entry.name))
+    numbers = sorted(int(entry.name) for entry in real.iterdir() if VERSION_NUMBER.fullmatch(entry.name))
     if numbers or (real / CONFIG_FILE).is_file():
         if not numbers or (version and version not in numbers):
             text = f"has no version {version}; it has {', '.join(map(str, numbers)) or 'none'}"
@@ -103,7 +103,7 @@ def _file_source(path: Path, version: int | None, include: Sequence[str]) -> Mod
     """A model file without a configuration; external data and a golden set may lie beside it. In a directory that is
     called as a version is, the places around it say what it is called."""
     home = ModelHome(path=str(path.parent))
-    numbered = _NUMBER.fullmatch(path.parent.name) is not None
+    numbered = VERSION_NUMBER.fullmatch(path.parent.name) is not None
     name = path.parent.parent.name if numbered else path.stem
     version = version or (int(path.parent.name) if numbered else 1)
     findings = Findings()
