@@ -18,7 +18,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidU
 from typing import Any, TypeVar, cast
 
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.tls import HTTP, Tls, add_arguments, tls_of
+from appliance.cli.tls import HTTP, Tls, add_arguments, refused, tls_of, words
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 FORMAT = 1
@@ -228,25 +228,13 @@ def _fetched(get: Callable[..., Any], base: str, url: str) -> bytes:
     except (OSError, ValueError) as error:
         reason: object = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(reason, ssl.SSLError):
-            raise _no_tls(base, reason) from None
+            raise refused(base, words(reason)) from None
         where = url if is_unix(url) else base
         raise CommandFailed(
             f"no server answers at {where} ({reason}); start one with 'appliance serve', or give its --url",
             Exit.UNREACHABLE,
         ) from None
     return document
-
-
-def _no_tls(base: str, error: ssl.SSLError) -> CommandFailed:
-    said = (error.reason or str(error)).replace("_", " ").lower()
-    if isinstance(error, ssl.SSLCertVerificationError):
-        said = error.verify_message
-    return CommandFailed(
-        f"something answers at {base}, but TLS with it failed: {said}; --ca "
-        "must hold who signed the server's certificate, --server-name a name in it, and --cert and --key what the "
-        "server wants to see",
-        Exit.UNREACHABLE,
-    )
 
 
 def _server_words(server: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from appliance.cli.arguments import contents
-from appliance.cli.failure import CommandFailed
+from appliance.cli.failure import CommandFailed, Exit
 
 GRPC: Final = "h2"
 HTTP: Final = "http/1.1"
@@ -33,13 +33,27 @@ class Tls(NamedTuple):
             try:
                 with self.context.wrap_socket(plain, server_hostname=self.server_name or host) as client:
                     client.recv(1)  # with TLS 1.3 a server that misses our certificate says so only now
-            except ssl.SSLCertVerificationError as error:
-                return error.verify_message
             except ssl.SSLError as error:
-                return (error.reason or str(error)).replace("_", " ").lower()
+                return words(error)
             except OSError:
                 return ""
         return ""
+
+
+def words(error: ssl.SSLError) -> str:
+    """What went wrong, as a person says it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return (error.reason or str(error)).replace("_", " ").lower()
+
+
+def refused(address: str, why: str) -> CommandFailed:
+    """What to tell of a server at ``address`` with which no TLS connection comes about."""
+    return CommandFailed(
+        f"something answers at {address}, but TLS with it failed: {why}; --ca must hold who signed the server's "
+        "certificate, --server-name a name in it, and --cert and --key what the server wants to see",
+        Exit.UNREACHABLE,
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
