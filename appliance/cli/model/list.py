@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,18 @@ from appliance.engine.versions.wording import with_next_try
 from appliance.store.catalog import Catalog
 
 UNSIGNED = "unsigned"
+SAME = (
+    "state",
+    "residency",
+    "reason",
+    "last_inference_ms",
+    "load_ms",
+    "run_p50_us",
+    "run_p99_us",
+    "tries_left",
+    "next_try_ms",
+)
+"""What the status document says of a version under the names that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,22 +135,13 @@ def _completed(
     if entry is None:
         return listed
     trial = entry.get("trial")
-    fields = {
-        **asdict(listed),
-        "trust": listed.trust or entry.get("trust", ""),
-        "state": entry["state"],
-        "residency": entry.get("residency", ""),
-        "reason": entry["reason"],
-        "trial": trial["stage"] if trial else "",
-        "memory_bytes": sum(memory.get(worker, 0) for worker in entry["workers"]),
-        "last_inference_ms": entry["last_inference_ms"],
-        "load_ms": entry.get("load_ms", 0.0),
-        "run_p50_us": entry.get("run_p50_us", 0.0),
-        "run_p99_us": entry.get("run_p99_us", 0.0),
-        "tries_left": entry.get("tries_left", 0),
-        "next_try_ms": entry.get("next_try_ms", 0),
-    }
-    return ListedVersion(**fields)
+    return replace(
+        listed,
+        trust=listed.trust or entry.get("trust", ""),
+        trial=trial["stage"] if trial else "",
+        memory_bytes=sum(memory.get(worker, 0) for worker in entry["workers"]),
+        **{name: entry[name] for name in SAME if name in entry},
+    )
 
 
 def _show(listed: list[ListedVersion]) -> None:
