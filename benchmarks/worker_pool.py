@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from appliance.config.arena import ArenaConfig
-from appliance.config.workers import WorkersConfig
+from appliance.config.workers import ArenaConfig, WorkersConfig
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, aligned, byte_size
 from appliance.workers.arena import Arena

@@ -6,12 +6,10 @@ When the appliance was started again between the two, its counters began again, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from appliance.cli.snapshot import ModelSnapshot, Snapshot, WorkerSnapshot
-
-NOTHING: Mapping[str, ModelSnapshot] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,39 +42,44 @@ class WorkerActivity:
     leased: float | None
 
 
-def since_start(now: Snapshot) -> tuple[Activity, ...]:
-    """Activity from the start of the appliance until ``now``."""
-    return _all(NOTHING, now, max(now.uptime_s, 1e-9))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """All that happened until ``now``: by version and by worker, in the snapshot's order, and requests per second that
+    were refused for their client's quota, by its name, most first."""
+
+    now: Snapshot
+    versions: tuple[Activity, ...] = ()
+    workers: tuple[WorkerActivity, ...] = ()
+    over_quota: Mapping[str, float] = field(default_factory=dict)
+
+    def busiest_first(self) -> Interval:
+        """The same with the versions by rate, then in the order given."""
+        ranked = sorted(self.versions, key=lambda each: -round(each.rate_per_s + each.refused_per_s))
+        return replace(self, versions=tuple(ranked))
 
 
-def between(before: Snapshot, now: Snapshot) -> tuple[Activity, ...]:
-    """Activity of every version that is there ``now``, in the snapshot's order."""
-    if before.started_ns != now.started_ns:
-        return since_start(now)
-    seconds = max((now.now_ns - before.now_ns) / 1e9, 1e-9)
-    return _all({model.key: model for model in before.models}, now, seconds)
-
-
-def workers_between(before: Snapshot | None, now: Snapshot) -> tuple[WorkerActivity, ...]:
-    """What each worker got between the two; since the start of the appliance without ``before``."""
-    if before is None or before.started_ns != now.started_ns:
-        known: Mapping[int, WorkerSnapshot] = {}
-        seconds = max(now.uptime_s, 1e-9)
-    else:
-        known = {worker.worker: worker for worker in before.workers}
-        seconds = max((now.now_ns - before.now_ns) / 1e9, 1e-9)
-    return tuple(_worker_activity(known.get(worker.worker), worker, seconds) for worker in now.workers)
-
-
-def over_quota_between(before: Snapshot | None, now: Snapshot) -> Mapping[str, float]:
-    """Requests per second that were refused for their client's quota, by its name, most first; since the start of the
-    appliance without ``before``."""
-    known: Mapping[str, int] = {}
+def between(before: Snapshot | None, now: Snapshot) -> Interval:
+    """What happened since ``before``, or since the start of the appliance without that."""
     seconds = max(now.uptime_s, 1e-9)
-    if before is not None and before.started_ns == now.started_ns:
-        known = before.over_quota
+    if before is not None and before.started_ns != now.started_ns:
+        before = None
+    if before is not None:
         seconds = max((now.now_ns - before.now_ns) / 1e9, 1e-9)
-    refused = {name: count - known.get(name, 0) for name, count in now.over_quota.items()}
+    models = {model.key: model for model in before.models} if before else {}
+    known = {worker.worker: worker for worker in before.workers} if before else {}
+    workers = {worker.worker: worker for worker in now.workers}
+    return Interval(
+        now=now,
+        versions=tuple(
+            _activity(models.get(model.key), model, workers, now.bounds_us, seconds) for model in now.models
+        ),
+        workers=tuple(_worker_activity(known.get(each.worker), each, seconds) for each in now.workers),
+        over_quota=_over_quota(before.over_quota if before else {}, now.over_quota, seconds),
+    )
+
+
+def _over_quota(before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> Mapping[str, float]:
+    refused = {name: count - before.get(name, 0) for name, count in now.items()}
     ranked = sorted(refused.items(), key=lambda pair: (-pair[1], pair[0]))
     return {name: count / seconds for name, count in ranked if count > 0}
 
@@ -91,11 +94,6 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole > 0 else None
 
 
-def busiest_first(activities: Sequence[Activity]) -> list[Activity]:
-    """By rate, then in the order given."""
-    return sorted(activities, key=lambda activity: -round(activity.rate_per_s + activity.refused_per_s))
-
-
 def quantile_us(counts: Sequence[int], bounds_us: Sequence[float], fraction: float) -> float | None:
     """The quantile of a histogram, interpolated inside its bucket; the last bound for what lies above all."""
     rank = fraction * sum(counts)
@@ -107,13 +105,6 @@ def quantile_us(counts: Sequence[int], bounds_us: Sequence[float], fraction: flo
             return low + (high - low) * (rank - seen) / count
         seen += count
     return None
-
-
-def _all(before: Mapping[str, ModelSnapshot], now: Snapshot, seconds: float) -> tuple[Activity, ...]:
-    workers = {worker.worker: worker for worker in now.workers}
-    return tuple(
-        _activity(before.get(model.key), model, workers, now.bounds_us, seconds) for model in now.models
-    )
 
 
 def _activity(

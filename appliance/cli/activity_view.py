@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from appliance.cli.activity import Activity, WorkerActivity
+from appliance.cli.activity import Activity, Interval, WorkerActivity
 from appliance.cli.failure import printable
 from appliance.cli.snapshot import ModelSnapshot, Snapshot
 from appliance.cli.text_table import Column, TextTable, wrapped
@@ -41,7 +40,6 @@ NO_BUDGET: Final = 1 << 62
 """What is said where it is not known how much memory there is."""
 PROBLEMS_MAX: Final = 3
 OTHERS: Final = "clients without a name"
-NOBODY: Final[Mapping[str, float]] = MappingProxyType({})
 LINES_FOR_WORKERS: Final = 8
 """With fewer there are models only."""
 WORKER_COLUMNS: Final = (
@@ -56,26 +54,20 @@ WORKER_COLUMNS: Final = (
 )
 
 
-def view(
-    snapshot: Snapshot,
-    activities: Sequence[Activity],
-    lines: int | None = None,
-    workers: Sequence[WorkerActivity] = (),
-    over_quota: Mapping[str, float] = NOBODY,
-) -> RenderableType:
-    """Heading, table and the reasons of what is not ready; then that of ``workers``, if there are any. All of that in
-    at most ``lines`` lines, when given: of those the workers get half, or none of fewer than LINES_FOR_WORKERS, and the
-    models what is left. ``over_quota`` are the rates of refusals by client, for the heading."""
+def view(found: Interval, lines: int | None = None, *, workers: bool = False) -> RenderableType:
+    """Heading, table and the reasons of what is not ready; then that of the ``workers``, if it is wanted. All of
+    that in at most ``lines`` lines, when given: of those the workers get half, or none of fewer than LINES_FOR_WORKERS,
+    and the models what is left."""
     return _View(
-        heading=_heading(snapshot, over_quota),
+        heading=_heading(found.now, found.over_quota),
         models=TextTable(
             columns=COLUMNS,
-            rows=[list(_cells(activity)) for activity in activities],
-            notes=[list(_reasons(activity.model)) for activity in activities],
+            rows=[list(_cells(activity)) for activity in found.versions],
+            notes=[list(_reasons(activity.model)) for activity in found.versions],
         ),
         workers=TextTable(
             columns=WORKER_COLUMNS,
-            rows=[list(_worker_cells(activity)) for activity in workers],
+            rows=[list(_worker_cells(activity)) for activity in found.workers if workers],
             tail="models",
         ),
         lines=lines,
@@ -106,13 +98,9 @@ class _View:
         yield from below
 
 
-def as_json(
-    snapshot: Snapshot,
-    activities: Sequence[Activity],
-    workers: Sequence[WorkerActivity] = (),
-    over_quota: Mapping[str, float] = NOBODY,
-) -> dict[str, Any]:
+def as_json(found: Interval) -> dict[str, Any]:
     """What the tables show, as plain JSON values."""
+    snapshot = found.now
     return {
         "server": snapshot.server,
         "accepting": snapshot.accepting,
@@ -123,11 +111,11 @@ def as_json(
         "models_used_bytes": snapshot.models_used_bytes,
         "models_budget_bytes": snapshot.models_budget_bytes,
         "residency_problems": list(snapshot.problems),
-        "over_quota_per_s": {name: round(rate, 3) for name, rate in over_quota.items()},
+        "over_quota_per_s": {name: round(rate, 3) for name, rate in found.over_quota.items()},
         "slots": snapshot.slots,
         "slots_used": snapshot.slots_used,
-        "workers": [_worker_json(activity) for activity in workers],
-        "models": [_model_json(activity) for activity in activities],
+        "workers": [_worker_json(activity) for activity in found.workers],
+        "models": [_model_json(activity) for activity in found.versions],
     }
 
 

@@ -1,15 +1,24 @@
-"""The answer of ``appliance infer`` as plain values: top classes read back, JSON. Pure."""
+"""The answer of ``appliance infer``: for a person a table, with bars for classes, and plain values for JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from appliance.cli.array import decode, nested
+from appliance.cli.failure import printable
 from appliance.cli.oip_client import Reply
 from appliance.domain.inference import OutputTensor
+
+SHOWN_VALUES = 8
+SHOWN_ROWS = 8
+BAR_CELLS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +72,62 @@ def _output_json(output: OutputTensor, asked: int) -> dict[str, Any]:
 
 def _json_value(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def show(console: Console, reply: Reply, classes: Mapping[str, int]) -> None:
+    """Print the answer as a table."""
+    table = Table(
+        title=Text(
+            printable(f"{reply.model} version {reply.version} answered in {reply.milliseconds:.1f} ms")
+        ),
+        title_justify="left",
+        title_style="",
+    )
+    for heading in ("output", "datatype", "shape"):
+        table.add_column(heading, no_wrap=True, vertical="top")
+    table.add_column("values")
+    for output in reply.outputs:
+        table.add_row(Text(printable(output.name)), *_cells(output, classes.get(output.name, 0)))
+    console.print(table)
+
+
+def _cells(output: OutputTensor, asked: int) -> Iterator[RenderableType]:
+    """Datatype, shape and values; classes are words on the wire, which says nothing to a person."""
+    if asked:
+        yield "classes"
+        yield f"top {output.shape[-1]}"
+        yield _classes_view(top_classes(output))
+    else:
+        yield output.datatype.wire
+        yield Text(str(list(output.shape)))
+        yield Text(_abbreviated(output))
+
+
+def _classes_view(rows: Sequence[Sequence[TopClass]]) -> RenderableType:
+    lines: list[RenderableType] = [_bars(row) for row in rows[:SHOWN_ROWS]]
+    if len(rows) > SHOWN_ROWS:
+        lines.append(Text(f"... {len(rows) - SHOWN_ROWS} more rows"))
+    return Group(*lines)
+
+
+def _bars(row: Sequence[TopClass]) -> Table:
+    """Bars are shares of 1 for probabilities, else of the best score."""
+    grid = Table.grid(padding=(0, 1))
+    scores = [top.score for top in row]
+    full = 1.0 if all(0 <= score <= 1 for score in scores) else max(*scores, 1e-9)
+    for top in row:
+        cells = round(BAR_CELLS * min(max(top.score / full, 0.0), 1.0))
+        bar = Text("\u2588" * cells, style="green") + Text("\u2591" * (BAR_CELLS - cells), style="dim")
+        grid.add_row(Text(printable(top.label) or f"class {top.index}"), bar, f"{top.score:.6g}")
+    return grid
+
+
+def _abbreviated(output: OutputTensor) -> str:
+    values = decode(bytes(output.data), output.datatype)
+    more = [f"... {len(values) - SHOWN_VALUES} more"] if len(values) > SHOWN_VALUES else []
+    return ", ".join([*_spelled(values[:SHOWN_VALUES]), *more])
+
+
+def _spelled(values: Sequence[Any]) -> Iterator[str]:
+    for value in values:
+        yield f"{value:.6g}" if isinstance(value, float) else repr(value)

@@ -53,6 +53,14 @@ def free_target(output: Path | None, name: str, *, force: bool) -> Path:
     return target
 
 
+def contents(path: Path) -> bytes:
+    """What the file at ``path`` holds. Fails where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
+
+
 def natural(smallest: int) -> Callable[[str], int]:
     """The type of an option that takes a whole number of at least ``smallest``."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.cli.failure import CommandFailed
-from appliance.domain.tensor import Datatype, encode_bytes, split_bytes
+from appliance.domain.tensor import Datatype, encode_bytes, numbers, split_bytes
 
 _INTEGERS = frozenset("BHIQbhiq")
 
@@ -52,8 +52,13 @@ def read_npy(path: Path) -> Array:
         raise CommandFailed(f"'{path}' cannot be read as a .npy file: {error}") from error
     if not isinstance(array, numpy.ndarray):
         raise CommandFailed(f"'{path}' holds several arrays; save one with numpy.save")
+    return plain_array(array, f"'{path}' holds {array.dtype}")
+
+
+def plain_array(array: Any, what: str) -> Array:
+    """The numpy array as plain values; ``what`` it is begins the sentence about one that cannot be sent."""
     if array.dtype.kind not in "biufSU":
-        raise CommandFailed(f"'{path}' holds {array.dtype}, which has no datatype of the wire")
+        raise CommandFailed(f"{what}, which has no datatype of the wire")
     return Array(values=array.ravel().tolist(), shape=array.shape)
 
 
@@ -84,8 +89,8 @@ def encode(array: Array, datatype: Datatype, name: str) -> bytes:
             return encode_bytes(_as_bytes(value) for value in array.values)
         if datatype is Datatype.BF16:
             return b"".join(_bf16(float(value)) for value in array.values)
-        numbers = [_number(value, datatype) for value in array.values]
-        return struct.pack(f"<{len(numbers)}{datatype.code}", *numbers)
+        plain = [_number(value, datatype) for value in array.values]
+        return struct.pack(f"<{len(plain)}{datatype.code}", *plain)
     except (ValueError, TypeError, OverflowError, struct.error) as error:
         raise CommandFailed(f"input '{name}' is {datatype.wire}: {error}") from error
 
@@ -96,11 +101,7 @@ def decode(raw: bytes, datatype: Datatype) -> Sequence[Any]:
         return [
             bytes(element).decode("utf-8", "backslashreplace") for element in split_bytes(memoryview(raw))
         ]
-    count = len(raw) // datatype.size
-    if datatype is Datatype.BF16:
-        halves = struct.unpack(f"<{count}H", raw)
-        return struct.unpack(f"<{count}f", struct.pack(f"<{count}I", *(half << 16 for half in halves)))
-    return struct.unpack(f"<{count}{datatype.code}", raw)
+    return numbers(raw, datatype, len(raw) // datatype.size)
 
 
 def nested(values: Sequence[Any], shape: Sequence[int]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import Any
 from appliance import configuration
 from appliance.cli.arguments import add_models, given_models
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.terminal import print_problems
 from appliance.config import loading
 from appliance.config.tree import ApplianceConfig
-from appliance.domain.errors import ConfigInvalid, Problem
+from appliance.domain.errors import ConfigInvalid
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +45,9 @@ def _check(file: Path, overrides: Mapping[str, object]) -> int:
     try:
         configuration.load(file, overrides)
     except ConfigInvalid as error:
-        _print_problems(file, error.problems)
+        count = len(error.problems)
+        print(f"{printable(str(file))}: {count} problem{'s' * (count > 1)}", flush=True)
+        print_problems([(each.key or "-", each.text) for each in error.problems], "key")
         return Exit.REFUSED
     print(f"{printable(str(file))}: no problems")
     return Exit.OK
@@ -58,20 +61,6 @@ def _show(file: Path | None, json_wanted: bool) -> int:
         raise CommandFailed("the configuration has problems:", Exit.REFUSED, lines=problems) from error
     print(json.dumps(as_plain(config), indent=2) if json_wanted else as_toml(config), end="")
     return Exit.OK
-
-
-def _print_problems(file: Path, problems: Sequence[Problem]) -> None:
-    print(f"{printable(str(file))}: {len(problems)} problem{'s' * (len(problems) > 1)}", flush=True)
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    table.add_column("key", no_wrap=True)
-    table.add_column("problem")
-    for problem in problems:
-        table.add_row(Text(printable(problem.key) or "-"), Text(printable(problem.text)))
-    Console().print(table)
 
 
 def as_toml(section: object) -> str:

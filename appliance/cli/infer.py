@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from appliance.cli.answer import as_json
+from appliance.cli.arguments import natural
 from appliance.cli.array import Array, encode, fit_shape, parse_values, read_npy, zeros
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.oip_client import DEFAULT_URL, InputTensor, OipClient, Question, Signature
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--classes",
-        type=_natural,
+        type=natural(0),
         metavar="N",
         help=f"show the N best classes (default: {DEFAULT_CLASSES} for outputs with labels; 0: show values)",
     )
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout-ms", type=_deadline_ms, default=10_000.0, metavar="MS", help="deadline (default 10000)"
     )
-    parser.add_argument("--priority", type=_natural, default=0, metavar="P", help="1 is the most urgent")
+    parser.add_argument("--priority", type=natural(0), default=0, metavar="P", help="1 is the most urgent")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -76,13 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
                 priority=arguments.priority,
             )
         )
+    from rich.console import Console
+
+    from appliance.cli.answer import as_json, show
+
     if arguments.json:
         print(json.dumps(as_json(reply, classes), allow_nan=False))
     else:
-        from rich.console import Console
-
-        from appliance.cli.answer_view import show
-
         show(Console(), reply, classes)
     return Exit.OK
 
@@ -163,13 +163,6 @@ def _array(spec: TensorSpec, text: str) -> Array:
     if path.suffix.lower() in SUFFIXES:
         return read_picture(path, spec.shape, spec.name)
     raise CommandFailed(f"'{path}' is neither a .npy file nor a picture ({', '.join(sorted(SUFFIXES))})")
-
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return value
 
 
 def _deadline_ms(text: str) -> float:

@@ -10,26 +10,18 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
-from appliance.cli.activity import (
-    Activity,
-    WorkerActivity,
-    between,
-    busiest_first,
-    over_quota_between,
-    since_start,
-    workers_between,
-)
+from appliance.cli.activity import Interval, between
 from appliance.cli.arguments import seconds
 from appliance.cli.command_table import Command
 from appliance.cli.failure import Exit
 from appliance.cli.snapshot import Snapshot, Source, add_url, parse
 
-Show = Callable[[Snapshot, Sequence[Activity], Sequence[WorkerActivity], Mapping[str, float]], None]
+Show = Callable[[Interval], None]
 FRAME_LINES = 2
 """Lines of a screen beside what is shown: the help, the cursor's."""
 
@@ -51,9 +43,7 @@ def _status(arguments: argparse.Namespace) -> int:
     from appliance.cli.activity_view import view
     from appliance.cli.text_table import output
 
-    workers = workers_between(None, snapshot) if arguments.workers else ()
-    over_quota = over_quota_between(None, snapshot)
-    output().print(view(snapshot, since_start(snapshot), workers=workers, over_quota=over_quota))
+    output().print(view(between(None, snapshot), workers=arguments.workers))
     return Exit.OK
 
 
@@ -74,10 +64,10 @@ def _top(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         live = sys.stdout.isatty() and sys.stdin.isatty() and not arguments.json and not arguments.once
         keys = stack.enter_context(_Keys(live))
-        show = stack.enter_context(_screen() if live else _printer(arguments.json))
+        screen = _screen(arguments.workers) if live else _printer(arguments.json, arguments.workers)
+        show = stack.enter_context(screen)
         for before, now in _samples(source, keys, arguments.interval):
-            workers = workers_between(before, now) if arguments.workers or arguments.json else ()
-            show(now, busiest_first(between(before, now)), workers, over_quota_between(before, now))
+            show(between(before, now).busiest_first())
             if arguments.once:
                 break
     return Exit.OK
@@ -92,26 +82,21 @@ def _samples(source: Source, keys: _Keys, interval_s: float) -> Iterator[tuple[S
 
 
 @contextmanager
-def _printer(json_wanted: bool) -> Iterator[Show]:
+def _printer(json_wanted: bool, workers: bool) -> Iterator[Show]:
     from appliance.cli.activity_view import as_json, view
     from appliance.cli.text_table import output
 
-    def show(
-        snapshot: Snapshot,
-        activities: Sequence[Activity],
-        workers: Sequence[WorkerActivity],
-        over_quota: Mapping[str, float],
-    ) -> None:
+    def show(found: Interval) -> None:
         if json_wanted:
-            print(json.dumps(as_json(snapshot, activities, workers, over_quota)), flush=True)
+            print(json.dumps(as_json(found)), flush=True)
         else:
-            output().print(view(snapshot, activities, workers=workers, over_quota=over_quota))
+            output().print(view(found, workers=workers))
 
     yield show
 
 
 @contextmanager
-def _screen() -> Iterator[Show]:
+def _screen(workers: bool) -> Iterator[Show]:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -121,17 +106,10 @@ def _screen() -> Iterator[Show]:
     with Live(screen=True, auto_refresh=False) as live:
         live.update(Text("waiting for the first interval"), refresh=True)
 
-        def show(
-            snapshot: Snapshot,
-            activities: Sequence[Activity],
-            workers: Sequence[WorkerActivity],
-            over_quota: Mapping[str, float],
-        ) -> None:
+        def show(found: Interval) -> None:
             lines = os.get_terminal_size().lines - FRAME_LINES
-            live.update(
-                Group(view(snapshot, activities, lines, workers, over_quota), Text("q: quit", style="dim")),
-                refresh=True,
-            )
+            shown = view(found, lines, workers=workers)
+            live.update(Group(shown, Text("q: quit", style="dim")), refresh=True)
 
         yield show
 

@@ -19,7 +19,7 @@ import grpc
 from google.protobuf.message import Message
 
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.tls import Tls
+from appliance.cli.tls import Tls, refused
 from appliance.domain.inference import OutputTensor
 from appliance.domain.tensor import Datatype, TensorSpec, parse_datatype
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
@@ -236,10 +236,7 @@ def _unreachable(address: str, tls: Tls | None) -> CommandFailed:
     if refusal is None:
         text = f"no server answers at {address}; start one with 'appliance serve', or give its --url"
     elif refusal:
-        text = (
-            f"something answers at {address}, but TLS with it failed: {refusal}; --ca must hold who signed the "
-            "server's certificate, --server-name a name in it, and --cert and --key what the server wants to see"
-        )
+        return refused(address, refusal)
     else:
         more = "; where that speaks TLS (grpc.tls_certificate), give --ca FILE as well"
         if tls is not None:

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def policy_of(arguments: argparse.Namespace) -> Policy:
     """By what packages are judged: without keys and configuration, signatures are told and not judged."""
     from appliance.cli import store_session
-    from appliance.config.packages import Unsigned
+    from appliance.config.store import Unsigned
     from appliance.domain.errors import OperatorError
     from appliance.package.keys import read_public_key
     from appliance.package.verification import Policy
@@ -73,11 +73,9 @@ def repository_of(file: Path | None) -> RepositoryConfig:
 
     if file is None:
         return RepositoryConfig()
+    from appliance.cli.store_session import told
     from appliance.config import loading
-    from appliance.domain.errors import ConfigInvalid
 
-    try:
+    with told():
         repository = loading.load(file).repository
-    except ConfigInvalid as error:
-        raise CommandFailed("the configuration has problems:", lines=map(str, error.problems)) from error
     return replace(repository, default_max_batch_size=RepositoryConfig().default_max_batch_size)

@@ -60,10 +60,6 @@ def progress_of(
     """Of version ``version`` in ``/status.json``, which was asked for by the catalog ``generation``. ``trial``: it is
     to be tried beside the one that serves, and not more."""
     store = document["store"]
-    if store is None:
-        return Failed(
-            reason="the appliance that answers serves a directory, not a store; give the --url of the one that does"
-        )
     if store["generation"] < generation:
         trouble = f": {store['trouble']}" if store["trouble"] else ""
         return InProgress(share=0.0, text=f"the appliance has not seen the catalog yet{trouble}")

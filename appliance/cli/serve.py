@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from appliance import configuration
 from appliance.cli.arguments import add_models, given_models
 from appliance.cli.failure import CommandFailed, printable
-from appliance.config.frontend import FrontEndKind
 from appliance.config.grpc import GrpcConfig
-from appliance.config.log import LogFormat
+from appliance.config.listening import FrontEndKind
+from appliance.config.telemetry import LogFormat
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.address import parse_address
 from appliance.domain.errors import ConfigInvalid

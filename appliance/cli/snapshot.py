@@ -9,15 +9,17 @@ import argparse
 import json
 import socket
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from dataclasses import fields as dataclass_fields
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.tls import HTTP, Tls, add_arguments, tls_of
+from appliance.cli.tls import HTTP, Tls, add_arguments, refused, tls_of, words
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 FORMAT = 1
@@ -47,9 +49,9 @@ class WorkerSnapshot:
     models: tuple[str, ...]
     memory_bytes: int
     restarts: int
-    asked: int
-    leased: int
-    leased_now: bool
+    asked: int = 0
+    leased: int = 0
+    leased_now: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +64,18 @@ class ModelSnapshot:
     name: str
     version: int
     state: str
-    residency: str
     reason: str
     queued: int
     running: int
     workers: tuple[int, ...]
     requests: Mapping[str, int]
-    leased: int
     inferences: int
     executions: int
     executed_rows: int
     batch_mean: float | None
     total: HistogramSnapshot
+    residency: str = "resident"
+    leased: int = 0
     trial: str = ""
     loading: str = ""
     tries_left: int = 0
@@ -136,8 +138,8 @@ def is_unix(url: str) -> bool:
 class _OnSocket(HTTPConnection):
     """Over the Unix socket ``path``."""
 
-    def __init__(self, host: str, *, path: str, **rest: Any) -> None:
-        super().__init__(host, **rest)
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=FETCH_S)
         self._path = path
 
     def connect(self) -> None:
@@ -147,23 +149,11 @@ class _OnSocket(HTTPConnection):
         self.sock.connect(self._path)
 
 
-class _OverUnix(urllib.request.HTTPHandler):
-    """HTTP over a Unix socket, whatever host is asked."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self._path = path
-
-    def http_open(self, req: urllib.request.Request) -> Any:
-        """See HTTPHandler."""
-        return self.do_open(_OnSocket, req, path=self._path)  # type: ignore[arg-type]  # as the handler itself does
-
-
 class _Named(HTTPSConnection):
     """Over TLS to a server that may bear another name than its host's."""
 
-    def __init__(self, host: str, *, tls: Tls, **rest: Any) -> None:
-        super().__init__(host, context=tls.context, **rest)
+    def __init__(self, host: str, tls: Tls) -> None:
+        super().__init__(host, context=tls.context, timeout=FETCH_S)
         self._tls = tls
 
     def connect(self) -> None:
@@ -174,78 +164,60 @@ class _Named(HTTPSConnection):
         )
 
 
-class _OverTls(urllib.request.HTTPSHandler):
-    """HTTPS as the arguments of a command have it."""
-
-    def __init__(self, tls: Tls) -> None:
-        super().__init__()
-        self._tls = tls
-
-    def https_open(self, req: urllib.request.Request) -> Any:
-        """See HTTPSHandler."""
-        return self.do_open(_Named, req, tls=self._tls)  # type: ignore[arg-type]  # as the handler itself does
-
-
 class Source:
     """Where the document comes from: an HTTP address, spoken to over TLS where the arguments say so, or a Unix socket,
-    where no server speaks it."""
+    where no server speaks it. Proxies are not asked."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         """``arguments`` are those of ``add_url``. Raises CommandFailed."""
-        tls = tls_of(arguments, HTTP)
+        self._tls = tls_of(arguments, HTTP)
         self.url: str = arguments.url
-        if is_unix(self.url):
-            self._base = "http://localhost"
-            path = self.url.removeprefix("unix:").removeprefix("//")
-            self._open = urllib.request.build_opener(_OverUnix(path)).open
-            return
         base = self.url if "://" in self.url else f"http://{self.url}"
-        self._base = (base if tls is None else base.replace("http://", "https://", 1)).rstrip("/")
-        self._open = urllib.request.build_opener(*(() if tls is None else (_OverTls(tls),))).open
+        self._base = (base if self._tls is None else base.replace("http://", "https://", 1)).rstrip("/")
 
     def fetch(self) -> bytes:
         """The document. Raises CommandFailed when no server answers there with one."""
-        return _fetched(self._open, self._base, self.url)
+        try:
+            with closing(self._connection()) as connection:
+                path = "" if is_unix(self.url) else urlsplit(self._base).path
+                connection.request("GET", f"{path}/status.json")
+                answer = connection.getresponse()
+                document = answer.read()
+        except InvalidURL as error:
+            text = f"'{self.url}' is not an address ({error}); give --url as HOST:PORT"
+            raise CommandFailed(text) from None
+        except (HTTPException, ConnectionResetError):
+            raise self._no_answer() from None
+        except ssl.SSLError as error:
+            raise refused(self._base, words(error)) from None
+        except (OSError, ValueError) as error:
+            where = self.url if is_unix(self.url) else self._base
+            raise CommandFailed(
+                f"no server answers at {where} ({error}); start one with 'appliance serve', or give its --url",
+                Exit.UNREACHABLE,
+            ) from None
+        if answer.status != HTTPStatus.OK:
+            hint = "it speaks TLS, so give --ca FILE" if b"speaks TLS" in document else "is it an appliance?"
+            text = f"{self._base} answered {answer.status} {answer.reason}; {hint}"
+            raise CommandFailed(text, Exit.REFUSED)
+        return document
 
+    def _connection(self) -> HTTPConnection:
+        """Raises InvalidURL, and ValueError for what is no address of HTTP."""
+        if is_unix(self.url):
+            return _OnSocket(self.url.removeprefix("unix:").removeprefix("//"))
+        scheme, host, *_ = urlsplit(self._base)
+        if scheme not in ("http", "https"):
+            raise ValueError(f"'{scheme}' is not HTTP")
+        if scheme == "http":
+            return HTTPConnection(host, timeout=FETCH_S)
+        return HTTPSConnection(host, timeout=FETCH_S) if self._tls is None else _Named(host, self._tls)
 
-def _fetched(get: Callable[..., Any], base: str, url: str) -> bytes:
-    try:
-        with get(f"{base}/status.json", timeout=FETCH_S) as answer:
-            document: bytes = answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            told = error.read(1000)
-        hint = "it speaks TLS, so give --ca FILE" if b"speaks TLS" in told else "is it an appliance?"
-        raise CommandFailed(f"{base} answered {error.code} {error.reason}; {hint}", Exit.REFUSED) from None
-    except InvalidURL as error:
-        raise CommandFailed(f"'{url}' is not an address ({error}); give --url as HOST:PORT") from None
-    except (HTTPException, ConnectionResetError):
-        if base.startswith("https://"):
-            text = "but ended the connection; where clients must show a certificate, give --cert and --key"
-            raise CommandFailed(f"something answers at {base}, {text}", Exit.UNREACHABLE) from None
-        raise _no_appliance(url, "what it says is not HTTP; where that speaks TLS, give --ca FILE") from None
-    except (OSError, ValueError) as error:
-        reason: object = error.reason if isinstance(error, urllib.error.URLError) else error
-        if isinstance(reason, ssl.SSLError):
-            raise _no_tls(base, reason) from None
-        where = url if is_unix(url) else base
-        raise CommandFailed(
-            f"no server answers at {where} ({reason}); start one with 'appliance serve', or give its --url",
-            Exit.UNREACHABLE,
-        ) from None
-    return document
-
-
-def _no_tls(base: str, error: ssl.SSLError) -> CommandFailed:
-    said = (error.reason or str(error)).replace("_", " ").lower()
-    if isinstance(error, ssl.SSLCertVerificationError):
-        said = error.verify_message
-    return CommandFailed(
-        f"something answers at {base}, but TLS with it failed: {said}; --ca "
-        "must hold who signed the server's certificate, --server-name a name in it, and --cert and --key what the "
-        "server wants to see",
-        Exit.UNREACHABLE,
-    )
+    def _no_answer(self) -> CommandFailed:
+        if not self._base.startswith("https://"):
+            return _no_appliance(self.url, "what it says is not HTTP; where that speaks TLS, give --ca FILE")
+        text = "but ended the connection; where clients must show a certificate, give --cert and --key"
+        return CommandFailed(f"something answers at {self._base}, {text}", Exit.UNREACHABLE)
 
 
 def _server_words(server: Mapping[str, Any]) -> str:
@@ -280,20 +252,14 @@ def _no_appliance(url: str, reason: str) -> CommandFailed:
 
 
 def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
-    residency = fields.get("residency", {})
-    return Snapshot(
+    residency, slots = fields.get("residency", {}), fields.get("slots", ())
+    return _read(
+        Snapshot,
+        fields,
         server=_server_words(fields["server"]),
-        accepting=fields["accepting"],
-        now_ns=fields["now_ns"],
-        started_ns=fields["started_ns"],
-        queued_requests=fields["queued_requests"],
-        running_requests=fields["running_requests"],
-        arena_used_bytes=fields["arena_used_bytes"],
-        arena_limit_bytes=fields["arena_limit_bytes"],
-        slots=sum(slots["count"] for slots in fields.get("slots", ())),
-        slots_used=sum(slots["used"] for slots in fields.get("slots", ())),
-        bounds_us=tuple(fields["bounds_us"]),
-        workers=tuple(map(_worker, fields["workers"])),
+        slots=sum(each["count"] for each in slots),
+        slots_used=sum(each["used"] for each in slots),
+        workers=tuple(_read(WorkerSnapshot, each) for each in fields["workers"]),
         models=tuple(map(_model, fields["models"])),
         trouble=(fields.get("store") or {}).get("trouble", ""),
         models_used_bytes=residency.get("used_bytes", 0),
@@ -306,48 +272,24 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
     )
 
 
-def _worker(fields: Mapping[str, Any]) -> WorkerSnapshot:
-    return WorkerSnapshot(
-        worker=fields["worker"],
-        pid=fields["pid"],
-        state=fields["state"],
-        models=tuple(fields["models"]),
-        memory_bytes=fields["memory_bytes"],
-        restarts=fields["restarts"],
-        asked=fields.get("asked", 0),
-        leased=fields.get("leased", 0),
-        leased_now=fields.get("leased_now", False),
-    )
-
-
 def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
-    total = fields["stages"]["total"]
-    return ModelSnapshot(
-        name=fields["name"],
-        version=fields["version"],
-        state=fields["state"],
-        residency=fields.get("residency", "resident"),
-        reason=fields["reason"],
-        queued=fields["queued"],
-        running=fields["running"],
-        workers=tuple(fields["workers"]),
-        requests=fields["requests"],
-        leased=fields.get("leased", 0),
-        inferences=fields["inferences"],
-        executions=fields["executions"],
-        executed_rows=fields["executed_rows"],
-        batch_mean=fields["batch_mean"],
-        total=HistogramSnapshot(
-            count=total["count"],
-            p50_us=total["p50_us"],
-            p99_us=total["p99_us"],
-            counts=tuple(total["counts"]),
-        ),
+    return _read(
+        ModelSnapshot,
+        fields,
+        total=_read(HistogramSnapshot, fields["stages"]["total"]),
         trial=_trial(fields.get("trial")),
         loading=_loading(fields.get("loading")),
-        tries_left=fields.get("tries_left", 0),
-        next_try_ms=fields.get("next_try_ms", 0),
     )
+
+
+def _read(kind: type[Read], fields: Mapping[str, Any], **made: object) -> Read:
+    """A value of ``kind`` from what the document says under the names of its fields, and from what was ``made`` of it.
+    Raises TypeError where that is not all."""
+    there = [
+        each.name for each in dataclass_fields(cast(Any, kind)) if each.name in fields.keys() - made.keys()
+    ]
+    said = {name: tuple(fields[name]) if isinstance(fields[name], list) else fields[name] for name in there}
+    return kind(**said, **made)
 
 
 def _loading(fields: Mapping[str, Any] | None) -> str:

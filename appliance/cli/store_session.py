@@ -24,10 +24,13 @@ from appliance.domain.errors import (
     PackageInvalid,
     StoreUnavailable,
 )
+from appliance.durable import RealFolder
 from appliance.engine.versions.history import read_history, unfit
+from appliance.store import trouble
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import SERVE
+from appliance.store.running import read_holder
 from appliance.store.writer import StoreWriter, open_store
 
 
@@ -77,6 +80,17 @@ def writing(arguments: argparse.Namespace, *, make: bool = False) -> Iterator[St
         yield store
 
 
+@contextmanager
+def looking(state: Path, what: str) -> Iterator[RealFolder]:
+    """The state directory, for one who reads; ``what`` is being done there, for errors."""
+    with told(), trouble.told(str(state), what):
+        folder = RealFolder(state)
+        try:
+            yield folder
+        finally:
+            folder.close()
+
+
 def catalog_of(state: Path) -> Catalog:
     """What a reader finds; fails where there is no store."""
     catalog = None
@@ -86,6 +100,14 @@ def catalog_of(state: Path) -> Catalog:
     if catalog is None:
         raise CommandFailed(f"'{state}' holds no store; 'appliance model install' makes one")
     return catalog
+
+
+def holder_of(state: Path) -> int | None:
+    """See ``read_holder``; 0 also where the lock itself cannot be looked at."""
+    try:
+        return read_holder(state)
+    except OSError:
+        return 0
 
 
 def failed_here(state: Path, name: str) -> frozenset[int]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from appliance.cli.failure import printable
-from appliance.domain.errors import Problem
 
 Advance = Callable[[int], None]
 """Told how many bytes were done since it was told last."""
@@ -31,18 +30,17 @@ def bytes_text(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
-def print_problems(problems: Sequence[Problem]) -> None:
-    """Print one row for each: where it is, and what is wrong there."""
+def print_problems(problems: Sequence[tuple[str, str]], where: str = "place") -> None:
+    """Print one row for each: ``where`` it is, and what is wrong there."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table()
-    table.add_column("place", overflow="fold")
+    table.add_column(where, overflow="fold")
     table.add_column("problem", overflow="fold", ratio=2)
-    for problem in problems:
-        place = f"{problem.file}: {problem.key}" if problem.key else problem.file
-        table.add_row(Text(printable(place)), Text(printable(problem.text)))
+    for place, text in problems:
+        table.add_row(Text(printable(place)), Text(printable(text)))
     Console().print(table)
 
 
@@ -67,6 +65,23 @@ def share_bar(title: str) -> Iterator[ShowShare | None]:
     if not sys.stderr.isatty():
         yield None
         return
+    with _worded_bar(title) as show:
+        yield lambda share, text: show(share, 1.0, text)
+
+
+@contextmanager
+def steps_bar(title: str, *, quiet: bool = False) -> Iterator[ShowSteps]:
+    """A bar for work in steps; with ``quiet`` there is none."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _done, _total, _text: None
+        return
+    with _worded_bar(title) as show:
+        yield show
+
+
+@contextmanager
+def _worded_bar(title: str) -> Iterator[Callable[[float, float, str], None]]:
+    """A bar with what is being done beside it, which goes on in further lines where it is long."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
@@ -80,27 +95,7 @@ def share_bar(title: str) -> Iterator[ShowShare | None]:
         TimeElapsedColumn(table_column=whole.copy()),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(printable(title), total=1.0, step="")
-        yield lambda share, text: bars.update(
-            task, completed=share, step=Text(printable(text)).plain, refresh=True
-        )
-
-
-@contextmanager
-def steps_bar(title: str, *, quiet: bool = False) -> Iterator[ShowSteps]:
-    """A bar for work in steps; with ``quiet`` there is none."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _done, _total, _text: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[step]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(printable(title), total=None, step="")
-        yield lambda done, total, text: bars.update(task, completed=done, total=total, step=printable(text))
+        yield lambda done, total, text: bars.update(
+            task, completed=done, total=total, step=Text(printable(text)).plain, refresh=True
+        )

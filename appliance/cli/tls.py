@@ -8,7 +8,8 @@ import ssl
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from appliance.cli.failure import CommandFailed
+from appliance.cli.arguments import contents
+from appliance.cli.failure import CommandFailed, Exit
 
 GRPC: Final = "h2"
 HTTP: Final = "http/1.1"
@@ -32,13 +33,27 @@ class Tls(NamedTuple):
             try:
                 with self.context.wrap_socket(plain, server_hostname=self.server_name or host) as client:
                     client.recv(1)  # with TLS 1.3 a server that misses our certificate says so only now
-            except ssl.SSLCertVerificationError as error:
-                return error.verify_message
             except ssl.SSLError as error:
-                return (error.reason or str(error)).replace("_", " ").lower()
+                return words(error)
             except OSError:
                 return ""
         return ""
+
+
+def words(error: ssl.SSLError) -> str:
+    """What went wrong, as a person says it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return (error.reason or str(error)).replace("_", " ").lower()
+
+
+def refused(address: str, why: str) -> CommandFailed:
+    """What to tell of a server at ``address`` with which no TLS connection comes about."""
+    return CommandFailed(
+        f"something answers at {address}, but TLS with it failed: {why}; --ca must hold who signed the server's "
+        "certificate, --server-name a name in it, and --cert and --key what the server wants to see",
+        Exit.UNREACHABLE,
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,14 +88,14 @@ def tls_of(arguments: argparse.Namespace, protocol: str = GRPC) -> Tls | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols([protocol])
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as the gRPC library has it
-    pem = _read(ca)
+    pem = contents(ca)
     try:
         context.load_verify_locations(cadata=pem.decode("ascii", "replace"))
     except (ssl.SSLError, ValueError) as error:
         raise CommandFailed(f"'{ca}' cannot be used as --ca: it must hold certificates in PEM") from error
     if certificate is None or key is None:
         return Tls(pem, None, None, arguments.server_name, context)
-    shown = (_read(certificate), _read(key))
+    shown = (contents(certificate), contents(key))
     try:
         # The empty password keeps OpenSSL from asking on the terminal for that of an encrypted key.
         context.load_cert_chain(certificate, key, password="")
@@ -88,10 +103,3 @@ def tls_of(arguments: argparse.Namespace, protocol: str = GRPC) -> Tls | None:
         text = "both must be PEM, belong together and need no password"
         raise CommandFailed(f"'{certificate}' with the key '{key}' cannot be used: {text}") from error
     return Tls(pem, *shown, arguments.server_name, context)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error

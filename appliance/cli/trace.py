@@ -8,12 +8,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.traced_request import TracedRequest, traced_request
-from appliance.config.trace import FILE
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.config.telemetry import TRACES
+
+BAR_CELLS = 40
+PATHS = {"leased": "served by the front end under a lease", "asked": "served through the engine"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REQUEST-ID",
         help="its id, or its trace id (default: the latest)",
     )
-    parser.add_argument("--file", default=FILE, help=f"file of traces (default {FILE})")
+    parser.add_argument("--file", default=TRACES, help=f"file of traces (default {TRACES})")
     parser.add_argument("--json", action="store_true", help="print its OTLP JSON")
 
 
@@ -35,10 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(line)
         return Exit.OK
-    from rich.console import Console
-
-    from appliance.cli.trace_view import view
-
     Console().print(view(traced))
     return Exit.OK
 
@@ -73,3 +78,112 @@ def _lines(file: Path, *, optional: bool) -> Iterator[str]:
                 f"'{file}' cannot be read: {error.strerror}; give --file the file that trace.file names",
                 Exit.USAGE,
             ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpan:
+    """One stage; times are nanoseconds from the request's arrival on."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedRequest:
+    """One request. ``attributes`` are by their names in the file; ``arrived_ns`` is Unix time."""
+
+    trace_id: str
+    arrived_ns: int
+    total_ns: int
+    error: str
+    attributes: Mapping[str, str]
+    stages: tuple[StageSpan, ...]
+
+    @property
+    def request_id(self) -> str:
+        """The client's id, or ""."""
+        return self.attributes.get("appliance.request.id", "")
+
+
+def traced_request(line: str) -> TracedRequest | None:
+    """What ``line`` says; None when it is no line of a trace file, for instance one that was cut."""
+    try:
+        document = json.loads(line)
+        root, *stages = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        arrived_ns = int(root["startTimeUnixNano"])
+        return TracedRequest(
+            trace_id=root["traceId"],
+            arrived_ns=arrived_ns,
+            total_ns=int(root["endTimeUnixNano"]) - arrived_ns,
+            error=root.get("status", {}).get("message", ""),
+            attributes=_attributes(root["attributes"]),
+            stages=tuple(
+                StageSpan(
+                    name=span["name"],
+                    start_ns=int(span["startTimeUnixNano"]) - arrived_ns,
+                    end_ns=int(span["endTimeUnixNano"]) - arrived_ns,
+                )
+                for span in stages
+            ),
+        )
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _attributes(pairs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    return {pair["key"]: str(next(iter(pair["value"].values()))) for pair in pairs}
+
+
+def view(traced: TracedRequest) -> RenderableType:
+    """Heading, and a line for each stage."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("stage")
+    for column in ("from", "takes", "share"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for stage in traced.stages:
+        takes_ns = stage.end_ns - stage.start_ns
+        table.add_row(
+            printable(stage.name),
+            _microseconds(stage.start_ns),
+            _microseconds(takes_ns),
+            f"{takes_ns / max(traced.total_ns, 1):.0%}",
+            _bar(stage, traced.total_ns),
+        )
+    return Group(*_heading(traced), table)
+
+
+def _heading(traced: TracedRequest) -> Iterator[Text]:
+    fields = traced.attributes
+    arrived = datetime.fromtimestamp(traced.arrived_ns / 1e9, UTC).isoformat(timespec="milliseconds")
+    model = f"{fields.get('appliance.model', '?')}/{fields.get('appliance.model.version', '?')}"
+    named = f"request '{traced.request_id}'" if traced.request_id else "a request without id"
+    yield Text(
+        printable(f"{model}, {named}, at {arrived}, {_microseconds(traced.total_ns)} us"), style="bold"
+    )
+    path = PATHS.get(fields.get("appliance.path", ""), "")
+    rows = fields.get("appliance.rows", "?")
+    parts = [path, f"{rows} row{'' if rows == '1' else 's'}"]
+    if "appliance.batch.rows" in fields:
+        parts.append(f"in a batch of {fields['appliance.batch.rows']}")
+    if not fields.get("appliance.worker", "-").startswith("-"):
+        parts.append(f"worker {fields['appliance.worker']}")
+    if "appliance.client" in fields:
+        parts.append(f"client {fields['appliance.client']}")
+    yield Text(printable(", ".join(filter(None, parts))))
+    yield Text(printable(f"trace {traced.trace_id}"), style="dim")
+    if traced.error:
+        yield Text(printable(f"{fields.get('appliance.outcome', 'failed')}: {traced.error}"), style="red")
+
+
+def _bar(stage: StageSpan, total_ns: int) -> Text:
+    """Where the stage lies in the whole; at least a thin mark."""
+    start = round(stage.start_ns * BAR_CELLS / max(total_ns, 1))
+    end = round(stage.end_ns * BAR_CELLS / max(total_ns, 1))
+    mark = "█" * (end - start) or "▏"
+    return Text(" " * min(start, BAR_CELLS - 1) + mark, style="cyan")
+
+
+def _microseconds(ns: int) -> str:
+    return f"{ns / 1_000:,.1f}"

@@ -1,10 +1,12 @@
-"""The ``[engine]`` section of the configuration."""
+"""What requests are promised and what they may take: the sections ``[engine]``, ``[scheduling]`` and
+``[residency]``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from appliance.config.arena import class_problems
+from appliance.config.workers import class_problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,4 +35,56 @@ class EngineConfig:
             "shape": "a list of pairs [bytes per slot, slots], such as [[4096, 1024], [65536, 64]]",
             "check": class_problems,
         },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingConfig:
+    """Bounds of all queues together and of one model. They count what is queued, not what runs, in requests and in
+    bytes of input. ``max_queued_per_model`` holds for a priority level whose queue policy has no bound of its own."""
+
+    max_queued_requests: int = field(
+        default=20_000, metadata={"min": 1, "help": "requests queued in the whole appliance"}
+    )
+    max_queued_bytes: int = field(
+        default=1 << 30,
+        metadata={"min": 1, "unit": "bytes", "help": "input bytes queued in the whole appliance"},
+    )
+    max_queued_per_model: int = field(
+        default=4_000,
+        metadata={"min": 1, "help": "requests queued per model and level that has no bound of its own"},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidencyConfig:
+    """What models may take. Names are those of models, whatever their version is."""
+
+    budget_bytes: int = field(
+        default=0,
+        metadata={
+            "min": 0,
+            "unit": "bytes",
+            "help": "memory for models and workers; 0: what machine or control group have, less reserve_bytes",
+        },
+    )
+    reserve_bytes: int = field(
+        default=512 << 20,
+        metadata={"min": 0, "unit": "bytes", "help": "memory for everything else, where budget_bytes is 0"},
+    )
+    waiting_requests_max: int = field(
+        default=1_000, metadata={"min": 0, "help": "requests that wait for models to be loaded"}
+    )
+    waiting_bytes_max: int = field(
+        default=256 << 20,
+        metadata={
+            "min": 0,
+            "unit": "bytes",
+            "help": "input bytes of requests that wait for models to be loaded",
+        },
+    )
+    pins: tuple[str, ...] = field(default=(), metadata={"help": "models that are always in memory"})
+    keep_warm_s: Mapping[str, float] = field(
+        default_factory=dict,
+        metadata={"unit": "s", "help": "how long models, by name, stay in memory after their last request"},
     )

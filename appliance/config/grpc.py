@@ -2,58 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from appliance.config.listening import (
-    OWN_USER,
-    REUSE_PORT,
-    UNIX_GROUP,
-    UNIX_MODE,
-    client_name_problems,
-    listening_problems,
-    tls_contradictions,
-)
+from appliance.config.listening import ADDRESSES, ListeningConfig
 
 MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GrpcConfig:
-    """The ``[grpc]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6 address]:port`` (port
-    0 takes a free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns gRPC off. Raises
-    ValueError where settings contradict one another."""
+class GrpcConfig(ListeningConfig):
+    """The ``[grpc]`` section. Sizes are bytes, times seconds."""
 
-    addresses: tuple[str, ...] = field(
-        default=("127.0.0.1:8001",),
-        metadata={
-            "help": "where to listen: host:port, [v6]:port or unix:/path; systemd[:NAME] for sockets "
-            "that the service manager opened (native front end)",
-            "check": listening_problems,
-        },
-    )
-    reuse_port: bool = field(default=False, metadata=REUSE_PORT)
-    unix_mode: str = field(default=OWN_USER, metadata=UNIX_MODE)
-    unix_group: str = field(default="", metadata=UNIX_GROUP)
-    tls_certificate: str = field(
-        default="",
-        metadata={"help": "PEM file of the server's certificate chain, for TCP; empty: no TLS"},
-    )
-    tls_key: str = field(default="", metadata={"help": "PEM file of the certificate's private key"})
-    tls_client_ca: str = field(
-        default="",
-        metadata={
-            "help": "PEM file of authorities; clients must then show a certificate that one of them signed"
-        },
-    )
-    tls_client_names: tuple[str, ...] = field(
-        default=(),
-        metadata={
-            "help": "who may come with such a certificate: the first URI among its alternative names, else the first "
-            "DNS name, else, without any alternative names, the common name; with :// in it only such a URI; *. at the "
-            "front stands for one label of a DNS name; empty: everybody (native front end)",
-            "check": client_name_problems,
-        },
-    )
+    addresses: tuple[str, ...] = field(default=("127.0.0.1:8001",), metadata=ADDRESSES)
     max_message_bytes: int = field(
         default=64 * MEBIBYTE,
         metadata={"min": 1024, "max": (1 << 31) - 1, "unit": "bytes", "help": "largest request message"},
@@ -143,12 +104,11 @@ class GrpcConfig:
         },
     )
 
-    def __post_init__(self) -> None:
-        problems = list(tls_contradictions(self))
+    def contradictions(self) -> Iterator[str]:
+        """As of every protocol, and of sizes."""
+        yield from ListeningConfig.contradictions(self)
         if self.max_messages_bytes < self.max_message_bytes:
-            problems.append(
+            yield (
                 f"max_messages_bytes is {self.max_messages_bytes}, less than one message of max_message_bytes, "
                 f"{self.max_message_bytes}; raise the one or lower the other"
             )
-        if problems:
-            raise ValueError("; ".join(problems))

@@ -5,41 +5,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from appliance.config.listening import (
-    OWN_USER,
-    REUSE_PORT,
-    UNIX_GROUP,
-    UNIX_MODE,
-    client_name_problems,
-    listening_problems,
-    tls_contradictions,
-)
+from appliance.config.listening import ADDRESSES, ListeningConfig, client_name_problems
 
 MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpConfig:
-    """The ``[http]`` section. Sizes are bytes, times seconds. An address is ``host:port``, ``[v6 address]:port`` (port
-    0 takes a free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns HTTP off. Raises
-    ValueError where settings contradict one another."""
+class HttpConfig(ListeningConfig):
+    """The ``[http]`` section. Sizes are bytes, times seconds."""
 
-    addresses: tuple[str, ...] = field(
-        default=("127.0.0.1:8000",),
-        metadata={
-            "help": "where to listen: host:port, [v6]:port or unix:/path; systemd[:NAME] for sockets that the service "
-            "manager opened (native front end)",
-            "check": listening_problems,
-        },
-    )
-    reuse_port: bool = field(default=False, metadata=REUSE_PORT)
-    unix_mode: str = field(default=OWN_USER, metadata=UNIX_MODE)
-    unix_group: str = field(default="", metadata=UNIX_GROUP)
-    tls_certificate: str = field(
-        default="",
-        metadata={"help": "PEM file of the server's certificate chain, for TCP; empty: no TLS"},
-    )
-    tls_key: str = field(default="", metadata={"help": "PEM file of the certificate's private key"})
+    addresses: tuple[str, ...] = field(default=("127.0.0.1:8000",), metadata=ADDRESSES)
     tls_client_ca: str = field(
         default="",
         metadata={
@@ -137,7 +112,3 @@ class HttpConfig:
             "help": "how long a client may take no byte of its answer; over TLS, nothing of its last 64 KiB",
         },
     )
-
-    def __post_init__(self) -> None:
-        if problems := list(tls_contradictions(self)):
-            raise ValueError("; ".join(problems))

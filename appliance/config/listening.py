@@ -1,11 +1,12 @@
-"""What an operator sets about a port, in the same terms for every section of the configuration that has
-one."""
+"""What listens, and where: the section ``[frontend]``, and what ``[grpc]`` and ``[http]`` say in the same terms."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from appliance.domain.address import address_problems
 
@@ -15,30 +16,6 @@ SYSTEMD: Final = "systemd"
 
 OWN_USER: Final = "0600"
 """The mode of Unix sockets that were not opened up: the user that the appliance runs as, and root."""
-
-
-class TlsSettings(Protocol):
-    """PEM files, and the names that may come of those that ``tls_client_ca`` signed. No certificate: no TLS."""
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where it is spoken, but for Unix sockets."""
-
-    @property
-    def tls_certificate(self) -> str:
-        """The server's certificate chain."""
-
-    @property
-    def tls_key(self) -> str:
-        """Its private key."""
-
-    @property
-    def tls_client_ca(self) -> str:
-        """Authorities of clients; "": clients show no certificate."""
-
-    @property
-    def tls_client_names(self) -> tuple[str, ...]:
-        """The names that may come; none: every one with a certificate."""
 
 
 def inherits(address: str) -> bool:
@@ -69,25 +46,6 @@ def shared_sockets(one: Sequence[str], other: Sequence[str]) -> bool:
     return bool(names[0] & names[1]) or any("" in mine and theirs for mine, theirs in (names, names[::-1]))
 
 
-def tls_contradictions(settings: TlsSettings) -> Iterator[str]:
-    """Settings of TLS that one another rule out."""
-    if bool(settings.tls_certificate) != bool(settings.tls_key):
-        yield "tls_certificate and tls_key go together; give both or neither"
-    if settings.tls_client_ca and not settings.tls_certificate:
-        yield "tls_client_ca asks clients for certificates, which takes tls_certificate and tls_key"
-    if settings.tls_client_names and not settings.tls_client_ca:
-        yield "tls_client_names names clients by their certificates, for which tls_client_ca asks"
-    if settings.tls_certificate and settings.addresses and all(map(_is_path, settings.addresses)):
-        yield (
-            "tls_certificate is for TCP, but all addresses are Unix sockets, which speak no TLS and ask nobody for a "
-            "certificate; unix_mode and unix_group say who may connect there"
-        )
-
-
-def _is_path(address: str) -> bool:
-    return address.startswith("unix:")
-
-
 def mode_problems(mode: str) -> Iterator[str]:
     """Why ``mode`` is none for a Unix socket."""
     if not 3 <= len(mode) <= 4 or not set(mode) <= set("01234567") or int(mode, 8) > 0o777:
@@ -96,20 +54,102 @@ def mode_problems(mode: str) -> Iterator[str]:
         yield f"with mode '{mode}' nobody could connect, which takes the right to write; give one such as '0660'"
 
 
-REUSE_PORT: Final[Mapping[str, Any]] = MappingProxyType(
-    {"help": "let other servers listen on the same port; the kernel deals connections out among them"}
-)
+class FrontEndKind(Enum):
+    """Implementations. AUTO is NATIVE where that was built, and PYTHON elsewhere."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    PYTHON = "python"
 
 
-UNIX_MODE: Final[Mapping[str, Any]] = MappingProxyType(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontEndConfig:
+    """The ``[frontend]`` section."""
+
+    kind: FrontEndKind = field(
+        default=FrontEndKind.AUTO,
+        metadata={
+            "help": "who listens for gRPC and HTTP: native ('make native' builds it), python (grpcio and aiohttp), or "
+            "auto: native where it was built"
+        },
+    )
+
+
+ADDRESSES: Final[Mapping[str, Any]] = MappingProxyType(
     {
-        "help": "permissions of Unix sockets that are made here, in octal: who may write may connect",
-        "check": mode_problems,
+        "help": "where to listen: host:port, [v6]:port or unix:/path; systemd[:NAME] for sockets that the service "
+        "manager opened (native front end)",
+        "check": listening_problems,
     }
 )
+"""Metadata of the addresses of a protocol, which has a default of its own."""
 
 
-UNIX_GROUP: Final[Mapping[str, Any]] = MappingProxyType(
-    {"help": "group of these sockets, one of the appliance's user; empty: the one that it runs with"}
-)
-"""Metadata of the settings ``reuse_port``, ``unix_mode`` and ``unix_group`` of a port's section."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListeningConfig:
+    """What both protocols say of where they listen. An address is ``host:port``, ``[v6 address]:port`` (port 0 takes a
+    free one), ``unix:/path``, ``systemd`` or ``systemd:NAME``; no address turns the protocol off. No certificate: no
+    TLS. Raises ValueError where settings contradict one another."""
+
+    addresses: tuple[str, ...] = field(default=(), metadata=ADDRESSES)
+    reuse_port: bool = field(
+        default=False,
+        metadata={
+            "help": "let other servers listen on the same port; the kernel deals connections out among them"
+        },
+    )
+    unix_mode: str = field(
+        default=OWN_USER,
+        metadata={
+            "help": "permissions of Unix sockets that are made here, in octal: who may write may connect",
+            "check": mode_problems,
+        },
+    )
+    unix_group: str = field(
+        default="",
+        metadata={
+            "help": "group of these sockets, one of the appliance's user; empty: the one that it runs with"
+        },
+    )
+    tls_certificate: str = field(
+        default="",
+        metadata={"help": "PEM file of the server's certificate chain, for TCP; empty: no TLS"},
+    )
+    tls_key: str = field(default="", metadata={"help": "PEM file of the certificate's private key"})
+    tls_client_ca: str = field(
+        default="",
+        metadata={
+            "help": "PEM file of authorities; clients must then show a certificate that one of them signed"
+        },
+    )
+    tls_client_names: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "who may come with such a certificate: the first URI among its alternative names, else the first "
+            "DNS name, else, without any alternative names, the common name; with :// in it only such a URI; *. at the "
+            "front stands for one label of a DNS name; empty: everybody (native front end)",
+            "check": client_name_problems,
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if problems := list(self.contradictions()):
+            raise ValueError("; ".join(problems))
+
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong with settings that one another rule out."""
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            yield "tls_certificate and tls_key go together; give both or neither"
+        if self.tls_client_ca and not self.tls_certificate:
+            yield "tls_client_ca asks clients for certificates, which takes tls_certificate and tls_key"
+        if self.tls_client_names and not self.tls_client_ca:
+            yield "tls_client_names names clients by their certificates, for which tls_client_ca asks"
+        if self.tls_certificate and self.addresses and all(map(_is_path, self.addresses)):
+            yield (
+                "tls_certificate is for TCP, but all addresses are Unix sockets, which speak no TLS and ask nobody for "
+                "a certificate; unix_mode and unix_group say who may connect there"
+            )
+
+
+def _is_path(address: str) -> bool:
+    return address.startswith("unix:")

@@ -1,8 +1,9 @@
-"""The ``[store]`` section of the configuration."""
+"""The sections ``[store]``, of model versions on disk, and ``[packages]``, of whose may be installed there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,4 +33,27 @@ class StoreConfig:
     scrub_interval_h: float = field(
         default=168.0,
         metadata={"min": 0.001, "unit": "h", "help": "how often every blob is read again to find bit rot"},
+    )
+
+
+class Unsigned(Enum):
+    """What becomes of a package that no trusted key has signed."""
+
+    REFUSE = "refuse"
+    ALLOW = "allow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackagesConfig:
+    """Which packages may be installed. Paths in a file are relative to that file."""
+
+    trusted_keys: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "files with public keys (PEM), relative to this one; a package signed by any of them is trusted",
+        },
+    )
+    unsigned: Unsigned = field(
+        default=Unsigned.REFUSE,
+        metadata={"help": "packages without a signature of a trusted key: refuse them, or allow them"},
     )

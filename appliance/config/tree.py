@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from appliance.config.arena import ArenaConfig
-from appliance.config.control import ControlConfig
-from appliance.config.daemon import DaemonConfig
-from appliance.config.engine import EngineConfig
-from appliance.config.frontend import FrontEndConfig
+from appliance.config.daemon import ControlConfig, DaemonConfig
+from appliance.config.engine import EngineConfig, ResidencyConfig, SchedulingConfig
 from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
-from appliance.config.log import LogConfig
-from appliance.config.metrics import MetricsConfig
-from appliance.config.packages import PackagesConfig
-from appliance.config.placement import PlacementConfig
+from appliance.config.listening import FrontEndConfig
 from appliance.config.quotas import QuotasConfig
-from appliance.config.reload import ReloadConfig
-from appliance.config.repository import RepositoryConfig
-from appliance.config.residency import ResidencyConfig
-from appliance.config.scheduling import SchedulingConfig
-from appliance.config.store import StoreConfig
+from appliance.config.repository import ReloadConfig, RepositoryConfig
+from appliance.config.store import PackagesConfig, StoreConfig
 from appliance.config.swap import SwapConfig
-from appliance.config.trace import TraceConfig
-from appliance.config.workers import RestartConfig, WorkersConfig
+from appliance.config.telemetry import LogConfig, MetricsConfig, TraceConfig
+from appliance.config.workers import ArenaConfig, PlacementConfig, RestartConfig, WorkersConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,12 @@
-"""The sections ``[workers]`` and ``[restart]`` of the configuration: how workers run, and what becomes of those that
-crash."""
+"""Worker processes: the sections ``[workers]``, ``[restart]``, of those that crash, ``[placement]``, of models that
+share one, and ``[arena]``, of the memory that they share with the daemon."""
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +49,64 @@ class RestartConfig:
         default=50,
         metadata={"min": 0, "unit": "ms", "help": "wait before the second restart in a row; doubles"},
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementConfig:
+    """Limits of sharing."""
+
+    max_processes: int = field(
+        default=32, metadata={"min": 1, "help": "worker processes before small models start to share one"}
+    )
+    share_below_bytes: int = field(
+        default=4 << 20,
+        metadata={"min": 0, "unit": "bytes", "help": "only model files below this size may share"},
+    )
+
+
+PAGE_BYTES: Final = mmap.PAGESIZE
+
+
+MAX_BYTES: Final = 1 << 46
+
+
+def class_problems(classes: tuple[tuple[int, int], ...]) -> Iterator[str]:
+    """What is wrong with size classes, given as (bytes per slot, slots)."""
+    if not classes:
+        yield "must hold at least one size class, such as [[4096, 1024]]"
+    previous = 0
+    for slot_bytes, count in classes:
+        said = f"class [{slot_bytes}, {count}]"
+        if slot_bytes < 1 or slot_bytes % PAGE_BYTES:
+            yield f"{said} must have slots of whole pages, which are {PAGE_BYTES} bytes here"
+        if slot_bytes <= previous:
+            yield f"{said} must have larger slots than the class before it, which has {previous} bytes"
+        if count < 1:
+            yield f"{said} must have at least one slot"
+        previous = max(previous, slot_bytes)
+    if sum(slot_bytes * count for slot_bytes, count in classes) > MAX_BYTES:
+        yield f"all classes together must be at most {MAX_BYTES} bytes, which is what a process can address"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaConfig:
+    """``classes`` are (bytes per slot, slots), ascending; ``memory_limit_bytes`` bounds what is allocated at any
+    time."""
+
+    classes: tuple[tuple[int, int], ...] = field(
+        default=((4 << 10, 8192), (64 << 10, 2048), (1 << 20, 512), (16 << 20, 32), (128 << 20, 4)),
+        metadata={
+            "help": "size classes as [bytes per slot, slots], ascending, in whole pages",
+            "shape": "a list of pairs [bytes per slot, slots], such as [[4096, 1024], [65536, 64]]",
+            "check": class_problems,
+        },
+    )
+    memory_limit_bytes: int = field(
+        default=1 << 30,
+        metadata={"min": 1 << 20, "unit": "bytes", "help": "tensors of all requests under way, at most"},
+    )
+
+    @property
+    def largest_bytes(self) -> int:
+        """What one request may hold at most, however empty the arena is."""
+        return min(self.memory_limit_bytes, self.classes[-1][0])

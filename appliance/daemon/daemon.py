@@ -18,7 +18,7 @@ from typing import Any
 
 import uvloop
 
-from appliance.config.frontend import FrontEndKind
+from appliance.config.listening import FrontEndKind
 from appliance.config.tree import ApplianceConfig
 from appliance.daemon.parts import make_parts
 from appliance.daemon.signals import Shutdown, first_of
@@ -34,7 +34,7 @@ from appliance.frontend.listening.sockets import (
     raise_descriptor_limit,
 )
 from appliance.frontend.port import Bound
-from appliance.maintenance.heap import RESERVE_BYTES, reserve
+from appliance.maintenance.interpreter import RESERVE_BYTES, reserve
 from appliance.repository.directory import RepositoryScan
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify

@@ -39,9 +39,8 @@ from appliance.frontend.choice import (
     make_quotas,
 )
 from appliance.frontend.port import Backend, FrontEnd
-from appliance.maintenance.collector import Collector
-from appliance.maintenance.figures import store_figures
-from appliance.maintenance.scrubbing import Scrubbing
+from appliance.maintenance.interpreter import Collector
+from appliance.maintenance.scrubbing import Scrubbing, store_figures
 from appliance.reconciler.reconciler import Reconciler
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Source
@@ -49,8 +48,7 @@ from appliance.sources.store import StoreSource
 from appliance.store.layout import SERVE
 from appliance.store.running import RunningVersion
 from appliance.telemetry.log import LogControl
-from appliance.telemetry.meters import Meters
-from appliance.telemetry.snapshot import StoreFigures
+from appliance.telemetry.snapshot import Meters, StoreFigures
 from appliance.telemetry.trace import Tracer, open_tracer
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from appliance.config.engine import EngineConfig
-from appliance.config.placement import PlacementConfig
-from appliance.config.workers import WorkersConfig
+from appliance.config.workers import PlacementConfig, WorkersConfig
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog
 from appliance.core.scheduling.scheduler import Scheduler

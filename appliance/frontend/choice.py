@@ -8,10 +8,9 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from appliance.config.control import ControlConfig
-from appliance.config.frontend import FrontEndKind
+from appliance.config.daemon import ControlConfig
 from appliance.config.grpc import GrpcConfig
-from appliance.config.listening import OWN_USER, inherits
+from appliance.config.listening import OWN_USER, FrontEndKind, inherits
 from appliance.config.quotas import QuotasConfig
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import OperatorError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from appliance.config.metrics import MetricsConfig
+from appliance.config.telemetry import MetricsConfig
 from appliance.engine.port import EnginePort
 from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics, Snapshot
 from appliance.telemetry.trace import Tracer

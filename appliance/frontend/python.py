@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-from appliance.config.frontend import FrontEndKind
 from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
+from appliance.config.listening import FrontEndKind
 from appliance.frontend.grpc.server import GrpcServer
 from appliance.frontend.http.application import HttpApplication
 from appliance.frontend.http.server import HttpListener

@@ -1,4 +1,5 @@
-"""Have the store scrubbed while the daemon serves from it, and tell what was found. Owner: the event loop's thread."""
+"""Have the store scrubbed while the daemon serves from it, and tell what was found and what the store holds. Owner: the
+event loop's thread."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from typing import Final
 
 from appliance.config.store import StoreConfig
 from appliance.domain.errors import OperatorError
+from appliance.store.catalog import Catalog
 from appliance.store.scrub import ScrubRecord, due_s, read_record
+from appliance.telemetry.snapshot import StoreFigures
 
 S_PER_H: Final = 3600
 RETRY_S: Final = 600.0
@@ -111,3 +114,27 @@ class Scrubbing:
         if process.returncode:
             words = said[-COMPLAINT_BYTES:].decode(errors="replace").strip()
             raise OperatorError(words or f"its process ended with status {process.returncode}")
+
+
+UNSIGNED = "unsigned"
+MS_PER_S = 1000
+
+
+def store_figures(catalog: Catalog, scrubbing: Scrubbing, generation: int, trouble: str) -> StoreFigures:
+    """What metrics and status tell. Blobs that versions share count once. ``generation`` is that of the catalog that is
+    served; ``trouble``: see StoreFigures."""
+    installed = [version for _, version in catalog.installed()]
+    blobs = {file.digest: file.size for version in installed for file in version.files}
+    record = scrubbing.record
+    return StoreFigures(
+        versions=len(installed),
+        wanted=sum(1 for _ in catalog.wanted()),
+        unsigned=sum(version.trust == UNSIGNED for version in installed),
+        bytes=sum(blobs.values()),
+        damaged=len(record.damaged),
+        passes=scrubbing.passes,
+        failures=scrubbing.failures,
+        scrubbed_at_s=record.finished_ms / MS_PER_S,
+        generation=generation,
+        trouble=trouble,
+    )

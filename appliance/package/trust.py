@@ -17,7 +17,7 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import Error as LibraryError
 from securesystemslib.signer import Signature, Signer
 
-from appliance.config.packages import Unsigned
+from appliance.config.store import Unsigned
 from appliance.domain.errors import OperatorError, PackageInvalid, Problem
 from appliance.package.container import SIGNATURE_NAME
 from appliance.package.keys import PublicKey

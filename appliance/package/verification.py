@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from appliance.config.packages import Unsigned
 from appliance.config.repository import RepositoryConfig
+from appliance.config.store import Unsigned
 from appliance.domain.digest import Digester
 from appliance.domain.errors import ArtefactError, PackageInvalid, Problem
 from appliance.domain.golden import SET_BYTES_MAX, SET_FILE, GoldenSet, decode_golden

@@ -13,8 +13,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from appliance.config.reload import ReloadConfig
-from appliance.config.repository import RepositoryConfig
+from appliance.config.repository import ReloadConfig, RepositoryConfig
 from appliance.core.rollout.reasons import Outlook
 from appliance.domain.errors import InvalidRequest, NotReady, OperatorError, Problem, Stopping, UnknownModel
 from appliance.domain.model import VersionState

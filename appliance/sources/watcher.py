@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from inotify_simple import INotify, flags
 
-from appliance.config.reload import ReloadConfig
+from appliance.config.repository import ReloadConfig
 from appliance.domain.errors import OperatorError, Stopping
 from appliance.repository.directory import RepositoryScan
 from appliance.sources.source import Look, Source

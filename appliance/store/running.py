@@ -104,6 +104,17 @@ def read_running(state: Path) -> tuple[RunningVersion, ...]:
         ) from error
 
 
+def read_holder(state: Path) -> int | None:
+    """The process that serves from ``state`` (0: it cannot be told which); None when no daemon lives."""
+    if not is_held(state / RUNNING_LOCK):
+        return None
+    try:
+        pid = json.loads(_read(state, RUNNING) or b"{}").get("pid", 0)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return 0
+    return pid if type(pid) is int else 0
+
+
 def _read(state: Path, file: str) -> bytes | None:
     with closing(RealFolder(state)) as folder:
         return read_whole(folder, file, RUNNING_BYTES_MAX)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.config.log import LogConfig, LogFormat, LogLevel
+from appliance.config.telemetry import LogConfig, LogFormat, LogLevel
 from appliance.domain.errors import InvalidRequest, OperatorError, Unsupported
 from appliance.domain.model import ModelVersion
 from appliance.telemetry.meter import Result
@@ -108,22 +108,14 @@ class LogControl:
         self, *, request: LoggedRequest, result: Result, error: Exception | None, total_ns: int
     ) -> None:
         """Write the line of one failed or slow request."""
-        level = _level_of(result)
-        if level not in self._enabled or not self._budget.take(self._clock()):
-            return
-        fields = request_fields(request, result, error, total_ns)
-        if left_out := self._budget.left_out():
-            fields["lines_left_out"] = left_out
-        self.line(level, "request" if error else "slow request", fields)
+        if self._may_tell(result):
+            what = "request" if error else "slow request"
+            self._tell(what, result, request_fields(request, result, error, total_ns))
 
     def slow(self, *, model: ModelVersion, request_id: str, client: str, stages_ns: Sequence[int]) -> None:
         """Write the line of one slow request that the front end served by itself."""
-        if LogLevel.INFO not in self._enabled or not self._budget.take(self._clock()):
-            return
-        fields = slow_fields(model, request_id, client, stages_ns)
-        if left_out := self._budget.left_out():
-            fields["lines_left_out"] = left_out
-        self.line(_level_of(Result.SUCCESS), "slow request", fields)
+        if self._may_tell(Result.SUCCESS):
+            self._tell("slow request", Result.SUCCESS, slow_fields(model, request_id, client, stages_ns))
 
     def rejected(
         self,
@@ -136,8 +128,7 @@ class LogControl:
         error: Exception,
     ) -> None:
         """Write the line of one request that was refused before it became one."""
-        level = _level_of(result)
-        if level not in self._enabled or not self._budget.take(self._clock()):
+        if not self._may_tell(result):
             return
         fields: dict[str, object] = {
             "outcome": result.value,
@@ -148,9 +139,16 @@ class LogControl:
             fields |= {"model": model, "version": version}
         if client:
             fields["client"] = client
+        self._tell("request", result, fields)
+
+    def _may_tell(self, result: Result) -> bool:
+        """Whether a request that ended so has a line, by its level and how many there were in this second."""
+        return _level_of(result) in self._enabled and self._budget.take(self._clock())
+
+    def _tell(self, what: str, result: Result, fields: dict[str, object]) -> None:
         if left_out := self._budget.left_out():
             fields["lines_left_out"] = left_out
-        self.line(level, "request", fields)
+        self.line(_level_of(result), what, fields)
 
     def line(self, level: LogLevel, what: str, fields: Mapping[str, object]) -> None:
         """Write one line, when ``level`` is on. It says how many were lost since the start, when more were."""

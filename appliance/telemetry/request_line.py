@@ -63,10 +63,8 @@ def request_fields(
     }
     if request.dispatched_ns:
         gather_ns, run_ns, scatter_ns = request.stages_ns
-        fields["queue_us"] = (request.dispatched_ns - request.arrived_ns) // 1_000
-        fields["gather_us"] = gather_ns // 1_000
-        fields["run_us"] = run_ns // 1_000
-        fields["scatter_us"] = scatter_ns // 1_000
+        queue_ns = request.dispatched_ns - request.arrived_ns
+        fields |= _stages_us(queue_ns, gather_ns, run_ns, scatter_ns)
         fields["batch_rows"] = request.batch_rows
         fields["attempts"] = request.attempts
     if request.client:
@@ -88,14 +86,20 @@ def slow_fields(
         "version": model.version,
         "request_id": request_id,
         "total_us": total_ns // 1_000,
+        **_stages_us(queue_ns, gather_ns, run_ns, scatter_ns),
+    }
+    if client:
+        fields["client"] = client
+    return fields
+
+
+def _stages_us(queue_ns: int, gather_ns: int, run_ns: int, scatter_ns: int) -> dict[str, object]:
+    return {
         "queue_us": queue_ns // 1_000,
         "gather_us": gather_ns // 1_000,
         "run_us": run_ns // 1_000,
         "scatter_us": scatter_ns // 1_000,
     }
-    if client:
-        fields["client"] = client
-    return fields
 
 
 class LineBudget:

@@ -1,14 +1,13 @@
-"""Everything countable of an appliance at one moment, as one frozen value that all that shows figures renders.
-
-Values only: ``meters`` reads them, in one place.
-"""
+"""Everything countable of an appliance at one moment, as one frozen value that all that shows figures renders, and the
+one place where figures are read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Outlook
@@ -250,7 +249,7 @@ class HttpStatistics:
 class Snapshot:
     """An appliance at one moment. ``front_end`` and ``http`` are what its front end did, ``store`` the store that is
     served from (None: a directory is), ``quotas`` what clients were refused (None: no client is bounded), ``traces``
-    what became of them (None: there are none)."""
+    what became of them (None: there are none); ``pid`` is its process (0: not told)."""
 
     engine: EngineStatus
     front_end: FrontEndFigures
@@ -258,3 +257,35 @@ class Snapshot:
     store: StoreFigures | None = None
     quotas: QuotaFigures | None = None
     traces: TraceFigures | None = None
+    pid: int = 0
+
+
+class MeteredEngine(Protocol):
+    """As far as it is asked."""
+
+    def status(self) -> EngineStatus:
+        """Its figures, and those of all versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meters:
+    """What counts, each by how it is asked; None: there is no such thing here. Asked on the event loop's thread."""
+
+    engine: MeteredEngine
+    front_end: Callable[[], FrontEndFigures]
+    http: Callable[[], HttpStatistics]
+    store: Callable[[], StoreFigures] | None = None
+    quotas: Callable[[], QuotaFigures] | None = None
+    traces: Callable[[], TraceFigures] | None = None
+
+    def read(self) -> Snapshot:
+        """Everything, as of now."""
+        return Snapshot(
+            engine=self.engine.status(),
+            front_end=self.front_end(),
+            http=self.http(),
+            store=None if self.store is None else self.store(),
+            quotas=None if self.quotas is None else self.quotas(),
+            traces=None if self.traces is None else self.traces(),
+            pid=os.getpid(),
+        )

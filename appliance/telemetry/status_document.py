@@ -39,7 +39,12 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
     status, store, quotas = snapshot.engine, snapshot.store, snapshot.quotas
     return {
         "format": FORMAT,
-        "server": {"name": SERVER_NAME, "version": __version__, "front_end": snapshot.front_end.kind},
+        "server": {
+            "name": SERVER_NAME,
+            "version": __version__,
+            "front_end": snapshot.front_end.kind,
+            "pid": snapshot.pid,
+        },
         "accepting": status.accepting,
         "now_ns": status.now_ns,
         "started_ns": status.started_ns,

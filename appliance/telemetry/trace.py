@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from appliance import __version__
-from appliance.config.trace import TraceConfig
+from appliance.config.telemetry import TraceConfig
 from appliance.domain.errors import OperatorError, Unsupported
 from appliance.domain.model import ModelVersion
 from appliance.domain.protocol import SERVER_NAME

@@ -22,7 +22,7 @@ from appliance.repository.onnx.graph import read_graph
 from appliance.repository.version_files import external_files, golden_files
 
 FIRST_VERSION: Final = 1
-_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
+VERSION_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,11 @@ def find_subject(path: Path, settings: RepositoryConfig | None = None) -> Subjec
         raise ArtefactError(f"'{path}' cannot be read: {error.strerror}") from error
     if not real.is_dir():
         return _in_home(real.parent, settings, real.name) or _alone(real, settings)
-    if _NUMBER.fullmatch(real.name):
+    if VERSION_NUMBER.fullmatch(real.name):
         found = _in_home(real, settings)
         if found is not None:
             return found
-    numbers = [int(entry.name) for entry in real.iterdir() if _NUMBER.fullmatch(entry.name)]
+    numbers = [int(entry.name) for entry in real.iterdir() if VERSION_NUMBER.fullmatch(entry.name)]
     if not numbers:
         raise ArtefactError(
             f"'{path}' holds neither a model nor a version; give an ONNX file or such a directory"
@@ -65,7 +65,7 @@ def find_subject(path: Path, settings: RepositoryConfig | None = None) -> Subjec
 def _in_home(folder: Path, settings: RepositoryConfig, file: str = "") -> Subject | None:
     """The version whose directory is ``folder``; None when it is no version's, or ``file`` is not its model file."""
     home = folder.parent
-    if not _NUMBER.fullmatch(folder.name):
+    if not VERSION_NUMBER.fullmatch(folder.name):
         return None
     if not (home / CONFIG_FILE).is_file() and not (folder / "model.onnx").is_file():
         return None

@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from appliance.config.arena import PAGE_BYTES, ArenaConfig, class_problems
+from appliance.config.workers import PAGE_BYTES, ArenaConfig, class_problems
 from appliance.domain.errors import ConfigInvalid, Problem
 from appliance.domain.tensor import ALIGNMENT, aligned
 

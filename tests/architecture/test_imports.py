@@ -54,7 +54,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "grpc": (
         "appliance/frontend/grpc/server.py",
         "appliance/cli/oip_client.py",
-        "appliance/cli/control_client.py",
+        "appliance/cli/model/load.py",
     ),
     "grpc_health": ("appliance/frontend/grpc/health.py",),
     "grpc_reflection": ("appliance/frontend/grpc/reflection.py",),
@@ -69,7 +69,6 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": (
         "appliance/runtimes/onnx.py",
         "appliance/tools/variants/conversion.py",
-        "appliance/tools/packaging/equivalence.py",
     ),
     "prometheus_client": ("appliance/telemetry/metrics/process.py",),
     "rich": ("appliance/cli/", "appliance/tools/commands/"),

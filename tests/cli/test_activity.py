@@ -11,14 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from appliance.cli.activity import (
-    between,
-    busiest_first,
-    over_quota_between,
-    quantile_us,
-    since_start,
-    workers_between,
-)
+from appliance.cli.activity import Interval, between, quantile_us
 from appliance.cli.activity_view import as_json, view
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.snapshot import Snapshot, parse
@@ -57,7 +50,7 @@ def model(
 def test_only_the_interval_counts() -> None:
     before = document(10, [model("a", [100, 0, 7], refused=1, rows=50, batches=50)])
     now = document(12, [model("a", [100, 20, 7], refused=5, rows=90, batches=60)])
-    (activity,) = between(before, now)
+    (activity,) = between(before, now).versions
     assert (activity.rate_per_s, activity.refused_per_s, activity.batch_mean) == (10.0, 2.0, 4.0)
     assert activity.p50_us == 15.0
     assert activity.p99_us == pytest.approx(19.9)
@@ -67,7 +60,7 @@ def test_only_the_interval_counts() -> None:
 def test_batches_whose_requests_failed_count_with_their_rows() -> None:
     before = document(10, [model("a", [1], rows=4, batches=1)])
     now = document(12, [model("a", [1], rows=4, batches=6, failed_rows=10)])
-    assert [activity.batch_mean for activity in between(before, now)] == [2.0]
+    assert [activity.batch_mean for activity in between(before, now).versions] == [2.0]
 
 
 def with_grants(now_s: int, answered: int, leased: int, asked: int, given: int) -> Snapshot:
@@ -82,30 +75,30 @@ def with_grants(now_s: int, answered: int, leased: int, asked: int, given: int) 
 
 def test_the_share_that_was_leased_is_that_of_the_interval() -> None:
     before, now = with_grants(10, 100, 10, 90, 10), with_grants(12, 300, 190, 110, 190)
-    (activity,) = between(before, now)
+    (activity,) = between(before, now).versions
     assert activity.leased == 0.9
-    (worker,) = workers_between(before, now)
+    (worker,) = between(before, now).workers
     assert (worker.leased, worker.rate_per_s) == (0.9, 100.0)
-    (worker,) = workers_between(None, now)
+    (worker,) = between(None, now).workers
     assert worker.leased == 190 / 300
 
 
 def test_a_server_that_tells_of_no_grants_has_none() -> None:
     before, now = document(10, [model("a", [1])]), document(12, [model("a", [3])])
-    assert [activity.leased for activity in between(before, now)] == [0.0]
-    assert [worker.leased for worker in workers_between(before, now)] == [None]
+    assert [activity.leased for activity in between(before, now).versions] == [0.0]
+    assert [worker.leased for worker in between(before, now).workers] == [None]
     assert (now.slots, now.workers[0].leased_now) == (0, False)
 
 
 def test_tables_and_json_say_what_was_leased() -> None:
     before, now = with_grants(10, 100, 10, 90, 10), with_grants(12, 300, 190, 110, 190)
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(view(now, between(before, now), workers=workers_between(before, now)))
+    console.print(view(between(before, now), workers=True))
     text = console.export_text()
     assert "3 slots" in text
     assert re.search(r"a/1 +READY +100 +0 +90.0%", text)
     assert re.search(r"4 +77 +ready +100 +90.0% +leased +0", text)
-    shown = as_json(now, between(before, now), workers_between(before, now))
+    shown = as_json(between(before, now))
     assert shown["models"][0]["leased"] == 0.9
     assert (shown["workers"][0]["leased"], shown["workers"][0]["leased_now"]) == (0.9, True)
 
@@ -121,12 +114,12 @@ def test_the_memory_of_models_is_told_and_what_cannot_be_as_it_is_configured() -
         *(f"Memory for models: pin {number} names no model" for number in range(3)),
         "... 2 more in residency.problems of /status.json",
     ]
-    assert as_json(told, ())["models_used_bytes"] == 812 << 20
+    assert as_json(Interval(now=told))["models_used_bytes"] == 812 << 20
 
 
 def heading(snapshot: Snapshot) -> str:
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(view(snapshot, ()))
+    console.print(view(Interval(now=snapshot)))
     return "\n".join(line.rstrip() for line in console.export_text().splitlines()[:-1])
 
 
@@ -136,38 +129,45 @@ def refusing(now_s: int, **refused: int) -> Snapshot:
 
 def test_who_is_refused_for_its_quota_is_told_the_worst_first() -> None:
     before, now = refusing(10, a=5, b=7), refusing(12, a=15, b=7, c=100, d=8, e=6)
-    over_quota = over_quota_between(before, now)
+    over_quota = between(before, now).over_quota
     assert list(over_quota.items()) == [("c", 50.0), ("a", 5.0), ("d", 4.0), ("e", 3.0)]
-    assert over_quota_between(None, before) == {"a": 0.5, "b": 0.7}
+    assert between(None, before).over_quota == {"a": 0.5, "b": 0.7}
     shown = io.StringIO()
-    Console(file=shown, width=200).print(view(now, [], over_quota={**over_quota, "*": 1.0}))
+    Console(file=shown, width=200).print(view(Interval(now=now, over_quota={**over_quota, "*": 1.0})))
     assert "Refused for their quota: c 50/s, a 5/s, d 4/s, 2 more clients" in shown.getvalue()
-    assert as_json(now, [], over_quota=over_quota)["over_quota_per_s"]["c"] == 50.0
+    assert as_json(Interval(now=now, over_quota=over_quota))["over_quota_per_s"]["c"] == 50.0
     shown.seek(0)
-    Console(file=shown, width=200).print(view(now, [], over_quota={"*": 1.0}))
+    Console(file=shown, width=200).print(view(Interval(now=now, over_quota={"*": 1.0})))
     assert "Refused for their quota: clients without a name 1/s" in shown.getvalue()
 
 
 def test_a_quiet_interval_has_no_latency() -> None:
     snapshot = document(10, [model("a", [3])])
-    (activity,) = between(snapshot, document(11, [model("a", [3])]))
+    (activity,) = between(snapshot, document(11, [model("a", [3])])).versions
     assert (activity.rate_per_s, activity.p50_us, activity.batch_mean) == (0.0, None, None)
 
 
 def test_a_restart_between_begins_again() -> None:
     before = document(100, [model("a", [1_000])])
-    (activity,) = between(before, document(112, [model("a", [5])], started_s=102))
+    (activity,) = between(before, document(112, [model("a", [5])], started_s=102)).versions
     assert activity.rate_per_s == 0.5
 
 
 def test_a_model_that_is_new_counts_from_nothing() -> None:
     now = document(11, [model("a", [0]), model("b", [6])])
-    assert [activity.rate_per_s for activity in between(document(10, [model("a", [0])]), now)] == [0.0, 6.0]
+    assert [activity.rate_per_s for activity in between(document(10, [model("a", [0])]), now).versions] == [
+        0.0,
+        6.0,
+    ]
 
 
 def test_busiest_first_and_else_as_given() -> None:
     now = document(1, [model("a", [1]), model("b", [9]), model("c", [1])])
-    assert [activity.model.name for activity in busiest_first(since_start(now))] == ["b", "a", "c"]
+    assert [activity.model.name for activity in between(None, now).busiest_first().versions] == [
+        "b",
+        "a",
+        "c",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from appliance.cli import control_client
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
+from appliance.cli.model import load as load_command
 from appliance.cli.oip_client import SERVICE
 from tests.cli.test_wait import Screen
 
@@ -91,14 +91,13 @@ def test_nobody_is_asked_how_far_it_is_where_there_is_no_bar(
     ) -> None:
         waiting()
 
-    monkeypatch.setattr(control_client, "load", load)
+    monkeypatch.setattr(load_command, "load", load)
     assert main(["model", "load", "m", "--socket", "s", "--url", stranger.url]) == Exit.OK
     assert not stranger.asked.is_set()
 
 
 WITHOUT_RIGHTS = """
 import os, sys
-from appliance.cli import control_client
 from appliance.cli.main import main
 from appliance.cli.model import load
 if os.geteuid() == 0:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from appliance.cli.answer_view import show
+from appliance.cli.answer import show
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.infer import build_inputs
 from appliance.cli.main import main

@@ -13,9 +13,9 @@ import pytest
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.main import main
 from appliance.cli.serve import add_arguments, configured, example, welcome
-from appliance.config.frontend import FrontEndKind
 from appliance.config.grpc import GrpcConfig
-from appliance.config.log import LogFormat
+from appliance.config.listening import FrontEndKind
+from appliance.config.telemetry import LogFormat
 from appliance.domain.model import VersionState
 from appliance.engine.port import IndexEntry
 from appliance.frontend.port import Bound

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from appliance.cli.activity import since_start, workers_between
+from appliance.cli.activity import between
 from appliance.cli.activity_view import COLUMNS, view
 from appliance.cli.snapshot import parse
 from appliance.cli.text_table import NOTE_LINES, Column, TextTable, wrapped
@@ -50,7 +50,7 @@ def status(**fields: Any) -> RenderableType:
     document["models"][4]["residency"] = "cold"
     document["workers"][0]["models"] = [f"{LONG}/20250711", "digits/20250711"]
     snapshot = parse(json.dumps(document).encode(), "there")
-    return view(snapshot, since_start(snapshot), workers=workers_between(None, snapshot), **fields)
+    return view(between(None, snapshot), workers=True, **fields)
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
@@ -95,7 +95,7 @@ def test_reasons_are_those_of_the_rows_that_are_shown(lines: int, workers: int) 
     ]
     document["workers"] = [{**document["workers"][0], "worker": number} for number in range(workers)]
     snapshot = parse(json.dumps(document).encode(), "there")
-    found = view(snapshot, since_start(snapshot), lines, workers_between(None, snapshot))
+    found = view(between(None, snapshot), lines, workers=True)
     seen = shown(found, 100)
     assert len(seen) <= lines
     assert "cannot be read" in "\n".join(seen)

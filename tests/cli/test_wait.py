@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socketserver
 import sys
 import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import count
 from pathlib import Path
@@ -27,6 +29,7 @@ from appliance.core.rollout.phase import ON_TRIAL
 from appliance.core.rollout.reasons import Outlook
 from appliance.engine.port import NEVER
 from appliance.engine.versions.wording import STILL_PREVIOUS
+from appliance.store.running import RunningRecord
 from appliance.telemetry.snapshot import TrialStatus
 from appliance.telemetry.status_document import status_document
 from appliance.workers.port import LoadStage
@@ -131,10 +134,6 @@ def test_the_previous_file_is_not_what_was_asked_for() -> None:
         assert found == Failed(reason=reason)
 
 
-def test_what_stands_where_the_appliance_is_not() -> None:
-    assert "a directory, not a store" in at({**document(), "store": None}).reason
-
-
 def test_what_was_before_the_catalog_was_seen_does_not_count() -> None:
     old = document(generation=0, state="UNAVAILABLE", reason="it failed last week")
     assert isinstance(at(old), InProgress)
@@ -143,7 +142,16 @@ def test_what_was_before_the_catalog_was_seen_does_not_count() -> None:
 
 
 @pytest.fixture
-def answering() -> Iterator[Callable[[Sequence[Document]], str]]:
+def serving(state: Path) -> Iterator[RunningRecord]:
+    """Hold the store as a daemon does that serves from it."""
+    state.mkdir(exist_ok=True)
+    with closing(RunningRecord(state)) as record:
+        record.publish([])
+        yield record
+
+
+@pytest.fixture
+def answering_anyhow() -> Iterator[Callable[[Sequence[Document]], str]]:
     """Serve these documents one after the other, the last one for ever; gives the address."""
     servers: list[HTTPServer] = []
 
@@ -172,6 +180,12 @@ def answering() -> Iterator[Callable[[Sequence[Document]], str]]:
 
 
 Answering = Callable[[Sequence[Document]], str]
+
+
+@pytest.fixture
+def answering(answering_anyhow: Answering, serving: RunningRecord) -> Answering:
+    """As an appliance that serves from the store."""
+    return answering_anyhow
 
 
 def test_the_command_ends_when_it_is_live(appliance: Run, pack: Pack, answering: Answering) -> None:
@@ -206,7 +220,7 @@ def test_where_an_appliance_answers_on_this_machine(addresses: list[str], url: s
 
 
 def test_an_appliance_may_answer_on_a_unix_socket(
-    appliance: Run, pack: Pack, config: Path, tmp_path: Path
+    appliance: Run, pack: Pack, config: Path, tmp_path: Path, serving: RunningRecord
 ) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -250,6 +264,46 @@ def test_the_command_fails_with_the_reason(appliance: Run, pack: Pack, answering
         assert f"digits/1 is not live after 0.05 s: {said}; it stays asked for" in err
 
 
+def of_another_process(**fields: Any) -> Document:
+    found = document(**fields)
+    return {**found, "server": {**found["server"], "pid": os.getpid() + 1}}
+
+
+@pytest.mark.parametrize("other", [of_another_process(state="READY"), {**document(), "store": None}])
+def test_nothing_is_changed_and_nothing_listed_by_the_word_of_another_appliance(
+    appliance: Run, pack: Pack, state: Path, answering: Answering, other: Document
+) -> None:
+    appliance("model", "install", str(pack()))
+    url = answering([other])
+    status, out, err = appliance("model", "install", str(pack(2)), "--wait", "--url", url)
+    assert (status, out) == (Exit.UNREACHABLE, "")
+    assert f"is not the 'serve' that has the store in '{state}'" in err
+    status, out, _ = appliance("model", "list", "--json", "--url", url)
+    told = json.loads(out)
+    assert (status, told["answering"]) == (Exit.OK, False)
+    assert [(each["version"], each["state"]) for each in told["versions"]] == [(1, "")]
+    assert "States are unknown" in appliance("model", "list", "--url", url)[1]
+
+
+def test_a_store_that_nobody_serves_from_has_no_figures(
+    appliance: Run, pack: Pack, answering_anyhow: Answering, state: Path
+) -> None:
+    appliance("model", "install", str(pack()))
+    url = answering_anyhow([document(state="READY")])
+    told = appliance("model", "list", "--url", url)[1]
+    assert f"no 'serve' has the store in '{state}'" in told
+    assert "resident" not in told
+
+
+def test_what_is_not_known_is_not_told_as_a_failure(appliance: Run, pack: Pack, answering: Answering) -> None:
+    appliance("model", "install", str(pack()), str(pack(2)))
+    url = answering([document(generation=9), of_another_process(name="other")])
+    status, out, err = appliance("model", "rollback", "digits", "--wait", "--url", url)
+    assert (status, "digits/1 is wanted again" in out) == (Exit.UNREACHABLE, True)
+    assert "whether digits/1 goes live is not known" in err
+    assert "does not go live" not in err
+
+
 def test_a_trial_that_does_not_begin_is_told_as_that(
     appliance: Run, pack: Pack, answering: Answering
 ) -> None:
@@ -265,14 +319,14 @@ def test_a_trial_that_does_not_begin_is_told_as_that(
 
 
 def test_the_time_is_for_all_that_is_installed(
-    appliance: Run, pack: Pack, answering: Answering, monkeypatch: pytest.MonkeyPatch
+    state: Path, answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock of which each look takes a second."""
     ticks = count()
     monkeypatch.setattr(wait, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None))
     slow = [document(), document(), document(), document(state="READY"), document(name="other")]
     tls = {"ca": None, "cert": None, "key": None, "server_name": ""}
-    arguments = Namespace(wait=True, url=answering(slow), timeout=6.0, **tls)
+    arguments = Namespace(wait=True, url=answering(slow), timeout=6.0, state_dir=state, **tls)
     with pytest.raises(CommandFailed, match="other/1 is not live after 6 s"):
         wait.wait_for(arguments, {"digits": 1, "other": 1}, 1)
     assert next(ticks) < 12

@@ -11,7 +11,7 @@ import appliance.core.scheduling
 
 FORBIDDEN = {"asyncio", "time", "os", "logging", "threading", "socket", "random", "datetime"}
 ALLOWED = {
-    "appliance.config.scheduling",
+    "appliance.config.engine",
     "appliance.core.scheduling",
     "appliance.domain.model",
     "appliance.domain.inference",

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from appliance.config.arena import ArenaConfig
 from appliance.config.engine import EngineConfig
-from appliance.config.placement import PlacementConfig
+from appliance.config.workers import ArenaConfig, PlacementConfig
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.planning import Planning

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from appliance.config.arena import ArenaConfig
+from appliance.config.workers import ArenaConfig
 from appliance.core.scheduling.planning import Planning
 from appliance.domain.errors import ApplianceError, DeadlineExpired, QueueFull, Stopping
 from appliance.domain.inference import NO_DEADLINE, RequestHead, RequestPlan, TensorHead

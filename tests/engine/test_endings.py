@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from appliance.config.engine import EngineConfig
-from appliance.config.placement import PlacementConfig
-from appliance.config.workers import WorkersConfig
+from appliance.config.workers import PlacementConfig, WorkersConfig
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.planning import Planning

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from appliance.config.arena import ArenaConfig
+from appliance.config.workers import ArenaConfig
 from appliance.domain.errors import QueueFull
 from appliance.domain.inference import NO_DEADLINE, RequestHead, RequestPlan, TensorHead
 from appliance.domain.tensor import Datatype, TensorSpec

@@ -7,8 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
-from appliance.config.placement import PlacementConfig
-from appliance.config.workers import WorkersConfig
+from appliance.config.workers import PlacementConfig, WorkersConfig
 from appliance.core.processes.restart import RestartPolicy, Restarts
 from appliance.core.scheduling.events import Event, LaneClosed
 from appliance.engine.control.instance_groups import InstanceGroups

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.config.placement import PlacementConfig
+from appliance.config.workers import PlacementConfig
 from appliance.core.processes.placement import GroupLoad, place
 from tests.domain.sample import make_version
 

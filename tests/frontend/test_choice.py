@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.frontend import FrontEndKind
+from appliance.config.listening import FrontEndKind
 from appliance.config.loading import load, parse
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import ConfigInvalid, OperatorError

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from appliance.config.store import StoreConfig
-from appliance.maintenance.figures import store_figures
-from appliance.maintenance.scrubbing import Scrubbing
+from appliance.maintenance.scrubbing import Scrubbing, store_figures
 from appliance.store.layout import blob_path
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival

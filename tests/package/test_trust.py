@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.config.packages import PackagesConfig, Unsigned
+from appliance.config.store import PackagesConfig, Unsigned
 from appliance.configuration import load
 from appliance.domain.errors import ConfigInvalid, OperatorError, PackageInvalid
 from appliance.package.keys import KINDS, PublicKey, make_key, open_signer, public_pem, read_public_key

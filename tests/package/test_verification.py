@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.config.packages import Unsigned
+from appliance.config.store import Unsigned
 from appliance.domain.digest import digest_of
 from appliance.domain.golden import GoldenSet, encode_golden
 from appliance.domain.manifest import LatencyPromise, Manifest, Opset, RuntimeNeed

@@ -21,9 +21,8 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from appliance.config.arena import ArenaConfig
 from appliance.config.engine import EngineConfig
-from appliance.config.placement import PlacementConfig
+from appliance.config.workers import ArenaConfig, PlacementConfig
 from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogProblem, CatalogVersion

@@ -21,9 +21,8 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
-from appliance.config.arena import ArenaConfig
 from appliance.config.engine import EngineConfig
-from appliance.config.placement import PlacementConfig
+from appliance.config.workers import ArenaConfig, PlacementConfig
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.rollout.policy import RolloutPolicy

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from appliance.config.reload import ReloadConfig
-from appliance.config.repository import RepositoryConfig
+from appliance.config.repository import ReloadConfig, RepositoryConfig
 from appliance.domain.errors import Stopping
 from appliance.engine.engine import Engine
 from appliance.engine.versions.records import MemoryRecords

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.reload import ReloadConfig
-from appliance.config.repository import RepositoryConfig
+from appliance.config.repository import ReloadConfig, RepositoryConfig
 from appliance.domain.errors import OperatorError
 from appliance.repository.directory import RepositoryScan
 from appliance.sources import watcher

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from appliance.config.log import LogConfig, LogFormat, LogLevel
+from appliance.config.telemetry import LogConfig, LogFormat, LogLevel
 from appliance.domain.errors import InvalidRequest, OperatorError, QueueFull, Unsupported
 from appliance.domain.inference import RequestHead, RequestPlan
 from appliance.telemetry.log import LIBRARY_LINES_PER_S, LogControl, configure

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from appliance.config.trace import TraceConfig
+from appliance.config.telemetry import TraceConfig
 from appliance.domain.errors import OperatorError, QueueFull
 from appliance.telemetry.meter import Result
 from appliance.telemetry.otlp import STAGES, parent_of, stages

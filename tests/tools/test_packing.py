@@ -24,8 +24,9 @@ from appliance.domain.tensor import Datatype
 from appliance.package.container import write_package
 from appliance.package.reader import PackageReader
 from appliance.repository.onnx.firewall import GraphLimits
+from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob
+from appliance.tools.evaluation.process import check_equivalence
 from appliance.tools.packaging.config_text import packed_config
-from appliance.tools.packaging.equivalence import check_equivalence
 from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before
 from appliance.tools.packaging.skeleton import SELF, read_skeleton
 from appliance.tools.packaging.source import find_source, plain_name
@@ -62,13 +63,17 @@ def packed_bytes(path: Path, root: Path) -> bytes:
     return out.getvalue()
 
 
+def compared(source: Path, packed: Path) -> Equivalence:
+    return check_equivalence(EquivalenceJob(source=str(source), packed=str(packed)))
+
+
 @pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
 @pytest.mark.parametrize("name", sorted(set(MODELS) - {"sparse"}))
 def test_the_packed_form_answers_alike(name: str, outside: bool, tmp_path: Path) -> None:
     path = saved(name, tmp_path, outside=outside)
     manifest = lay(path, tmp_path / "out")
     graph = tmp_path / "out" / manifest.name / "1" / "graph.onnx"
-    assert check_equivalence(str(path), graph).rounds == 3
+    assert compared(path, graph).rounds == 3
     check_tensors(manifest, tmp_path / "out")
 
 
@@ -358,13 +363,11 @@ def test_answers_that_differ_are_noticed(tmp_path: Path) -> None:
     onnx.save(layers(2), tmp_path / "a.onnx")
     onnx.save(layers(3), tmp_path / "b.onnx")
     with pytest.raises(ModelInvalid, match="other bytes"):
-        check_equivalence(str(tmp_path / "a.onnx"), tmp_path / "b.onnx")
+        compared(tmp_path / "a.onnx", tmp_path / "b.onnx")
     (tmp_path / "c.onnx").write_bytes(b"junk")
     with pytest.raises(ModelInvalid, match="does not load"):
-        check_equivalence(str(tmp_path / "a.onnx"), tmp_path / "c.onnx")
-    assert (
-        "does not load the source" in check_equivalence(str(tmp_path / "c.onnx"), tmp_path / "a.onnx").reason
-    )
+        compared(tmp_path / "a.onnx", tmp_path / "c.onnx")
+    assert "does not load the source" in compared(tmp_path / "c.onnx", tmp_path / "a.onnx").unproven
 
 
 @pytest.mark.parametrize("name", ["layers", "subgraphs", "typed", "constants", "sparse"])

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from appliance.package.conformity import installed_release, runtime_problems
-from appliance.tools.packaging.runtime_need import FORMATS, OLDEST, OPSETS, runtime_need
+from appliance.tools.packaging.packing import FORMATS, OLDEST, OPSETS, runtime_need
 from tests.repository.onnx_files import plain_model, summary
 
 BEYOND = 60

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.config.arena import ArenaConfig
-from appliance.config.workers import WorkersConfig
+from appliance.config.workers import ArenaConfig, WorkersConfig
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec, aligned, encode_bytes, split_bytes
 from appliance.workers.arena import Arena, Slot

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.config.arena import ArenaConfig
+from appliance.config.workers import ArenaConfig
 from appliance.domain.errors import ConfigInvalid
 from appliance.workers.arena import ALIGNMENT, Arena, Slot
 

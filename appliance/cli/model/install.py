@@ -14,8 +14,8 @@ from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import wait
 from appliance.cli.terminal import bytes_bar, bytes_text
-from appliance.config.packages import Unsigned
 from appliance.config.repository import RepositoryConfig
+from appliance.config.store import Unsigned
 from appliance.domain.errors import PackageInvalid, Problem
 from appliance.domain.manifest import Manifest
 from appliance.package.conformity import conformity_problems

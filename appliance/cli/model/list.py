@@ -1,7 +1,7 @@
 """Show which versions are installed and served: in which state, in how much memory, when last asked, how they proved.
 
-With --state-dir the store's catalog says what is installed and wanted; the appliance that answers at --url says what
-became of it. Without it only that appliance is asked. Names may be given to see only these.
+With --state-dir the store's catalog says what is installed and wanted; the appliance that serves from it, if it answers
+at --url, says what became of it. Without it only that appliance is asked. Names may be given to see only these.
 """
 
 from __future__ import annotations
@@ -9,20 +9,32 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.model.wait import find_appliance
+from appliance.cli.model.wait import find_appliance, told_by_holder
 from appliance.cli.rollout_progress import TRIALS
-from appliance.cli.snapshot import Source, add_url
+from appliance.cli.snapshot import Source, add_url, understood
 from appliance.cli.terminal import bytes_text
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.catalog import Catalog
 
 UNSIGNED = "unsigned"
+SAME = (
+    "state",
+    "residency",
+    "reason",
+    "last_inference_ms",
+    "load_ms",
+    "run_p50_us",
+    "run_p99_us",
+    "tries_left",
+    "next_try_ms",
+)
+"""What the status document says of a version under the names that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _asked(arguments: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
     """The appliance's status, and why there is none, which is a failure only where nothing else is known."""
     source = Source(arguments)
+    if arguments.state_dir is None:
+        return understood(source.fetch(), source.url, dict), ""
     try:
-        return json.loads(source.fetch()), ""
+        return told_by_holder(source, arguments.state_dir, dict), ""
     except CommandFailed as failure:
-        if arguments.state_dir is None:
-            raise
         return {}, str(failure)
 
 
@@ -123,22 +135,13 @@ def _completed(
     if entry is None:
         return listed
     trial = entry.get("trial")
-    fields = {
-        **asdict(listed),
-        "trust": listed.trust or entry.get("trust", ""),
-        "state": entry["state"],
-        "residency": entry.get("residency", ""),
-        "reason": entry["reason"],
-        "trial": trial["stage"] if trial else "",
-        "memory_bytes": sum(memory.get(worker, 0) for worker in entry["workers"]),
-        "last_inference_ms": entry["last_inference_ms"],
-        "load_ms": entry.get("load_ms", 0.0),
-        "run_p50_us": entry.get("run_p50_us", 0.0),
-        "run_p99_us": entry.get("run_p99_us", 0.0),
-        "tries_left": entry.get("tries_left", 0),
-        "next_try_ms": entry.get("next_try_ms", 0),
-    }
-    return ListedVersion(**fields)
+    return replace(
+        listed,
+        trust=listed.trust or entry.get("trust", ""),
+        trial=trial["stage"] if trial else "",
+        memory_bytes=sum(memory.get(worker, 0) for worker in entry["workers"]),
+        **{name: entry[name] for name in SAME if name in entry},
+    )
 
 
 def _show(listed: list[ListedVersion]) -> None:

@@ -1,16 +1,16 @@
-"""Keys that sign packages, and signatures."""
+"""Keys that sign packages, which of them a command is told to use, and signatures."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
-from appliance.cli import signing
 from appliance.cli.arguments import add_output, free_target
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
@@ -20,6 +20,53 @@ from appliance.domain.errors import ApplianceError, PackageInvalid
 if TYPE_CHECKING:
     from appliance.package.keys import Signer
     from appliance.package.reader import PackageReader
+
+
+def add_keys(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Declare the keys."""
+    parser.add_argument(
+        "--key", action="append", default=[], metavar="KEY", required=required,
+        help="sign with this private key: a PEM file, or hsm:ID?label=TOKEN; may be given several times",
+    )  # fmt: skip
+    parser.add_argument("--pkcs11-module", type=Path, metavar="FILE", help="the token's PKCS#11 library")
+    parser.add_argument(
+        "--secret-file", type=Path, metavar="FILE", help="password or pin of the key (default: ask for it)"
+    )
+
+
+def signers_of(arguments: argparse.Namespace) -> Sequence[Signer]:
+    """The keys that were named, opened. Raises OperatorError."""
+    if not arguments.key:
+        return ()
+    from appliance.package.keys import MODULE_VARIABLE, open_signer
+
+    if arguments.pkcs11_module is not None:
+        os.environ[MODULE_VARIABLE] = str(arguments.pkcs11_module)
+    secret = _secret_from(arguments.secret_file)
+    return [open_signer(key, secret) for key in arguments.key]
+
+
+def _secret_from(file: Path | None) -> Callable[[str], str]:
+    """Give a secret when it is told what is wanted ("pin", "password"): the first line of ``file``, or what is
+    typed."""
+
+    def ask(what: str) -> str:
+        if file is not None:
+            return _first_line(file)
+        if not sys.stdin.isatty():
+            raise CommandFailed(f"the key needs a {what}; give --secret-file, or run this at a terminal")
+        from getpass import getpass
+
+        return getpass(f"{what} of the key: ")
+
+    return ask
+
+
+def _first_line(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").partition("\n")[0]
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"'{file}' cannot be read: {error}") from error
 
 
 def _add_keygen(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +121,7 @@ def _failures(path: Path) -> Iterator[None]:
 def _add_sign(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("package", metavar="PACKAGE", type=Path, help="file NAME-VERSION.model")
-    signing.add_arguments(parser, required=True)
+    add_keys(parser, required=True)
     add_output(parser, "file or directory to write (default: PACKAGE itself)")
     parser.add_argument("--force", action="store_true", help="replace another file that is there")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -85,7 +132,7 @@ def _sign(arguments: argparse.Namespace) -> int:
     from appliance.package.reader import open_package
 
     try:
-        signers = signing.signers_of(arguments)
+        signers = signers_of(arguments)
         with open_package(arguments.package) as reader:
             target = _target(arguments)
             keyids = _signed(reader, signers, target)

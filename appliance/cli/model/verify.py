@@ -90,7 +90,10 @@ def _show(path: Path, found: Verification) -> None:
         print("  signed by  nobody")
     if found.problems:
         print(end="", flush=True)
-        print_problems(found.problems)
+        problems = found.problems
+        print_problems(
+            [(f"{each.file}: {each.key}" if each.key else each.file, each.text) for each in problems]
+        )
 
 
 def _said(verdict: Verdict) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from appliance.cli import store_session
 from appliance.cli.arguments import seconds
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.rollout_progress import Done, Failed, InProgress, progress_of
-from appliance.cli.snapshot import DEFAULT_URL, Source, add_url, is_unix, parse, understood
+from appliance.cli.snapshot import DEFAULT_URL, Read, Source, add_url, is_unix, understood
 from appliance.cli.terminal import share_bar
 from appliance.domain.address import parse_address
 
@@ -57,7 +58,32 @@ def check_reachable(arguments: argparse.Namespace) -> None:
     asked where the configuration that was given has it listen."""
     if arguments.wait:
         find_appliance(arguments)
-        parse(Source(arguments).fetch(), arguments.url)
+        told_by_holder(
+            Source(arguments), arguments.state_dir, lambda document: document["store"]["generation"]
+        )
+
+
+def told_by_holder(source: Source, state: Path, read: Callable[[Mapping[str, Any]], Read]) -> Read:
+    """What ``read`` makes of the status of the appliance that serves from the store in ``state``. Fails where none
+    does, or another one answers: what that says is about other versions."""
+    document, holder = source.fetch(), store_session.holder_of(state)
+
+    def checked(fields: Mapping[str, Any]) -> Read:
+        pid = fields["server"].get("pid", 0)  # an appliance of an earlier release does not say it
+        if holder is None:
+            raise CommandFailed(
+                f"no 'serve' has the store in '{state}'; what answers at {source.url} serves something else",
+                Exit.UNREACHABLE,
+            )
+        if fields["store"] is None or (holder and pid not in (0, holder)):
+            raise CommandFailed(
+                f"what answers at {source.url} is not the 'serve' that has the store in '{state}'; give the --url of "
+                "that one, or a --config that says where it listens",
+                Exit.UNREACHABLE,
+            )
+        return read(fields)
+
+    return understood(document, source.url, checked)
 
 
 def find_appliance(arguments: argparse.Namespace) -> None:
@@ -97,11 +123,15 @@ def _wait_for(
     key, end, source = f"{name}/{version}", "on trial" if trial else "live", Source(arguments)
     with share_bar(key) as show:
         while True:
-            found = understood(
-                source.fetch(),
-                source.url,
-                lambda document: progress_of(document, name, version, generation, trial=trial),
-            )
+            try:
+                found = told_by_holder(
+                    source,
+                    arguments.state_dir,
+                    lambda document: progress_of(document, name, version, generation, trial=trial),
+                )
+            except CommandFailed as failure:
+                text = f"whether {key} goes {end} is not known: {failure}; it stays asked for"
+                raise CommandFailed(text, failure.status) from None
             if not isinstance(found, InProgress):
                 break
             if show is not None:

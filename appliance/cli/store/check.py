@@ -11,14 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.terminal import bytes_bar, bytes_text
-from appliance.durable import Folder, RealFolder
+from appliance.durable import Folder
 from appliance.engine.versions.history import read_history
 from appliance.package.trust import judge
 from appliance.store.blobs import BlobShelf
@@ -26,7 +26,6 @@ from appliance.store.catalog_file import Rebuilt, rebuilt
 from appliance.store.layout import SERVE
 from appliance.store.running import read_incumbents
 from appliance.store.scrub import Inspection, blobs_of, inspect
-from appliance.store.trouble import told
 from appliance.store.writer import rebuild_catalog
 
 
@@ -62,9 +61,7 @@ def _inspected(arguments: argparse.Namespace) -> Inspection:
     catalog = store_session.catalog_of(arguments.state_dir)
     total = 0 if arguments.quick else sum(size for size, _ in blobs_of(catalog).values())
     with (
-        store_session.told(),
-        told(str(arguments.state_dir), "check the store"),
-        closing(RealFolder(arguments.state_dir)) as folder,
+        store_session.looking(arguments.state_dir, "check the store") as folder,
         bytes_bar("check", total) as progress,
     ):
         return inspect(

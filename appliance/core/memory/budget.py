@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from appliance.config.residency import ResidencyConfig
+from appliance.config.engine import ResidencyConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

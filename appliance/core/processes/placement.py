@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from appliance.config.placement import PlacementConfig
+from appliance.config.workers import PlacementConfig
 from appliance.domain.model import ModelVersion
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.config.scheduling import SchedulingConfig
+from appliance.config.engine import SchedulingConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

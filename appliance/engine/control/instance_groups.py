@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from appliance.config.placement import PlacementConfig
-from appliance.config.workers import WorkersConfig
+from appliance.config.workers import PlacementConfig, WorkersConfig
 from appliance.core.processes.placement import GroupLoad, Placement, place
 from appliance.core.processes.restart import Restarts
 from appliance.core.rollout.attempt import Attempt

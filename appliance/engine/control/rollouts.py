@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from appliance.config.placement import PlacementConfig
-from appliance.config.workers import WorkersConfig
+from appliance.config.workers import PlacementConfig, WorkersConfig
 from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
 from appliance.core.processes.restart import RestartPolicy, Restarts, culprit_of
 from appliance.core.rollout import actions as do

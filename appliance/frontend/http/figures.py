@@ -14,7 +14,7 @@ from typing import Final
 
 from aiohttp import web
 
-from appliance.config.metrics import MetricsConfig
+from appliance.config.telemetry import MetricsConfig
 from appliance.frontend.http.compression import response_encoding
 from appliance.frontend.http.status_page import PageParts, model_rows, page_text
 from appliance.telemetry.metrics.engine import snapshot_families

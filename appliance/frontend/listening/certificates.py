@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from appliance.config.listening import TlsSettings
+from appliance.config.listening import ListeningConfig
 from appliance.domain.errors import OperatorError
 
 
@@ -24,7 +24,7 @@ class Certificates(NamedTuple):
     client_ca: bytes
 
 
-def read_certificates(config: TlsSettings, section: str) -> Certificates | None:
+def read_certificates(config: ListeningConfig, section: str) -> Certificates | None:
     """What the files of ``config``, the ``section`` of the configuration, hold, checked; None when TLS is off. Raises
     OperatorError with everything that is wrong."""
     if not config.tls_certificate:
@@ -43,7 +43,7 @@ def read_certificates(config: TlsSettings, section: str) -> Certificates | None:
 
 
 async def reread_certificates(
-    config: TlsSettings, section: str, show: Callable[[Certificates], None] = lambda _: None
+    config: ListeningConfig, section: str, show: Callable[[Certificates], None] = lambda _: None
 ) -> str:
     """Read the certificates of a port that speaks TLS again and ``show`` them from the next connection on; gives until
     when the server's holds ("": no client takes it now). Raises OperatorError, and the old ones stay, when they cannot
@@ -55,7 +55,7 @@ async def reread_certificates(
     return bearer.until if bearer else ""
 
 
-def server_context(config: TlsSettings, protocol: str) -> ssl.SSLContext:
+def server_context(config: ListeningConfig, protocol: str) -> ssl.SSLContext:
     """What a server in this process speaks TLS with, from files that were checked; ``protocol`` is what it then speaks,
     for clients that ask (ALPN). Raises OperatorError when they changed meanwhile."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -81,7 +81,7 @@ class Bearer(NamedTuple):
     until: str
 
 
-def bearer_of(config: TlsSettings) -> Bearer | None:
+def bearer_of(config: ListeningConfig) -> Bearer | None:
     """The name in the server's certificate; None where no client would take it, as when it has expired.
 
     The standard library tells what is in a certificate only to a peer: so it is shown to one, in memory."""
@@ -104,7 +104,7 @@ def bearer_of(config: TlsSettings) -> Bearer | None:
     return Bearer(tuple(names or common), shown["notAfter"])
 
 
-def certificate_problems(config: TlsSettings) -> Iterator[tuple[str, str]]:
+def certificate_problems(config: ListeningConfig) -> Iterator[tuple[str, str]]:
     """The keys whose files cannot be used, and why."""
     if not config.tls_certificate:
         return

@@ -11,8 +11,8 @@ from typing import Final
 from edge_appliance_native import NativeServer
 from edge_appliance_native import Quotas as Clients
 
-from appliance.config.frontend import FrontEndKind
 from appliance.config.grpc import GrpcConfig
+from appliance.config.listening import FrontEndKind
 from appliance.domain.errors import OperatorError
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.grpc.services import Services

@@ -17,8 +17,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
-from appliance.config.firewall import FirewallConfig
-from appliance.config.repository import RepositoryConfig
+from appliance.config.repository import FirewallConfig, RepositoryConfig
 from appliance.domain.binding import extended
 from appliance.domain.errors import ArtefactError
 from appliance.repository.onnx.summary import (

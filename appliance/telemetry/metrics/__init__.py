@@ -1,2 +1,2 @@
-"""Figures as Prometheus families: pure renderings of a snapshot, one module for each part of it
-(docs/METRICS.md). Reads no figure by itself."""
+"""Figures as Prometheus families: pure renderings of a snapshot, one module for each part of it: engine, versions,
+front end (docs/METRICS.md). Reads no figure by itself."""

@@ -67,11 +67,17 @@ def _escaped_help(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
 
 
-def family(name: str, kind: str, meaning: str, values: Iterable[tuple[str, float]]) -> Family:
-    """A family of one line per (labels, value)."""
+def family(name: str, meaning: str, values: Iterable[tuple[str, float]]) -> Family:
+    """A family of one line per (labels, value): a counter if its name ends as those of counters do, else a gauge."""
+    kind = "counter" if name.endswith("_total") else "gauge"
     return Family(name, kind, meaning, (sample(name, labels, value) for labels, value in values))
 
 
-def gauge(name: str, meaning: str, value: float) -> Family:
-    """A gauge without labels."""
-    return family(name, "gauge", meaning, [("", value)])
+def split(name: str, meaning: str, label: str, values: Mapping[str, float]) -> Family:
+    """A family of one line per value of its only label."""
+    return family(name, meaning, [(label_text({label: word}), value) for word, value in values.items()])
+
+
+def singles(rows: Iterable[tuple[str, str, float]]) -> Iterator[Family]:
+    """Families of one line without labels, by name, meaning and value."""
+    return (family(name, meaning, [("", value)]) for name, meaning, value in rows)

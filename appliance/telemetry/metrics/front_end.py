@@ -1,86 +1,77 @@
-"""The figures of the front end as Prometheus families. Pure. docs/METRICS.md describes each of them."""
+"""What came in and was turned away, by protocol, client and trace, as Prometheus families. Pure. docs/METRICS.md
+describes each of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from appliance.telemetry.metrics.exposition import Family, label_text, sample
-from appliance.telemetry.snapshot import FrontEndFigures
+from appliance.telemetry.metrics.exposition import Family, family, label_text, singles, split
+from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics, QuotaFigures, TraceFigures
 
 FAMILIES: Final = (
-    ("connections_open", "appliance_front_end_open_connections", "gauge", "Open gRPC connections."),
-    ("connections_total", "appliance_front_end_connections_total", "counter", "gRPC connections taken in."),
+    ("connections_open", "appliance_front_end_open_connections", "Open gRPC connections."),
+    ("connections_total", "appliance_front_end_connections_total", "gRPC connections taken in."),
     (
         "connections_refused",
         "appliance_front_end_refused_connections_total",
-        "counter",
         "gRPC connections closed at once because there were too many.",
     ),
     (
         "clients_refused",
         "appliance_front_end_refused_clients_total",
-        "counter",
         "TLS clients whose certificate names none of grpc.tls_client_names.",
     ),
     (
         "accept_failures",
         "appliance_front_end_accept_failures_total",
-        "counter",
         "Times the system had no connection to give, for instance for want of descriptors.",
     ),
-    ("calls_open", "appliance_front_end_open_calls", "gauge", "RPCs under way."),
-    ("calls_total", "appliance_front_end_calls_total", "counter", "RPCs taken in."),
-    ("bytes_in_flight", "appliance_front_end_request_bytes", "gauge", "Bytes held in request messages."),
-    ("answer_bytes", "appliance_front_end_answer_bytes", "gauge", "Bytes of answers that clients have yet to take."),
-    ("resets", "appliance_front_end_resets_total", "counter", "RPCs that clients cancelled before their answer."),
-    ("panics", "appliance_front_end_panics_total", "counter", "Defects of the front end itself, each within one RPC."),
-    ("http_connections_open", "appliance_front_end_http_open_connections", "gauge", "Open HTTP connections."),
+    ("calls_open", "appliance_front_end_open_calls", "RPCs under way."),
+    ("calls_total", "appliance_front_end_calls_total", "RPCs taken in."),
+    ("bytes_in_flight", "appliance_front_end_request_bytes", "Bytes held in request messages."),
+    ("answer_bytes", "appliance_front_end_answer_bytes", "Bytes of answers that clients have yet to take."),
+    ("resets", "appliance_front_end_resets_total", "RPCs that clients cancelled before their answer."),
+    ("panics", "appliance_front_end_panics_total", "Defects of the front end itself, each within one RPC."),
+    ("http_connections_open", "appliance_front_end_http_open_connections", "Open HTTP connections."),
     (
         "http_connections_refused",
         "appliance_front_end_http_refused_connections_total",
-        "counter",
         "HTTP connections turned away because there were too many: answered 503, over TLS closed.",
     ),
     (
         "http_connections_per_peer",
         "appliance_front_end_http_refused_peers_total",
-        "counter",
         "HTTP connections turned away because there were too many from their address.",
     ),
-    ("http_serving", "appliance_front_end_http_serving", "gauge", "HTTP requests that it is serving by itself."),
-    ("http_answered", "appliance_front_end_http_answered_total", "counter", "HTTP requests answered by itself."),
-    ("http_json", "appliance_front_end_http_json_total", "counter", "Those of them with a tensor as JSON."),
+    ("http_serving", "appliance_front_end_http_serving", "HTTP requests that it is serving by itself."),
+    ("http_answered", "appliance_front_end_http_answered_total", "HTTP requests answered by itself."),
+    ("http_json", "appliance_front_end_http_json_total", "Those of them with a tensor as JSON."),
     (
         "http_uploads",
         "appliance_front_end_http_uploads_total",
-        "counter",
         "HTTP requests whose tensors were copied into their slot while they came.",
     ),
     (
         "http_late",
         "appliance_front_end_http_late_total",
-        "counter",
         "HTTP requests refused by itself because they would have been late.",
     ),
     (
         "http_over_quota",
         "appliance_front_end_http_over_quota_total",
-        "counter",
         "HTTP requests refused by itself for their client's quota.",
     ),
     (
         "http_expired",
         "appliance_front_end_http_expired_total",
-        "counter",
         "HTTP requests that it had to answer too late, and said so.",
     ),
-    ("http_passed", "appliance_front_end_http_passed_total", "counter", "HTTP requests handed to Python."),
-    ("http_tunnels", "appliance_front_end_http_tunnels_total", "counter", "HTTP connections handed to Python whole."),
+    ("http_passed", "appliance_front_end_http_passed_total", "HTTP requests handed to Python."),
+    ("http_tunnels", "appliance_front_end_http_tunnels_total", "HTTP connections handed to Python whole."),
     (
         "http_stalled",
         "appliance_front_end_http_stalled_total",
-        "counter",
         "HTTP clients cut off because they took nothing of an answer.",
     ),
 )  # fmt: skip
@@ -96,21 +87,60 @@ HANDSHAKES: Final = (
 
 
 def front_end_families(figures: FrontEndFigures) -> Iterator[Family]:
-    """All families; those that it knows nothing of have no samples."""
-    name = "appliance_front_end_info"
-    samples = [sample(name, label_text({"kind": figures.kind}), 1)]
-    yield Family(name, "gauge", "Which front end serves; always 1.", samples)
-    for key, name, kind, meaning in FAMILIES:
-        yield Family(
-            name, kind, meaning, [sample(name, "", figures.counts[key])] if key in figures.counts else ()
-        )
-    name = "appliance_front_end_failed_handshakes_total"
-    failed = [
-        sample(name, label_text({"reason": why}), figures.counts[key])
-        for why, key in HANDSHAKES
-        if key in figures.counts
+    """All families of either protocol; those that the front end knows nothing of have no samples."""
+    counts = figures.counts
+    yield split("appliance_front_end_info", "Which front end serves; always 1.", "kind", {figures.kind: 1})
+    yield from singles((name, meaning, counts[key]) for key, name, meaning in FAMILIES if key in counts)
+    failed = {why: counts[key] for why, key in HANDSHAKES if key in counts}
+    meaning = "TLS handshakes at the gRPC port that failed, by why."
+    yield split("appliance_front_end_failed_handshakes_total", meaning, "reason", failed)
+    meaning = "Times a bound was enforced, by the setting of [grpc]."
+    yield split("appliance_front_end_limits_total", meaning, "limit", figures.limits)
+
+
+def http_families(figures: HttpStatistics) -> Iterator[Family]:
+    """What was answered over HTTP, whoever did it."""
+    codes = {str(code): count for code, count in figures.answers}
+    yield split("appliance_http_responses_total", "HTTP answers, by status code.", "code", codes)
+    yield from singles(
+        [
+            ("appliance_http_connections", "Open HTTP connections.", figures.connections),
+            ("appliance_http_in_flight_requests", "HTTP requests being handled.", figures.in_flight),
+            ("appliance_http_body_bytes", "Bytes held in HTTP request bodies.", figures.body_bytes),
+            (
+                "appliance_http_answer_bytes",
+                "Bytes of HTTP answers to inferences that clients have yet to take.",
+                figures.answer_bytes,
+            ),
+            (
+                "appliance_http_refused_answers_total",
+                "Inferences refused because such answers held all the memory there may be for them.",
+                figures.refused_answers,
+            ),
+        ]
+    )
+    reasons = dict(figures.handshakes)
+    yield split(
+        "appliance_http_failed_handshakes_total", "TLS handshakes that failed, by why.", "reason", reasons
+    )
+    meaning = "HTTP connections closed at once because there were too many."
+    refused = [("", figures.refused_connections)]
+    yield family("appliance_http_refused_connections_total", meaning, refused)
+
+
+def quota_families(figures: QuotaFigures) -> Iterator[Family]:
+    """What clients were refused. Those that are not named have one label together."""
+    meaning = "Clients whose quotas are told apart now."
+    yield family("appliance_quota_clients", meaning, [("", figures.clients)])
+    refused = [
+        (label_text({"client": label, "reason": reason}), count)
+        for label, rate, in_flight in figures.refusals
+        for reason, count in (("rate", rate), ("in_flight", in_flight))
     ]
-    yield Family(name, "counter", "TLS handshakes at the gRPC port that failed, by why.", failed)
-    name = "appliance_front_end_limits_total"
-    enforced = [sample(name, label_text({"limit": key}), count) for key, count in figures.limits.items()]
-    yield Family(name, "counter", "Times a bound was enforced, by the setting of [grpc].", enforced)
+    yield family("appliance_quota_refused_total", "Requests refused for their client's quota.", refused)
+
+
+def trace_families(figures: TraceFigures) -> Iterator[Family]:
+    """What became of traces."""
+    counts = {"written": figures.written, "left_out": figures.left_out, "lost": figures.lost}
+    yield split("appliance_traces_total", "Traces of requests, by what became of them.", "outcome", counts)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.cli.array import Array, encode, fit_shape, parse_values, read_npy
+from appliance.cli.array import Array, encode, fit_shape, parse_values, plain_array, read_npy
 from appliance.cli.failure import CommandFailed
 from appliance.cli.infer import build_inputs
 from appliance.cli.picture import SUFFIXES, read_picture
@@ -109,12 +109,10 @@ def _read_npz(path: Path) -> Arrays:
             arrays = {name: archive[name] for name in archive.files}
     except _NPZ_ERRORS as error:
         raise CommandFailed(f"'{path}' cannot be read as a .npz file: {error}") from error
-    for name, array in arrays.items():
-        if array.dtype.kind not in "biufSU":
-            raise CommandFailed(
-                f"'{path}' holds {array.dtype} as '{name}', which has no datatype of the wire"
-            )
-    return {name: Array(values=array.ravel().tolist(), shape=array.shape) for name, array in arrays.items()}
+    return {
+        name: plain_array(array, f"'{path}' holds {array.dtype} as '{name}'")
+        for name, array in arrays.items()
+    }
 
 
 def _read_json(path: Path) -> Arrays:

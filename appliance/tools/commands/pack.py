@@ -20,14 +20,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.cli import package_policy, signing
+from appliance.cli import package_policy
 from appliance.cli.arguments import add_output, free_target, version_number
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.model.sign import add_keys, signers_of
 from appliance.cli.terminal import bytes_bar
 
 if TYPE_CHECKING:
     from appliance.domain.manifest import LatencyPromise, Manifest, Measured
-    from appliance.tools.packaging.equivalence import Equivalence
+    from appliance.tools.evaluation.jobs import Equivalence
     from appliance.tools.packaging.source import ModelSource
 
 
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
     parser.add_argument("--name", help="name of the model (default: that of SOURCE)")
     parser.add_argument("--version", type=version_number, help="version (default: that of SOURCE, or 1)")
-    signing.add_arguments(parser)
+    add_keys(parser)
     parser.add_argument("--licence", default="", metavar="TEXT", help="licence of the model, or @FILE")
     parser.add_argument(
         "--provenance", default="", metavar="TEXT", help="where the model comes from, or @FILE"
@@ -90,11 +91,12 @@ def _pack(arguments: argparse.Namespace) -> int:
     from appliance.domain.manifest_codec import encode
     from appliance.package.conformity import GRAPH_FILE
     from appliance.package.container import replacing, write_package
-    from appliance.tools.packaging.equivalence import Equivalence, check_equivalence
+    from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob
+    from appliance.tools.evaluation.process import check_equivalence
     from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before
     from appliance.tools.packaging.source import find_source
 
-    signers = signing.signers_of(arguments)
+    signers = signers_of(arguments)
     settings = package_policy.repository_of(arguments.config)
     source = find_source(arguments.source, arguments.version, arguments.include, settings)
     labels = Labels(
@@ -111,11 +113,11 @@ def _pack(arguments: argparse.Namespace) -> int:
         root = Path(folder)
         with bytes_bar("splitting", _weight_of(source)) as advance:
             manifest = lay_out(source, labels, root, advance, settings)
-        proof = Equivalence(rounds=0, reason="not asked for")
+        proof = Equivalence(unproven="not asked for")
         if not arguments.no_proof:
-            proof = check_equivalence(
-                source.model.path, root / labels.name / str(labels.version) / GRAPH_FILE
-            )
+            packed = root / labels.name / str(labels.version) / GRAPH_FILE
+            job = EquivalenceJob(source=source.model.path, packed=str(packed.resolve()), repository=settings)
+            proof = check_equivalence(job)
         wire = encode(manifest)
         signatures = None
         if signers:
@@ -189,7 +191,7 @@ def _tell(
         "files": len(manifest.files),
         "tensors": len(manifest.tensors),
         "proven_requests": proof.rounds,
-        "unproven": proof.reason,
+        "unproven": proof.unproven,
         "signed_by": list(keyids),
         "promise": None if manifest.promise is None else asdict(manifest.promise),
         "promise_before": None if before is None else asdict(before),
@@ -205,7 +207,7 @@ def _tell(
         ("packed", printable(str(target))),
         ("size", f"{about['bytes']:,} bytes in {len(manifest.files)} files, {len(manifest.tensors)} tensors"),
         ("manifest", about["manifest"]),
-        ("proof", proven if proof.rounds else f"none: {printable(proof.reason)}"),
+        ("proof", proven if proof.rounds else f"none: {printable(proof.unproven)}"),
         ("promise", promise),
         ("signed by", ", ".join(keyids) or "nobody; boxes refuse it unless they allow unsigned packages"),
     )

@@ -20,6 +20,7 @@ from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.runtime import Runtime, open_runtimes
 from appliance.tools.evaluation.comparison import compare
+from appliance.tools.evaluation.equivalence import compare_forms
 from appliance.tools.evaluation.golden import make_golden
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, random_inputs, with_rows
 from appliance.tools.evaluation.jobs import (
@@ -27,6 +28,8 @@ from appliance.tools.evaluation.jobs import (
     Comparison,
     Converted,
     ConvertJob,
+    Equivalence,
+    EquivalenceJob,
     GoldenJob,
     GoldenMade,
     MeasureJob,
@@ -145,11 +148,16 @@ def _compare(plain: Mapping[str, object], progress: Progress) -> Comparison:
     return compare(job, find_subject(Path(job.source), job.repository).version, _runtime(), progress)
 
 
+def _compare_forms(plain: Mapping[str, object], progress: Progress) -> Equivalence:
+    return compare_forms(from_plain(EquivalenceJob, plain), _runtime())
+
+
 _ACTIONS: Final[Mapping[str, Callable[[Mapping[str, object], Progress], Any]]] = {
     "measure": _measure,
     "golden": _golden,
     "convert": _convert,
     "compare": _compare,
+    "compare-forms": _compare_forms,
 }
 
 if __name__ == "__main__":

@@ -126,6 +126,25 @@ class CompareJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EquivalenceJob:
+    """Hold the model file ``packed`` against ``source``, of which it is another form."""
+
+    source: str
+    packed: str
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equivalence:
+    """``rounds`` random requests gave equal answers; 0 where nothing could be compared, because it is ``unproven``.
+    ``differs``: why it is another model ("": nothing speaks for that)."""
+
+    rounds: int = 0
+    unproven: str = ""
+    differs: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputAccuracy:
     """How far an output is from the golden answers over all cases. ``same_top`` of ``tops`` rows have the same best
     class; 0 of 0 where an output has no classes. ``reason`` is that of the first case that left the tolerance."""

@@ -14,12 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from appliance.domain.errors import ArtefactError
+from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.tools.evaluation.jobs import (
     CompareJob,
     Comparison,
     Converted,
     ConvertJob,
+    Equivalence,
+    EquivalenceJob,
     GoldenJob,
     GoldenMade,
     MeasureJob,
@@ -58,6 +60,18 @@ def convert(job: ConvertJob, progress: Progress) -> Converted:
 def compare(job: CompareJob, progress: Progress) -> Comparison:
     """Hold variants against the original."""
     return _try("compare", job, Comparison, progress)
+
+
+def check_equivalence(job: EquivalenceJob) -> Equivalence:
+    """Compare two forms of a model. Raises ModelInvalid when they differ; a process that ends proves nothing."""
+    try:
+        found = _try("compare-forms", job, Equivalence, lambda _done, _total, _text: None)
+    except ArtefactError as error:
+        return Equivalence(unproven=str(error))
+    if found.differs:
+        text = f"the packed form does not answer as the source does: {found.differs}; please report this"
+        raise ModelInvalid([Problem(file=job.source, key="", text=text)])
+    return found
 
 
 def _try(action: str, job: object, kind: type[T], progress: Progress) -> T:

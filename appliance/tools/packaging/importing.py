@@ -9,11 +9,10 @@ finished directory before it gets its name. The source is only read.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
@@ -21,13 +20,14 @@ from typing import Final
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME
-from appliance.repository.model_directory import CONFIG_FILE, read_model_directory
+from appliance.repository.model_directory import CONFIG_FILE
 from appliance.repository.onnx.firewall import graph_limits
 from appliance.repository.onnx.graph import read_graph
 from appliance.repository.pbtxt import parse
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
 from appliance.tools.packaging.config_text import changed_config
-from appliance.tools.packaging.source import ModelSource, find_source, plain_name
+from appliance.tools.packaging.source import ModelSource, find_source, judged, plain_name
+from appliance.tools.subject import VERSION_NUMBER
 
 MODEL_FILE: Final = "model.onnx"
 EXPORTS: Final = ("model.onnx", "onnx/model.onnx")
@@ -35,7 +35,6 @@ COMPANIONS: Final = ("tokenizer.json",)
 RESERVED: Final = (CONFIG_FILE, SET_FILE, str(PurePosixPath(SET_FILE).with_name(TENSORS_NAME)), *COMPANIONS)
 """What files of a model are called that have a meaning; no other one is renamed to that."""
 NAME_CHARACTERS_MAX: Final = 64
-_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
 
 DROPPED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -85,7 +84,7 @@ def import_model(
         for companion in COMPANIONS:
             if (source / companion).is_file():
                 layout.copy(str(source.resolve() / companion), PurePosixPath(companion))
-        _judge(Path(folder), name, settings)
+        judged(Path(folder), name, settings)
         os.rename(home, target)
     return Imported(
         home=target, versions=tuple(each.version for each in found), notes=tuple(dict.fromkeys(notes))
@@ -94,10 +93,10 @@ def import_model(
 
 def _versions(source: Path, version: int | None, settings: RepositoryConfig) -> Iterator[ModelSource]:
     """What there is to import, lowest version first."""
-    if not source.is_dir() or _NUMBER.fullmatch(source.name):
+    if not source.is_dir() or VERSION_NUMBER.fullmatch(source.name):
         yield find_source(source, version, settings=settings)
         return
-    numbers = sorted(int(entry.name) for entry in source.iterdir() if _NUMBER.fullmatch(entry.name))
+    numbers = sorted(int(entry.name) for entry in source.iterdir() if VERSION_NUMBER.fullmatch(entry.name))
     if numbers and version is None:
         yield from (find_source(source, number, settings=settings) for number in numbers)
         return
@@ -108,15 +107,7 @@ def _versions(source: Path, version: int | None, settings: RepositoryConfig) -> 
     if export is None:
         raise ModelInvalid([_problem(str(source), _no_export(source))])
     found = find_source(export, version, settings=settings)
-    yield ModelSource(
-        name=plain_name(source.resolve().name),
-        version=found.version,
-        home=found.home,
-        start=found.start,
-        model=found.model,
-        config=None,
-        others=found.others,
-    )
+    yield replace(found, name=plain_name(source.resolve().name), config=None)
 
 
 def _no_export(source: Path) -> str:
@@ -223,15 +214,6 @@ def _our_config(text: bytes, name: str, inner: Mapping[tuple[str, str], str], no
     said = {field.name for field in parse(text).fields}
     notes += [f"'{field}' is left out: it {why}" for field, why in DROPPED.items() if field in said]
     return changed_config(text, {"name": name}, without=DROPPED, inner=inner)
-
-
-def _judge(root: Path, name: str, settings: RepositoryConfig) -> None:
-    """The repository's own opinion of the finished directory."""
-    reading = read_model_directory(os.path.realpath(root), name, settings)
-    assert reading is not None, "a model directory was written"
-    if reading.broken:
-        problems = (problem for broken in reading.broken for problem in broken.problems)
-        raise ModelInvalid(dict.fromkeys(problems))
 
 
 def _problem(file: str, text: str) -> Problem:

@@ -8,7 +8,6 @@ manifest repeats it. The same source and options give the same bytes, on any mac
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from appliance.domain.manifest import (
     LatencyPromise,
     Manifest,
     Measured,
+    RuntimeNeed,
     TensorEntry,
     Variant,
     is_name,
@@ -33,17 +33,23 @@ from appliance.domain.manifest import (
 )
 from appliance.domain.manifest_codec import FILE as MANIFEST_FILE
 from appliance.domain.model import ModelVersion
-from appliance.package.conformity import GRAPH_FILE, WEIGHTS_FILE
-from appliance.repository.model_directory import CONFIG_FILE, read_model_directory
+from appliance.package.conformity import GRAPH_FILE, RUNTIME, WEIGHTS_FILE, manifest_opsets
+from appliance.repository.model_directory import CONFIG_FILE
 from appliance.repository.onnx.firewall import graph_limits
 from appliance.repository.onnx.graph import read_graph
 from appliance.repository.onnx.summary import GraphSummary
 from appliance.tools.packaging.config_text import packed_config
-from appliance.tools.packaging.runtime_need import runtime_need
-from appliance.tools.packaging.source import ModelSource, plain_name
+from appliance.tools.packaging.source import ModelSource, judged, plain_name
 from appliance.tools.packaging.weights import split_model
 
 CHUNK_BYTES: Final = 4 << 20
+OLDEST: Final = "1.20"
+"""What the appliance itself asks for."""
+OPSETS: Final = (("1.20", 21), ("1.21", 22), ("1.23", 23), ("1.24", 25), ("1.25", 26))
+FORMATS: Final = (("1.20", 10), ("1.23", 11), ("1.24", 13))
+"""Releases of ONNX Runtime that brought more, oldest first, with the highest standard operator set, and ``ir_version``,
+that they read. Measured, not read off tables: releases 1.20.0, 1.21.0, 1.22.0, 1.23.0, 1.24.1, 1.25.0 and 1.31.1 were
+given graphs of each. A test asks the release that is installed."""
 
 Progress = Callable[[int], None]
 
@@ -100,6 +106,19 @@ def file_entry(path: Path, name: str) -> FileEntry:
     """The file at ``path`` summed, as the entry ``name``."""
     found = digests_of_file(path)
     return FileEntry(path=name, size=found.size, digest=found.digest, pieces=found.pieces)
+
+
+def runtime_need(graph: GraphSummary) -> RuntimeNeed:
+    """What runs the graph. Of one that is newer than all that is known here, the newest release that is."""
+    opsets = manifest_opsets(graph)
+    standard = max((opset.version for opset in opsets if not opset.domain), default=0)
+    releases = (_first(OPSETS, standard), _first(FORMATS, graph.ir_version))
+    minimum = max(releases, key=lambda release: tuple(map(int, release.split("."))))
+    return RuntimeNeed(name=RUNTIME, minimum=minimum, opsets=opsets)
+
+
+def _first(table: tuple[tuple[str, int], ...], wanted: int) -> str:
+    return next((release for release, highest in table if wanted <= highest), table[-1][0])
 
 
 def _check_names(source: ModelSource, labels: Labels) -> None:
@@ -186,10 +205,7 @@ def _manifest(
 
 def _served(root: Path, labels: Labels, settings: RepositoryConfig) -> ModelVersion:
     """The version as the repository reads it from its new place; raises ModelInvalid with all it finds wrong."""
-    reading = read_model_directory(os.path.realpath(root), labels.name, settings)
-    assert reading is not None, "a model directory was written"
-    if reading.broken:
-        raise ModelInvalid(dict.fromkeys(problem for broken in reading.broken for problem in broken.problems))
+    reading = judged(root, labels.name, settings)
     found = [each.model for each in reading.servable if each.model.version == labels.version]
     assert found, "the only version is served or broken"
     return found[0]

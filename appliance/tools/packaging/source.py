@@ -18,14 +18,19 @@ from typing import Final
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME
+from appliance.repository.directory import RepositoryScan
 from appliance.repository.findings import Findings, Place
 from appliance.repository.model_config import MODEL_FILE, ModelConfig, no_config, read_model_config
-from appliance.repository.model_directory import CONFIG_BYTES_MAX, CONFIG_FILE
+from appliance.repository.model_directory import (
+    CONFIG_BYTES_MAX,
+    CONFIG_FILE,
+    read_model_directory,
+)
 from appliance.repository.model_files import ModelFile, ModelHome
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
+from appliance.tools.subject import VERSION_NUMBER
 
-_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
 _STRANGE: Final = re.compile(r"[^a-z0-9._-]+")
 
 
@@ -58,15 +63,25 @@ def find_source(
         raise _invalid(str(path), f"cannot be read: {error.strerror}") from error
     if not real.is_dir():
         return _file_source(real, version, include)
-    if _NUMBER.fullmatch(real.name) and (real.parent / CONFIG_FILE).is_file():
+    if VERSION_NUMBER.fullmatch(real.name) and (real.parent / CONFIG_FILE).is_file():
         return _model_source(real.parent, int(real.name), include, settings)
-    numbers = sorted(int(entry.name) for entry in real.iterdir() if _NUMBER.fullmatch(entry.name))
+    numbers = sorted(int(entry.name) for entry in real.iterdir() if VERSION_NUMBER.fullmatch(entry.name))
     if numbers or (real / CONFIG_FILE).is_file():
         if not numbers or (version and version not in numbers):
             text = f"has no version {version}; it has {', '.join(map(str, numbers)) or 'none'}"
             raise _invalid(str(path), text)
         return _model_source(real, version or numbers[-1], include, settings)
     return _file_source(_only_model(real), version, include)
+
+
+def judged(root: Path, name: str, settings: RepositoryConfig) -> RepositoryScan:
+    """The repository's own opinion of the model directory ``root/name`` that was written. Raises ModelInvalid with all
+    that it finds wrong."""
+    reading = read_model_directory(os.path.realpath(root), name, settings)
+    assert reading is not None, "a model directory was written"
+    if reading.broken:
+        raise ModelInvalid(dict.fromkeys(problem for broken in reading.broken for problem in broken.problems))
+    return reading
 
 
 def plain_name(text: str) -> str:
@@ -88,7 +103,7 @@ def _file_source(path: Path, version: int | None, include: Sequence[str]) -> Mod
     """A model file without a configuration; external data and a golden set may lie beside it. In a directory that is
     called as a version is, the places around it say what it is called."""
     home = ModelHome(path=str(path.parent))
-    numbered = _NUMBER.fullmatch(path.parent.name) is not None
+    numbered = VERSION_NUMBER.fullmatch(path.parent.name) is not None
     name = path.parent.parent.name if numbered else path.stem
     version = version or (int(path.parent.name) if numbered else 1)
     findings = Findings()

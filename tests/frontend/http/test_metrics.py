@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from appliance.config.metrics import MetricsConfig
+from appliance.config.telemetry import MetricsConfig
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.telemetry.meter import Result, Stage
 from appliance.telemetry.metrics.engine import snapshot_families

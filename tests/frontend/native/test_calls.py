@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from appliance.config.trace import TraceConfig
+from appliance.config.telemetry import TraceConfig
 from appliance.core.scheduling.planning import Planning
 from appliance.domain.errors import Cancelled, QueueFull, RunFailed
 from appliance.domain.inference import NO_DEADLINE

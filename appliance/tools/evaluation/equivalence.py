@@ -1,0 +1,65 @@
+"""Compare the answers of two forms of a model, bit for bit, for random inputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from appliance.domain.errors import ApplianceError
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import FREE
+from appliance.runtimes.runtime import Runtime
+from appliance.tools.evaluation.inputs import Inputs, random_inputs
+from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob
+from appliance.tools.evaluation.runner import Answer, Runner
+from appliance.tools.subject import find_subject
+
+ROUNDS: Final = 3
+FREE_DIMENSION: Final = 2
+ELEMENTS_MAX: Final = 1 << 26
+SHOWN_MAX: Final = 300
+"""Characters of what a runtime says."""
+
+
+def compare_forms(job: EquivalenceJob, runtime: Runtime) -> Equivalence:
+    """Whether the packed form is read and answers as its source does. What the source says to a request that it fails
+    counts as well, but proves nothing."""
+    try:
+        packed = find_subject(Path(job.packed), job.repository).version
+        after = Runner(runtime, packed)
+    except ApplianceError as error:
+        return Equivalence(differs=f"the runtime does not load it: {str(error)[:SHOWN_MAX]}")
+    try:
+        before = Runner(runtime, replace(packed, path=job.source, weights=None))
+    except ApplianceError as error:
+        return Equivalence(unproven=f"the runtime does not load the source: {str(error)[:SHOWN_MAX]}")
+    answered, refusal = 0, ""
+    for seed in range(ROUNDS):
+        inputs = _inputs(packed, seed)
+        wanted = _outcome(before, inputs)
+        if wanted != _outcome(after, inputs):
+            return Equivalence(differs="a random request is answered with other bytes")
+        if isinstance(wanted, str):
+            refusal = wanted
+        else:
+            answered += 1
+    unproven = "" if answered else f"the source answers no random request: {refusal[:SHOWN_MAX]}"
+    return Equivalence(rounds=answered, unproven=unproven)
+
+
+def _inputs(version: ModelVersion, seed: int) -> Inputs:
+    """Random ones; free dimensions are small."""
+    shapes = {
+        spec.name: tuple(FREE_DIMENSION if size == FREE else size for size in spec.shape)
+        for spec in version.inputs
+    }
+    return random_inputs(version, min(FREE_DIMENSION, version.max_batch_size), shapes, seed)
+
+
+def _outcome(runner: Runner, inputs: Inputs) -> tuple[Answer, ...] | str:
+    """The answer, or what kind of failure there is in its place: texts of runtimes name files."""
+    try:
+        return runner.answer(inputs)
+    except ApplianceError as error:
+        return type(error).__name__
