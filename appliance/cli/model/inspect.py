@@ -22,7 +22,7 @@ from appliance.cli.terminal import bytes_text
 from appliance.cli.text_table import output
 from appliance.domain.golden import GoldenSet
 from appliance.domain.manifest import Manifest, TensorEntry, promise_text
-from appliance.domain.tensor import TensorSpec
+from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.package.trust import Verdict
 from appliance.package.verification import Inspection
 
@@ -83,7 +83,7 @@ def as_json(found: Inspection) -> dict[str, Any]:
     return {
         "bytes": found.size,
         "digest": found.digest,
-        "manifest": asdict(found.manifest),
+        "manifest": asdict(found.manifest, dict_factory=_named),
         "signatures": [asdict(verdict) for verdict in found.trust.verdicts],
         "graph": None
         if graph is None
@@ -104,6 +104,11 @@ def as_json(found: Inspection) -> dict[str, Any]:
         },
         "problems": [asdict(problem) for problem in found.problems],
     }
+
+
+def _named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a value, datatypes by their names on the wire."""
+    return {key: value.wire if isinstance(value, Datatype) else value for key, value in pairs}
 
 
 def _facts(found: Inspection) -> Table:
