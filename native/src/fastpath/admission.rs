@@ -74,7 +74,7 @@ impl Waiting {
     pub(crate) fn expire(&self) -> String {
         let template = &self.queued.template;
         let mut dispatch = self.direct.dispatch.lock();
-        dispatch.news.expired((template.model, template.kind, 0));
+        dispatch.news.expired(template.subject(0));
         dispatch.announce();
         drop(dispatch);
         format!("[request id: {}] Request timeout expired", shown(&self.queued.id))
@@ -84,7 +84,7 @@ impl Waiting {
     pub(crate) fn cancel(&self) {
         let template = &self.queued.template;
         let mut dispatch = self.direct.dispatch.lock();
-        dispatch.news.cancelled((template.model, template.kind, 0));
+        dispatch.news.cancelled(template.subject(0));
         dispatch.announce();
     }
 }

@@ -90,7 +90,7 @@ pub(crate) fn book(dispatch: &mut Dispatch, request: Request, asks: Asks) -> Ver
 /// Refuses a request that would be late by so much.
 fn refuse(dispatch: &mut Dispatch, request: &Request, late_ns: u64) -> Verdict {
     let Request { template, id, arrived_ns, deadline_ns, .. } = request;
-    let subject = (template.model, template.kind, 0);
+    let subject = template.subject(0);
     dispatch.news.refused(subject);
     dispatch.news.budget(subject, deadline_ns.saturating_sub(*arrived_ns));
     dispatch.announce();

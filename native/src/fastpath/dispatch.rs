@@ -135,7 +135,7 @@ impl Dispatch {
         self.in_flight.fetch_add(1, Relaxed);
         if deadline_ns > 0 {
             let budget_ns = deadline_ns.saturating_sub(arrived_ns);
-            self.news.budget((template.model, template.kind, lane), budget_ns);
+            self.news.budget(template.subject(lane), budget_ns);
         }
         let mut trace = self.traces.pick();
         if let Some(trace) = &mut trace {

@@ -151,7 +151,7 @@ impl Flight {
         if let (Some(lane), Some(stages)) = (lanes.get(&self.booking.lane), self.landed) {
             lane.answered(self.booking.ticket, stages, (&self.booking.request.id, client), now, news);
             if let Some(trace) = trace {
-                let Template { model, rows, .. } = *self.booking.request.template;
+                let (model, rows) = (self.template().model, self.template().rows);
                 let (lane, id, replied_ns) = (self.booking.lane, kept(&self.booking.request.id), now);
                 traces.end(Trace { model, lane, rows, id, stages, replied_ns, ..*trace });
             }
@@ -164,11 +164,7 @@ impl Flight {
         let when = if self.landed.is_some() { " while it ran" } else { "" };
         let text = format!("[request id: {}] Request timeout expired{when}", shown(&self.booking.request.id));
         let mut state = self.direct.dispatch.lock();
-        state.news.expired((
-            self.booking.request.template.model,
-            self.booking.request.template.kind,
-            self.booking.lane,
-        ));
+        state.news.expired(self.template().subject(self.booking.lane));
         state.announce();
         text
     }
@@ -176,11 +172,7 @@ impl Flight {
     /// Counts it as given up by its client.
     pub(crate) fn cancel(&self) {
         let mut state = self.direct.dispatch.lock();
-        state.news.cancelled((
-            self.booking.request.template.model,
-            self.booking.request.template.kind,
-            self.booking.lane,
-        ));
+        state.news.cancelled(self.template().subject(self.booking.lane));
         state.announce();
     }
 }

@@ -92,7 +92,13 @@ async fn serve(service: Arc<Service>, stream: Stream, peer: Arc<str>, admission:
     let until = Instant::now() + resources.limits.duration(Limit::HandshakeMs);
     let (stream, identity) = match meet(stream, service.tls.as_deref(), until).await {
         Ok(met) => met,
-        Err(failure) => return handshake_failed(resources, &peer, failure),
+        Err(failure) => {
+            handshake_failed(resources, &peer, &failure);
+            if let (Failure::Plain(stream), Some(tls)) = (failure, &service.tls) {
+                let _ = timeout_at(until, tls.alert(stream)).await;
+            }
+            return;
+        }
     };
     let http2 = match timeout_at(until, establish(resources, stream, &monitor, &window)).await {
         Ok(Some(http2)) => http2,
@@ -110,11 +116,11 @@ async fn serve(service: Arc<Service>, stream: Stream, peer: Arc<str>, admission:
 }
 
 /// Counts a TLS handshake that came to nothing, and tells some of them.
-fn handshake_failed(resources: &Resources, peer: &Arc<str>, failure: Failure) {
+fn handshake_failed(resources: &Resources, peer: &Arc<str>, failure: &Failure) {
     let (count, reason, text) = match failure {
         Failure::Name(client) => {
             resources.statistics.count(Count::ClientsRefused);
-            return resources.link.turned_away(peer, client, "grpc");
+            return resources.link.turned_away(peer, client.clone(), "grpc");
         }
         Failure::Late => {
             resources.statistics.strike(Limit::HandshakeMs);

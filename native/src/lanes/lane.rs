@@ -3,10 +3,9 @@
 //! The worker is not trusted: a completion counts only when it names a request that is in flight, by number and
 //! generation, and the times it tells are bounded by the front end's own.
 
-use crate::lanes::load::Load;
-use crate::lanes::load::Price;
+use crate::lanes::load::{Load, Price};
 use crate::lanes::memory::{Completion, ServerEnd, Submission, status};
-use crate::lanes::news::{Answered, Batches, News, Subject};
+use crate::lanes::news::{Batches, News};
 use crate::lanes::outcome::{Outcome, Stages};
 use crate::lanes::slots::{Slot, Slots};
 use crate::templates::template::Template;
@@ -333,7 +332,7 @@ impl Lane {
             return false;
         }
         let Some(template) = &entry.template else { return false };
-        let subject: Subject = (template.model, template.kind, self.id);
+        let subject = template.subject(self.id);
         let most = if entry.price.batch_rows == 0 { ROWS } else { entry.price.batch_rows };
         if told.status == status::OK && !(template.rows..=most.max(template.rows)).contains(&told.batch_rows)
         {
@@ -374,9 +373,8 @@ impl Lane {
         let Some(template) = &entry.template else { return };
         let total_ns = now_ns.saturating_sub(entry.arrived_ns);
         let Stages { queue_ns, gather_ns, run_ns, scatter_ns } = stages;
-        let answered =
-            Answered { rows: template.rows, stages_ns: [queue_ns, gather_ns, run_ns, scatter_ns, total_ns] };
-        news.answered((template.model, template.kind, self.id), who, &answered);
+        let stages_ns = [queue_ns, gather_ns, run_ns, scatter_ns, total_ns];
+        news.answered(template.subject(self.id), who, template.rows, stages_ns);
     }
 
     /// Its process has ended: what it had is handed over, and its memory is the front end's again. The model of what

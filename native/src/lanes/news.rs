@@ -2,11 +2,9 @@
 //! costs by time and not by request.
 
 use crate::measure::ids::ById;
+use crate::templates::template::Subject;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-
-/// What is told separately: one lane's requests of one kind.
-pub(crate) type Subject = (u32, u32, u32);
 
 /// How often durations fell between two bounds, and their sum.
 #[derive(Default, Clone)]
@@ -92,14 +90,6 @@ pub(crate) struct News {
     broken: Vec<u32>,
 }
 
-/// How one request went.
-pub(crate) struct Answered {
-    /// Rows.
-    pub(crate) rows: u32,
-    /// Queue, gather, run, scatter, total.
-    pub(crate) stages_ns: [u64; 5],
-}
-
 impl News {
     /// Nothing yet. Durations are counted between these bounds; requests longer than `slow_ns` are told one by one (0:
     /// none is).
@@ -126,18 +116,24 @@ impl News {
     }
 
     /// A request was answered; its id and its client.
-    pub(crate) fn answered(&mut self, subject: Subject, (id, client): (&Bytes, &str), how: &Answered) {
-        let slow = self.slow_ns > 0 && how.stages_ns[4] > self.slow_ns;
-        let buckets = how.stages_ns.map(|ns| self.bounds_ns.partition_point(|bound| *bound < ns));
+    pub(crate) fn answered(
+        &mut self,
+        subject: Subject,
+        (id, client): (&Bytes, &str),
+        rows: u32,
+        stages_ns: [u64; 5],
+    ) {
+        let slow = self.slow_ns > 0 && stages_ns[4] > self.slow_ns;
+        let buckets = stages_ns.map(|ns| self.bounds_ns.partition_point(|bound| *bound < ns));
         let tally = self.of(subject);
         tally.requests += 1;
-        tally.rows += u64::from(how.rows);
+        tally.rows += u64::from(rows);
         for (place, histogram) in tally.stages.iter_mut().enumerate() {
-            histogram.observe(buckets[place], how.stages_ns[place]);
+            histogram.observe(buckets[place], stages_ns[place]);
         }
         if slow && tally.slow.len() < SLOW {
             let (id, client) = (kept(id), client.to_string());
-            tally.slow.push(Slow { id, client, stages_ns: how.stages_ns });
+            tally.slow.push(Slow { id, client, stages_ns });
         }
     }
 
@@ -181,7 +177,7 @@ mod tests {
     fn durations_are_counted_between_the_bounds() {
         let mut news = News::new(vec![10, 20], 0);
         for ns in [10, 11, 20, 21] {
-            news.answered((1, 2, 3), (&Bytes::new(), ""), &Answered { rows: 2, stages_ns: [ns; 5] });
+            news.answered((1, 2, 3), (&Bytes::new(), ""), 2, [ns; 5]);
         }
         let (tallies, _) = news.take();
         let (subject, tally) = &tallies[0];
@@ -202,8 +198,7 @@ mod tests {
     fn slow_requests_are_told_up_to_a_bound() {
         let mut news = News::new(vec![], 5);
         for ns in 0..200 {
-            let answered = Answered { rows: 1, stages_ns: [0, 0, 0, 0, ns] };
-            news.answered((1, 1, 1), (&Bytes::from_static(b"id"), "camera"), &answered);
+            news.answered((1, 1, 1), (&Bytes::from_static(b"id"), "camera"), 1, [0, 0, 0, 0, ns]);
         }
         let (tallies, _) = news.take();
         assert_eq!(tallies[0].1.slow.len(), SLOW);

@@ -39,9 +39,8 @@ pub(crate) mod status {
     pub(crate) const WITHDRAWN: u32 = 3;
 }
 
-/// One request for the worker; offsets in bytes from the start of the arena, `start_by_ns` on CLOCK_MONOTONIC (0:
+/// One request for the worker, which travels as the words of an entry; offsets in bytes from the start of the arena, `start_by_ns` on CLOCK_MONOTONIC (0:
 /// none).
-#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Submission {
     /// The front end's name for the request; means nothing to the worker.
@@ -58,16 +57,11 @@ pub(crate) struct Submission {
     pub(crate) rows: u32,
     /// Rows of the largest batch that it may join others in; 0: as many as its kind allows.
     pub(crate) batch_rows: u32,
-    /// Zero.
-    pub(crate) _p: u32,
     /// Not 0: it is not wanted any more, and need not begin.
     pub(crate) withdrawn: u64,
-    /// Zero.
-    pub(crate) _pad: u64,
 }
 
-/// The end of one request; times in nanoseconds.
-#[repr(C)]
+/// The end of one request, which travels likewise; times in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Completion {
     /// That of its submission.
@@ -78,8 +72,6 @@ pub(crate) struct Completion {
     pub(crate) batch_rows: u32,
     /// 1 for the first of its batch, else 0.
     pub(crate) first: u32,
-    /// Zero.
-    pub(crate) _p: u32,
     /// When the worker took its batch, on CLOCK_MONOTONIC.
     pub(crate) started_ns: u64,
     /// What gathering the batch took.
@@ -88,8 +80,6 @@ pub(crate) struct Completion {
     pub(crate) run_ns: u64,
     /// What scattering its outputs took.
     pub(crate) scatter_ns: u64,
-    /// Zero.
-    pub(crate) _pad: u64,
 }
 
 fn pair(low: u32, high: u32) -> u64 {
@@ -108,18 +98,7 @@ impl Submission {
 
     fn of([ticket, offset, out_offset, start_by_ns, template, batch, withdrawn, _]: [u64; WORDS]) -> Self {
         let ((template, rows), batch_rows) = (halves(template), halves(batch).0);
-        Self {
-            ticket,
-            offset,
-            out_offset,
-            start_by_ns,
-            template,
-            rows,
-            batch_rows,
-            _p: 0,
-            withdrawn,
-            _pad: 0,
-        }
+        Self { ticket, offset, out_offset, start_by_ns, template, rows, batch_rows, withdrawn }
     }
 }
 
@@ -132,7 +111,7 @@ impl Completion {
     fn of([ticket, ended, first, started_ns, gather_ns, run_ns, scatter_ns, _]: [u64; WORDS]) -> Self {
         let (status, batch_rows) = halves(ended);
         let first = halves(first).0;
-        Self { ticket, status, batch_rows, first, _p: 0, started_ns, gather_ns, run_ns, scatter_ns, _pad: 0 }
+        Self { ticket, status, batch_rows, first, started_ns, gather_ns, run_ns, scatter_ns }
     }
 }
 
@@ -384,7 +363,7 @@ mod tests {
 
     #[test]
     fn entries_lie_in_lines_of_64_bytes_and_arrive_as_they_were() {
-        assert_eq!((size_of::<Submission>(), size_of::<Completion>(), size_of::<Entry>()), (64, 64, 64));
+        assert_eq!(size_of::<Entry>(), 64);
         let given = Submission {
             ticket: u64::MAX,
             offset: 1,
@@ -393,9 +372,7 @@ mod tests {
             template: u32::MAX,
             rows: 4,
             batch_rows: 5,
-            _p: 0,
             withdrawn: 6,
-            _pad: 0,
         };
         assert_eq!(Submission::of(given.words()), given);
         let given = Completion {
@@ -403,12 +380,10 @@ mod tests {
             status: 1,
             batch_rows: u32::MAX,
             first: 1,
-            _p: 0,
             started_ns: 2,
             gather_ns: 3,
             run_ns: 4,
             scatter_ns: u64::MAX,
-            _pad: 0,
         };
         assert_eq!(Completion::of(given.words()), given);
     }

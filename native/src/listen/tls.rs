@@ -81,6 +81,15 @@ impl Tls {
         Ok(())
     }
 
+    fn acceptor(&self) -> TlsAcceptor {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone().into()
+    }
+
+    /// Tells a client that does not speak TLS so, in TLS's words.
+    pub(crate) async fn alert(&self, stream: TcpStream) {
+        drop(self.acceptor().accept(stream).await);
+    }
+
     /// The handshake with a new client, and who that is by its certificate.
     async fn accept(&self, stream: TcpStream) -> Result<(Stream, Option<Identity>), Failure> {
         // By its first byte, which stays where it is. A client that went away is taken to speak TLS.
@@ -89,11 +98,10 @@ impl Tls {
         if first != [HANDSHAKE] {
             return Err(Failure::Plain(stream));
         }
-        let acceptor: TlsAcceptor = self.config.read().unwrap_or_else(PoisonError::into_inner).clone().into();
         // It fails within the one step in which the certificate is looked at, and all handshakes run on one thread.
         let turned_away = || self.turned_away.lock().take();
         let why = |error| turned_away().map_or(Failure::Other(error), Failure::Name);
-        let stream = acceptor.accept(stream).await.map_err(why)?;
+        let stream = self.acceptor().accept(stream).await.map_err(why)?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let client = certificate.and_then(identity);
         Ok((Stream::Tls(Box::new(stream)), client))

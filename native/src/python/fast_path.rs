@@ -5,13 +5,13 @@ use crate::http::head::is_inference;
 use crate::http::json::Outline;
 use crate::lanes::load::Price;
 use crate::lanes::memory::{LaneMemory, ServerEnd};
-use crate::lanes::news::{Subject, Tally};
+use crate::lanes::news::Tally;
 use crate::lanes::slots::Arena;
 use crate::lanes::trace::Trace;
-use crate::templates::template::TemplateSpec;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use crate::templates::template::Subject;
+use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use std::io::Error;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -83,47 +83,9 @@ impl FastPath {
         self.direct.serve_stream(method, window).map_err(PyValueError::new_err)
     }
 
-    #[pyo3(signature = (head, *, template, kind, model, group, rows, inputs, out_offset, span, opening, described, outputs,
-                        closing, late_text, default_timeout_ns, input_texts = Vec::new(), output_texts = Vec::new()))]
-    #[allow(clippy::too_many_arguments)]
-    fn add_template(
-        &self,
-        head: Vec<u8>,
-        template: u32,
-        kind: u32,
-        model: u32,
-        group: u32,
-        rows: u32,
-        inputs: Vec<(usize, usize)>,
-        out_offset: usize,
-        span: usize,
-        opening: Vec<u8>,
-        described: Vec<u8>,
-        outputs: Vec<(Vec<u8>, usize, usize)>,
-        closing: Vec<u8>,
-        late_text: String,
-        default_timeout_ns: u64,
-        input_texts: Vec<String>,
-        output_texts: Vec<String>,
-    ) -> PyResult<()> {
-        let spec = TemplateSpec {
-            id: template,
-            kind,
-            model,
-            group,
-            rows,
-            inputs,
-            out_offset,
-            span,
-            opening,
-            described,
-            outputs,
-            input_texts,
-            output_texts,
-            closing,
-            late_text,
-            default_timeout_ns,
-        };
+    #[pyo3(signature = (head, **spec))]
+    fn add_template(&self, head: Vec<u8>, spec: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        let spec = spec.ok_or_else(|| PyTypeError::new_err("nothing is said of the template"))?.extract()?;
         self.direct.add_template(head, spec).map_err(PyValueError::new_err)
     }
 

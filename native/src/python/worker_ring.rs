@@ -318,7 +318,6 @@ impl Serving {
             gather_ns,
             run_ns,
             scatter_ns,
-            ..Completion::default()
         }));
         self.batch.requests.clear();
         (self.batch.rows, self.batch.bound, self.left) = (0, u32::MAX, false);

@@ -2,8 +2,9 @@
 
 use crate::templates::number::Number;
 use bytes::{BufMut, BytesMut};
+use pyo3::prelude::*;
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
@@ -42,9 +43,12 @@ pub(crate) struct Output {
     pub(crate) text: Option<Number>,
 }
 
-/// One head, checked against one model version.
-pub(crate) struct Template {
+/// What Python says of a template.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct TemplateSpec {
     /// Its id towards the worker.
+    #[pyo3(item("template"))]
     pub(crate) id: u32,
     /// Which others may share its batches.
     pub(crate) kind: u32,
@@ -54,28 +58,59 @@ pub(crate) struct Template {
     pub(crate) group: u32,
     /// Rows of the batch dimension.
     pub(crate) rows: u32,
-    /// Where each input goes, in the order of the request.
-    pub(crate) inputs: Box<[Input]>,
+    /// Size and offset of each input.
+    pub(crate) inputs: Vec<(usize, usize)>,
     /// Where the outputs begin.
     pub(crate) out_offset: usize,
     /// What the slot must hold.
     pub(crate) span: usize,
     /// The beginning of the answer, before the id.
-    pub(crate) opening: Box<[u8]>,
+    pub(crate) opening: Vec<u8>,
     /// What follows the id.
-    pub(crate) described: Box<[u8]>,
-    /// The outputs, in the order of the answer.
-    pub(crate) outputs: Box<[Output]>,
+    pub(crate) described: Vec<u8>,
+    /// Prefix, offset and size of each output.
+    pub(crate) outputs: Vec<(Vec<u8>, usize, usize)>,
+    /// Format characters of the inputs that come as JSON, others empty; empty when none does.
+    #[pyo3(default)]
+    pub(crate) input_texts: Vec<String>,
+    /// Likewise of the outputs.
+    #[pyo3(default)]
+    pub(crate) output_texts: Vec<String>,
     /// What follows the outputs in an answer on a stream, or the last one that is written as JSON over HTTP.
-    pub(crate) closing: Box<[u8]>,
+    pub(crate) closing: Vec<u8>,
     /// What a client that cannot be served in time is told.
-    pub(crate) late_text: Box<str>,
+    pub(crate) late_text: String,
     /// Deadline of requests that bring none; 0: none.
     pub(crate) default_timeout_ns: u64,
+}
+
+/// What is told separately: one lane's requests of one kind, as model, kind and lane.
+pub(crate) type Subject = (u32, u32, u32);
+
+/// One head, checked against one model version: what Python has said of it, and what was made of that.
+pub(crate) struct Template {
+    spec: TemplateSpec,
+    /// Where each input goes, in the order of the request.
+    pub(crate) inputs: Box<[Input]>,
+    /// The outputs, in the order of the answer.
+    pub(crate) outputs: Box<[Output]>,
     live: AtomicBool,
 }
 
+impl Deref for Template {
+    type Target = TemplateSpec;
+
+    fn deref(&self) -> &TemplateSpec {
+        &self.spec
+    }
+}
+
 impl Template {
+    /// Under what its requests on a lane are told.
+    pub(crate) fn subject(&self, lane: u32) -> Subject {
+        (self.model, self.kind, lane)
+    }
+
     /// Whether it still holds.
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Acquire)
@@ -192,42 +227,6 @@ pub(crate) fn put_varint(mut value: usize, into: &mut impl BufMut) {
     into.put_u8(value as u8);
 }
 
-/// What Python says of a template.
-pub(crate) struct TemplateSpec {
-    /// Its id towards the worker.
-    pub(crate) id: u32,
-    /// Which others may share its batches.
-    pub(crate) kind: u32,
-    /// The model version.
-    pub(crate) model: u32,
-    /// The lanes that serve it.
-    pub(crate) group: u32,
-    /// Rows of the batch dimension.
-    pub(crate) rows: u32,
-    /// Size and offset of each input.
-    pub(crate) inputs: Vec<(usize, usize)>,
-    /// Where the outputs begin.
-    pub(crate) out_offset: usize,
-    /// What the slot must hold.
-    pub(crate) span: usize,
-    /// See [`Template`].
-    pub(crate) opening: Vec<u8>,
-    /// See [`Template`].
-    pub(crate) described: Vec<u8>,
-    /// Prefix, offset and size of each output.
-    pub(crate) outputs: Vec<(Vec<u8>, usize, usize)>,
-    /// Format characters of the inputs that come as JSON, others empty; empty when none does.
-    pub(crate) input_texts: Vec<String>,
-    /// Likewise of the outputs.
-    pub(crate) output_texts: Vec<String>,
-    /// See [`Template`].
-    pub(crate) closing: Vec<u8>,
-    /// See [`Template`].
-    pub(crate) late_text: String,
-    /// See [`Template`].
-    pub(crate) default_timeout_ns: u64,
-}
-
 impl TemplateSpec {
     /// The template, or what is wrong with it: what leaves its slot would reach into another's.
     fn build(self) -> Result<Template, String> {
@@ -259,23 +258,7 @@ impl TemplateSpec {
                 self.id, self.span
             ));
         }
-        Ok(Template {
-            id: self.id,
-            kind: self.kind,
-            model: self.model,
-            group: self.group,
-            rows: self.rows,
-            inputs,
-            out_offset: self.out_offset,
-            span: self.span,
-            opening: self.opening.into(),
-            described: self.described.into(),
-            outputs,
-            closing: self.closing.into(),
-            late_text: self.late_text.into(),
-            default_timeout_ns: self.default_timeout_ns,
-            live: AtomicBool::new(true),
-        })
+        Ok(Template { spec: self, inputs, outputs, live: AtomicBool::new(true) })
     }
 }
 
