@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,14 @@ from hypothesis import HealthCheck, settings
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.fronts import EVERY_FRONT_END, FRONT_ENDS, Sections, with_front_end
+
+# Daemons and their workers find the fake runtime as they would one of a third party: as an installed distribution.
+_PATHS = (
+    str(Path(__file__).parents[1]),
+    str(Path(__file__).parent / "plugins"),
+    os.environ.get("PYTHONPATH"),
+)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 
 Serve = Callable[..., ApplianceProcess]
 

@@ -24,7 +24,7 @@ from appliance.domain.model import VersionState
 from appliance.frontend.listening.certificates import bearer_of
 
 if TYPE_CHECKING:
-    from appliance.daemon import Started
+    from appliance.daemon.daemon import Started
 
 DEFAULT_GRPC = "127.0.0.1:8001"
 SHOWN_MODELS = 20
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve; gives the daemon's exit status. A SIGHUP that comes before the daemon can heed it waits until then."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     config = configured(arguments)
-    from appliance import daemon
+    from appliance.daemon import daemon
 
     def announce(started: Started) -> None:
         """In one write: the log's lines may go to the same place."""

@@ -69,6 +69,8 @@ FORMER: Final[Mapping[str, str]] = MappingProxyType(
         "scheduling.quantile": _gone("plans use the 0.9 quantile of the learned service time"),
         "store.refetch_bytes_per_s": _gone("1 MB/s is assumed where nobody measured it"),
         "supervisor.crash_window_s": _gone("crashes older than ten minutes are forgiven"),
+        "supervisor.quarantine_after": _renamed("restart.quarantine_after"),
+        "supervisor.restart_delay_ms": _renamed("restart.restart_delay_ms"),
         "supervisor.restart_delay_max_ms": _gone("the longest wait before a restart is 30 s"),
         "supervisor.stable_after_s": _gone("a worker that lived for 10 s restarts at once"),
         "swap.canary_requests": _TRIAL,

@@ -21,10 +21,9 @@ from appliance.config.repository import RepositoryConfig
 from appliance.config.residency import ResidencyConfig
 from appliance.config.scheduling import SchedulingConfig
 from appliance.config.store import StoreConfig
-from appliance.config.supervisor import SupervisorConfig
 from appliance.config.swap import SwapConfig
 from appliance.config.trace import TraceConfig
-from appliance.config.workers import WorkersConfig
+from appliance.config.workers import RestartConfig, WorkersConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +70,7 @@ class ApplianceConfig:
     placement: PlacementConfig = field(
         default_factory=PlacementConfig, metadata={"help": "which models share a worker process"}
     )
-    supervisor: SupervisorConfig = field(
-        default_factory=SupervisorConfig, metadata={"help": "crashing workers"}
-    )
+    restart: RestartConfig = field(default_factory=RestartConfig, metadata={"help": "crashing workers"})
     swap: SwapConfig = field(default_factory=SwapConfig, metadata={"help": "versions that replace others"})
     residency: ResidencyConfig = field(
         default_factory=ResidencyConfig, metadata={"help": "which models are in memory"}

@@ -1,4 +1,5 @@
-"""The ``[workers]`` section of the configuration."""
+"""The sections ``[workers]`` and ``[restart]`` of the configuration: how workers run, and what becomes of those that
+crash."""
 
 from __future__ import annotations
 
@@ -31,4 +32,17 @@ class WorkersConfig:
     )
     memory_limit_bytes: int = field(
         default=0, metadata={"min": 0, "unit": "bytes", "help": "private memory of one worker; 0: unbounded"}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartConfig:
+    """Patience with crashing workers."""
+
+    quarantine_after: int = field(
+        default=2, metadata={"min": 1, "help": "crashes of one model version before it is quarantined"}
+    )
+    restart_delay_ms: int = field(
+        default=50,
+        metadata={"min": 0, "unit": "ms", "help": "wait before the second restart in a row; doubles"},
     )

@@ -82,8 +82,7 @@ class _Binder:
         before = self._noted
         for key in table:
             if key not in known and self._noted <= PROBLEMS_MAX:
-                at = _join(path, key)
-                self._note(at, self._former.get(at) or _unknown(key, known))
+                self._note_unknown(key, table[key], path, known)
         values: dict[str, object] = {}
         for name, field in known.items():
             if name in table:
@@ -95,6 +94,16 @@ class _Binder:
         if self._noted > before:
             raise _Wrong
         return self._built(section, values, path)
+
+    def _note_unknown(self, key: str, value: object, path: str, known: Mapping[str, object]) -> None:
+        """Note a key that there is not; of a section that was, what became of each of its keys."""
+        at = _join(path, key)
+        keys = [_join(at, name) for name in value] if isinstance(value, Mapping) else []
+        former = [each for each in keys if each in self._former]
+        for each in former:
+            self._note(each, self._former[each])
+        if not former:
+            self._note(at, self._former.get(at) or _unknown(key, known))
 
     def _field(
         self, name: str, field: Field[Any], hint: object, value: object, path: str
@@ -165,7 +174,7 @@ class _Binder:
         return self._value(inner, value, key)
 
     def _enum(self, hint: type[Enum], value: object, key: str) -> Enum:
-        by_word = {str(member.value): member for member in hint}
+        by_word = {member.value if isinstance(member.value, str) else member.name: member for member in hint}
         return by_word[str(self._choice(tuple(by_word), value, key))]
 
     def _choice(self, choices: tuple[object, ...], value: object, key: str) -> object:

@@ -112,16 +112,22 @@ class Problem:
         return f"{place}: {self.text}"
 
 
+class WithProblems(Exception):
+    """Something with all that is wrong with it."""
+
+    separator = "\n"
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: Sequence[Problem] = tuple(problems)
+        super().__init__(self.separator.join(map(str, self.problems)))
+
+
 class OperatorError(ApplianceError):
     """Wrong configuration or environment."""
 
 
-class ConfigInvalid(OperatorError):
+class ConfigInvalid(WithProblems, OperatorError):
     """A configuration with all of its problems."""
-
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems: Sequence[Problem] = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
 class AddressUnavailable(OperatorError):
@@ -152,12 +158,8 @@ class CatalogLost(OperatorError):
     """There is no catalog where blobs or views say that there was one."""
 
 
-class CatalogInvalid(OperatorError):
+class CatalogInvalid(WithProblems, OperatorError):
     """A catalog that cannot be believed, with all of its problems."""
-
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems: Sequence[Problem] = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
 class CatalogNewer(CatalogInvalid):
@@ -171,20 +173,16 @@ class ArtefactError(ApplianceError):
     """A model file or directory that cannot be served."""
 
 
-class ModelInvalid(ArtefactError):
+class ModelInvalid(WithProblems, ArtefactError):
     """A model directory with all of its problems."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems: Sequence[Problem] = tuple(problems)
-        super().__init__("; ".join(str(problem) for problem in self.problems))
+    separator = "; "
 
 
-class PackageInvalid(ArtefactError):
+class PackageInvalid(WithProblems, ArtefactError):
     """A model package with all of its problems."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems: Sequence[Problem] = tuple(problems)
-        super().__init__("; ".join(str(problem) for problem in self.problems))
+    separator = "; "
 
 
 class BlobMismatch(ArtefactError):

@@ -5,7 +5,7 @@ On disk: ``golden/set.json`` and ``golden/tensors.bin`` in the version's directo
 its versions that have none of their own. Rules kept here: everything is bounded, what is wrong with a set is told all
 at once, a set without a case has a promise, the set names the size and blake3 digest of its tensors, so that two files
 that do not belong together are never compared with. Reading and writing of these two files; comparing is in
-``difference``.
+``output_difference``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, NoReturn
 
@@ -49,9 +49,9 @@ class GoldenTensor:
 
     name: str
     datatype: Datatype
-    shape: tuple[int, ...]
-    offset: int
-    length: int
+    shape: tuple[int, ...] = field(metadata={"min": 0})
+    offset: int = field(metadata={"min": 0, "max": TENSORS_BYTES_MAX})
+    length: int = field(metadata={"min": 0, "max": TENSORS_BYTES_MAX})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class GoldenSet:
     tolerances: Mapping[str, Tolerance]
     promise: LatencyPromise | None = None
     variant: VariantMark | None = None
-    tensors_bytes: int = 0
+    tensors_bytes: int = field(default=0, metadata={"min": 0, "max": TENSORS_BYTES_MAX, "unit": "bytes"})
     tensors_digest: str = ""
     note: str = ""
 
@@ -134,46 +134,13 @@ class TensorFile:
 # --- the file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TensorForm:
-    name: str
-    datatype: str = field(metadata={"choices": tuple(Datatype.__members__)})
-    shape: tuple[int, ...] = field(metadata={"min": 0})
-    offset: int = field(metadata={"min": 0, "max": TENSORS_BYTES_MAX})
-    length: int = field(metadata={"min": 0, "max": TENSORS_BYTES_MAX})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CaseForm:
-    name: str
-    inputs: tuple[_TensorForm, ...]
-    outputs: tuple[_TensorForm, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SetForm:
-    """The document of ``set.json``."""
-
-    format: int = field(metadata={"choices": (FORMAT,)})
-    tensors_bytes: int = field(metadata={"min": 0, "max": TENSORS_BYTES_MAX, "unit": "bytes"})
-    tensors_digest: str
-    cases: tuple[_CaseForm, ...]
-    tolerances: Mapping[str, Tolerance]
-    promise: LatencyPromise | None = None
-    variant: VariantMark | None = None
-    note: str = ""
-
-
 def encode_golden(golden: GoldenSet) -> bytes:
     """The bytes of ``set.json``: the same set always gives the same."""
     document: dict[str, Any] = {
         "format": FORMAT,
         "tensors_bytes": golden.tensors_bytes,
         "tensors_digest": golden.tensors_digest,
-        "cases": [
-            {"name": case.name, "inputs": _tensors(case.inputs), "outputs": _tensors(case.outputs)}
-            for case in golden.cases
-        ],
+        "cases": [asdict(case) for case in golden.cases],
         "tolerances": {name: asdict(tolerance) for name, tolerance in sorted(golden.tolerances.items())},
     }
     if golden.promise is not None:
@@ -182,7 +149,9 @@ def encode_golden(golden: GoldenSet) -> bytes:
         document["variant"] = asdict(golden.variant)
     if golden.note:
         document["note"] = golden.note
-    return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return (
+        json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False, default=_wire) + "\n"
+    ).encode()
 
 
 def decode_golden(data: bytes, file: str = SET_FILE) -> GoldenSet:
@@ -190,33 +159,25 @@ def decode_golden(data: bytes, file: str = SET_FILE) -> GoldenSet:
     wrong."""
     if len(data) > SET_BYTES_MAX:
         raise ModelInvalid([_problem(file, "", f"has {len(data)} bytes; at most {SET_BYTES_MAX} are read")])
+    wrong: list[Problem] = []
     try:
         document = _DECODER.decode(str(data, "utf-8"))
         if not isinstance(document, dict):
             raise ValueError("must be one JSON object")
         json.dumps(document, ensure_ascii=False).encode()  # refuses halves of characters
-        form = bind(_SetForm, document, file)
+        said = document.pop("format", None)
+        if said != FORMAT or isinstance(said, bool):
+            wrong.append(_problem(file, "format", f"must be one of {FORMAT}, got {said!r}"))
+        golden = bind(GoldenSet, document, file)
     except ConfigInvalid as error:
-        raise ModelInvalid(error.problems) from None
+        raise ModelInvalid([*wrong, *error.problems]) from None
     except RecursionError:
         raise ModelInvalid([_problem(file, "", "is nested too deeply to be a golden set")]) from None
     except ValueError as error:
         raise ModelInvalid([_problem(file, "", f"is not a golden set: {error}")]) from None
-    problems = tuple(islice(_form_problems(form, file), PROBLEMS_MAX))
-    if problems:
-        raise ModelInvalid(problems)
-    return GoldenSet(
-        cases=tuple(
-            GoldenCase(name=case.name, inputs=_values(case.inputs), outputs=_values(case.outputs))
-            for case in form.cases
-        ),
-        tolerances=form.tolerances,
-        promise=form.promise,
-        variant=form.variant,
-        tensors_bytes=form.tensors_bytes,
-        tensors_digest=form.tensors_digest,
-        note=form.note,
-    )
+    if wrong := [*wrong, *islice(_set_problems(golden, file), PROBLEMS_MAX)]:
+        raise ModelInvalid(wrong)
+    return golden
 
 
 def read_golden(path: str) -> GoldenSet:
@@ -250,15 +211,7 @@ def write_golden(folder: str, golden: GoldenSet, tensors: bytes) -> GoldenSet:
     """Write both files into ``folder``, made when it is missing, each by renaming; gives the set with the size and
     digest of its tensors. Raises OSError, and ModelInvalid, before anything is written, when the set could not be read
     again."""
-    whole = GoldenSet(
-        cases=golden.cases,
-        tolerances=golden.tolerances,
-        promise=golden.promise,
-        variant=golden.variant,
-        tensors_bytes=len(tensors),
-        tensors_digest=digest_of(tensors),
-        note=golden.note,
-    )
+    whole = replace(golden, tensors_bytes=len(tensors), tensors_digest=digest_of(tensors))
     document = encode_golden(whole)
     decode_golden(document)
     os.makedirs(folder, exist_ok=True)
@@ -351,22 +304,22 @@ def _fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
 # --- reading
 
 
-def _form_problems(form: _SetForm, file: str) -> Iterable[Problem]:
-    if not (form.promise is None) <= len(form.cases) <= CASES_MAX:
-        text = f"must be 1 to {CASES_MAX}, or none beside a promise, got {len(form.cases)}"
+def _set_problems(golden: GoldenSet, file: str) -> Iterable[Problem]:
+    if not (golden.promise is None) <= len(golden.cases) <= CASES_MAX:
+        text = f"must be 1 to {CASES_MAX}, or none beside a promise, got {len(golden.cases)}"
         yield _problem(file, "cases", text)
-    if not is_digest(form.tensors_digest):
+    if not is_digest(golden.tensors_digest):
         yield _problem(file, "tensors_digest", "must be 64 lower-case hex digits, the blake3 digest")
-    if (promise := form.promise) is not None:
+    if (promise := golden.promise) is not None:
         if not 1 <= promise.rows <= ROWS_MAX:
             yield _problem(file, "promise.rows", f"must be 1 to {ROWS_MAX} rows, got {promise.rows}")
         if not 1 <= promise.p99_us <= P99_US_MAX:
             yield _problem(file, "promise.p99_us", f"must be 1 to {P99_US_MAX} us, got {promise.p99_us}")
-    known = {tensor.name for case in form.cases for tensor in case.outputs}
-    for name in form.tolerances:
+    known = {tensor.name for case in golden.cases for tensor in case.outputs}
+    for name in golden.tolerances:
         if name not in known:
             yield _problem(file, "tolerances", f"has '{name}', which is an output of no case")
-    for index, case in enumerate(form.cases[:CASES_MAX]):
+    for index, case in enumerate(golden.cases[:CASES_MAX]):
         if len(case.name) > NAME_CHARACTERS_MAX:
             yield _problem(file, f"cases[{index}].name", f"has more than {NAME_CHARACTERS_MAX} characters")
         if not case.outputs:
@@ -379,18 +332,18 @@ def _form_problems(form: _SetForm, file: str) -> Iterable[Problem]:
             if len({tensor.name for tensor in tensors}) != len(tensors):
                 yield _problem(file, key, "name a tensor twice")
             for position, tensor in enumerate(tensors):
-                for text in _tensor_problems(tensor, form.tensors_bytes):
+                for text in _tensor_problems(tensor, golden.tensors_bytes):
                     yield _problem(file, f"{key}[{position}]", text)
 
 
-def _tensor_problems(tensor: _TensorForm, tensors_bytes: int) -> Iterable[str]:
+def _tensor_problems(tensor: GoldenTensor, tensors_bytes: int) -> Iterable[str]:
     if not 1 <= len(tensor.name) <= NAME_CHARACTERS_MAX:
         yield f"must have a name of 1 to {NAME_CHARACTERS_MAX} characters"
     if tensor.offset + tensor.length > tensors_bytes:
         yield (
             f"lies at {tensor.offset} to {tensor.offset + tensor.length}; the tensor file has {tensors_bytes} bytes"
         )
-    datatype = Datatype[tensor.datatype]
+    datatype = tensor.datatype
     try:
         wanted = byte_size(datatype, tensor.shape)
     except InvalidRequest as error:
@@ -428,30 +381,8 @@ def _contents(path: str, limit: int) -> bytes:
         raise ArtefactError(f"{name} cannot be read: {error.strerror}") from error
 
 
-def _tensors(tensors: Iterable[GoldenTensor]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": tensor.name,
-            "datatype": tensor.datatype.wire,
-            "shape": list(tensor.shape),
-            "offset": tensor.offset,
-            "length": tensor.length,
-        }
-        for tensor in tensors
-    ]
-
-
-def _values(forms: Iterable[_TensorForm]) -> tuple[GoldenTensor, ...]:
-    return tuple(
-        GoldenTensor(
-            name=form.name,
-            datatype=Datatype[form.datatype],
-            shape=form.shape,
-            offset=form.offset,
-            length=form.length,
-        )
-        for form in forms
-    )
+def _wire(datatype: Datatype) -> str:
+    return datatype.wire
 
 
 def _problem(file: str, key: str, text: str) -> Problem:

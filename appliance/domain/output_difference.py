@@ -2,7 +2,7 @@
 
 Rules kept here: integers, truth values and strings are equal or not; a number is near enough when
 ``|found - right| <= absolute + relative * |right|``; NaN is near NaN only, an infinity near itself only; a different
-datatype or shape is wrong as a whole. ``runtimes/numpy_difference`` gives the same for large tensors. Pure.
+datatype or shape is wrong as a whole. ``runtimes/arrays`` gives the same for large tensors. Pure.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class EngineTerms:
 
     engine: EngineConfig = field(default_factory=EngineConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
-    supervisor: RestartPolicy = field(default_factory=RestartPolicy)
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
     swap: SwapTerms = field(default_factory=default_terms)
     residency: ResidencyTerms = field(default_factory=ResidencyTerms)
     shapes_per_model: int = SHAPES_PER_MODEL
@@ -154,7 +154,7 @@ class Engine:
         settings: Callable[[int], workers.WorkerSettings],
     ) -> Rollouts:
         return Rollouts(
-            terms=RolloutTerms(swap=terms.swap, placement=terms.placement, supervisor=terms.supervisor),
+            terms=RolloutTerms(swap=terms.swap, placement=terms.placement, restart=terms.restart),
             routes=self._routes,
             workers=pool,
             settings=settings,

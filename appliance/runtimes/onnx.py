@@ -22,6 +22,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 from appliance.domain.errors import ApplianceError, InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned, element_count
+from appliance.runtimes.arrays import decode_strings, encode_strings
 from appliance.runtimes.relayout import relay
 from appliance.runtimes.runtime import (
     Feed,
@@ -32,7 +33,6 @@ from appliance.runtimes.runtime import (
     RuntimeSettings,
     Session,
 )
-from appliance.runtimes.strings import decode_strings, encode_strings
 from appliance.runtimes.weights import MappedWeights, find_mapped, mapped_now
 
 MODEL_FILE: Final = "model.onnx"

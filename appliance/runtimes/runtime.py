@@ -14,17 +14,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
-from appliance.domain.errors import ConfigInvalid, Problem
+from appliance.domain.errors import ConfigInvalid, LoadFailed, Problem
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import Datatype
+from appliance.domain.tensor import FREE, Datatype, TensorSpec
 
 ENTRY_POINT_GROUP: Final = "appliance.runtimes"
 
 Shape = tuple[int, ...]
 
-_BUILT_IN: Final[Mapping[str, str]] = MappingProxyType(
-    {"onnx": "appliance.runtimes.onnx:OnnxRuntime", "fake": "appliance.runtimes.fake:FakeRuntime"}
-)
+_BUILT_IN: Final[Mapping[str, str]] = MappingProxyType({"onnx": "appliance.runtimes.onnx:OnnxRuntime"})
 
 
 class Region(NamedTuple):
@@ -165,6 +163,60 @@ class Packer(Protocol):
     def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
         """Write the packed form of ``version`` into the new files ``graph`` and ``weights``, which are in one
         directory, what runs touch first in ``weights``. Raises LoadFailed."""
+
+
+def check_signature(version: ModelVersion, session: Session) -> None:
+    """Raise LoadFailed with every difference in names, datatypes, ranks and fixed dimensions."""
+    differences = [
+        *_differences("input", version.inputs, session.inputs, version.max_batch_size),
+        *_differences("output", version.outputs, session.outputs, version.max_batch_size),
+        *_left_out(version, session.inputs),
+    ]
+    if differences:
+        raise LoadFailed(f"{version.key} is not what the model says: {'; '.join(differences)}")
+
+
+def _differences(
+    kind: str, specs: Iterable[TensorSpec], ports: Iterable[Port], max_batch_size: int
+) -> list[str]:
+    real = {port.name: port for port in ports}
+    batch = (FREE,) if max_batch_size > 0 else ()
+    found = []
+    for spec in specs:
+        port = real.get(spec.name)
+        if port is None:
+            names = ", ".join(f"'{name}'" for name in real)
+            found.append(f"{kind} '{spec.name}' does not exist, the model has {names or 'none'}")
+        elif port.datatype is not spec.datatype:
+            found.append(
+                f"{kind} '{spec.name}' is said to be {spec.datatype.wire}, the model has {port.datatype.wire}"
+            )
+        elif port.shape is not None and not _compatible(batch + spec.shape, port.shape):
+            found.append(
+                f"{kind} '{spec.name}' is said to have shape {list(batch + spec.shape)}, "
+                f"the model has {list(port.shape)}"
+            )
+    return found
+
+
+def _compatible(said: tuple[int, ...], real: tuple[int, ...]) -> bool:
+    if len(said) != len(real):
+        return False
+    return all(one == other or FREE in (one, other) for one, other in zip(said, real, strict=True))
+
+
+def _left_out(version: ModelVersion, ports: Iterable[Port]) -> list[str]:
+    said = {spec.name for spec in version.inputs if not spec.optional}
+    known = {spec.name for spec in version.inputs}
+    found = []
+    for port in ports:
+        if port.optional or port.name in said:
+            continue
+        reason = (
+            "is required by the model, but said to be optional" if port.name in known else "is not mentioned"
+        )
+        found.append(f"input '{port.name}' ({port.datatype.wire}) {reason}")
+    return found
 
 
 def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:

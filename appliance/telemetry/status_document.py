@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from appliance import __version__
 from appliance.domain.histogram import BOUNDS_US, HistogramValue
-from appliance.domain.identity import SERVER_NAME
+from appliance.domain.protocol import SERVER_NAME
 from appliance.telemetry.meter import Result, Stage, VersionStatistics
 from appliance.telemetry.snapshot import (
     QuotaFigures,

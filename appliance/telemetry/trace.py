@@ -17,8 +17,8 @@ from typing import Final, Protocol
 from appliance import __version__
 from appliance.config.trace import TraceConfig
 from appliance.domain.errors import OperatorError, Unsupported
-from appliance.domain.identity import SERVER_NAME
 from appliance.domain.model import ModelVersion
+from appliance.domain.protocol import SERVER_NAME
 from appliance.telemetry.meter import Result
 from appliance.telemetry.otlp import Parent, Told, parent_of, trace_line
 from appliance.telemetry.request_line import LineBudget, LoggedRequest

@@ -18,6 +18,7 @@ from appliance.domain.errors import WorkerError
 
 Decoder = Callable[[object], Any]
 SHOWN_CHARACTERS = 80
+_SCALARS = (bool, int, float, str)
 
 
 class MessageInvalid(WorkerError):
@@ -41,7 +42,7 @@ def decoder_for(annotation: Any) -> Decoder:
     Knows bool, int, float, str, enums, dataclasses, named tuples, ``tuple[X, ...]``, ``tuple[X, Y]``, mappings and
     unions of at most one type with None. Raises TypeError for any other annotation.
     """
-    if annotation in (bool, int, float, str):
+    if annotation in _SCALARS:
         return _scalar(annotation)
     origin = typing.get_origin(annotation)
     if origin is tuple:
@@ -108,12 +109,26 @@ def _tuple(members: tuple[Any, ...]) -> Decoder:
 
 
 def _uniform_tuple(member: Any) -> Decoder:
+    if member in _SCALARS:
+        return _scalars(member)
     decode_member = decoder_for(member)
 
     def decode(value: object) -> tuple[object, ...]:
         if type(value) is not tuple:
             raise _wrong("an array", value)
         return tuple([decode_member(item) for item in value])
+
+    return decode
+
+
+def _scalars(kind: type) -> Decoder:
+    """As _uniform_tuple, without a call for each: shapes and sizes come with every request."""
+    only = frozenset((kind,))
+
+    def decode(value: object) -> tuple[object, ...]:
+        if type(value) is not tuple or not only.issuperset(map(type, value)):
+            raise _wrong(f"an array of {kind.__name__}", value)
+        return value
 
     return decode
 

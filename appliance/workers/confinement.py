@@ -1,6 +1,6 @@
 """What a forked worker gives up before it loads a model: descriptors, privileges, limits, signals.
 
-Imported and used only in the supervisor's process and its children. Linux only, like the appliance.
+Imported and used only in the zygote's process and its children. Linux only, like the appliance.
 """
 
 from __future__ import annotations

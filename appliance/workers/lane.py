@@ -1,4 +1,6 @@
-"""The lane: the way to one worker, as a port with two sides, and its implementation over a stream socket.
+"""The lane: the way to one worker, over a stream socket, from either side.
+
+On the stream each message follows its length as a little-endian uint32, bounded before memory is taken.
 
 The daemon's side never blocks: what the socket does not take waits in a bounded buffer until it is writable again. The
 worker's side blocks, for it has nothing else to do. Both sides are strict: what the peer says is decoded completely or
@@ -8,20 +10,28 @@ refused with MessageInvalid.
 from __future__ import annotations
 
 import socket
+import struct
 from collections import deque
 from typing import Final, Protocol, cast
 
 from appliance.domain.errors import WorkerError
-from appliance.workers.frames import FrameReader, FrameWriter
+from appliance.workers.codec import MessageInvalid
 from appliance.workers.messages import (
     FROM_WORKER,
+    MAX_MESSAGE_BYTES,
     TO_WORKER,
     FromWorker,
+    Message,
     ToWorker,
+    decode,
+    encode,
+    new_packer,
 )
 
 RECEIVE_BYTES: Final = 64 << 10
 MAX_UNSENT_BYTES: Final = 64 << 20
+
+_LENGTH = struct.Struct("<I")
 
 
 class LaneClosed(WorkerError):
@@ -30,31 +40,6 @@ class LaneClosed(WorkerError):
 
 class LaneBlocked(WorkerError):
     """The worker reads nothing while more and more is said to it."""
-
-
-class DaemonLane(Protocol):
-    """The daemon's side. Owner: the event loop's thread."""
-
-    def fileno(self) -> int:
-        """Descriptor that is readable when ``receive`` has something."""
-
-    def send(self, message: ToWorker) -> None:
-        """Say something. Raises LaneClosed, LaneBlocked when too much is waiting to be read by the worker, or
-        MessageInvalid when this alone is too much."""
-
-    @property
-    def unsent(self) -> bool:
-        """Whether something waits for the descriptor to become writable."""
-
-    def flush(self) -> None:
-        """Send what waits as far as the worker's side takes it. Raises LaneClosed."""
-
-    def receive(self) -> list[FromWorker] | None:
-        """What was said since the last call, as much as is read at once and as far as it is complete; None when nothing
-        was. Raises LaneClosed after the last word of a worker that is gone, MessageInvalid for nonsense."""
-
-    def close(self) -> None:
-        """Let go of the lane."""
 
 
 class WorkerLane(Protocol):
@@ -67,8 +52,62 @@ class WorkerLane(Protocol):
         """Answer. Raises LaneClosed when the daemon is gone."""
 
 
-class SocketDaemonLane:
-    """DaemonLane over one end of a stream socket pair."""
+class FrameWriter:
+    """Messages into a byte stream. Owned by the one writer of the stream."""
+
+    def __init__(self) -> None:
+        self._packer = new_packer()
+
+    def frame(self, message: Message) -> bytes:
+        """The message with its length in front."""
+        packed = encode(message, self._packer)
+        return _LENGTH.pack(len(packed)) + packed
+
+
+class FrameReader:
+    """Messages out of a byte stream. Owned by the one reader of the stream."""
+
+    def __init__(self, allowed: frozenset[type]) -> None:
+        self._allowed = allowed
+        self._partial = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that are complete now. Raises MessageInvalid for nonsense, and as soon as a length exceeds
+        MAX_MESSAGE_BYTES."""
+        if self._partial:
+            self._partial += data
+            if not self._has_frame():
+                return []
+            data = bytes(self._partial)
+            self._partial.clear()
+        return self._cut(data)
+
+    def _has_frame(self) -> bool:
+        if len(self._partial) < _LENGTH.size:
+            return False
+        length: int = _LENGTH.unpack_from(self._partial)[0]
+        return length > MAX_MESSAGE_BYTES or len(self._partial) >= _LENGTH.size + length
+
+    def _cut(self, data: bytes) -> list[Message]:
+        messages: list[Message] = []
+        position, end = 0, len(data)
+        while position + _LENGTH.size <= end:
+            (length,) = _LENGTH.unpack_from(data, position)
+            if length > MAX_MESSAGE_BYTES:
+                raise MessageInvalid(f"a message of {length} bytes exceeds the limit of {MAX_MESSAGE_BYTES}")
+            stop = position + _LENGTH.size + length
+            if stop > end:
+                break
+            payload = data[position + _LENGTH.size : stop]
+            messages.append(decode(payload, self._allowed))
+            position = stop
+        if position < end:
+            self._partial += data[position:]
+        return messages
+
+
+class DaemonLane:
+    """The daemon's side, over one end of a stream socket pair. Owner: the event loop's thread."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -87,7 +126,8 @@ class SocketDaemonLane:
         return bool(self._waiting)
 
     def send(self, message: ToWorker) -> None:
-        """Send at once what the socket takes and keep the rest."""
+        """Send at once what the socket takes and keep the rest. Raises LaneClosed, LaneBlocked when too much is waiting
+        to be read by the worker, or MessageInvalid when this alone is too much."""
         frame = self._writer.frame(message)
         if self._waiting:
             self._keep(frame)
@@ -97,7 +137,7 @@ class SocketDaemonLane:
             self._keep(frame[sent:])
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send what waits, as far as the worker's side takes it. Raises LaneClosed."""
         while self._waiting:
             sent = self._write(self._waiting)
             if not sent:
@@ -105,7 +145,8 @@ class SocketDaemonLane:
             del self._waiting[:sent]
 
     def receive(self) -> list[FromWorker] | None:
-        """One read, many messages."""
+        """What was said since the last call, as much as is read at once and as far as it is complete; None when nothing
+        was. Raises LaneClosed after the last word of a worker that is gone, MessageInvalid for nonsense."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
         except BlockingIOError:

@@ -1,10 +1,11 @@
-"""What a worker process costs in memory, as the kernel counts it."""
+"""Memory as the kernel counts it: what a process costs, and how much this machine, or our control group, has for us."""
 
 from __future__ import annotations
 
 import mmap
 import statistics
 from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 EXACT_AGE_NS: Final = 60_000_000_000
@@ -15,6 +16,9 @@ MOVED_BYTES: Final = 4 << 20
 """Nor longer than until a process has so much more or less of either kind of pages: of a file what it maps twice counts
 as shared, and so does what it lets go between the two readings of which that is the difference."""
 KIB: Final = 1024
+GROUPS: Final = Path("/sys/fs/cgroup")
+OWN_GROUP: Final = Path("/proc/self/cgroup")
+MEMORY: Final = Path("/proc/meminfo")
 
 
 class Resident(NamedTuple):
@@ -125,3 +129,63 @@ def _sizes(path: str, wanted: tuple[str, ...]) -> list[int]:
         return []
     parts = [line.partition(":") for line in lines]
     return [int(rest.split()[0]) * KIB for name, _, rest in parts if name in wanted]
+
+
+# --- the machine's
+
+
+def memory_bytes(groups: Path = GROUPS, own_group: Path = OWN_GROUP, memory: Path = MEMORY) -> int:
+    """The smallest limit of our control groups (version 2) and of the machine; 0: none of them can be read."""
+    limits = [*_machine(memory, "MemTotal"), *_groups(groups, own_group)]
+    return min(limits, default=0)
+
+
+def free_bytes(groups: Path = GROUPS, own_group: Path = OWN_GROUP, memory: Path = MEMORY) -> int:
+    """What may still be taken before the first of those limits is reached, files in memory given back; 0: not known."""
+    left = _machine(memory, "MemAvailable")
+    for place in _places(groups, own_group):
+        limit, used = _text(place / "memory.max").strip(), _text(place / "memory.current").strip()
+        if limit.isdecimal() and used.isdecimal():
+            left.append(max(int(limit) - int(used) + _files(place), 0))
+    return min(left, default=0)
+
+
+def _files(place: Path) -> int:
+    for line in _text(place / "memory.stat").splitlines():
+        name, _, amount = line.partition(" ")
+        if name == "inactive_file" and amount.isdecimal():
+            return int(amount)
+    return 0
+
+
+def _machine(memory: Path, wanted: str) -> list[int]:
+    for line in _text(memory).splitlines():
+        name, _, rest = line.partition(":")
+        amount = rest.split()
+        if name == wanted and amount and amount[0].isdecimal():
+            return [int(amount[0]) * KIB]
+    return []
+
+
+def _groups(groups: Path, own_group: Path) -> list[int]:
+    """The limits from our group up to the root."""
+    said = [_text(place / "memory.max").strip() for place in _places(groups, own_group)]
+    return [int(limit) for limit in said if limit.isdecimal()]
+
+
+def _places(groups: Path, own_group: Path) -> list[Path]:
+    places: list[Path] = []
+    for line in _text(own_group).splitlines():
+        number, _, path = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")
+        if number != "0":
+            continue
+        own = PurePosixPath(path.lstrip("/"))
+        places.extend(groups / place for place in (own, *own.parents))
+    return places
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

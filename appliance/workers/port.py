@@ -264,7 +264,7 @@ class ExitCause(Enum):
     DIED = "died"
     HUNG = "hung"
     NONSENSE = "answered nonsense"
-    SUPERVISOR = "worker supervisor died"
+    ZYGOTE = "zygote died"
 
 
 class WorkerExited(NamedTuple):
@@ -308,12 +308,12 @@ def worker_settings(config: WorkersConfig, number: int) -> WorkerSettings:
 
 
 class PoolStatistics(NamedTuple):
-    """``workers`` alive, ``in_flight`` answers awaited, supervisor's process number (0: none) and restarts."""
+    """``workers`` alive, ``in_flight`` answers awaited, zygote's process number (0: none) and restarts."""
 
     workers: int
     in_flight: int
-    supervisor_pid: int
-    supervisor_restarts: int
+    zygote_pid: int
+    zygote_restarts: int
 
 
 class LaneMemory(Protocol):

@@ -30,13 +30,12 @@ LEVELS: Mapping[str, int] = {
     "frontend/native": 15,
     "frontend": 16,
     "configuration": 17,
-    "rereading": 18, "shutdown": 18,
-    "daemon": 19,
-    "cli": 20,
-    "tools": 21,
-    "tools/packaging": 22, "tools/variants": 22,
-    "tools/evaluation": 23,
-    "tools/commands": 24,
+    "daemon": 18,
+    "cli": 19,
+    "tools": 20,
+    "tools/packaging": 21, "tools/variants": 21,
+    "tools/evaluation": 22,
+    "tools/commands": 23,
 }  # fmt: skip
 """Rooms of one level do not import one another, but for the words of level 0. A folder that is not named here belongs
 to the room above it."""
@@ -46,7 +45,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "aiohttp": ("appliance/frontend/http/",),
     "blake3": ("appliance/domain/digest.py",),
     "cryptography": ("appliance/package/keys.py",),
-    "edge_appliance_native": ("appliance/frontend/native/", "appliance/workers/child/ring_lane.py"),
+    "edge_appliance_native": ("appliance/frontend/native/", "appliance/workers/child/leased.py"),
     "google": (
         "appliance/frontend/grpc/",
         "appliance/cli/oip_client.py",
@@ -63,7 +62,6 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "msgpack": ("appliance/workers/messages.py",),
     "numpy": (
         "appliance/runtimes/",
-        "appliance/workers/child/warmup.py",
         "appliance/tools/",
         "appliance/cli/array.py",
     ),
@@ -77,7 +75,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "rich": ("appliance/cli/", "appliance/tools/commands/"),
     "securesystemslib": ("appliance/package/keys.py", "appliance/package/trust.py"),
     "structlog": ("appliance/telemetry/log.py",),
-    "uvloop": ("appliance/daemon.py",),
+    "uvloop": ("appliance/daemon/daemon.py",),
 }
 IMPURE = frozenset(
     {"asyncio", "logging", "multiprocessing", "os", "random", "select", "socket", "threading", "time"}
@@ -182,7 +180,7 @@ def test_nothing_is_pickled() -> None:
     [
         ("appliance.core.scheduling.scheduler", {"asyncio", "logging", "grpc", "numpy"}),
         (
-            "appliance.daemon",
+            "appliance.daemon.daemon",
             {"onnxruntime", "onnx", "numpy", "rich", "PIL", "appliance.runtimes.onnx", "appliance.tools"},
         ),
         ("appliance.configuration", {"onnxruntime", "numpy", "rich", "uvloop"}),
@@ -223,7 +221,7 @@ def test_only_the_daemon_and_the_store_commands_look_at_the_wall_clock() -> None
         name_of(path) for path in python_files("appliance") if looks.search(path.read_text(encoding="utf-8"))
     }
     assert where == {
-        "appliance/daemon.py",
+        "appliance/daemon/parts.py",
         "appliance/cli/store_session.py",
         "appliance/maintenance/scrub_process.py",
     }

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,9 +15,9 @@ from appliance import configuration
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.config.tree import ApplianceConfig
+from appliance.configuration import cpu_problems, usable_cpus
 from appliance.domain.binding import bind
 from appliance.domain.errors import ConfigInvalid
-from appliance.workers.cpus import cpu_problems, usable_cpus
 
 CANNOT_SERVE = {
     'grpc.addresses = ["nonsense"]': ("grpc.addresses", "'nonsense' is not host:port"),
@@ -245,10 +244,3 @@ def test_nothing_was_started_when_serve_refuses(capsys: pytest.CaptureFixture[st
     assert main(["serve", "--config", "a.toml"]) == Exit.USAGE
     assert not Path("log").exists()
     assert "http.addresses" in capsys.readouterr().err
-
-
-def test_the_fake_runtime_is_told_of_in_the_log(serve: Any, model_directory: Any) -> None:
-    warning = "the fake runtime is for tests only"
-    models = model_directory("mlp")
-    assert serve(models, {"repository": {"runtimes": ["onnx", "fake"]}}).log().count(warning) == 1
-    assert warning not in serve(models).log()

@@ -13,7 +13,7 @@ from tests.clients.conftest import RunClient
 
 pytestmark = pytest.mark.clients
 
-OURS = "import appliance.daemon; from appliance.frontend.grpc.wire_pb import inference_pb2 as ours"
+OURS = "import appliance.daemon.daemon; from appliance.frontend.grpc.wire_pb import inference_pb2 as ours"
 THEIRS = {
     "tritonclient": "import tritonclient.grpc, tritonclient.grpc.aio, tritonclient.http, tritonclient.http.aio",
     "kserve": "import kserve; from kserve.protocol.grpc import grpc_predict_v2_pb2",

@@ -34,7 +34,7 @@ class Rig(WithoutMemory):
         self.runs: list[port.Run] = []
         self._worker = 0
         self.engine = Engine(
-            terms=EngineTerms(engine=EngineConfig(), placement=PlacementConfig(), supervisor=RestartPolicy()),
+            terms=EngineTerms(engine=EngineConfig(), placement=PlacementConfig(), restart=RestartPolicy()),
             scheduler=Scheduler(scheduling or Planning()),
             arena=self.arena,
             pool=self,

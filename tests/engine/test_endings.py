@@ -78,7 +78,7 @@ async def engine() -> AsyncIterator[Engine]:
     arena, ticker = Arena(SMALL_ARENA), Ticker(loop, broken)
     pool = WorkerPool(arena, WorkersConfig(), loop, tell, ("fake",))
     made = Engine(
-        terms=EngineTerms(engine=EngineConfig(), placement=PlacementConfig(), supervisor=RestartPolicy()),
+        terms=EngineTerms(engine=EngineConfig(), placement=PlacementConfig(), restart=RestartPolicy()),
         scheduler=Scheduler(Planning()),
         arena=arena,
         pool=pool,

@@ -41,4 +41,4 @@ def test_what_loaded_beside_a_run_is_to_blame_only_when_it_is_new() -> None:
     assert blamed((4,), -1, new=True) == 40
     assert blamed((), 5, new=False) == 5
     assert blamed((), -1, new=True) == 7
-    assert blamed((4,), 5, new=True, cause=ExitCause.SUPERVISOR) == -1
+    assert blamed((4,), 5, new=True, cause=ExitCause.ZYGOTE) == -1

@@ -39,7 +39,7 @@ JOIN_S: Final = 60.0
 PATIENCE_S: Final = 60.0
 SECTIONS = with_front_end(
     {
-        "supervisor": {"quarantine_after": 1_000_000_000, "restart_delay_ms": 0},
+        "restart": {"quarantine_after": 1_000_000_000, "restart_delay_ms": 0},
         "workers": {"run_timeout_ms": 1000},
         "engine": {"lease_slots": [[4096, 64], [2 << 20, 4]]},
         "placement": {"max_processes": 64},
@@ -236,7 +236,7 @@ class Troubles:
 
     def until(self, end: float) -> None:
         """Make trouble until this moment of the monotonic clock."""
-        kinds = [self.kill, self.kill, self.stop, self.reload, self.replace, self.hold, self.kill_supervisor]
+        kinds = [self.kill, self.kill, self.stop, self.reload, self.replace, self.hold, self.kill_zygote]
         weights = [4, 4, 2, 2, 2, 3, 1]
         pause = threading.Event()
         while time.monotonic() < end:
@@ -277,7 +277,7 @@ class Troubles:
         with self._hold:
             threading.Event().wait(self._dice.uniform(0, 0.3))
 
-    def kill_supervisor(self) -> None:
+    def kill_zygote(self) -> None:
         """All workers end."""
         pid = self._worker()
         if pid:

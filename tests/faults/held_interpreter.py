@@ -31,7 +31,7 @@ class Hold:
         for path in (self._go, self._held, self._release):
             os.mkfifo(path)
         self.environment = {
-            "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+            "PYTHONPATH": os.pathsep.join((str(folder), str(ROOT), os.environ.get("PYTHONPATH", ""))),
             "HOLD_GO": self._go,
             "HOLD_COMMAND": f"echo >'{self._held}'; read word <'{self._release}'",
         }

@@ -41,7 +41,7 @@ def test_a_port_in_use_is_named_and_the_exit_status_says_so(serve: Serve, tmp_pa
 
 
 @pytest.mark.skipif(not turn_ns(), reason="a kernel before 6.12")
-def test_the_daemon_takes_short_turns_and_its_supervisor_and_its_reader_of_models_the_usual_ones(
+def test_the_daemon_takes_short_turns_and_its_zygote_and_its_reader_of_models_the_usual_ones(
     serve: Serve, tmp_path: Path
 ) -> None:
     write_model("mlp", tmp_path)
@@ -52,8 +52,8 @@ def test_the_daemon_takes_short_turns_and_its_supervisor_and_its_reader_of_model
     (reader,) = (turn for turn in turns if turn != SHORT_TURN_NS)
     assert reader > SHORT_TURN_NS
     assert turn_ns(pid) == SHORT_TURN_NS
-    (supervisor,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    assert turn_ns(supervisor) > SHORT_TURN_NS
+    (zygote,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    assert turn_ns(zygote) > SHORT_TURN_NS
     assert [turn_ns(worker["pid"]) for worker in daemon.status()["workers"]] == [SHORT_TURN_NS]
 
 

@@ -18,7 +18,7 @@ from tests.faults.test_workers import version_in, worker_of
 from tests.fronts import Sections, needs_native
 
 pytestmark = needs_native
-FORGIVING = {"supervisor": {"quarantine_after": 1000, "restart_delay_ms": 0}}
+FORGIVING = {"restart": {"quarantine_after": 1000, "restart_delay_ms": 0}}
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_a_killed_daemon_leaves_no_process_and_its_port_is_free_at_once(serve: S
     daemon = serve(tmp_path)
     teach(daemon, "m")
     family = processes_under(daemon.pid)
-    assert len(family) >= 2, "the supervisor and a worker"
+    assert len(family) >= 2, "the zygote and a worker"
     with Stream(daemon.grpc, "m", threads=8) as stream:
         stream.wait_for(100)
         daemon.signal(signal.SIGKILL)
@@ -235,7 +235,7 @@ def test_what_a_worker_had_that_dies_while_the_daemon_drains_is_answered(
 ) -> None:
     """Alone, on a stream, and over HTTP: all of it had come before."""
     write_fake(tmp_path, "m")
-    daemon = serve(tmp_path, {"supervisor": {"quarantine_after": 1000, "restart_delay_ms": 0}})
+    daemon = serve(tmp_path, {"restart": {"quarantine_after": 1000, "restart_delay_ms": 0}})
     teach(daemon, "m")
     asked = json_request("m", {"x": ("UINT8", [1, 4], "[0,1,2,3]")})
     with Stub(daemon.grpc) as stub, RawHttpClient(daemon) as client:

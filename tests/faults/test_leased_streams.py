@@ -74,7 +74,7 @@ def test_a_worker_killed_under_a_stream_costs_no_request(serve: Serve, tmp_path:
 
 def test_a_poisonous_request_fails_alone_on_its_stream(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path, "m", mode="crash", magic=66)
-    daemon = serve(tmp_path, {"supervisor": {"quarantine_after": 1000, "restart_delay_ms": 0}})
+    daemon = serve(tmp_path, {"restart": {"quarantine_after": 1000, "restart_delay_ms": 0}})
     teach(daemon, "m")
     firsts = range(60, 72)
     with Stub(daemon.grpc) as stub:

@@ -35,7 +35,7 @@ def front_end() -> Sections:
 def daemon(serve: Serve, tmp_path: Path) -> ApplianceProcess:
     """Serves a model ``m`` under a lease."""
     write_fake(tmp_path, "m")
-    daemon = serve(tmp_path, {"supervisor": {"quarantine_after": 1000, "restart_delay_ms": 0}})
+    daemon = serve(tmp_path, {"restart": {"quarantine_after": 1000, "restart_delay_ms": 0}})
     teach(daemon, "m")
     return daemon
 

@@ -88,7 +88,7 @@ def test_a_worker_killed_while_weights_are_evicted_or_paged_in_costs_nobody_an_a
     serve: Serve, tmp_path: Path
 ) -> None:
     evictable_models(tmp_path, 4)
-    sections = {**budget(1), "supervisor": {"quarantine_after": 100}}
+    sections = {**budget(1), "restart": {"quarantine_after": 100}}
     daemon = serve(tmp_path, sections)
     daemon.until("all ready", all_ready)
     with Stream(daemon.grpc, "m0", threads=1) as one, Stream(daemon.grpc, "m1", threads=1) as other:

@@ -23,7 +23,7 @@ def _offer_runtime(folder: Path, code: str) -> dict[str, str]:
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
     (installed / "entry_points.txt").write_text("[appliance.runtimes]\ntheirs = theirs_runtime:make\n")
     (folder / "theirs_runtime.py").write_text(
-        f"from appliance.runtimes.fake import FakeRuntime as make\n{code}\n"
+        f"from tests.runtimes.fake import FakeRuntime as make\n{code}\n"
     )
     return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))}
 
@@ -63,7 +63,7 @@ def test_sighup_during_the_start_is_heeded_after_it(serve: Serve, tmp_path: Path
     with Gate(gate) as start:
         sections = _with_runtimes("fake", "theirs")
         daemon = serve(tmp_path / "models", sections, ready=False, environment=environment)
-        start.reached()  # by the workers' supervisor, when the models have been read
+        start.reached()  # by the workers' zygote, when the models have been read
         write_fake(tmp_path / "models", "second")
         daemon.signal(signal.SIGHUP)
     daemon.wait_ready()

@@ -121,8 +121,8 @@ def builder_of(daemon: ApplianceProcess) -> int:
     end = time.monotonic() + 30
     while time.monotonic() < end:
         serving = {int(worker["pid"]) for worker in daemon.status()["workers"]}
-        supervisor = Path(f"/proc/{min(serving)}/stat").read_text().rpartition(")")[2].split()[1]
-        forked = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+        zygote = Path(f"/proc/{min(serving)}/stat").read_text().rpartition(")")[2].split()[1]
+        forked = Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split()
         if others := set(map(int, forked)) - serving:
             (builder,) = others
             return builder

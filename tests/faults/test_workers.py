@@ -159,7 +159,7 @@ def test_in_a_shared_worker_the_culprit_is_quarantined_and_its_neighbours_come_b
 
 
 @pytest.mark.every_front_end
-def test_the_supervisor_of_workers_may_die_too(serve: Serve, tmp_path: Path) -> None:
+def test_the_zygote_of_workers_may_die_too(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path, "m")
     daemon = serve(tmp_path, FAKE_SECTIONS)
     worker = worker_of(daemon.status(), "m/1")["pid"]

@@ -15,7 +15,7 @@ import numpy as np
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, Runtime, RuntimeSettings, Session
-from appliance.workers.region import region_of
+from appliance.workers.child.tensors import region_of
 from tests.runtimes.onnx_reference import Array, make_array
 
 

@@ -88,7 +88,7 @@ class EngineWorld(EngineTurns):
                 placement=PlacementConfig(
                     max_processes=world.random.choice((1, 2, 8)), share_below_bytes=2000
                 ),
-                supervisor=RestartPolicy(),
+                restart=RestartPolicy(),
                 swap=SwapTerms(_swap(world.random), MemoryRecords(), lambda model: ""),
                 residency=_residency(world.random),
             ),

@@ -192,7 +192,7 @@ class SwapWorld(EngineTurns):
             terms=EngineTerms(
                 engine=EngineConfig(),
                 placement=PlacementConfig(max_processes=self.max_processes, share_below_bytes=2000),
-                supervisor=RestartPolicy(),
+                restart=RestartPolicy(),
                 swap=SwapTerms(self.config, self.records, lambda model: self.box),
                 residency=self._residency or ResidencyTerms(),
             ),

@@ -178,7 +178,7 @@ def test_a_watched_version_that_is_refused_by_its_next_worker_gives_way_to_the_o
     world, worker = watched(REFUSED_ANEW, RolloutPolicy(watch_s=60.0))
     for _ in range(5 * busy):
         world.client("m0")
-    world.workers.kill(worker, port.ExitCause.SUPERVISOR)
+    world.workers.kill(worker, port.ExitCause.ZYGOTE)
     world.world.run(world.world.now + MS)
     world.client("m0")
     world.world.run(world.world.now + 1_000 * MS)

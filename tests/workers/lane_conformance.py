@@ -11,10 +11,9 @@ from typing import NamedTuple
 import pytest
 
 from appliance.workers.codec import MessageInvalid
-from appliance.workers.frames import FrameWriter
-from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, WorkerLane
-from appliance.workers.messages import Fetch, Finished, FromWorker, Load, Refused, Run, Stop, ToWorker, Unload
-from appliance.workers.port import ItemStatus, RunItem, RunResult
+from appliance.workers.lane import DaemonLane, FrameWriter, LaneBlocked, LaneClosed, WorkerLane
+from appliance.workers.messages import FromWorker, Load, Stop, ToWorker, Unload
+from appliance.workers.port import Fetch, ItemStatus, ModelRefused, Run, RunFinished, RunItem, RunResult
 from tests.workers.bench import fake
 
 PATIENCE_S = 20.0
@@ -35,9 +34,9 @@ def run_of(batch: int, items: int = 1) -> Run:
     return Run(batch, 1, (item,) * items)
 
 
-def finished(batch: int, items: int = 1) -> Finished:
+def finished(batch: int, items: int = 1) -> RunFinished:
     result = RunResult(batch, ItemStatus.OK, ((1, 4),), (16,), 0, "")
-    return Finished(batch, (result,) * items, 1, 2, 3)
+    return RunFinished(7, batch, (result,) * items, 1, 2, 3)
 
 
 def hear(lane: DaemonLane, count: int) -> list[FromWorker]:
@@ -61,7 +60,7 @@ class LaneConformance:
         assert [lanes.worker.take() for _ in said] == said
 
     def test_answers_arrive_in_order(self, lanes: Lanes) -> None:
-        said: list[FromWorker] = [finished(1), Refused(2, "no"), finished(3, 8)]
+        said: list[FromWorker] = [finished(1), ModelRefused(7, 2, "no"), finished(3, 8)]
         for message in said:
             lanes.worker.complete(message)
         assert hear(lanes.daemon, 3) == said

@@ -13,12 +13,12 @@ from appliance.domain.golden import GoldenCase, GoldenSet, TensorFile, Tolerance
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned, encode_bytes
-from appliance.runtimes.fake import FakeSession
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
-from appliance.workers.child.assessment import WARM_RUNS, assess
 from appliance.workers.child.execution import LoadedModel
+from appliance.workers.child.measurement import WARM_RUNS, assess
 from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, ModelRefused, WorkerExited
 from models.generate import write_model
+from tests.runtimes.fake import FakeSession
 from tests.workers.bench import Bench, fake, spec, version_of
 
 ASSESS = LoadWish(assess=True)

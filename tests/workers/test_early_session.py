@@ -11,10 +11,10 @@ import pytest
 from appliance.domain.digest import Digester
 from appliance.domain.errors import RunFailed
 from appliance.domain.model import WeightsFile
-from appliance.runtimes.fake import FakeRuntime
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, RuntimeSettings, Session
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
-from appliance.workers.region import Scratch
+from appliance.workers.child.tensors import Scratch
+from tests.runtimes.fake import FakeRuntime
 from tests.workers.bench import fake
 
 FEEDS = (Feed((1, 4), 0, 4),)

@@ -67,7 +67,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def kill(bench: Bench, worker: int) -> int:
-    """The supervisor has done so; gives another worker, which it started after that."""
+    """The zygote has done so; gives another worker, which it started after that."""
     bench.call(bench.pool.kill, worker, ExitCause.STOPPED)
     return bench.start()
 
@@ -83,7 +83,7 @@ def test_a_killed_worker_that_does_not_disappear_costs_no_other(
     make_bench: Callable[..., Bench], clock: Clock
 ) -> None:
     bench = make_bench()
-    supervisor = bench.pool.statistics().supervisor_pid
+    zygote = bench.pool.statistics().zygote_pid
     worker = bench.start()
     with kept(bench.pids[worker]):
         witness = kill(bench, worker)
@@ -91,20 +91,20 @@ def test_a_killed_worker_that_does_not_disappear_costs_no_other(
         assert bench.load(witness, fake())
     exited = bench.event(WorkerExited)
     assert (exited.worker, exited.cause) == (worker, ExitCause.STOPPED)
-    assert bench.pool.statistics().supervisor_pid == supervisor
+    assert bench.pool.statistics().zygote_pid == zygote
 
 
-def test_a_supervisor_that_falls_silent_after_it_has_killed_is_replaced(
+def test_a_zygote_that_falls_silent_after_it_has_killed_is_replaced(
     make_bench: Callable[..., Bench], clock: Clock
 ) -> None:
     bench = make_bench()
-    supervisor = bench.pool.statistics().supervisor_pid
+    zygote = bench.pool.statistics().zygote_pid
     worker = bench.start()
     with kept(bench.pids[worker]):
         witness = kill(bench, worker)
-        os.kill(supervisor, signal.SIGSTOP)
+        os.kill(zygote, signal.SIGSTOP)
         insist(bench, clock)
         clock.ahead_ns += KILL_GRACE_NS + 1
         assert {bench.event(WorkerExited).worker for _ in range(2)} == {worker, witness}
     assert bench.start()
-    assert bench.pool.statistics().supervisor_pid != supervisor
+    assert bench.pool.statistics().zygote_pid != zygote

@@ -17,12 +17,12 @@ import pytest
 
 from appliance.domain.model import WeightsFile
 from appliance.domain.tensor import Datatype
-from appliance.workers.frames import FrameWriter
-from appliance.workers.lane import socket_pair
-from appliance.workers.messages import Finished, FromWorker, Loaded, PagedIn, Refused, Stored
+from appliance.workers.lane import FrameWriter, socket_pair
+from appliance.workers.messages import FromWorker, Unload
 from appliance.workers.port import (
     ERROR_CHARACTERS_MAX,
     ExitCause,
+    Fetched,
     ItemStatus,
     LoadWish,
     ModelLoaded,
@@ -30,6 +30,7 @@ from appliance.workers.port import (
     Run,
     RunFinished,
     RunResult,
+    WeightsPagedIn,
     WorkerExited,
     WorkerSettings,
     WorkerStarted,
@@ -88,11 +89,11 @@ def test_killed_on_the_engines_word(shared_bench: Bench) -> None:
     assert (exited.worker, exited.cause) == (worker, ExitCause.STOPPED)
 
 
-def test_signals_from_the_terminal_end_neither_supervisor_nor_worker(shared_bench: Bench) -> None:
+def test_signals_from_the_terminal_end_neither_zygote_nor_worker(shared_bench: Bench) -> None:
     worker = shared_bench.start()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(shared_bench.pids[worker], number)
-        os.kill(shared_bench.pool.statistics().supervisor_pid, number)
+        os.kill(shared_bench.pool.statistics().zygote_pid, number)
     model = shared_bench.load(worker, fake())
     placed = shared_bench.place([FOUR], [0])
     assert shared_bench.run(worker, model, placed)[0].status is OK
@@ -189,7 +190,8 @@ def test_the_time_of_an_early_load_s_weights_begins_when_it_has_loaded(
 def test_a_worker_that_fills_before_it_has_loaded_is_killed(shared_bench: Bench) -> None:
     bench = shared_bench
     worker = bench.start()
-    said = b"".join(FrameWriter().frame(each) for each in (PagedIn(MODEL, 1, 1, ""), Refused(MODEL, "no")))
+    words = (WeightsPagedIn(worker, MODEL, 1, 1, ""), ModelRefused(worker, MODEL, "no"))
+    said = b"".join(FrameWriter().frame(each) for each in words)
     model = bench.load(worker, fake("wrong", say=said.hex()))
     placed = bench.place([FOUR], [0])
 
@@ -265,16 +267,17 @@ def _result(
     sizes: tuple[int, ...] = (16,),
     needed: int = 0,
     error: str = "",
-) -> Finished:
-    return Finished(BATCH, (RunResult(ticket, status, shapes, sizes, needed, error),), 1, 1, 1)
+) -> RunFinished:
+    return RunFinished(0, BATCH, (RunResult(ticket, status, shapes, sizes, needed, error),), 1, 1, 1)
 
 
 LIES: dict[str, FromWorker] = {
-    "another batch": Finished(BATCH + 1, _result().results, 1, 1, 1),
+    "another batch": RunFinished(0, BATCH + 1, _result().results, 1, 1, 1),
+    "in the name of another worker": _result()._replace(worker=1 << 50),
     "another ticket": _result(ticket=TICKET + 1),
-    "no results": Finished(BATCH, (), 1, 1, 1),
-    "too many results": Finished(BATCH, _result().results * 2, 1, 1, 1),
-    "times before the beginning": Finished(BATCH, _result().results, -1, 1, 1),
+    "no results": RunFinished(0, BATCH, (), 1, 1, 1),
+    "too many results": RunFinished(0, BATCH, _result().results * 2, 1, 1, 1),
+    "times before the beginning": RunFinished(0, BATCH, _result().results, -1, 1, 1),
     "an output too many": _result(shapes=((1, 4), (1, 4)), sizes=(16, 16)),
     "an output too few": _result(shapes=(), sizes=()),
     "a size that is not the shape's": _result(sizes=(12,)),
@@ -292,31 +295,28 @@ LIES: dict[str, FromWorker] = {
     "a failure of more words than are taken": _result(
         status=ItemStatus.FAILED, shapes=(), sizes=(), error="x" * (ERROR_CHARACTERS_MAX + 1)
     ),
-    "a load that nobody asked for": Loaded(MODEL, (), 1, 1),
-    "a fetch that nobody asked for": Stored(_result().results[0]),
+    "a load that nobody asked for": ModelLoaded(0, MODEL, (), 1, 1),
+    "a fetch that nobody asked for": Fetched(0, _result().results[0]),
 }
 
 NOISE = {
     "a length beyond all bounds": b"\xff\xff\xff\xff\x00",
     "no msgpack": b"\x04\x00\x00\x00\xc1\xc1\xc1\xc1",
     "no message": b"\x01\x00\x00\x00\x05",
-    "an unknown kind": b"\x04\x00\x00\x00\x93\x01\x63\x90",
+    "an unknown kind": b"\x04\x00\x00\x00\x93\x03\x63\x90",
     "another version": b"\x04\x00\x00\x00\x93\x02\x07\x90",
-    "a message for workers": FrameWriter()
-    .frame(Loaded(1, (), 1, 1))
-    .replace(b"\x93\x01\x0a", b"\x93\x01\x01"),
+    "a message for workers": FrameWriter().frame(Unload(1)),
 }
 
-SAID = {
-    **{name: FrameWriter().frame(message) for name, message in LIES.items()},
-    **NOISE,
-}
+SAID: dict[str, FromWorker | bytes] = {**LIES, **NOISE}
 
 
 @pytest.mark.parametrize("said", SAID.values(), ids=SAID.keys())
-def test_nonsense_ends_the_worker(shared_bench: Bench, said: bytes) -> None:
+def test_nonsense_ends_the_worker(shared_bench: Bench, said: FromWorker | bytes) -> None:
     bench = shared_bench
     worker = bench.start()
+    if not isinstance(said, bytes):
+        said = FrameWriter().frame(said._replace(worker=said.worker or worker))
     version = fake("wrong", say=said.hex())
     model = bench.load(worker, version)
     placed = bench.place([FOUR], [0], capacity=64)
@@ -332,7 +332,9 @@ def test_the_truth_ahead_of_time_is_believed_and_then_nonsense(shared_bench: Ben
     """The bytes of the tests above are well-formed: the same way of lying, with the truth, is accepted once."""
     bench = shared_bench
     worker = bench.start()
-    model = bench.load(worker, fake("wrong", say=FrameWriter().frame(_result()).hex()))
+    model = bench.load(
+        worker, fake("wrong", say=FrameWriter().frame(_result()._replace(worker=worker)).hex())
+    )
     placed = bench.place([FOUR], [0], capacity=64)
     bench.call(bench.pool.dispatch, worker, Run(BATCH, model, (placed.item._replace(ticket=TICKET),)))
     assert bench.event(RunFinished).batch == BATCH
@@ -366,41 +368,41 @@ def test_a_worker_is_gone_when_it_has_ended_whoever_holds_its_lane(
     witness()
 
 
-def test_the_workers_of_a_dead_supervisor_are_gone_whoever_holds_their_lanes(
+def test_the_workers_of_a_dead_zygote_are_gone_whoever_holds_their_lanes(
     make_bench: Callable[..., Bench], left_behind: list[socket.socket]
 ) -> None:
     bench = make_bench()
     worker = bench.start()
-    os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
+    os.kill(bench.pool.statistics().zygote_pid, signal.SIGKILL)
     exited = bench.event(WorkerExited)
-    assert (exited.worker, exited.cause) == (worker, ExitCause.SUPERVISOR)
+    assert (exited.worker, exited.cause) == (worker, ExitCause.ZYGOTE)
     assert bench.start()
 
 
-def test_a_dead_supervisor_is_replaced(make_bench: Callable[..., Bench]) -> None:
+def test_a_dead_zygote_is_replaced(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench()
     workers = [bench.start() for _ in range(2)]
     model = bench.load(workers[0], fake("hang"))
     placed = bench.place([FOUR], [0])
     batch = bench.dispatch(workers[0], model, placed)
     ends = [os.pidfd_open(bench.pids[worker]) for worker in workers]
-    os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
+    os.kill(bench.pool.statistics().zygote_pid, signal.SIGKILL)
     exits = {exited.worker: exited for exited in (bench.event(WorkerExited) for _ in workers)}
-    assert {exited.cause for exited in exits.values()} == {ExitCause.SUPERVISOR}
+    assert {exited.cause for exited in exits.values()} == {ExitCause.ZYGOTE}
     assert exits[workers[0]].batches == (batch,)
     assert all(_ended(each) for each in ends)
     worker = bench.start()
     model = bench.load(worker, fake())
     assert bench.read(placed, bench.run(worker, model, placed)[0]) == [FOUR.raw]
-    assert bench.pool.statistics().supervisor_restarts == 1
+    assert bench.pool.statistics().zygote_restarts == 1
 
 
-def test_a_worker_asked_for_while_there_is_no_supervisor_starts_later(
+def test_a_worker_asked_for_while_there_is_no_zygote_starts_later(
     make_bench: Callable[..., Bench],
 ) -> None:
     bench = make_bench()
     first = bench.start()
-    os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
+    os.kill(bench.pool.statistics().zygote_pid, signal.SIGKILL)
     assert bench.event(WorkerExited).worker == first
     bench.call(bench.pool.start, 500, WorkerSettings(1, (), 0))
     bench.call(bench.pool.load, 500, 600, fake())
@@ -408,13 +410,13 @@ def test_a_worker_asked_for_while_there_is_no_supervisor_starts_later(
     assert bench.pool.statistics().in_flight == 1
 
 
-def test_a_supervisor_that_does_not_listen_is_replaced(
+def test_a_zygote_that_does_not_listen_is_replaced(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("appliance.workers.daemon.pool.KILL_GRACE_NS", 100_000_000)
     bench = make_bench()
     worker = bench.start()
-    os.kill(bench.pool.statistics().supervisor_pid, signal.SIGSTOP)
+    os.kill(bench.pool.statistics().zygote_pid, signal.SIGSTOP)
     bench.call(bench.pool.kill, worker, ExitCause.HUNG)
     exited = bench.event(WorkerExited)
     assert (exited.worker, exited.cause) == (worker, ExitCause.HUNG)
@@ -428,7 +430,7 @@ bench = Bench()
 busy, idle = bench.start(), bench.start()
 model = bench.load(busy, fake("hang"))
 bench.dispatch(busy, model, bench.place([FOUR], [0]))
-print(bench.pool.statistics().supervisor_pid, *bench.pids.values(), flush=True)
+print(bench.pool.statistics().zygote_pid, *bench.pids.values(), flush=True)
 sys.stdin.read()
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from appliance.workers.lane import SocketDaemonLane, SocketWorkerLane, socket_pair
+from appliance.workers.lane import DaemonLane, SocketWorkerLane, socket_pair
 from tests.workers.lane_conformance import LaneConformance, Lanes
 
 
@@ -14,6 +14,6 @@ class TestSocketLane(LaneConformance):
     @pytest.fixture
     def lanes(self) -> Iterator[Lanes]:
         ours, theirs = socket_pair()
-        yield Lanes(SocketDaemonLane(ours), SocketWorkerLane(theirs), theirs.close, theirs.sendall)
+        yield Lanes(DaemonLane(ours), SocketWorkerLane(theirs), theirs.close, theirs.sendall)
         ours.close()
         theirs.close()

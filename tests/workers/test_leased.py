@@ -6,19 +6,19 @@ import ctypes
 import mmap
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from appliance.domain.errors import RunFailed
 from appliance.domain.tensor import Datatype, aligned
-from appliance.runtimes.fake import FakeSession
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
 from appliance.workers.child import leased
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.leased import HAND_OVER, LEFT, MAIL, OK, SUBMISSIONS, LeasedRuns
+from appliance.workers.child.tensors import region_of
 from appliance.workers.port import Learn
-from appliance.workers.region import region_of
+from tests.runtimes.fake import FakeSession
 from tests.workers.bench import fake, spec, version_of
 
 MODEL, KIND = 7, 5
@@ -190,7 +190,7 @@ class Rig:
     def __init__(self, session: CountedSession) -> None:
         self.arena = region_of(mmap.mmap(-1, 64 << 10))
         self.ring = RingDouble(self.arena)
-        self.leased = LeasedRuns(self.ring, self.arena)
+        self.leased = LeasedRuns(cast(Any, self.ring), self.arena)
         self.session = session
         self.leased.add(MODEL, LoadedModel(version=fake(), session=session))
         for plan in (1, 3):
@@ -340,7 +340,7 @@ def test_a_plan_that_is_forgotten_leaves_the_runs_of_others(monkeypatch: pytest.
 
 
 def test_larger_scratch_memory_ends_what_was_prepared_in_the_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("appliance.workers.region.SCRATCH_FIRST_BYTES", 64)
+    monkeypatch.setattr("appliance.workers.child.tensors.SCRATCH_FIRST_BYTES", 64)
     rig = Rig(CountedSession())
     for value in range(1, 4):
         for count in (2, 4, 8, 2):
@@ -371,7 +371,7 @@ def test_an_optional_input_that_is_left_out_takes_no_room() -> None:
 
     arena = region_of(mmap.mmap(-1, 4096))
     ring = RingDouble(arena)
-    runs = LeasedRuns(ring, arena)
+    runs = LeasedRuns(cast(Any, ring), arena)
     inputs = [spec(name, Datatype.FP32, 4, optional=name in "ac") for name in "abcd"]
     runs.add(1, LoadedModel(version=version_of("", inputs, inputs), session=Peeking()))
     shapes = (None, (1, 4), None, (1, 4))

@@ -10,15 +10,15 @@ from typing import cast
 import pytest
 
 from appliance.domain.model import ModelVersion
-from appliance.runtimes.fake import FakeRuntime, FakeSession
 from appliance.runtimes.runtime import Runtime, RuntimeSettings, Session
-from appliance.workers.child import child
-from appliance.workers.child.child import Worker
+from appliance.workers.child import worker as child
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.leased import LeasedRuns
-from appliance.workers.messages import FromWorker, Load, Loaded, Stop, ToWorker
-from appliance.workers.port import PLAIN_LOAD, WorkerSettings
-from appliance.workers.region import Scratch
+from appliance.workers.child.tensors import Scratch
+from appliance.workers.child.worker import Worker
+from appliance.workers.messages import FromWorker, Load, Stop, ToWorker
+from appliance.workers.port import PLAIN_LOAD, ModelLoaded, WorkerSettings
+from tests.runtimes.fake import FakeRuntime, FakeSession
 from tests.workers.bench import fake
 
 PATIENCE_S = 20.0
@@ -86,8 +86,8 @@ def serve(runtimes: dict[str, Runtime], leased: LeasedDouble | None = None) -> N
     """Two models are loaded, then the worker is told to end."""
     loads = [Load(number, fake(), PLAIN_LOAD) for number in (1, 2)]
     lane = LaneDouble(*loads, Stop())
-    Worker(lane, Scratch().at_least(1), runtimes, SETTINGS, cast(LeasedRuns | None, leased)).serve()
-    assert [type(answer) for answer in lane.answers] == [Loaded, Loaded]
+    Worker(1, lane, Scratch().at_least(1), runtimes, SETTINGS, cast(LeasedRuns | None, leased)).serve()
+    assert [type(answer) for answer in lane.answers] == [ModelLoaded, ModelLoaded]
 
 
 def test_what_was_prepared_of_a_model_is_dropped_before_its_session_is_closed() -> None:

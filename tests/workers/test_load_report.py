@@ -9,8 +9,8 @@ import pytest
 
 from appliance.domain.model import ModelVersion, Warmup, WarmupInput
 from appliance.domain.tensor import FREE, Datatype
-from appliance.workers.child.load_report import LoadReport
-from appliance.workers.messages import Load, Progress
+from appliance.workers.child.loading import LoadReport
+from appliance.workers.messages import Load
 from appliance.workers.port import LoadStage, LoadWish, ModelLoaded, ModelProgress, WorkerExited
 from tests.workers.bench import Bench, fake, spec
 from tests.workers.test_assessment import golden_of
@@ -72,9 +72,9 @@ def test_measuring_is_not_said_where_nothing_is_measured(
 
 
 def test_a_stage_is_said_once() -> None:
-    said: list[Progress] = []
-    report = LoadReport(Load(1, fake(), TOLD), said.append)
+    said: list[tuple[LoadStage, int, int]] = []
+    report = LoadReport(Load(1, fake(), TOLD), lambda *word: said.append(word))
     report.read(0, 8)
     report.begin(LoadStage.SESSION)
     report.begin(LoadStage.SESSION)
-    assert said == [Progress(1, LoadStage.READING, 0, 8), Progress(1, LoadStage.SESSION, 0, 8)]
+    assert said == [(LoadStage.READING, 0, 8), (LoadStage.SESSION, 0, 8)]

@@ -23,39 +23,27 @@ from appliance.domain.model import (
 )
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.workers import messages
-from appliance.workers.batch_codec import KNOWN_MAX, KnownResults
 from appliance.workers.codec import MessageInvalid, decoder_for, to_plain
-from appliance.workers.frames import FrameReader, FrameWriter
+from appliance.workers.lane import FrameReader, FrameWriter
 from appliance.workers.messages import (
-    FROM_SUPERVISOR,
     FROM_WORKER,
-    TO_SUPERVISOR,
+    FROM_ZYGOTE,
     TO_WORKER,
+    TO_ZYGOTE,
     Build,
-    Built,
-    Evicted,
     EvictWeights,
     Exited,
-    Fetch,
-    Finished,
     Forget,
     Fork,
     Forked,
     ForkFailed,
     Kill,
     KillSent,
-    Learn,
     Load,
-    Loaded,
     Message,
-    PagedIn,
     PageIn,
-    Progress,
     Ready,
-    Refused,
-    Run,
     Stop,
-    Stored,
     Unload,
     decode,
     encode,
@@ -63,15 +51,26 @@ from appliance.workers.messages import (
 from appliance.workers.port import (
     Assessment,
     Deviation,
+    Fetch,
+    Fetched,
+    FormBuilt,
     ItemStatus,
+    Learn,
     LoadStage,
     LoadWish,
+    ModelLoaded,
+    ModelProgress,
+    ModelRefused,
+    Run,
+    RunFinished,
     RunItem,
     RunResult,
+    WeightsEvicted,
+    WeightsPagedIn,
     WorkerSettings,
 )
 
-EVERYTHING = TO_WORKER | FROM_WORKER | TO_SUPERVISOR | FROM_SUPERVISOR
+EVERYTHING = TO_WORKER | FROM_WORKER | TO_ZYGOTE | FROM_ZYGOTE
 SPEC = TensorSpec(name="ä/0", datatype=Datatype.BF16, shape=(-1, 3), optional=True)
 VERSION = ModelVersion(
     name="m",
@@ -115,17 +114,17 @@ SAMPLES: list[Message] = [
     Learn(1, 2, 3, 4, 5, ((4, 3), None), (48, 0), (0, 2), ((4,), ()), (16, 1)),
     Forget((1, 2)),
     Stop(),
-    Loaded(1, ((1, 100), (2, 150)), 5, 6, ASSESSMENT, 7, True),
-    Loaded(1, (), 5, 6),
-    Evicted(1, 2),
-    PagedIn(1, 2, 3, "why"),
-    Built(1, "form", 2, 3, ""),
-    Built(1, "", 0, 3, "no room", True),
-    Progress(1, LoadStage.WARM_UP, 3, 4),
-    Refused(1, "no"),
-    Refused(1, "no", True, True),
-    Finished(1, (RESULT, RESULT), 1, 2, 3),
-    Stored(RESULT),
+    ModelLoaded(7, 1, ((1, 100), (2, 150)), 5, 6, ASSESSMENT, 7, True),
+    ModelLoaded(7, 1, (), 5, 6),
+    WeightsEvicted(7, 1, 2),
+    WeightsPagedIn(7, 1, 2, 3, "why"),
+    FormBuilt(7, 1, "form", 2, 3, ""),
+    FormBuilt(7, 1, "", 0, 3, "no room", True),
+    ModelProgress(7, 1, LoadStage.WARM_UP, 3, 4),
+    ModelRefused(7, 1, "no"),
+    ModelRefused(7, 1, "no", True, True),
+    RunFinished(7, 1, (RESULT, RESULT), 1, 2, 3),
+    Fetched(7, RESULT),
     Fork(1, WorkerSettings(2, (0, 1), 1 << 33)),
     Kill(1),
     Ready(("onnx",)),
@@ -231,7 +230,7 @@ def test_deep_nesting_is_refused() -> None:
 def test_a_message_that_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 100)
     with pytest.raises(MessageInvalid, match="exceeds the limit"):
-        encode(Refused(1, "x" * 200))
+        encode(ModelRefused(7, 1, "x" * 200))
 
 
 def test_foreign_types_have_no_place() -> None:
@@ -266,32 +265,3 @@ def test_a_length_beyond_the_limit_is_refused_at_once(step: int) -> None:
 
     with pytest.raises(MessageInvalid, match="exceeds the limit"):
         feed()
-
-
-def test_known_results_are_checked_like_unknown_ones() -> None:
-    """Values that only equal what was seen before come out as what was seen before, or not at all."""
-    known = KnownResults()
-    good = (1, 0, ((1, 10),), (40,), 0, "")
-    (first,) = known.decode((good,))
-    (again,) = known.decode(((2, 0, ((True, 10.0),), (40.0,), 0, ""),))
-    assert again == first._replace(ticket=2)
-    assert [type(each) for each in (*again.shapes[0], *again.sizes)] == [int] * 3
-    refused: list[object] = [
-        (1.0, *good[1:]),
-        (1, len(ItemStatus), *good[2:]),
-        (1, 0, ((1, 10.5),), (40,), 0, ""),
-        (1, 0, ({},), (40,), 0, ""),
-        good[:5],
-        7,
-    ]
-    for bad in refused:
-        with pytest.raises(MessageInvalid):
-            known.decode((bad,))
-
-
-def test_known_results_are_bounded() -> None:
-    known = KnownResults()
-    for size in range(3 * KNOWN_MAX):
-        (result,) = known.decode(((1, 0, ((size,),), (size,), 0, ""),))
-        assert result.shapes == ((size,),)
-    assert len(known) <= KNOWN_MAX

@@ -202,7 +202,7 @@ def test_only_a_form_that_answers_wrongly_is_refused_at_once(
 
     monkeypatch.setattr("appliance.workers.child.loading.find_form", failing)
     monkeypatch.setattr(Loader, "_proven", lambda self, *how: how)
-    loader, manner = Loader({"onnx": runtime}, 1), SimpleNamespace(wish=LoadWish())
+    loader, manner = Loader(1, {"onnx": runtime}, 1), SimpleNamespace(wish=LoadWish())
     assert loader._proven_form(with_forms(version, tmp_path), manner, None) is None  # type: ignore[arg-type]
     assert os.listdir(form) == [mark]
 

@@ -6,35 +6,22 @@ import pytest
 
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import PendingReplies
-from appliance.workers.messages import (
-    Build,
-    Built,
-    Evicted,
-    EvictWeights,
-    Fetch,
-    Finished,
-    FromWorker,
-    Load,
-    Loaded,
-    PagedIn,
-    PageIn,
-    Progress,
-    Refused,
-    Run,
-    Stored,
-)
+from appliance.workers.messages import Build, EvictWeights, FromWorker, Load, PageIn
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
     SEEDS_MAX,
     Assessment,
     Deviation,
+    Fetch,
     Fetched,
+    FormBuilt,
     ItemStatus,
     LoadStage,
     LoadWish,
     ModelLoaded,
     ModelProgress,
     ModelRefused,
+    Run,
     RunFinished,
     RunItem,
     RunResult,
@@ -54,7 +41,7 @@ def owes() -> PendingReplies:
     """Of a worker that has loaded one model."""
     made = PendingReplies(WORKER)
     made.owe_load(Load(MODEL, fake()), 100, 200)
-    made.settle(Loaded(MODEL, ((1, 10),), 5, 6))
+    made.settle(ModelLoaded(WORKER, MODEL, ((1, 10),), 5, 6))
     return made
 
 
@@ -63,14 +50,14 @@ def test_a_load_and_its_answer() -> None:
     owes.owe_load(Load(MODEL, fake()), 100, 200)
     assert (len(owes), owes.in_line, owes.background, owes.loading()) == (1, 1, 0, MODEL)
     assert (owes.overdue(100, 900), owes.overdue(101, 0)) == ("", "a load took longer than 0 ms")
-    assert owes.settle(Loaded(MODEL, ((1, 10),), 5, 6)) == ModelLoaded(WORKER, MODEL, ((1, 10),), 5, 6)
+    owes.settle(ModelLoaded(WORKER, MODEL, ((1, 10),), 5, 6))
     assert (len(owes), owes.loading()) == (0, -1)
 
 
 def test_a_load_that_is_refused() -> None:
     owes = PendingReplies(WORKER)
     owes.owe_load(Load(MODEL, fake()), 100, 200)
-    assert owes.settle(Refused(MODEL, "no")) == ModelRefused(WORKER, MODEL, "no")
+    owes.settle(ModelRefused(WORKER, MODEL, "no"))
     with pytest.raises(KeyError):
         owes.owe_run(Run(1, MODEL, (ITEM,)))
 
@@ -82,68 +69,88 @@ def test_batches_are_owed_in_order(owes: PendingReplies) -> None:
     assert (owes.batches(), owes.loading()) == ((1, 2), -1)
     assert (owes.overdue(200, 0), owes.overdue(201, 0)) == ("", "a batch took longer than 0 ms")
     with pytest.raises(MessageInvalid, match="finished batch 2, which is not what it owes next"):
-        owes.settle(Finished(2, (RIGHT,), 1, 2, 3))
-    assert owes.settle(Finished(1, (RIGHT,), 1, 2, 3)) == RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3)
+        owes.settle(RunFinished(WORKER, 2, (RIGHT,), 1, 2, 3))
+    owes.settle(RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3))
     assert owes.batches() == (2,)
+
+
+def test_a_word_in_the_name_of_another_worker_is_nonsense(owes: PendingReplies) -> None:
+    owes.owe_run(Run(1, MODEL, (ITEM,)))
+    with pytest.raises(MessageInvalid, match="said that it is worker 8, and is 7"):
+        owes.settle(RunFinished(WORKER + 1, 1, (RIGHT,), 1, 2, 3))
 
 
 def test_large_outputs_are_held_until_they_are_fetched(owes: PendingReplies) -> None:
     owes.owe_run(Run(1, MODEL, (ITEM,)))
-    owes.settle(Finished(1, (LARGE,), 1, 2, 3))
+    owes.settle(RunFinished(WORKER, 1, (LARGE,), 1, 2, 3))
     stored = LARGE._replace(status=ItemStatus.OK, needed=0)
     owes.owe_fetch(Fetch(50, 4096, 128), 300)
     assert (owes.overdue(301, 0), owes.batches()) == ("a fetch took longer than 0 ms", ())
-    assert owes.settle(Stored(stored)) == Fetched(WORKER, stored)
+    owes.settle(Fetched(WORKER, stored))
     owes.owe_fetch(Fetch(50, 4096, 128), 300)
     with pytest.raises(MessageInvalid, match="which it did not hold"):
-        owes.settle(Stored(stored))
+        owes.settle(Fetched(WORKER, stored))
 
 
 def test_a_fetch_into_too_little_room_is_held_on(owes: PendingReplies) -> None:
     owes.owe_run(Run(1, MODEL, (ITEM,)))
-    owes.settle(Finished(1, (LARGE,), 1, 2, 3))
+    owes.settle(RunFinished(WORKER, 1, (LARGE,), 1, 2, 3))
     owes.owe_fetch(Fetch(50, 4096, 100), 300)
-    assert owes.settle(Stored(LARGE)) == Fetched(WORKER, LARGE)
+    owes.settle(Fetched(WORKER, LARGE))
     owes.forget_held(50)
     owes.owe_fetch(Fetch(50, 4096, 128), 300)
     failed = RunResult(50, ItemStatus.FAILED, (), (), 0, "gone")
-    assert owes.settle(Stored(failed)) == Fetched(WORKER, failed)
+    owes.settle(Fetched(WORKER, failed))
 
 
 def test_a_forgotten_model_still_pays_for_what_it_runs(owes: PendingReplies) -> None:
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     owes.forget_model(MODEL)
-    assert owes.settle(Finished(1, (RIGHT,), 1, 2, 3)) == RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3)
+    owes.settle(RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3))
 
 
 def test_a_shape_that_was_right_once_is_not_right_for_other_rows(owes: PendingReplies) -> None:
     owes.owe_run(Run(1, MODEL, (ITEM,)))
-    owes.settle(Finished(1, (RIGHT,), 1, 2, 3))
+    owes.settle(RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3))
     owes.owe_run(Run(2, MODEL, (ITEM._replace(rows=2),)))
     with pytest.raises(MessageInvalid, match=r"shape \[1, 4\] for 2 rows"):
-        owes.settle(Finished(2, (RIGHT,), 1, 2, 3))
+        owes.settle(RunFinished(WORKER, 2, (RIGHT,), 1, 2, 3))
 
 
 def test_a_shape_that_was_right_once_must_still_fit(owes: PendingReplies) -> None:
     owes.owe_run(Run(1, MODEL, (ITEM,)))
-    owes.settle(Finished(1, (RIGHT,), 1, 2, 3))
+    owes.settle(RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3))
     owes.owe_run(Run(2, MODEL, (ITEM._replace(out_capacity=63),)))
     with pytest.raises(MessageInvalid, match="outputs of 64 bytes where 63 fit"):
-        owes.settle(Finished(2, (RIGHT,), 1, 2, 3))
+        owes.settle(RunFinished(WORKER, 2, (RIGHT,), 1, 2, 3))
 
 
 @pytest.mark.parametrize(
-    "message", [Loaded(1, (), 1, 1), Refused(1, "x"), Finished(1, (), 1, 1, 1), Stored(RIGHT)]
+    "message",
+    [
+        ModelLoaded(WORKER, 1, (), 1, 1),
+        ModelRefused(WORKER, 1, "x"),
+        RunFinished(WORKER, 1, (), 1, 1, 1),
+        Fetched(WORKER, RIGHT),
+    ],
 )
-def test_nothing_is_owed(owes: PendingReplies, message: Loaded | Refused | Finished | Stored) -> None:
+def test_nothing_is_owed(
+    owes: PendingReplies, message: ModelLoaded | ModelRefused | RunFinished | Fetched
+) -> None:
     with pytest.raises(MessageInvalid, match="unasked"):
         owes.settle(message)
 
 
 @pytest.mark.parametrize(
-    "message", [Loaded(9, ((0, 5),), 1, 1), Loaded(9, (), -1, 1), Loaded(9, (), 1, -1), Loaded(8, (), 1, 1)]
+    "message",
+    [
+        ModelLoaded(WORKER, 9, ((0, 5),), 1, 1),
+        ModelLoaded(WORKER, 9, (), -1, 1),
+        ModelLoaded(WORKER, 9, (), 1, -1),
+        ModelLoaded(WORKER, 8, (), 1, 1),
+    ],
 )
-def test_measurements_that_cannot_be(owes: PendingReplies, message: Loaded) -> None:
+def test_measurements_that_cannot_be(owes: PendingReplies, message: ModelLoaded) -> None:
     owes.owe_load(Load(9, fake()), 1, 1)
     with pytest.raises(MessageInvalid):
         owes.settle(message)
@@ -153,41 +160,41 @@ def test_an_early_load_is_owed_a_fill_as_well(owes: PendingReplies) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
     owes.expect_background(EvictWeights(MODEL), 300)
     assert (owes.in_line, owes.background) == (1, 2)
-    assert owes.settle(Loaded(9, (), 5, 6)) == ModelLoaded(WORKER, 9, (), 5, 6)
+    owes.settle(ModelLoaded(WORKER, 9, (), 5, 6))
     with pytest.raises(MessageInvalid, match="not what it owes next"):
-        owes.settle(Evicted(MODEL, 1))
-    assert owes.settle(PagedIn(9, 7, 8, "")) == WeightsPagedIn(WORKER, 9, 7, 8, "")
-    assert owes.settle(Evicted(MODEL, 1)) == WeightsEvicted(WORKER, MODEL, 1)
+        owes.settle(WeightsEvicted(WORKER, MODEL, 1))
+    owes.settle(WeightsPagedIn(WORKER, 9, 7, 8, ""))
+    owes.settle(WeightsEvicted(WORKER, MODEL, 1))
     assert len(owes) == 0
 
 
 def test_a_batch_may_wait_for_the_weights_of_an_early_load(owes: PendingReplies) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 20)
-    owes.settle(Loaded(9, (), 5, 6))
+    owes.settle(ModelLoaded(WORKER, 9, (), 5, 6))
     owes.owe_run(Run(1, 9, (ITEM,)))
     assert owes.overdue(220, 0) == ""
     assert owes.overdue(221, 0).startswith("a batch took longer")
-    owes.settle(PagedIn(9, 7, 8, ""))
-    owes.settle(Finished(1, (RIGHT,), 1, 2, 3))
+    owes.settle(WeightsPagedIn(WORKER, 9, 7, 8, ""))
+    owes.settle(RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3))
     owes.owe_run(Run(2, 9, (ITEM,)))
     assert owes.overdue(21, 0).startswith("a batch took longer")
 
 
-@pytest.mark.parametrize("early", [Loaded(9, (), 5, 6), Refused(9, "no")])
+@pytest.mark.parametrize("early", [ModelLoaded(WORKER, 9, (), 5, 6), ModelRefused(WORKER, 9, "no")])
 def test_weights_are_not_filled_before_their_early_load_is_answered(
-    owes: PendingReplies, early: Loaded | Refused
+    owes: PendingReplies, early: ModelLoaded | ModelRefused
 ) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
     with pytest.raises(MessageInvalid, match="model 9 is paged in before it said that it is loaded"):
-        owes.settle(PagedIn(9, 7, 8, ""))
+        owes.settle(WeightsPagedIn(WORKER, 9, 7, 8, ""))
     owes.settle(early)
 
 
 def test_a_fill_that_was_asked_for_is_not_that_of_a_later_early_load(owes: PendingReplies) -> None:
     owes.expect_background(PageIn(MODEL, True), 300)
     owes.owe_load(Load(MODEL, fake(), LoadWish(quick=True)), 100, 200)
-    assert owes.settle(PagedIn(MODEL, 7, 8, "")) == WeightsPagedIn(WORKER, MODEL, 7, 8, "")
-    owes.settle(Refused(MODEL, "it is loaded already"))
+    owes.settle(WeightsPagedIn(WORKER, MODEL, 7, 8, ""))
+    owes.settle(ModelRefused(WORKER, MODEL, "it is loaded already"))
     assert len(owes) == 0
 
 
@@ -195,9 +202,9 @@ def test_the_fill_of_an_early_load_begins_when_that_has_ended(owes: PendingRepli
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
     assert (owes.overdue(0, 1 << 60), owes.loading(), owes.awaited.background) == ("", -1, None)
-    owes.settle(Finished(1, (RIGHT,), 1, 2, 3))
+    owes.settle(RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3))
     assert (owes.overdue(0, 1 << 60), owes.loading(), owes.awaited.background) == ("", 9, None)
-    owes.settle(Loaded(9, (), 5, 6))
+    owes.settle(ModelLoaded(WORKER, 9, (), 5, 6))
     assert owes.awaited.background is not None
     assert (owes.overdue(0, 200), owes.overdue(0, 201)) == ("", "a page-in took longer than 0 ms")
 
@@ -205,9 +212,9 @@ def test_the_fill_of_an_early_load_begins_when_that_has_ended(owes: PendingRepli
 def test_an_early_load_that_is_refused_owes_nothing_more(owes: PendingReplies) -> None:
     owes.expect_background(EvictWeights(MODEL), 300)
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
-    owes.settle(Refused(9, "no"))
+    owes.settle(ModelRefused(WORKER, 9, "no"))
     assert (owes.in_line, owes.background) == (0, 1)
-    owes.settle(Evicted(MODEL, 1))
+    owes.settle(WeightsEvicted(WORKER, MODEL, 1))
 
 
 def test_an_old_load_that_is_refused_leaves_the_model_to_the_one_that_was_asked_for_after_it(
@@ -216,8 +223,8 @@ def test_an_old_load_that_is_refused_leaves_the_model_to_the_one_that_was_asked_
     owes.owe_load(Load(MODEL, fake(), LoadWish(background=True)), 100, 200)
     owes.forget_model(MODEL)
     owes.owe_load(Load(MODEL, fake()), 100, 300)
-    assert owes.settle(Refused(MODEL, "no memory")) == ModelRefused(WORKER, MODEL, "no memory")
-    assert isinstance(owes.settle(Loaded(MODEL, ((1, 10),), 5, 6)), ModelLoaded)
+    owes.settle(ModelRefused(WORKER, MODEL, "no memory"))
+    owes.settle(ModelLoaded(WORKER, MODEL, ((1, 10),), 5, 6))
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     assert owes.overdue(300, 0) == ""
     assert owes.overdue(301, 0)
@@ -225,10 +232,10 @@ def test_an_old_load_that_is_refused_leaves_the_model_to_the_one_that_was_asked_
 
 def test_a_load_that_was_to_exchange_a_session_and_is_refused_leaves_the_model(owes: PendingReplies) -> None:
     owes.owe_load(Load(MODEL, fake(), LoadWish(quick=True)), 100, 200)
-    owes.settle(Loaded(MODEL, (), 5, 6))
-    owes.settle(PagedIn(MODEL, 7, 8, ""))
+    owes.settle(ModelLoaded(WORKER, MODEL, (), 5, 6))
+    owes.settle(WeightsPagedIn(WORKER, MODEL, 7, 8, ""))
     owes.owe_load(Load(MODEL, fake(), LoadWish(background=True)), 100, 200)
-    owes.settle(Refused(MODEL, "no"))
+    owes.settle(ModelRefused(WORKER, MODEL, "no"))
     owes.owe_run(Run(1, MODEL, (ITEM,)))
 
 
@@ -237,29 +244,31 @@ def test_what_is_owed_aside_is_no_part_of_the_line(owes: PendingReplies) -> None
     owes.expect_background(PageIn(MODEL, True), 300)
     owes.owe_run(Run(1, MODEL, (ITEM,)))
     assert (len(owes), owes.in_line, owes.background, owes.batches(), owes.loading()) == (3, 1, 2, (1,), 9)
-    assert owes.settle(Finished(1, (RIGHT,), 1, 2, 3)) == RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3)
-    assert owes.settle(Loaded(9, (), 5, 6)) == ModelLoaded(WORKER, 9, (), 5, 6)
+    owes.settle(RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3))
+    owes.settle(ModelLoaded(WORKER, 9, (), 5, 6))
     assert owes.loading() == MODEL
     assert (owes.overdue(999, 300), owes.overdue(0, 301)) == ("", "a page-in took longer than 0 ms")
-    assert owes.settle(PagedIn(MODEL, 7, 8, "rot")) == WeightsPagedIn(WORKER, MODEL, 7, 8, "rot")
+    owes.settle(WeightsPagedIn(WORKER, MODEL, 7, 8, "rot"))
     assert (len(owes), owes.loading()) == (0, -1)
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (EvictWeights(MODEL), Evicted(MODEL + 1, 5)),
-        (EvictWeights(MODEL), Evicted(MODEL, -1)),
-        (EvictWeights(MODEL), PagedIn(MODEL, 1, 1, "")),
-        (PageIn(MODEL, False), Evicted(MODEL, 1)),
-        (PageIn(MODEL, False), PagedIn(MODEL, -1, 1, "")),
-        (Build(MODEL, fake()), Built(MODEL, "../etc", 1, 1, "")),
-        (Build(MODEL, fake()), Built(MODEL, "", 1, 1, "")),
-        (Build(MODEL, fake()), Loaded(MODEL, (), 1, 1)),
+        (EvictWeights(MODEL), WeightsEvicted(WORKER, MODEL + 1, 5)),
+        (EvictWeights(MODEL), WeightsEvicted(WORKER, MODEL, -1)),
+        (EvictWeights(MODEL), WeightsPagedIn(WORKER, MODEL, 1, 1, "")),
+        (PageIn(MODEL, False), WeightsEvicted(WORKER, MODEL, 1)),
+        (PageIn(MODEL, False), WeightsPagedIn(WORKER, MODEL, -1, 1, "")),
+        (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, "../etc", 1, 1, "")),
+        (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, "", 1, 1, "")),
+        (Build(MODEL, fake()), ModelLoaded(WORKER, MODEL, (), 1, 1)),
     ],
 )
 def test_answers_aside_that_cannot_be(
-    owes: PendingReplies, asked: EvictWeights | PageIn | Build, said: Evicted | PagedIn | Built | Loaded
+    owes: PendingReplies,
+    asked: EvictWeights | PageIn | Build,
+    said: WeightsEvicted | WeightsPagedIn | FormBuilt | ModelLoaded,
 ) -> None:
     owes.expect_background(asked, 300)
     with pytest.raises(MessageInvalid):
@@ -283,12 +292,12 @@ GOOD = Assessment(1, (Deviation("y", 0.0, 0.0),), 1, 5, 3, 4, "")
 def test_assessments_that_cannot_be(owes: PendingReplies, assess: bool, found: Assessment) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(assess=assess)), 1, 1)
     with pytest.raises(MessageInvalid, match="assessment"):
-        owes.settle(Loaded(9, (), 1, 1, found))
+        owes.settle(ModelLoaded(WORKER, 9, (), 1, 1, found))
 
 
 def test_an_assessment_that_can_be(owes: PendingReplies) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(assess=True)), 1, 1)
-    assert owes.settle(Loaded(9, (), 1, 1, GOOD, 5)) == ModelLoaded(WORKER, 9, (), 1, 1, GOOD, 5)
+    owes.settle(ModelLoaded(WORKER, 9, (), 1, 1, GOOD, 5))
 
 
 AT_LENGTH = "x" * (REASON_CHARACTERS_MAX + 1)
@@ -297,16 +306,19 @@ AT_LENGTH = "x" * (REASON_CHARACTERS_MAX + 1)
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (Load(9, fake()), Refused(9, AT_LENGTH)),
-        (Load(9, fake()), Loaded(9, ((1, 1),) * (SEEDS_MAX + 1), 1, 1)),
-        (Load(9, fake(), LoadWish(assess=True)), Loaded(9, (), 1, 1, GOOD._replace(failure=AT_LENGTH))),
-        (PageIn(MODEL, False), PagedIn(MODEL, 1, 1, AT_LENGTH)),
-        (Build(MODEL, fake()), Built(MODEL, "", 1, 1, AT_LENGTH)),
-        (Build(MODEL, fake()), Built(MODEL, AT_LENGTH, 1, 1, "no")),
-        (Fetch(50, 4096, 128), Stored(RunResult(50, ItemStatus.FAILED, (), (), 0, AT_LENGTH))),
+        (Load(9, fake()), ModelRefused(WORKER, 9, AT_LENGTH)),
+        (Load(9, fake()), ModelLoaded(WORKER, 9, ((1, 1),) * (SEEDS_MAX + 1), 1, 1)),
+        (
+            Load(9, fake(), LoadWish(assess=True)),
+            ModelLoaded(WORKER, 9, (), 1, 1, GOOD._replace(failure=AT_LENGTH)),
+        ),
+        (PageIn(MODEL, False), WeightsPagedIn(WORKER, MODEL, 1, 1, AT_LENGTH)),
+        (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, "", 1, 1, AT_LENGTH)),
+        (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, AT_LENGTH, 1, 1, "no")),
+        (Fetch(50, 4096, 128), Fetched(WORKER, RunResult(50, ItemStatus.FAILED, (), (), 0, AT_LENGTH))),
         (
             Run(1, MODEL, (ITEM,)),
-            Finished(1, (RunResult(50, ItemStatus.FAILED, (), (), 0, AT_LENGTH),), 1, 2, 3),
+            RunFinished(WORKER, 1, (RunResult(50, ItemStatus.FAILED, (), (), 0, AT_LENGTH),), 1, 2, 3),
         ),
     ],
 )
@@ -329,10 +341,10 @@ def test_nobody_is_listened_to_at_any_length(
 def test_a_word_on_the_way_pays_nothing(background: bool) -> None:
     owes = PendingReplies(WORKER)
     owes.owe_load(Load(9, fake(), LoadWish(background=background, tell=True)), 100, 200)
-    said = Progress(9, LoadStage.READING, 3, 4)
-    assert owes.settle(said) == ModelProgress(WORKER, 9, LoadStage.READING, 3, 4)
+    said = ModelProgress(WORKER, 9, LoadStage.READING, 3, 4)
+    owes.settle(said)
     assert (len(owes), owes.loading()) == (1, 9)
-    owes.settle(Loaded(9, (), 5, 6))
+    owes.settle(ModelLoaded(WORKER, 9, (), 5, 6))
     with pytest.raises(MessageInvalid, match="unasked"):
         owes.settle(said)
 
@@ -340,14 +352,14 @@ def test_a_word_on_the_way_pays_nothing(background: bool) -> None:
 @pytest.mark.parametrize(
     ("tell", "said"),
     [
-        (False, Progress(9, LoadStage.SESSION, 0, 0)),
-        (True, Progress(8, LoadStage.SESSION, 0, 0)),
-        (True, Progress(MODEL, LoadStage.SESSION, 0, 0)),
-        (True, Progress(9, LoadStage.READING, 5, 4)),
-        (True, Progress(9, LoadStage.READING, -1, 4)),
+        (False, ModelProgress(WORKER, 9, LoadStage.SESSION, 0, 0)),
+        (True, ModelProgress(WORKER, 8, LoadStage.SESSION, 0, 0)),
+        (True, ModelProgress(WORKER, MODEL, LoadStage.SESSION, 0, 0)),
+        (True, ModelProgress(WORKER, 9, LoadStage.READING, 5, 4)),
+        (True, ModelProgress(WORKER, 9, LoadStage.READING, -1, 4)),
     ],
 )
-def test_words_on_the_way_that_cannot_be(owes: PendingReplies, tell: bool, said: Progress) -> None:
+def test_words_on_the_way_that_cannot_be(owes: PendingReplies, tell: bool, said: ModelProgress) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(tell=tell)), 1, 1)
     with pytest.raises(MessageInvalid):
         owes.settle(said)

@@ -240,7 +240,7 @@ def test_a_worker_that_never_started_can_be_stopped(make_bench: Callable[..., Be
         bench.pool.start(77, PLAIN)
         bench.pool.stop(77)
 
-    os.kill(bench.pool.statistics().supervisor_pid, 9)
+    os.kill(bench.pool.statistics().zygote_pid, 9)
     bench.call(start_and_stop)
     assert bench.event(WorkerExited).worker == 77
 
@@ -248,7 +248,7 @@ def test_a_worker_that_never_started_can_be_stopped(make_bench: Callable[..., Be
 def test_the_daemon_side_imports_no_runtime() -> None:
     code = (
         "import sys, appliance.workers.daemon.pool; "
-        "print([name for name in ('numpy', 'onnxruntime', 'appliance.workers.child.child') if name in sys.modules])"
+        "print([name for name in ('numpy', 'onnxruntime', 'appliance.workers.child.worker') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -14,10 +14,10 @@ import pytest
 
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned
-from appliance.workers.lane import LaneClosed, SocketDaemonLane, socket_pair
-from appliance.workers.messages import Run, ToWorker
-from appliance.workers.port import ExitCause, LaneMemory, Learn, RunFinished, WorkerExited
-from appliance.workers.region import Scratch
+from appliance.workers.child.tensors import Scratch
+from appliance.workers.lane import DaemonLane, LaneClosed, socket_pair
+from appliance.workers.messages import ToWorker
+from appliance.workers.port import ExitCause, LaneMemory, Learn, Run, RunFinished, WorkerExited
 from models.generate import write_model
 from tests.workers.bench import FOUR, Bench, Placed, Tensor, fake, row, spec, tensor, version_of
 from tests.workers.lane_conformance import LaneConformance, Lanes
@@ -221,11 +221,11 @@ def test_an_idle_worker_sleeps_and_has_no_descriptors_that_it_does_not_need(ring
     lane.stop()
 
 
-def test_workers_come_back_with_rings_after_their_supervisor(make_bench: Callable[..., Bench]) -> None:
+def test_workers_come_back_with_rings_after_their_zygote(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(rings=native.LaneMemory)
     Lane(bench, fake())
-    os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
-    assert bench.event(WorkerExited).cause is ExitCause.SUPERVISOR
+    os.kill(bench.pool.statistics().zygote_pid, signal.SIGKILL)
+    assert bench.event(WorkerExited).cause is ExitCause.ZYGOTE
     lane = Lane(bench, fake())
     lane.learn([FOUR], [(1, 4)])
     placed = lane.place(FOUR)
@@ -246,7 +246,7 @@ def test_without_rings_nothing_is_shared_and_nothing_learned(shared_bench: Bench
 class _Mailed(NamedTuple):
     """A daemon's lane as the pool uses it: whatever goes into the socket is followed by mail."""
 
-    lane: SocketDaemonLane
+    lane: DaemonLane
     memory: LaneMemory
 
     def __getattr__(self, name: str) -> object:
@@ -264,13 +264,13 @@ class _Mailed(NamedTuple):
 class TestRingLane(LaneConformance):
     @pytest.fixture
     def lanes(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lanes]:
-        from appliance.workers.child import ring_lane
+        from appliance.workers.child import leased
 
-        monkeypatch.setattr(ring_lane, "IDLE_MS", 50)  # in which a daemon that is gone is noticed
+        monkeypatch.setattr(leased, "IDLE_MS", 50)  # in which a daemon that is gone is noticed
         ours, theirs = socket_pair()
         memory, doorbell = native.LaneMemory(), os.eventfd(0)
-        lane, _ = ring_lane.open_ring_lane(theirs, memory.fileno(), doorbell, Scratch().at_least(4096))
-        daemon = _Mailed(SocketDaemonLane(ours), memory)
+        lane, _ = leased.open_ring_lane(theirs, memory.fileno(), doorbell, Scratch().at_least(4096))
+        daemon = _Mailed(DaemonLane(ours), memory)
         yield Lanes(daemon, lane, theirs.close, theirs.sendall)  # type: ignore[arg-type]
         for end in (ours, theirs):
             end.close()

@@ -59,19 +59,19 @@ def test_a_worker_without_memory_for_its_lane_has_died_and_leaves_nothing(
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_a_supervisor_that_cannot_be_started_again_is_tried_until_it_can(
+def test_a_zygote_that_cannot_be_started_again_is_tried_until_it_can(
     make_bench: Callable[..., Bench],
 ) -> None:
     bench = make_bench()
     worker = bench.start()
     before = len(os.listdir("/proc/self/fd"))
-    with listening("the worker supervisor could not be started") as said, no_descriptors():
-        os.kill(bench.pool.statistics().supervisor_pid, signal.SIGKILL)
+    with listening("the workers' zygote could not be started") as said, no_descriptors():
+        os.kill(bench.pool.statistics().zygote_pid, signal.SIGKILL)
         assert bench.event(WorkerExited).worker == worker
         bench.wait(said)
-        assert bench.pool.statistics().supervisor_pid == 0
+        assert bench.pool.statistics().zygote_pid == 0
     assert bench.start()
-    assert bench.pool.statistics().supervisor_restarts == 1
+    assert bench.pool.statistics().zygote_restarts == 1
     assert len(os.listdir("/proc/self/fd")) == before, "failed tries leave nothing open"
 
 
@@ -81,7 +81,7 @@ def test_a_fork_that_fails_is_nothing_that_a_model_did(shared_bench: Bench) -> N
     def start_in_vain() -> None:
         bench.pool.start(700, PLAIN)
         bench.pool.load(700, 701, fake())
-        bench.pool._supervisor_said(ForkFailed(700, "fork failed: no more processes"))
+        bench.pool._zygote_said(ForkFailed(700, "fork failed: no more processes"))
 
     bench.call(start_in_vain)
     exited = bench.event(WorkerExited)
@@ -92,7 +92,7 @@ def test_a_fork_that_fails_is_nothing_that_a_model_did(shared_bench: Bench) -> N
     )
 
 
-def test_what_cannot_be_said_to_the_supervisor_for_want_of_buffers_is_said_later(
+def test_what_cannot_be_said_to_the_zygote_for_want_of_buffers_is_said_later(
     shared_bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusals = [errno.ENOBUFS, errno.ETOOMANYREFS]
@@ -112,7 +112,7 @@ def test_what_cannot_be_said_to_the_supervisor_for_want_of_buffers_is_said_later
 
 
 class Shortage:
-    """The kernel has no buffers for what is said to the supervisor, of all kinds or with descriptors only."""
+    """The kernel has no buffers for what is said to the zygote, of all kinds or with descriptors only."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.of_all = self.of_descriptors = False
@@ -148,7 +148,7 @@ def test_a_worker_is_killed_while_another_cannot_be_started(
     make_bench: Callable[..., Bench], shortage: Shortage
 ) -> None:
     bench = make_bench()
-    supervisor = bench.pool.statistics().supervisor_pid
+    zygote = bench.pool.statistics().zygote_pid
     worker = bench.start()
     shortage.of_descriptors = True
     bench.call(bench.pool.start, 700, PLAIN)
@@ -157,16 +157,16 @@ def test_a_worker_is_killed_while_another_cannot_be_started(
     assert (exited.worker, exited.cause) == (worker, ExitCause.HUNG)
     shortage.of_descriptors = False
     assert bench.event(WorkerStarted).worker == 700
-    assert bench.pool.statistics().supervisor_pid == supervisor
+    assert bench.pool.statistics().zygote_pid == zygote
 
 
-def test_a_supervisor_that_cannot_be_told_to_kill_is_not_taken_for_dead(
+def test_a_zygote_that_cannot_be_told_to_kill_is_not_taken_for_dead(
     make_bench: Callable[..., Bench], shortage: Shortage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("appliance.workers.daemon.pool.time", clock)
     bench = make_bench()
-    supervisor = bench.pool.statistics().supervisor_pid
+    zygote = bench.pool.statistics().zygote_pid
     worker, witness = bench.start(), bench.start()
     shortage.of_all = True
     with listening("cannot be told to end worker process") as said:
@@ -176,4 +176,4 @@ def test_a_supervisor_that_cannot_be_told_to_kill_is_not_taken_for_dead(
     shortage.of_all = False
     assert bench.event(WorkerExited).worker == worker
     assert bench.load(witness, fake())
-    assert bench.pool.statistics().supervisor_pid == supervisor
+    assert bench.pool.statistics().zygote_pid == zygote

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from appliance.workers.child import stopwatch
-from appliance.workers.child.stopwatch import Stopwatch
+from appliance.workers.child import measurement
+from appliance.workers.child.measurement import Stopwatch
 from appliance.workers.priority import yield_processor
 from tests.workers.rival import rival
 
@@ -18,7 +18,7 @@ PATIENCE_S = 20.0
 
 
 def waits_ns() -> int:
-    with open(stopwatch.WAITS, encoding="ascii") as file:
+    with open(measurement.WAITS, encoding="ascii") as file:
         return int(file.read().split()[1])
 
 
@@ -57,7 +57,7 @@ def test_sleeping_counts() -> None:
 
 
 def test_a_kernel_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopwatch, "WAITS", "/nowhere")
+    monkeypatch.setattr(measurement, "WAITS", "/nowhere")
     with Stopwatch() as watch:
         watch.start()
         begin = time.monotonic_ns()

@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from appliance.domain.model import ModelVersion
-from appliance.runtimes.fake import FakeRuntime, FakeSession
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.workers.child import loading
 from appliance.workers.child.loading import Loader, restore_threads
-from appliance.workers.messages import Load, Progress
+from appliance.workers.messages import Load
 from appliance.workers.port import LoadWish
+from tests.runtimes.fake import FakeRuntime, FakeSession
 from tests.workers.bench import fake
 
 TIMES = 3_000
@@ -68,13 +68,13 @@ def test_a_session_whose_threads_do_not_get_their_class_back_is_closed(
     def refuse() -> None:
         raise PermissionError("not yours")
 
-    def tell(progress: Progress) -> None:
+    def tell(*progress: object) -> None:
         raise AssertionError(progress)
 
     monkeypatch.setattr(loading, "restore_threads", refuse)
     runtime = Counting()
     with pytest.raises(PermissionError):
-        Loader({"fake": runtime}, threads=2).load(
+        Loader(1, {"fake": runtime}, threads=2).load(
             Load(1, fake(), LoadWish(background=True)), alone=False, tell=tell
         )
     assert (runtime.opened, runtime.open) == (1, 0)

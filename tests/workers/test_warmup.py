@@ -14,7 +14,8 @@ from appliance.domain.model import ModelVersion, Warmup, WarmupInput
 from appliance.domain.tensor import Datatype, TensorSpec, encode_bytes
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
 from appliance.workers.child.execution import LoadedModel
-from appliance.workers.child.warmup import measure_passes, run_warmups
+from appliance.workers.child.measurement import measure_passes
+from appliance.workers.child.proof import run_warmups
 from tests.workers.bench import spec, version_of
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from appliance.config.supervisor import SupervisorConfig
+from appliance.config.workers import RestartConfig
 from appliance.workers.port import ExitCause, WorkerExited
 
 SECOND_NS = 1_000_000_000
@@ -23,7 +23,7 @@ def culprit_of(
     """The id of the model that was loading or running when the process ended, -1 when it was idle or is not to blame.
     ``blamed``: that of the oldest request that it had under a lease; ``model_of`` knows that of a batch. Where one
     loaded beside what ran, it is the one that loaded if that ``is_new``: the other has run before."""
-    if event.cause is ExitCause.SUPERVISOR:
+    if event.cause is ExitCause.ZYGOTE:
         return -1
     if event.batches and not is_new(event.loading):
         return model_of(event.batches[0])
@@ -31,8 +31,8 @@ def culprit_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestartPolicy(SupervisorConfig):
-    """The ``[supervisor]`` section with constants of its own."""
+class RestartPolicy(RestartConfig):
+    """The ``[restart]`` section with constants of its own."""
 
     crash_window_s: int = 600
     """Crashes older than this are forgiven: two in ten minutes have one cause, two in a week need not."""

@@ -59,7 +59,7 @@ class RolloutTerms:
 
     swap: SwapTerms
     placement: PlacementConfig
-    supervisor: RestartPolicy
+    restart: RestartPolicy
 
 
 class MemoryPort(Protocol):
@@ -92,7 +92,7 @@ class Rollouts:
         self._feed = feed
         self._idle = idle
         self._memory: MemoryPort | None = None
-        self._restarts = Restarts(terms.supervisor)
+        self._restarts = Restarts(terms.restart)
         self._recorder = Recorder(terms.swap, shell.wall_ms)
         self._core = Rollout(terms.swap.config, self._recorder)
         self._groups = InstanceGroups(

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from appliance import __version__
 from appliance.domain.errors import Forbidden, InvalidRequest, Unsupported
-from appliance.domain.identity import EXTENSIONS, SERVER_NAME
+from appliance.domain.protocol import EXTENSIONS, SERVER_NAME
 from appliance.engine.port import EnginePort
 from appliance.frontend.grpc.metadata import model_config, tensor_metadata, version_statistics
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb

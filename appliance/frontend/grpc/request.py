@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputHead, Parameter, RequestHead, TensorHead
-from appliance.domain.parameters import check_input_parameters, output_classification, request_meaning
+from appliance.domain.protocol import check_input_parameters, output_classification, request_meaning
 from appliance.domain.tensor import MAX_RANK
 from appliance.frontend.grpc.envelope import EnvelopeLimits, malformed
 from appliance.frontend.grpc.typed import contents_to_raw

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from appliance.domain.classification import classify
 from appliance.domain.inference import Answer, OutputTensor, RequestPlan
-from appliance.domain.parameters import FINAL_RESPONSE
+from appliance.domain.protocol import FINAL_RESPONSE, classify
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 
 _ID_TAG = b"\x1a"

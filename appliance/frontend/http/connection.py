@@ -18,7 +18,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from appliance.config.http import HttpConfig
-from appliance.domain.identity import SERVER_NAME
+from appliance.domain.protocol import SERVER_NAME
 from appliance.frontend.http.status import CLIENT_CLOSED_REQUEST, HttpRefusal, plain_answer
 from appliance.frontend.http.unread import UnreadAnswers
 from appliance.frontend.quota.quotas import Account

@@ -16,7 +16,7 @@ from typing import Any, Final
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputHead, Parameter, RequestHead, RequestPlan, TensorHead
 from appliance.domain.model import ModelVersion
-from appliance.domain.parameters import check_input_parameters, output_classification, request_meaning
+from appliance.domain.protocol import check_input_parameters, output_classification, request_meaning
 from appliance.domain.tensor import FREE, Datatype
 from appliance.domain.validation import check_raw
 from appliance.frontend.http.json_document import check_nesting, parse_json

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted  # json.dumps takes ten times as long for a string
 from typing import Final
 
-from appliance.domain.classification import classify
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import Answer, OutputTensor, RequestHead
 from appliance.domain.model import ModelVersion
+from appliance.domain.protocol import classify
 from appliance.domain.tensor import Datatype
 from appliance.frontend.http.json_tensor import json_pieces, longest_text
 

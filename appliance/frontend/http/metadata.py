@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from appliance import __version__
-from appliance.domain.identity import EXTENSIONS, SERVER_NAME
 from appliance.domain.model import (
     Batching,
     ModelVersion,
@@ -20,6 +19,7 @@ from appliance.domain.model import (
     Warmup,
     WarmupInput,
 )
+from appliance.domain.protocol import EXTENSIONS, SERVER_NAME
 from appliance.domain.tensor import FREE, TensorSpec
 from appliance.engine.port import IndexEntry
 from appliance.telemetry.meter import BatchStatistics, Result, Stage, VersionStatistics

@@ -14,8 +14,8 @@ from edge_appliance_native import FastPath, NativeServer, Tls
 
 from appliance.config.http import HttpConfig
 from appliance.domain.errors import OperatorError
-from appliance.domain.identity import SERVER_NAME
 from appliance.domain.inference import RequestPlan
+from appliance.domain.protocol import SERVER_NAME
 from appliance.domain.tensor import Datatype
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.http.application import Adopt, ListenerFigures

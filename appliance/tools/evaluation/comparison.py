@@ -20,7 +20,7 @@ from appliance.domain.golden import GoldenCase, GoldenSet, Tolerance, read_golde
 from appliance.domain.model import ModelVersion
 from appliance.domain.output_difference import Difference, Values
 from appliance.domain.tensor import FLOATS, element_count, numbers
-from appliance.runtimes.numpy_difference import numpy_difference
+from appliance.runtimes.arrays import numpy_difference
 from appliance.runtimes.runtime import Runtime
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, with_rows
 from appliance.tools.evaluation.jobs import (

@@ -8,11 +8,10 @@ from typing import Final, NamedTuple
 
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import aligned
-from appliance.runtimes.runtime import Feed, Place, Region, Runtime, RuntimeSettings, Session
+from appliance.runtimes.runtime import Feed, Place, Region, Runtime, RuntimeSettings, Session, check_signature
 from appliance.tools.evaluation.inputs import Inputs, rows_of
 from appliance.tools.evaluation.jobs import Speed
-from appliance.workers.region import Scratch
-from appliance.workers.signature import check_signature
+from appliance.workers.child.tensors import Scratch
 
 WARM_RUNS: Final = 2
 RUNS_MIN: Final = 5

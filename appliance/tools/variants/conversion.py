@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from appliance.domain.errors import ArtefactError
 from appliance.domain.tensor import Datatype
-from appliance.runtimes.strings import decode_strings
+from appliance.runtimes.arrays import decode_strings
 
 Feeds = Mapping[str, NDArray[Any]]
 INLINE_BYTES_MAX: Final = 1 << 30

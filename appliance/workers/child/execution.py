@@ -12,21 +12,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from appliance.domain.errors import InvalidRequest, RunFailed
+from appliance.domain.errors import ApplianceError, InvalidRequest, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session
-from appliance.workers.messages import Finished
+from appliance.workers.child.tensors import Scratch, feeds_from, span
 from appliance.workers.port import (
     ERROR_CHARACTERS_MAX,
     Fetch,
     ItemStatus,
-    Run,
     RunItem,
     RunResult,
     Shape,
 )
-from appliance.workers.region import Scratch
 
 HELD_BYTES_MAX: Final = 256 << 20
 HELD_ITEMS_MAX: Final = 1024
@@ -49,7 +47,9 @@ class _Outputs(NamedTuple):
     parts: Sequence[memoryview]
 
 
-class _Times(NamedTuple):
+class Times(NamedTuple):
+    """Nanoseconds of the stages of a run."""
+
     gather_ns: int
     run_ns: int
     scatter_ns: int
@@ -65,16 +65,16 @@ class Executor:
         self._held: dict[int, _Outputs] = {}
         self._held_bytes = 0
 
-    def run(self, model: LoadedModel, run: Run) -> Finished:
-        """The batch's results in the order of its items; never raises for what a runtime or a request does wrong."""
-        if len(run.items) == 1:
-            results, times = self._run_alone(model, run.items[0])
-            return Finished(run.batch, (results,), *times)
+    def run(self, model: LoadedModel, items: tuple[RunItem, ...]) -> tuple[tuple[RunResult, ...], Times]:
+        """The results of a batch in the order of its items, and how long its stages took; never raises for what a
+        runtime or a request does wrong."""
+        if len(items) == 1:
+            result, times = self._run_alone(model, items[0])
+            return (result,), times
         try:
-            merged, times = self._run_merged(model, run.items)
-            return Finished(run.batch, merged, *times)
+            return self._run_merged(model, items)
         except Exception:  # noqa: BLE001 - the runs one by one say whose fault it was
-            return self._run_one_by_one(model, run)
+            return self._run_one_by_one(model, items)
 
     def fetch(self, fetch: Fetch) -> RunResult | None:
         """Store held outputs at a larger place; None when they were only to be forgotten."""
@@ -92,33 +92,30 @@ class Executor:
             self._held_bytes -= sum(outputs.sizes)
         return outputs
 
-    def _run_one_by_one(self, model: LoadedModel, run: Run) -> Finished:
-        results, gather_ns, run_ns, scatter_ns = [], 0, 0, 0
-        for item in run.items:
-            result, times = self._run_alone(model, item)
-            results.append(result)
-            gather_ns += times.gather_ns
-            run_ns += times.run_ns
-            scatter_ns += times.scatter_ns
-        return Finished(run.batch, tuple(results), gather_ns, run_ns, scatter_ns)
+    def _run_one_by_one(
+        self, model: LoadedModel, items: tuple[RunItem, ...]
+    ) -> tuple[tuple[RunResult, ...], Times]:
+        ended = [self._run_alone(model, item) for item in items]
+        stages = zip(*(times for _, times in ended), strict=True)
+        return tuple(result for result, _ in ended), Times(*map(sum, stages))
 
-    def _run_alone(self, model: LoadedModel, item: RunItem) -> tuple[RunResult, _Times]:
+    def _run_alone(self, model: LoadedModel, item: RunItem) -> tuple[RunResult, Times]:
         begin = time.monotonic_ns()
         gathered = ran = begin
         try:
             place = Place(self._arena, item.out_offset, item.out_capacity)
-            feeds = feeds_at(item)
+            feeds = feeds_from(item.offset, item.shapes, item.sizes)
             gathered = time.monotonic_ns()
             produced = model.session.run(self._arena, feeds, item.outputs, place)
             ran = time.monotonic_ns()
             if model.version.max_batch_size > 0:
-                _check_rows(model.version, item.outputs, produced.shapes, item.rows)
+                check_rows(model.version, item.outputs, produced.shapes, item.rows)
             result = self._finish_alone(item, produced)
         except Exception as problem:  # noqa: BLE001 - whatever goes wrong is this request's answer
             status = ItemStatus.INVALID if isinstance(problem, InvalidRequest) else ItemStatus.FAILED
-            result = RunResult(item.ticket, status, (), (), 0, _reason(problem))
+            result = RunResult(item.ticket, status, (), (), 0, reason_of(problem))
         end = time.monotonic_ns()
-        return result, _Times(gathered - begin, max(ran - gathered, 0), end - max(ran, gathered))
+        return result, Times(gathered - begin, max(ran - gathered, 0), end - max(ran, gathered))
 
     def _finish_alone(self, item: RunItem, produced: Produced) -> RunResult:
         if produced.parts is None:
@@ -128,7 +125,7 @@ class Executor:
 
     def _run_merged(
         self, model: LoadedModel, items: tuple[RunItem, ...]
-    ) -> tuple[tuple[RunResult, ...], _Times]:
+    ) -> tuple[tuple[RunResult, ...], Times]:
         begin = time.monotonic_ns()
         rows = sum(item.rows for item in items)
         source, feeds = self._gather(items, rows)
@@ -137,18 +134,18 @@ class Executor:
         gathered = time.monotonic_ns()
         produced = model.session.run(source, feeds, wanted, Place(spread, 0, len(spread.view)))
         ran = time.monotonic_ns()
-        _check_rows(model.version, wanted, produced.shapes, rows)
+        check_rows(model.version, wanted, produced.shapes, rows)
         whole = self._whole(produced)
         results = self._scatter(model.version, items, wanted, whole, rows)
         self._gathered.drop_beyond(SCRATCH_KEPT_BYTES)
         self._spread.drop_beyond(SCRATCH_KEPT_BYTES)
-        return results, _Times(gathered - begin, ran - gathered, time.monotonic_ns() - ran)
+        return results, Times(gathered - begin, ran - gathered, time.monotonic_ns() - ran)
 
     def _gather(self, items: tuple[RunItem, ...], rows: int) -> tuple[Region, tuple[Feed | None, ...]]:
         """All items' inputs, input after input, row after row, in scratch memory."""
         columns = len(items[0].sizes)
         totals = [sum(item.sizes[column] for item in items) for column in range(columns)]
-        target = self._gathered.at_least(sum(map(aligned, totals)))
+        target = self._gathered.at_least(span(totals))
         feeds: list[Feed | None] = []
         starts: list[int] = []
         position = 0
@@ -169,7 +166,7 @@ class Executor:
     def _whole(self, produced: Produced) -> _Outputs:
         """The batch's outputs; when they were not written in place, room is made so that the next time they are."""
         if produced.parts is not None:
-            needed = sum(map(aligned, produced.sizes))
+            needed = span(produced.sizes)
             if needed <= SCRATCH_KEPT_BYTES:
                 self._spread.at_least(needed)
             return _Outputs(produced.shapes, produced.sizes, produced.parts)
@@ -206,7 +203,7 @@ class Executor:
 
     def _store(self, ticket: int, offset: int, capacity: int, outputs: _Outputs) -> RunResult:
         """Write the outputs to their place, or hold them when they do not fit."""
-        needed = sum(map(aligned, outputs.sizes))
+        needed = span(outputs.sizes)
         if needed > capacity:
             return self._hold(ticket, needed, outputs)
         view = self._arena.view
@@ -229,23 +226,14 @@ class Executor:
         return RunResult(ticket, ItemStatus.TOO_LARGE, outputs.shapes, outputs.sizes, needed, "")
 
 
-def feeds_at(item: RunItem) -> tuple[Feed | None, ...]:
-    """Where an item's inputs lie: back to back from its offset, aligned."""
-    feeds: list[Feed | None] = []
-    position = item.offset
-    for shape, size in zip(item.shapes, item.sizes, strict=True):
-        feeds.append(None if shape is None else Feed(shape, position, size))
-        position += aligned(size)
-    return tuple(feeds)
-
-
 def _union(items: Iterable[RunItem]) -> tuple[int, ...]:
     """Outputs that at least one item wants, ascending."""
     kinds = {item.outputs for item in items}
     return kinds.pop() if len(kinds) == 1 else tuple(sorted({index for kind in kinds for index in kind}))
 
 
-def _check_rows(version: ModelVersion, wanted: Sequence[int], shapes: Iterable[Shape], rows: int) -> None:
+def check_rows(version: ModelVersion, wanted: Sequence[int], shapes: Iterable[Shape], rows: int) -> None:
+    """Raise RunFailed unless the first dimension of each output is the batch."""
     for index, shape in zip(wanted, shapes, strict=True):
         if not shape or shape[0] != rows:
             raise RunFailed(
@@ -284,10 +272,7 @@ def _failed(ticket: int, reason: str) -> RunResult:
     return RunResult(ticket, ItemStatus.FAILED, (), (), 0, reason)
 
 
-def _reason(problem: Exception) -> str:
-    text = (
-        str(problem)
-        if isinstance(problem, RunFailed | InvalidRequest)
-        else f"{type(problem).__name__}: {problem}"
-    )
+def reason_of(problem: Exception) -> str:
+    """Why a run failed, for people."""
+    text = str(problem) if isinstance(problem, ApplianceError) else f"{type(problem).__name__}: {problem}"
     return text[:ERROR_CHARACTERS_MAX]

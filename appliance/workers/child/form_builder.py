@@ -16,10 +16,10 @@ from appliance.domain.digest import PIECE_BYTES, Digester, Digests, digest_of
 from appliance.domain.errors import ArtefactError, FormHasNoRoom, LoadFailed
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.durable import RealFolder
-from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings
+from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, check_signature
 from appliance.store.blobs import BlobShelf
-from appliance.workers.child.assessment import compare_answers, open_golden, run_golden
 from appliance.workers.child.execution import LoadedModel
+from appliance.workers.child.proof import compare_answers, open_golden, run_golden
 from appliance.workers.forms import (
     ANEW_FILE,
     BUILDING,
@@ -38,7 +38,6 @@ from appliance.workers.forms import (
     remove_superseded,
     was_dropped,
 )
-from appliance.workers.signature import check_signature
 
 FORM_FACTOR: Final = 2.25
 """A form is twice as large as its version, with gaps of an eighth at most."""

@@ -10,15 +10,23 @@ has words.
 
 from __future__ import annotations
 
+import socket
+import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from appliance.domain.tensor import aligned
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
 from appliance.workers.child.execution import SCRATCH_KEPT_BYTES, LoadedModel
+from appliance.workers.child.tensors import Scratch, feeds_from, span
+from appliance.workers.lane import RECEIVE_BYTES, FrameReader, LaneClosed, SocketWorkerLane
+from appliance.workers.messages import TO_WORKER, Forget, FromWorker, ToWorker
 from appliance.workers.port import Learn, Shape
-from appliance.workers.region import Scratch
+
+if TYPE_CHECKING:
+    from edge_appliance_native import WorkerRing
 
 OK: Final = 0
 HAND_OVER: Final = 1
@@ -26,35 +34,10 @@ MAIL: Final = 1
 SUBMISSIONS: Final = 2
 LEFT: Final = 2
 """What the ring tells of a batch for which no run is kept."""
+IDLE_MS: Final = 2000
+"""How long an idle worker sleeps before it looks whether the daemon is still there."""
 PREPARED_MAX: Final = 1024
 FINISH_BATCHES_MAX: Final = 1024
-
-
-class Ring(Protocol):
-    """What is used of ``edge_appliance_native.WorkerRing``, whose stub documents it."""
-
-    def add_template(
-        self,
-        template: int,
-        kind: int,
-        rows: int,
-        max_rows: int,
-        input_sizes: Sequence[int],
-        output_sizes: Sequence[int],
-    ) -> None: ...
-    def drop_template(self, template: int) -> None: ...
-    def wait(self, timeout_ms: int) -> int: ...
-    def take(self) -> tuple[int, int, int, int, int, int] | None: ...
-    def gather(self, address: int, nbytes: int) -> None: ...
-    def scatter(self, address: int, nbytes: int) -> None: ...
-    def complete(self, status: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None: ...
-    def serve(self, timeout_ms: int) -> int: ...
-    def serve_one(self) -> int: ...
-    def keep_alone(self, kind: int, template: int, at: tuple[int, int], run: Callable[[], object]) -> int: ...
-    def keep_merged(
-        self, kind: int, rows: int, source: tuple[int, int], place: tuple[int, int], run: Callable[[], object]
-    ) -> int: ...
-    def drop_runs(self, kind: int | None = None) -> None: ...
 
 
 class _Unexpected(Exception):
@@ -76,7 +59,7 @@ class LeasedRuns:
     """The request templates that a worker has, and their runs. Owner of scratch memory of its own, which runs that the
     ring keeps refer to."""
 
-    def __init__(self, ring: Ring, arena: Region) -> None:
+    def __init__(self, ring: WorkerRing, arena: Region) -> None:
         self._ring = ring
         self._arena = arena
         self._models: dict[int, LoadedModel] = {}
@@ -97,7 +80,7 @@ class LeasedRuns:
 
     def learn(self, template: Learn) -> None:
         """Know a plan. One that cannot be is not, and its requests are handed over."""
-        row_bytes = max(_span(template.sizes), _span(template.out_sizes)) // max(template.rows, 1)
+        row_bytes = max(span(template.sizes), span(template.out_sizes)) // max(template.rows, 1)
         max_rows = min(template.max_rows, SCRATCH_KEPT_BYTES // max(row_bytes, 1))
         try:
             self._ring.add_template(
@@ -169,8 +152,8 @@ class LeasedRuns:
     def _run_alone(self, kind: int, plan: int, offset: int, out_offset: int) -> None:
         """Run a request in its place, and have that prepared where the session can."""
         template, model = self._known(plan)
-        feeds = _feeds(template.shapes, template.sizes, offset)
-        place = Place(self._arena, out_offset, _span(template.out_sizes))
+        feeds = feeds_from(offset, template.shapes, template.sizes)
+        place = Place(self._arena, out_offset, span(template.out_sizes))
         produced = model.session.run(self._arena, feeds, template.wanted, place)
         _settle(produced, template.out_shapes, template.out_sizes, place)
         run = model.session.prepared(self._arena, feeds, template.wanted, place)
@@ -183,13 +166,13 @@ class LeasedRuns:
         sizes = tuple(size // template.rows * rows for size in template.sizes)
         out_sizes = tuple(size // template.rows * rows for size in template.out_sizes)
         shapes = tuple(None if shape is None else (rows, *shape[1:]) for shape in template.shapes)
-        in_bytes, out_bytes = _span(sizes), _span(out_sizes)
+        in_bytes, out_bytes = span(sizes), span(out_sizes)
         if not (self._gathered.holds(in_bytes) and self._spread.holds(out_bytes)):
             self._ring.drop_runs()
         source = self._gathered.at_least(in_bytes)
         return _Merged(
             source,
-            _feeds(shapes, sizes, 0),
+            feeds_from(0, shapes, sizes),
             in_bytes,
             Place(self._spread.at_least(out_bytes), 0, out_bytes),
             tuple((rows, *shape[1:]) for shape in template.out_shapes),
@@ -212,20 +195,6 @@ class LeasedRuns:
             self._ring.drop_runs()
 
 
-def _span(sizes: Sequence[int]) -> int:
-    """Bytes that tensors of these sizes take."""
-    return sum(map(aligned, sizes))
-
-
-def _feeds(shapes: Sequence[Shape | None], sizes: Sequence[int], offset: int) -> tuple[Feed | None, ...]:
-    """Inputs that lie one after the other from ``offset``."""
-    feeds: list[Feed | None] = []
-    for shape, size in zip(shapes, sizes, strict=True):
-        feeds.append(None if shape is None else Feed(shape, offset, size))
-        offset += aligned(size)
-    return tuple(feeds)
-
-
 def _settle(produced: Produced, shapes: tuple[Shape, ...], sizes: tuple[int, ...], place: Place) -> None:
     """Have the outputs in their place. Raises _Unexpected when they are not what the template says."""
     if produced.shapes != shapes or produced.sizes != sizes:
@@ -234,3 +203,81 @@ def _settle(produced: Produced, shapes: tuple[Shape, ...], sizes: tuple[int, ...
     for part in produced.parts or ():
         place.region.view[position : position + len(part)] = part
         position += aligned(len(part))
+
+
+class RingWorkerLane:
+    """WorkerLane over a socket and the rings of ``leased``, which it has served while no message is there.
+
+    Mail goes first. Between two messages one batch of the ring runs, so that an engine that always has mail does not
+    starve what it leased; plans are learned as soon as they are read, so that no submission overtakes its plan. Idle,
+    the process sleeps on the memory that it shares with the daemon, not on the socket: what is written there is told in
+    the memory.
+    """
+
+    def __init__(self, end: socket.socket, ring: WorkerRing, leased: LeasedRuns) -> None:
+        self._socket = end
+        self._answers = SocketWorkerLane(end)
+        self._reader = FrameReader(TO_WORKER)
+        self._messages: deque[ToWorker] = deque()
+        self._ring = ring
+        self._leased = leased
+        self._closed = False
+
+    def take(self) -> ToWorker:
+        """The next message that is not about plans. Raises LaneClosed when the daemon is gone."""
+        ring, leased = self._ring, self._leased
+        ready = ring.wait(0)
+        if ready & MAIL:
+            self._read()
+        if ready & SUBMISSIONS:
+            leased.serve_one()
+        while not self._messages:
+            if self._closed:
+                raise LaneClosed("the daemon is gone")
+            leased.serve(IDLE_MS)
+            self._read()
+        return self._messages.popleft()
+
+    def complete(self, message: FromWorker) -> None:
+        """Answer a message. Raises LaneClosed when the daemon is gone."""
+        self._answers.complete(message)
+
+    def _read(self) -> None:
+        """Read until nothing is left: mail is told once."""
+        while not self._closed:
+            try:
+                data = self._socket.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                data = b""
+            if not data:
+                self._closed = True
+            for message in cast(list[ToWorker], self._reader.feed(data)):
+                if type(message) is Learn:
+                    self._leased.learn(message)
+                elif type(message) is Forget:
+                    self._leased.forget(message.plans)
+                else:
+                    self._messages.append(message)
+
+
+def import_native() -> bool:
+    """Import the native package once, for all workers that are forked after this; whether this was the first time. It
+    is optional: raises ImportError."""
+    if "edge_appliance_native" in sys.modules:
+        return False
+    import edge_appliance_native  # noqa: F401
+
+    return True
+
+
+def open_ring_lane(
+    end: socket.socket, memory: int, doorbell: int, arena: Region
+) -> tuple[RingWorkerLane, LeasedRuns]:
+    """The lane of a worker whose rings lie behind descriptor ``memory``. Raises OSError when they do not."""
+    from edge_appliance_native import WorkerRing  # as above
+
+    ring = WorkerRing(memory, doorbell, arena.view)
+    leased = LeasedRuns(ring, arena)
+    return RingWorkerLane(end, ring, leased), leased

@@ -15,22 +15,22 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
 from appliance.domain.model import ModelVersion, WeightsFile
-from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session
+from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session, check_signature
 from appliance.runtimes.weights import trim_heap
-from appliance.workers.child.assessment import PASSES_MIN, Golden, assess, open_golden, run_golden
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.form_builder import build_form
-from appliance.workers.child.load_report import LoadReport, Tell
-from appliance.workers.child.warmup import fixed_shapes, measure_passes, run_warmups
+from appliance.workers.child.measurement import PASSES_MIN, assess, measure_passes
+from appliance.workers.child.proof import Golden, open_golden, run_golden, run_warmups
+from appliance.workers.child.tensors import fixed_shapes
 from appliance.workers.forms import PackedForm, drop_form, find_form, form_name, prove_form, refuse_form
 from appliance.workers.memory import private_bytes
-from appliance.workers.messages import Load, Loaded
-from appliance.workers.port import Assessment, Deviation, LoadStage, LoadWish
+from appliance.workers.messages import Load
+from appliance.workers.port import Assessment, Deviation, LoadStage, LoadWish, ModelLoaded
 from appliance.workers.priority import (
     can_come_back,
     restore_disk,
@@ -38,16 +38,51 @@ from appliance.workers.priority import (
     yield_disk,
     yield_processor,
 )
-from appliance.workers.signature import check_signature
 
 Result = TypeVar("Result")
+SILENCE_NS: Final = 50_000_000
+"""Between two words about how much is read."""
+
+
+Tell = Callable[[LoadStage, int, int], None]
+"""Takes the stage, the bytes of weights that were read, and how many there are."""
+
+
+class LoadReport:
+    """How far a load is, said on the way: each stage when it begins, and now and then how much of the weights is read;
+    silent unless it was asked to tell. Its methods are called by one thread at a time: the reader's
+    while the weights are read, and then the loader's."""
+
+    def __init__(self, load: Load, tell: Tell) -> None:
+        self._tell = tell if load.wish.tell else None
+        self._stage: LoadStage | None = None
+        self._done_bytes = self._total_bytes = 0
+        self._silent_until_ns = 0
+
+    def begin(self, stage: LoadStage) -> None:
+        """The load has come to ``stage``."""
+        if stage is not self._stage:
+            self._stage = stage
+            self._say()
+
+    def read(self, done_bytes: int, total_bytes: int) -> None:
+        """So much of the file of weights is in memory."""
+        self._stage = LoadStage.READING
+        self._done_bytes, self._total_bytes = done_bytes, total_bytes
+        if time.monotonic_ns() >= self._silent_until_ns:
+            self._say()
+
+    def _say(self) -> None:
+        if self._tell is not None and self._stage is not None:
+            self._silent_until_ns = time.monotonic_ns() + SILENCE_NS
+            self._tell(self._stage, self._done_bytes, self._total_bytes)
 
 
 class Opened(NamedTuple):
     """A loaded version, what the daemon is told of it, and what is still on its way."""
 
     model: LoadedModel
-    said: Loaded
+    said: ModelLoaded
     arrival: WeightsArrival
 
 
@@ -78,9 +113,10 @@ class _Measured(NamedTuple):
 
 
 class Loader:
-    """Makes sessions with the runtimes of one worker."""
+    """Makes sessions with the runtimes of ``worker``."""
 
-    def __init__(self, runtimes: Mapping[str, Runtime], threads: int) -> None:
+    def __init__(self, worker: int, runtimes: Mapping[str, Runtime], threads: int) -> None:
+        self._worker = worker
         self._runtimes = runtimes
         self._settings = RuntimeSettings(threads=threads)
 
@@ -118,8 +154,15 @@ class Loader:
         grown = max(private_bytes(os.getpid()) - before, 0) + session.memory()
         evictable_bytes = 0 if session.weights is None else session.weights.nbytes
         took = time.monotonic_ns() - begin
-        said = Loaded(
-            load.model, measured.seeds, took, grown, measured.assessment, evictable_bytes, proven.packed
+        said = ModelLoaded(
+            self._worker,
+            load.model,
+            measured.seeds,
+            took,
+            grown,
+            measured.assessment,
+            evictable_bytes,
+            proven.packed,
         )
         return Opened(proven.model, said, proven.arrival)
 

@@ -1,4 +1,4 @@
-"""The supervisor process: imports the runtimes once, forks workers from itself, says when they end.
+"""The zygote process: imports the runtimes once, forks workers from itself, says when they end.
 
 Single-threaded, and it has no session, so a fork of it is a clean start for a worker. Only this process, their parent,
 ever signals a worker, so a process number that was given to another process is never hit. It lives no longer than the
@@ -24,7 +24,9 @@ from typing import Final
 from appliance.domain.errors import ApplianceError
 from appliance.runtimes.runtime import Region, Runtime, open_runtimes
 from appliance.runtimes.weights import trim_heap
-from appliance.workers.child.child import run_worker
+from appliance.workers.child.leased import import_native, open_ring_lane
+from appliance.workers.child.tensors import region_of
+from appliance.workers.child.worker import run_worker
 from appliance.workers.confinement import (
     DOORBELL_DESCRIPTOR,
     LANE_DESCRIPTOR,
@@ -37,23 +39,21 @@ from appliance.workers.confinement import (
     rename,
 )
 from appliance.workers.forms import processor
-from appliance.workers.lane import SocketWorkerLane
+from appliance.workers.lane import SocketWorkerLane, WorkerLane
 from appliance.workers.messages import (
-    TO_SUPERVISOR,
+    TO_ZYGOTE,
     Exited,
     Fork,
     Forked,
     ForkFailed,
-    FromSupervisor,
+    FromZygote,
     Kill,
     KillSent,
     Ready,
     decode,
     encode,
 )
-from appliance.workers.port import WorkerSettings
 from appliance.workers.priority import USUAL_TURN_NS, take_turns
-from appliance.workers.region import region_of
 
 CONTROL_BYTES_MAX: Final = 64 << 10
 DESCRIPTORS_MAX: Final = 3
@@ -99,7 +99,7 @@ class Zygote:
             return False
         if not packet:
             return False
-        request = decode(packet, TO_SUPERVISOR)
+        request = decode(packet, TO_ZYGOTE)
         if isinstance(request, Fork):
             self._fork(request, descriptors)
         elif isinstance(request, Kill):
@@ -109,45 +109,40 @@ class Zygote:
     def _fork(self, request: Fork, descriptors: Sequence[int]) -> None:
         """``descriptors``: the worker's end of its lane and, for a worker with rings, their memory and the doorbell."""
         try:
-            if len(descriptors) > 1:
-                _import_rings()
+            if len(descriptors) > 1 and import_native():
+                _settle()
             pid = os.fork()
         except (OSError, ImportError) as problem:
             _close(descriptors)
             self._say(ForkFailed(request.worker, f"fork failed: {problem}"))
             return
         if pid == 0:
-            self._become_worker(request.settings, descriptors)
+            self._become_worker(request, descriptors)
         _close(descriptors)
         self._workers[pid] = request.worker
         self._pids[request.worker] = pid
         self._say(Forked(request.worker, pid))
 
-    def _become_worker(self, settings: WorkerSettings, descriptors: Sequence[int]) -> None:
+    def _become_worker(self, request: Fork, descriptors: Sequence[int]) -> None:
         """In the child: confine, serve, leave. Never returns."""
         status = 1
         try:
             for end in (self._control, self._wakeup, self._wakeup_end):
                 end.detach()
             arrange(descriptors)
-            confine(self._pid, settings, kept=len(descriptors))
+            confine(self._pid, request.settings, kept=len(descriptors))
             rename("appliance-wkr")
             end = socket.socket(fileno=LANE_DESCRIPTOR)
-            if len(descriptors) == 1:
-                run_worker(SocketWorkerLane(end), self._arena, self._runtimes, settings)
-            else:
-                self._serve_rings(end, settings)
+            lane: WorkerLane = SocketWorkerLane(end)
+            leased = None
+            if len(descriptors) > 1:
+                lane, leased = open_ring_lane(end, MEMORY_DESCRIPTOR, DOORBELL_DESCRIPTOR, self._arena)
+            run_worker(request.worker, lane, self._arena, self._runtimes, request.settings, leased)
             status = 0
         except BaseException as problem:  # noqa: BLE001 - said, and the process ends
             os.write(2, f"appliance worker {os.getpid()}: {type(problem).__name__}: {problem}\n".encode())
         finally:
             os._exit(status)
-
-    def _serve_rings(self, end: socket.socket, settings: WorkerSettings) -> None:
-        from appliance.workers.child.ring_lane import open_ring_lane  # the native package is optional
-
-        lane, leased = open_ring_lane(end, MEMORY_DESCRIPTOR, DOORBELL_DESCRIPTOR, self._arena)
-        run_worker(lane, self._arena, self._runtimes, settings, leased)
 
     def _kill(self, worker: int) -> None:
         pid = self._pids.get(worker)
@@ -173,16 +168,8 @@ class Zygote:
                 if child not in self._workers:
                     os.kill(child, signal.SIGKILL)
 
-    def _say(self, message: FromSupervisor) -> None:
+    def _say(self, message: FromZygote) -> None:
         self._control.send(encode(message))
-
-
-def _import_rings() -> None:
-    """Once here, for all workers."""
-    if "appliance.workers.child.ring_lane" not in sys.modules:
-        import appliance.workers.child.ring_lane  # noqa: F401
-
-        _settle()
 
 
 def _settle() -> None:

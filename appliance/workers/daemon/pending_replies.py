@@ -14,34 +14,19 @@ from typing import Final, NamedTuple
 
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.answers import ModelContract, check_failure
-from appliance.workers.messages import (
-    Build,
-    Built,
-    Evicted,
-    EvictWeights,
-    Fetch,
-    Finished,
-    FromWorker,
-    Load,
-    Loaded,
-    PagedIn,
-    PageIn,
-    Progress,
-    Refused,
-    Run,
-    Stored,
-)
+from appliance.workers.messages import Build, EvictWeights, FromWorker, Load, PageIn
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
     SEEDS_MAX,
     Assessment,
+    Fetch,
     Fetched,
     FormBuilt,
     ItemStatus,
     ModelLoaded,
     ModelProgress,
     ModelRefused,
-    PoolEvent,
+    Run,
     RunFinished,
     RunItem,
     WeightsEvicted,
@@ -50,7 +35,7 @@ from appliance.workers.port import (
 
 BackgroundTask = EvictWeights | PageIn | Build
 _ANSWERS: Final[Mapping[type, type[BackgroundTask]]] = MappingProxyType(
-    {Evicted: EvictWeights, PagedIn: PageIn, Built: Build}
+    {WeightsEvicted: EvictWeights, WeightsPagedIn: PageIn, FormBuilt: Build}
 )
 _NAMES: Final[Mapping[type, str]] = MappingProxyType(
     {
@@ -180,37 +165,39 @@ class PendingReplies:
         self._models.pop(model, None)
         self._loaded_models.discard(model)
 
-    def settle(self, message: FromWorker) -> PoolEvent:
-        """The event that an answer is, or a word on the way to one."""
-        if isinstance(message, Progress):
-            return self._progress(message)
+    def settle(self, message: FromWorker) -> None:
+        """Take note of an answer, or of a word on the way to one. Raises MessageInvalid unless it can be true."""
+        if message.worker != self._worker:
+            raise MessageInvalid(f"said that it is worker {message.worker}, and is {self._worker}")
+        if isinstance(message, ModelProgress):
+            self._check_progress(message)
+            return
         line = self._line_of(message)
         if not line:
             raise MessageInvalid(f"said {type(message).__name__} unasked")
         owed = line[0]
-        if type(message) is Finished:
-            event: PoolEvent = self._finished(owed, message)
-        elif type(message) is Stored:
-            event = self._stored(owed, message)
-        elif isinstance(message, Loaded | Refused):
-            event = self._loaded(owed, message)
+        if type(message) is RunFinished:
+            self._finished(owed, message)
+        elif type(message) is Fetched:
+            self._fetched(owed, message)
+        elif isinstance(message, ModelLoaded | ModelRefused):
+            self._loaded(owed, message)
         else:
-            assert isinstance(message, Evicted | PagedIn | Built)
-            event = self._done_aside(owed, message)
+            assert isinstance(message, WeightsEvicted | WeightsPagedIn | FormBuilt)
+            self._done_aside(owed, message)
         line.popleft()
-        return event
 
     def _line_of(self, message: FromWorker) -> deque[_Owed]:
         """Where the message can be the next answer, if it is one."""
         if type(message) in _ANSWERS:
             return self._background
-        if isinstance(message, Loaded | Refused) and self._background:
+        if isinstance(message, ModelLoaded | ModelRefused) and self._background:
             asked = self._background[0].asked
             if type(asked) is Load and asked.model == message.model:
                 return self._background
         return self._owed
 
-    def _progress(self, message: Progress) -> ModelProgress:
+    def _check_progress(self, message: ModelProgress) -> None:
         """Of a load that is under way and was asked to tell."""
         heads = [owed[0].asked for owed in (self._owed, self._background) if owed]
         loads = [asked for asked in heads if isinstance(asked, Load) and asked.model == message.model]
@@ -218,11 +205,10 @@ class PendingReplies:
             raise MessageInvalid(f"said how far model {message.model} is unasked")
         if not 0 <= message.done_bytes <= message.total_bytes:
             raise MessageInvalid("a load that is further than its end")
-        return ModelProgress(self._worker, *message)
 
-    def _finished(self, owed: _Owed, message: Finished) -> RunFinished:
+    def _finished(self, owed: _Owed, message: RunFinished) -> None:
         asked, contract = owed.asked, owed.contract
-        batch, results, gather_ns, run_ns, scatter_ns = message
+        _, batch, results, gather_ns, run_ns, scatter_ns = message
         if type(asked) is not Run or asked.batch != batch or contract is None:
             raise MessageInvalid(f"finished batch {batch}, which is not what it owes next")
         if gather_ns < 0 or run_ns < 0 or scatter_ns < 0:
@@ -231,9 +217,8 @@ class PendingReplies:
             for item, result in zip(asked.items, results, strict=True):
                 if result.status is ItemStatus.TOO_LARGE:
                     self._held[item.ticket] = _Held(contract, item)
-        return RunFinished(self._worker, batch, results, gather_ns, run_ns, scatter_ns)
 
-    def _stored(self, owed: _Owed, message: Stored) -> Fetched:
+    def _fetched(self, owed: _Owed, message: Fetched) -> None:
         asked, result = owed.asked, message.result
         if type(asked) is not Fetch or asked.ticket != result.ticket:
             raise MessageInvalid(f"stored ticket {result.ticket}, which is not what it owes next")
@@ -246,18 +231,17 @@ class PendingReplies:
             raise MessageInvalid(f"stored ticket {asked.ticket}, which it did not hold")
         else:
             check_failure(result)
-        return Fetched(self._worker, result)
 
-    def _loaded(self, owed: _Owed, message: Loaded | Refused) -> ModelLoaded | ModelRefused:
+    def _loaded(self, owed: _Owed, message: ModelLoaded | ModelRefused) -> None:
         asked = owed.asked
         if type(asked) is not Load or asked.model != message.model:
             raise MessageInvalid(
                 f"said {type(message).__name__} of model {message.model}, which is not what it owes next"
             )
-        if isinstance(message, Refused):
+        if isinstance(message, ModelRefused):
             _check_reason(message.reason)
             self._refused(asked)
-            return ModelRefused(self._worker, *message)
+            return
         below = min(message.load_ns, message.memory_bytes, message.evictable_bytes) < 0
         if below or any(min(seed) < 1 for seed in message.seeds):
             raise MessageInvalid("measurements below zero")
@@ -266,7 +250,6 @@ class PendingReplies:
         if message.assessment is not None:
             _check_assessment(asked, message.assessment)
         self._loaded_models.add(message.model)
-        return ModelLoaded(self._worker, *message)
 
     def _refused(self, load: Load) -> None:
         """What a load that was refused leads to no more. One that was to exchange a session leaves what was there, and
@@ -285,9 +268,7 @@ class PendingReplies:
         """Whether it belongs to an early load that has not been answered."""
         return owed.after is not None and any(each.asked is owed.after for each in self._owed)
 
-    def _done_aside(
-        self, owed: _Owed, message: Evicted | PagedIn | Built
-    ) -> WeightsEvicted | WeightsPagedIn | FormBuilt:
+    def _done_aside(self, owed: _Owed, message: WeightsEvicted | WeightsPagedIn | FormBuilt) -> None:
         asked = owed.asked
         if not isinstance(asked, _ANSWERS[type(message)]) or asked.model != message.model:
             raise MessageInvalid(
@@ -297,16 +278,15 @@ class PendingReplies:
             raise MessageInvalid(
                 f"said that model {message.model} is paged in before it said that it is loaded"
             )
-        if message.ns < 0 or (not isinstance(message, Evicted) and message.nbytes < 0):
+        if message.ns < 0 or (not isinstance(message, WeightsEvicted) and message.nbytes < 0):
             raise MessageInvalid("measurements below zero")
-        if isinstance(message, Evicted):
-            return WeightsEvicted(self._worker, *message)
+        if isinstance(message, WeightsEvicted):
+            return
         _check_reason(message.failure)
-        if isinstance(message, PagedIn):
-            return WeightsPagedIn(self._worker, *message)
-        if not (message.name == "" if message.failure else _is_plain_name(message.name)):
+        if isinstance(message, FormBuilt) and not (
+            message.name == "" if message.failure else _PLAIN_NAME.fullmatch(message.name)
+        ):
             raise MessageInvalid("a packed form under a name that is none")
-        return FormBuilt(self._worker, *message)
 
 
 def _check_assessment(asked: Load, found: Assessment) -> None:
@@ -330,7 +310,3 @@ def _check_assessment(asked: Load, found: Assessment) -> None:
 def _check_reason(reason: str) -> None:
     if len(reason) > REASON_CHARACTERS_MAX:
         raise MessageInvalid(f"a reason of {len(reason)} characters where {REASON_CHARACTERS_MAX} are taken")
-
-
-def _is_plain_name(name: str) -> bool:
-    return _PLAIN_NAME.fullmatch(name) is not None

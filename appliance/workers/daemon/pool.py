@@ -19,26 +19,23 @@ from typing import Final
 from appliance.config.workers import WorkersConfig
 from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion
 from appliance.workers.arena import Arena
+from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import BackgroundTask
 from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended
 from appliance.workers.daemon.zygote_client import ZygoteClient
-from appliance.workers.lane import LaneBlocked, LaneClosed, SocketDaemonLane, socket_pair
+from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, socket_pair
 from appliance.workers.messages import (
     Build,
     EvictWeights,
     Exited,
-    Fetch,
     Forget,
     Forked,
     ForkFailed,
-    FromSupervisor,
     FromWorker,
+    FromZygote,
     KillSent,
-    Learn,
     Load,
-    MessageInvalid,
     PageIn,
-    Run,
     Stop,
     ToWorker,
     Unload,
@@ -46,11 +43,14 @@ from appliance.workers.messages import (
 from appliance.workers.port import (
     PLAIN_LOAD,
     ExitCause,
+    Fetch,
     LaneMemory,
+    Learn,
     LoadWish,
     ModelRefused,
     PoolEvent,
     PoolStatistics,
+    Run,
     WorkerExited,
     WorkerSettings,
     WorkerStarted,
@@ -85,24 +85,24 @@ class WorkerPool:
         self._on_event = on_event
         self._workers: dict[int, WorkerProcess] = {}
         self._rings = rings
-        self._supervisor = ZygoteClient(
-            (arena.fd, arena.size), runtimes, loop, self._supervisor_said, self._supervisor_died
+        self._zygote = ZygoteClient(
+            (arena.fd, arena.size), runtimes, loop, self._zygote_said, self._zygote_died
         )
         self._watching: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
-        """Start the supervisor and wait until workers can be forked. Raises WorkerError when that fails."""
-        await self._supervisor.open()
+        """Start the zygote and wait until workers can be forked. Raises WorkerError when that fails."""
+        await self._zygote.open()
 
     async def close(self, grace_s: float = 5.0) -> None:
-        """Stop every worker, kill those that need longer than ``grace_s``, end the supervisor."""
+        """Stop every worker, kill those that need longer than ``grace_s``, end the zygote."""
         for worker in list(self._workers):
             self.stop(worker)
         if self._workers:
             self._empty = self._loop.create_future()
             await asyncio.wait([self._empty], timeout=grace_s)
-        await self._supervisor.close()
+        await self._zygote.close()
         if self._watching is not None:
             self._watching.cancel()
         for state in list(self._workers.values()):
@@ -114,8 +114,8 @@ class WorkerPool:
         return PoolStatistics(
             workers=len(self._workers),
             in_flight=sum(len(state.pending) for state in self._workers.values()),
-            supervisor_pid=self._supervisor.pid,
-            supervisor_restarts=self._supervisor.restarts,
+            zygote_pid=self._zygote.pid,
+            zygote_restarts=self._zygote.restarts,
         )
 
     # --- WorkerPort
@@ -136,8 +136,8 @@ class WorkerPool:
             reason = f"no worker could be started: {problem}"
             self._on_event(WorkerExited(worker, ExitCause.DIED, (), -1, reason))
             return
-        self._workers[worker] = WorkerProcess(worker, SocketDaemonLane(ours), memory)
-        self._supervisor.fork(worker, settings, theirs, memory)
+        self._workers[worker] = WorkerProcess(worker, DaemonLane(ours), memory)
+        self._zygote.fork(worker, settings, theirs, memory)
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         """Load a version; a ``run_timeout_ms`` that is no number refuses it."""
@@ -231,7 +231,7 @@ class WorkerPool:
         if state is None or state.stopping or state.cause is not None:
             return
         state.stopping = True
-        if self._supervisor.withdraw(worker):
+        if self._zygote.withdraw(worker):
             state.cause = ExitCause.STOPPED
             self._loop.call_soon(self._gone, state, "never started")
             return
@@ -332,14 +332,14 @@ class WorkerPool:
 
     def _settle(self, state: WorkerProcess, message: FromWorker) -> None:
         before = state.pending.awaited
-        event = state.pending.settle(message)
+        state.pending.settle(message)
         after = state.pending.awaited
         if after.background is not before.background:
             state.background_ns = time.monotonic_ns()
         leaves = state.stopping and not state.pending
         if (leaves or after.in_line is not before.in_line) and state.cause is None:
             state.since_ns = time.monotonic_ns()
-        self._on_event(event)
+        self._on_event(message)
 
     # --- ending
 
@@ -350,10 +350,10 @@ class WorkerPool:
         state.cause = cause
         state.detail = detail
         state.since_ns = time.monotonic_ns()
-        if self._supervisor.withdraw(state.id):
+        if self._zygote.withdraw(state.id):
             self._loop.call_soon(self._gone, state, detail)
         else:
-            self._supervisor.kill(state.id)
+            self._zygote.kill(state.id)
         self._watch()
 
     def _lane_ended(self, state: WorkerProcess) -> None:
@@ -369,7 +369,7 @@ class WorkerPool:
         else:
             self._watch()
 
-    def _supervisor_said(self, message: FromSupervisor) -> None:
+    def _zygote_said(self, message: FromZygote) -> None:
         if isinstance(message, Forked):
             self._forked(message)
         elif isinstance(message, Exited):
@@ -402,13 +402,13 @@ class WorkerPool:
             if state.ended or not self._hear(state):
                 return
 
-    def _supervisor_died(self, reason: str) -> None:
+    def _zygote_died(self, reason: str) -> None:
         """Its workers end with it; each is gone when its lane says so. Those not yet forked wait for the next one."""
         for state in list(self._workers.values()):
-            if self._supervisor.is_waiting(state.id):
+            if self._zygote.is_waiting(state.id):
                 continue
             state.orphaned = True
-            state.cause = state.cause or ExitCause.SUPERVISOR
+            state.cause = state.cause or ExitCause.ZYGOTE
             state.detail = state.detail or reason
             if state.ended:
                 self._gone(state, state.detail)
@@ -462,19 +462,19 @@ class WorkerPool:
             self._condemn(state, *overdue)
 
     def _insist(self, state: WorkerProcess, now_ns: int) -> None:
-        """A killed worker is still there. A supervisor that has sent the signal waits for it as we do: it is asked once
+        """A killed worker is still there. A zygote that has sent the signal waits for it as we do: it is asked once
         more, and replaced, which costs every other worker, only when it does not even answer."""
-        if self._supervisor.lacks_buffers_to_kill(state.id):
-            _log.warning("the worker supervisor cannot be told to end worker process %d yet", state.pid)
+        if self._zygote.lacks_buffers_to_kill(state.id):
+            _log.warning("the workers' zygote cannot be told to end worker process %d yet", state.pid)
             state.since_ns = now_ns
             return
         if not state.kill_sent:
-            self._supervisor.abandon()
+            self._zygote.abandon()
             return
         _log.warning("worker process %d was killed and has not ended yet; its memory is not free", state.pid)
         state.kill_sent = False
         state.since_ns = now_ns
-        self._supervisor.kill(state.id)
+        self._zygote.kill(state.id)
 
 
 def _for_worker(version: ModelVersion) -> ModelVersion:

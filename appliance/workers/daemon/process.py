@@ -17,7 +17,7 @@ EXIT_GRACE_NS: Final = 1_000_000_000
 class WorkerProcess:
     """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest reply that it
     owes, or since when its end has been awaited, ``background_ns`` since when with its background tasks; ``cause`` why
-    it is being killed, ``kill_sent`` that its supervisor has said so; ``orphaned`` that its supervisor died. Owner: the
+    it is being killed, ``kill_sent`` that its zygote has said so; ``orphaned`` that its zygote died. Owner: the
     pool."""
 
     __slots__ = (

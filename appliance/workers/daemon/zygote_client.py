@@ -1,6 +1,6 @@
-"""The daemon's side of the supervisor process: starts it, talks to it, starts it again when it dies.
+"""The daemon's side of the zygote process: starts it, talks to it, starts it again when it dies.
 
-Requests wait while no supervisor is ready. Nothing here knows what a worker does. Owner: the event loop's thread.
+Requests wait while no zygote is ready. Nothing here knows what a worker does. Owner: the event loop's thread.
 """
 
 from __future__ import annotations
@@ -18,17 +18,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 from appliance.domain.errors import WorkerError
-from appliance.workers.messages import (
-    FROM_SUPERVISOR,
-    Fork,
-    FromSupervisor,
-    Kill,
-    MessageInvalid,
-    Ready,
-    ToSupervisor,
-    decode,
-    encode,
-)
+from appliance.workers.codec import MessageInvalid
+from appliance.workers.messages import FROM_ZYGOTE, Fork, FromZygote, Kill, Ready, ToZygote, decode, encode
 from appliance.workers.port import LaneMemory, WorkerSettings
 
 CONTROL_BYTES_MAX: Final = 64 << 10
@@ -53,7 +44,7 @@ _log = logging.getLogger(__name__)
 class _Request(NamedTuple):
     """``lane`` is closed when the request was sent; what is ``shared`` with the native front end stays its owner's."""
 
-    message: ToSupervisor
+    message: ToZygote
     lane: socket.socket | None = None
     shared: LaneMemory | None = None
 
@@ -86,7 +77,7 @@ class _Backoff:
 
 
 class ZygoteClient:
-    """One supervisor process at a time.
+    """One zygote process at a time.
 
     ``on_message`` gets what it says, in order; ``on_death`` is told once for each process that ended, with a text.
     """
@@ -96,7 +87,7 @@ class ZygoteClient:
         arena: tuple[int, int],
         runtimes: Sequence[str],
         loop: asyncio.AbstractEventLoop,
-        on_message: Callable[[FromSupervisor], None],
+        on_message: Callable[[FromZygote], None],
         on_death: Callable[[str], None],
     ) -> None:
         self._arena = arena
@@ -118,7 +109,7 @@ class ZygoteClient:
 
     @property
     def pid(self) -> int:
-        """Process number of the supervisor, 0 when there is none at the moment."""
+        """Process number of the zygote, 0 when there is none at the moment."""
         return 0 if self._process is None else self._process.pid
 
     async def open(self) -> None:
@@ -126,14 +117,14 @@ class ZygoteClient:
         try:
             self._spawn()
         except OSError as problem:
-            raise WorkerError(f"the worker supervisor could not be started: {problem}") from problem
+            raise WorkerError(f"the workers' zygote could not be started: {problem}") from problem
         assert self._ready is not None
         try:
             await asyncio.wait_for(asyncio.shield(self._ready), READY_TIMEOUT_S)
         except TimeoutError:
             await self.close()
             raise WorkerError(
-                f"the worker supervisor was not ready within {READY_TIMEOUT_S:.0f} s; "
+                f"the workers' zygote was not ready within {READY_TIMEOUT_S:.0f} s; "
                 f"is this machine out of memory or its disk very slow?"
             ) from None
 
@@ -150,15 +141,15 @@ class ZygoteClient:
         self._send_waiting()
 
     def lacks_buffers_to_kill(self, worker: int) -> bool:
-        """Whether the worker's end could not be asked for yet, through no fault of the supervisor."""
+        """Whether the worker's end could not be asked for yet, through no fault of the zygote."""
         return self._again is not None and any(each.message == Kill(worker) for each in self._requests)
 
     def is_waiting(self, worker: int) -> bool:
-        """Whether the worker's fork was not yet given to a supervisor."""
+        """Whether the worker's fork was not yet given to a zygote."""
         return any(_is_fork(waiting.message, worker) for waiting in self._requests)
 
     def withdraw(self, worker: int) -> bool:
-        """Take back a fork that no supervisor has got yet; False when it is too late."""
+        """Take back a fork that no zygote has got yet; False when it is too late."""
         for waiting in self._requests:
             if _is_fork(waiting.message, worker):
                 self._requests.remove(waiting)
@@ -168,7 +159,7 @@ class ZygoteClient:
         return False
 
     def abandon(self) -> None:
-        """Kill a supervisor that no longer does what it is asked; its death follows, and a new one."""
+        """Kill a zygote that no longer does what it is asked; its death follows, and a new one."""
         if self._process is not None:
             self._process.kill()
 
@@ -218,7 +209,7 @@ class ZygoteClient:
         while control is self._control:
             try:
                 packet = control.recv(CONTROL_BYTES_MAX)
-                message = cast(FromSupervisor, decode(packet, FROM_SUPERVISOR)) if packet else None
+                message = cast(FromZygote, decode(packet, FROM_ZYGOTE)) if packet else None
             except BlockingIOError:
                 return
             except (ConnectionError, MessageInvalid):
@@ -228,7 +219,7 @@ class ZygoteClient:
                 return
             self._take(message)
 
-    def _take(self, message: FromSupervisor) -> None:
+    def _take(self, message: FromZygote) -> None:
         if not isinstance(message, Ready):
             self._on_message(message)
             return
@@ -238,7 +229,7 @@ class ZygoteClient:
         self._send_waiting()
 
     def _send_waiting(self) -> None:
-        """Send requests as far as a ready supervisor takes them."""
+        """Send requests as far as a ready zygote takes them."""
         if self._control is None or self._ready is None or not self._ready.done() or self._again is not None:
             return
         while self._requests:
@@ -251,7 +242,7 @@ class ZygoteClient:
             except ConnectionError:
                 return  # its death is about to be read
             except OSError as problem:
-                _log.error("the worker supervisor cannot be told anything (%s); it is tried again", problem)
+                _log.error("the workers' zygote cannot be told anything (%s); it is tried again", problem)
                 self._watch_writing(False)
                 self._again = self._loop.call_later(RESTART_DELAY_FIRST_S, self._send_again)
                 return
@@ -289,7 +280,7 @@ class ZygoteClient:
         self._drop_control()
         status = _status_of(process)
         self._process = None
-        reason = f"worker supervisor {process.pid} ended with status {status}"
+        reason = f"zygote {process.pid} ended with status {status}"
         first_start = self._ready is not None and not self._ready.done() and self.restarts == 0
         if first_start and self._ready is not None:
             self._ready.set_exception(
@@ -303,7 +294,7 @@ class ZygoteClient:
             self._start_again()
 
     def _start_again(self) -> None:
-        """After a delay that grows while supervisors do not live long."""
+        """After a delay that grows while zygotes do not live long."""
         self._backoff.ended(self._loop.time())
         self.restarts += 1
         self._ready = self._loop.create_future()
@@ -317,11 +308,11 @@ class ZygoteClient:
         try:
             self._spawn()
         except OSError as problem:
-            _log.error("the worker supervisor could not be started (%s); it is tried again", problem)
+            _log.error("the workers' zygote could not be started (%s); it is tried again", problem)
             self._spawn_later()
 
 
-def _is_fork(message: ToSupervisor, worker: int) -> bool:
+def _is_fork(message: ToZygote, worker: int) -> bool:
     return isinstance(message, Fork) and message.worker == worker
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
-from appliance.domain.classification import classify
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputTensor
+from appliance.domain.protocol import classify
 from appliance.domain.tensor import Datatype, split_bytes
 
 DTYPES: dict[Datatype, DTypeLike] = {

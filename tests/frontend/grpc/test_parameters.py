@@ -6,7 +6,7 @@ import pytest
 
 from appliance.domain.errors import InvalidRequest, Unsupported
 from appliance.domain.inference import Parameter
-from appliance.domain.parameters import (
+from appliance.domain.protocol import (
     RequestMeaning,
     check_input_parameters,
     output_classification,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from appliance.domain.golden import EXACT, Tolerance
 from appliance.domain.output_difference import Difference, Values, difference
 from appliance.domain.tensor import Datatype, encode_bytes
-from appliance.runtimes.numpy_difference import PLAIN_VALUES_MAX, numpy_difference
+from appliance.runtimes.arrays import PLAIN_VALUES_MAX, numpy_difference
 
 NAN, INF = math.nan, math.inf
 LOOSE = Tolerance(absolute=0.5, relative=0.1)

@@ -1,6 +1,7 @@
 """A runtime for tests, without any vendor: it copies inputs to outputs and, when told, behaves badly.
 
-Enabled only where the configuration names it. The version's parameter ``mode`` selects the behaviour:
+Found by the entry point of the distribution in ``tests/plugins``. The version's parameter ``mode`` selects how it
+behaves:
 
 - ``identity`` (the default): output i is input i (modulo the number of inputs), bytes and shape
 - ``delay``: the same after ``delay_ms``
@@ -35,8 +36,8 @@ from typing import Final
 from appliance.domain.errors import LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, TensorSpec, aligned
-from appliance.runtimes.ring_faults import inject_ring_fault
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, RuntimeSettings, Session
+from tests.runtimes.ring_faults import inject_ring_fault
 
 LANE_DESCRIPTOR: Final = 3
 """Where a worker's lane is: the only descriptor it has but the standard ones."""

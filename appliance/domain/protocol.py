@@ -1,4 +1,4 @@
-"""What the parameters of a request, an input and an output mean, the same for gRPC and HTTP.
+"""The inference protocol, the same over gRPC and HTTP: what the server calls itself, what parameters mean, top classes.
 
 Pure. The front ends turn their own form of a parameter (protobuf, JSON) into a plain mapping first. Keys without a
 meaning here pass through untouched, except those that start with ``triton_``, which the protocol reserves.
@@ -6,12 +6,27 @@ meaning here pass through untouched, except those that start with ``triton_``, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from heapq import nlargest
+from math import isnan
+from typing import Final, NamedTuple
 
 from appliance.domain.errors import InvalidRequest, Unsupported
-from appliance.domain.inference import Parameter
+from appliance.domain.inference import OutputTensor, Parameter
+from appliance.domain.tensor import FLOATS, Datatype, encode_bytes, numbers
 
+SERVER_NAME: Final = "appliance"
+EXTENSIONS: Final = (
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "schedule_policy",
+    "statistics",
+    "binary_tensor_data",
+    "parameters",
+    "logging",
+    "trace",
+)
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 FINAL_RESPONSE = "triton_final_response"
 
@@ -98,3 +113,41 @@ def _refuse_shared_memory(kind: str, name: str, parameters: Mapping[str, Paramet
                 f"{kind} '{name}' asks for client shared memory ('{key}'), which is turned off here; "
                 "send and receive the tensor in the message"
             )
+
+
+# --- the classification extension
+
+
+def classify(output: OutputTensor, top: int, *, batched: bool, labels: Sequence[str] = ()) -> OutputTensor:
+    """The ``top`` classes of ``output`` as a BYTES tensor of shape [rows, k], or [k] when not ``batched``; k is at
+    most the number of classes. All dimensions but the batch one together count as classes.
+
+    A class is ``score:index`` or ``score:index:label``. Floating-point scores have six decimals, as C's ``%f`` prints
+    them; integers print as integers. Equal scores come in index order; NaN is below every number. Raises InvalidRequest
+    for a BYTES output."""
+    if output.datatype is Datatype.BYTES:
+        raise InvalidRequest(f"output '{output.name}' holds BYTES and cannot be classified")
+    scores = numbers(output.data, output.datatype, len(output.data) // output.datatype.size)
+    rows = output.shape[0] if batched and output.shape else 1
+    classes = len(scores) // rows if rows else 0
+    kept = min(top, classes)
+    words: list[bytes] = []
+    for row in range(rows):
+        words.extend(_row_words(scores[row * classes : (row + 1) * classes], kept, output.datatype, labels))
+    shape = (rows, kept) if batched else (kept,)
+    return OutputTensor(output.name, Datatype.BYTES, shape, encode_bytes(words))
+
+
+def _row_words(scores: Sequence[float], kept: int, datatype: Datatype, labels: Sequence[str]) -> list[bytes]:
+    spelled = "{:f}" if datatype in FLOATS else "{:d}"
+    words: list[bytes] = []
+    for index in nlargest(kept, range(len(scores)), key=lambda index: _rank(scores[index])):
+        word = f"{spelled.format(scores[index])}:{index}"
+        if index < len(labels) and labels[index]:
+            word += f":{labels[index]}"
+        words.append(word.encode())
+    return words
+
+
+def _rank(score: float) -> tuple[bool, float]:
+    return (False, 0.0) if isnan(score) else (True, score)

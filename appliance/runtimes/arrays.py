@@ -1,4 +1,4 @@
-"""``output_difference`` for large tensors, with numpy: the same values, the same words. For workers, not the daemon."""
+"""Wire tensors as numpy arrays: strings, made-up values, differences. For workers, not the daemon."""
 
 from __future__ import annotations
 
@@ -7,15 +7,60 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.domain.errors import InvalidRequest
 from appliance.domain.golden import Tolerance
 from appliance.domain.output_difference import Difference, Values, difference, form_reason, outside_reason
-from appliance.domain.tensor import FLOATS, Datatype, element_count
+from appliance.domain.tensor import FLOATS, Datatype, element_count, encode_bytes, split_bytes
 
 PLAIN_VALUES_MAX: Final = 64
+RANDOM_SEED: Final = 7
+
+
+def decode_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Object array of str, of ``shape``, from the wire form ``raw`` of input ``name``.
+
+    Raises InvalidRequest, naming the element, when an element is not UTF-8, and when ``raw`` does not hold that many.
+    """
+    elements: list[str] = []
+    try:
+        for element in split_bytes(raw):
+            elements.append(str(element, "utf-8"))  # noqa: PERF401 - the count so far names the bad one
+    except UnicodeDecodeError as problem:
+        raise InvalidRequest(
+            f"input '{name}': element {len(elements)} is not valid UTF-8 ({problem.reason} at byte {problem.start}); "
+            f"strings of this runtime are UTF-8 text"
+        ) from problem
+    except InvalidRequest as problem:
+        raise InvalidRequest(f"input '{name}': {problem}") from problem
+    array = np.empty(len(elements), dtype=object)
+    array[:] = elements
+    try:
+        return array.reshape(shape)
+    except ValueError as problem:
+        raise InvalidRequest(
+            f"input '{name}': {len(elements)} strings do not fill shape {list(shape)}"
+        ) from problem
+
+
+def encode_strings(array: NDArray[Any]) -> bytes:
+    """Wire form of an array of str in row-major order."""
+    return encode_bytes(str(element).encode() for element in array.reshape(-1))
+
+
+def random_tensor(datatype: Datatype, count: int) -> bytes:
+    """Fractions below one, integers 0 and 1 (valid in vocabularies and masks), strings of eight digits."""
+    generator = np.random.default_rng(RANDOM_SEED)
+    if datatype is Datatype.BYTES:
+        return encode_bytes(f"{number:08d}".encode() for number in generator.integers(0, 10**8, count))
+    if datatype is Datatype.BF16:
+        return (generator.random(count, np.float32).view(np.uint32) >> 16).astype("<u2").tobytes()
+    if datatype in (Datatype.FP16, Datatype.FP32, Datatype.FP64):
+        return generator.random(count).astype(f"<f{datatype.size}").tobytes()
+    return generator.integers(0, 2, count).astype(f"<u{datatype.size}").tobytes()
 
 
 def numpy_difference(found: Values, right: Values, tolerance: Tolerance) -> Difference:
-    """How ``found`` differs from ``right``, as ``difference`` tells it."""
+    """How ``found`` differs from ``right``, as ``difference`` tells it, in the same words."""
     if element_count(right.shape) <= PLAIN_VALUES_MAX or right.datatype is Datatype.BYTES:
         return difference(found, right, tolerance)
     if form_reason(found, right) is not None:

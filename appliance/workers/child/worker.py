@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -16,33 +17,29 @@ from typing import Final
 
 from appliance.domain.errors import ApplianceError, AssessmentFailed, FormHasNoRoom, WeightsDiffer
 from appliance.runtimes.runtime import Region, Runtime, Session
-from appliance.workers.child.background_tasks import BackgroundTasks
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import Executor, LoadedModel
 from appliance.workers.child.leased import LeasedRuns
 from appliance.workers.child.loading import Loader, Opened
 from appliance.workers.lane import LaneClosed, WorkerLane
-from appliance.workers.messages import (
-    Build,
-    Built,
-    Evicted,
-    EvictWeights,
+from appliance.workers.messages import Build, EvictWeights, FromWorker, Load, PageIn, Stop, ToWorker, Unload
+from appliance.workers.port import (
+    REASON_CHARACTERS_MAX,
     Fetch,
-    Finished,
-    FromWorker,
-    Load,
-    Loaded,
-    PagedIn,
-    PageIn,
-    Progress,
-    Refused,
+    Fetched,
+    FormBuilt,
+    ItemStatus,
+    LoadStage,
+    ModelLoaded,
+    ModelProgress,
+    ModelRefused,
     Run,
-    Stop,
-    Stored,
-    ToWorker,
-    Unload,
+    RunFinished,
+    RunResult,
+    WeightsEvicted,
+    WeightsPagedIn,
+    WorkerSettings,
 )
-from appliance.workers.port import REASON_CHARACTERS_MAX, ItemStatus, RunResult, WorkerSettings
 from appliance.workers.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, yield_processor
 
 LET_GO_S: Final = 0.25
@@ -52,21 +49,70 @@ BRISK_NS: Final = 1_000_000
 model on the same processor, and needs no longer ones."""
 
 
+class BackgroundTasks:
+    """What a worker does beside its messages: one thing at a time, in the order asked, each in a thread of its own,
+    which may take a class that it cannot come back from. Owner: the worker. What is done must not raise."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._models: deque[int] = deque()
+        """What is being done concerns the first of them, what waits the others."""
+
+    def concern(self, model: int) -> bool:
+        """Whether something is being done, or waits, for a model."""
+        with self._changed:
+            return model in self._models
+
+    def settle(self, model: int) -> None:
+        """Wait until nothing is being done for a model, and nothing waits."""
+        with self._changed:
+            self._changed.wait_for(lambda: model not in self._models)
+
+    def submit(self, model: int, do: Callable[[], None]) -> None:
+        """Have something done for a model after what was submitted before."""
+        with self._changed:
+            self._waiting.append(do)
+            self._models.append(model)
+            if len(self._models) == 1:
+                self._start()
+
+    def finish(self) -> None:
+        """Wait until everything is done."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._models)
+
+    def _start(self) -> None:
+        threading.Thread(target=self._run, args=(self._waiting.popleft(),), name="task", daemon=True).start()
+
+    def _run(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        finally:
+            with self._changed:
+                self._models.popleft()
+                if self._waiting:
+                    self._start()
+                self._changed.notify_all()
+
+
 class Worker:
-    """The models of one worker process and what is done with them. ``leased`` runs them as well, while ``lane`` waits
+    """The models of worker ``number`` and what is done with them. ``leased`` runs them as well, while ``lane`` waits
     for messages."""
 
     def __init__(
         self,
+        number: int,
         lane: WorkerLane,
         arena: Region,
         runtimes: Mapping[str, Runtime],
         settings: WorkerSettings,
         leased: LeasedRuns | None = None,
     ) -> None:
+        self._number = number
         self._lane = lane
         self._saying = threading.Lock()
-        self._loader = Loader(runtimes, settings.threads)
+        self._loader = Loader(number, runtimes, settings.threads)
         self._models: dict[int, LoadedModel] = {}
         self._brisk: dict[int, bool] = {}
         self._background = BackgroundTasks()
@@ -82,7 +128,7 @@ class Worker:
             elif type(message) is Fetch:
                 result = self._executor.fetch(message)
                 if result is not None:
-                    self._say(Stored(result))
+                    self._say(Fetched(self._number, result))
             elif type(message) is Stop:
                 self._background.finish()
                 if self._leased is not None:
@@ -122,31 +168,30 @@ class Worker:
 
         self._background.submit(model, task)
 
-    def _tell(self, progress: Progress) -> None:
+    def _tell(self, model: int, stage: LoadStage, done_bytes: int, total_bytes: int) -> None:
         with suppress(LaneClosed):  # as above
-            self._say(progress)
+            self._say(ModelProgress(self._number, model, stage, done_bytes, total_bytes))
 
     def _say(self, message: FromWorker) -> None:
         with self._saying:
             self._lane.complete(message)
 
-    def _run(self, run: Run) -> Finished:
+    def _run(self, run: Run) -> RunFinished:
         model = self._models.get(run.model)
         if model is None:
-            results = [
-                RunResult(item.ticket, ItemStatus.FAILED, (), (), 0, "the model is not loaded")
-                for item in run.items
-            ]
-            return Finished(run.batch, tuple(results), 0, 0, 0)
-        return self._executor.run(model, run)
+            reason = "the model is not loaded"
+            failed = tuple(RunResult(item.ticket, ItemStatus.FAILED, (), (), 0, reason) for item in run.items)
+            return RunFinished(self._number, run.batch, failed, 0, 0, 0)
+        results, times = self._executor.run(model, run.items)
+        return RunFinished(self._number, run.batch, results, *times)
 
-    def _load(self, load: Load) -> Opened | Refused:
+    def _load(self, load: Load) -> Opened | ModelRefused:
         try:
-            opened = self._loader.load(load, alone=not self._models, tell=self._tell)
+            opened = self._loader.load(load, alone=not self._models, tell=partial(self._tell, load.model))
         except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
             failed = isinstance(problem, AssessmentFailed)
             differs = isinstance(problem.__cause__ or problem, WeightsDiffer)
-            return Refused(load.model, _reason(load.version.key, problem), failed, differs)
+            return ModelRefused(self._number, load.model, _reason(load.version.key, problem), failed, differs)
         known = self._models.get(load.model)
         if known is None:
             self._models[load.model] = opened.model
@@ -156,7 +201,7 @@ class Worker:
             known.session.exchange(opened.model.session)
         else:
             opened.model.session.close()
-            return Refused(load.model, f"{load.version.key}: it is loaded already")
+            return ModelRefused(self._number, load.model, f"{load.version.key}: it is loaded already")
         seeds = opened.said.seeds
         self._brisk[load.model] = bool(seeds) and max(ns for _, ns in seeds) <= BRISK_NS
         self._pace()
@@ -173,23 +218,23 @@ class Worker:
         if load.wish.early and isinstance(opened, Opened):
             self._aside(load.model, partial(self._arrived, load.model, opened.arrival))
 
-    def _arrived(self, model: int, arrival: WeightsArrival) -> PagedIn:
+    def _arrived(self, model: int, arrival: WeightsArrival) -> WeightsPagedIn:
         problem = arrival.finish()
         failure = "" if problem is None else _reason("the weights", problem)
-        return PagedIn(model, 0 if failure else arrival.nbytes, arrival.took_ns, failure)
+        return WeightsPagedIn(self._number, model, 0 if failure else arrival.nbytes, arrival.took_ns, failure)
 
-    def _load_aside(self, load: Load) -> Loaded | Refused:
+    def _load_aside(self, load: Load) -> ModelLoaded | ModelRefused:
         opened = self._load(load)
         return opened.said if isinstance(opened, Opened) else opened
 
-    def _evict(self, model: int) -> Evicted:
+    def _evict(self, model: int) -> WeightsEvicted:
         begin = time.monotonic_ns()
         loaded = self._models.get(model)
         if loaded is not None and loaded.session.weights is not None:
             loaded.session.weights.evict_weights()
-        return Evicted(model, time.monotonic_ns() - begin)
+        return WeightsEvicted(self._number, model, time.monotonic_ns() - begin)
 
-    def _page_in(self, asked: PageIn) -> PagedIn:
+    def _page_in(self, asked: PageIn) -> WeightsPagedIn:
         begin = time.monotonic_ns()
         loaded = self._models.get(asked.model)
         weights = None if loaded is None else loaded.session.weights
@@ -202,16 +247,16 @@ class Worker:
                 nbytes = weights.nbytes
         except Exception as problem:  # noqa: BLE001 - as for a load
             failure = _reason("the weights", problem)
-        return PagedIn(asked.model, nbytes, time.monotonic_ns() - begin, failure)
+        return WeightsPagedIn(self._number, asked.model, nbytes, time.monotonic_ns() - begin, failure)
 
-    def _build(self, build: Build) -> Built:
+    def _build(self, build: Build) -> FormBuilt:
         begin = time.monotonic_ns()
         name, nbytes, failure, later = "", 0, "", False
         try:
             name, nbytes = self._loader.build(build.version)
         except Exception as problem:  # noqa: BLE001 - as for a load
             failure, later = _reason(build.version.key, problem), isinstance(problem, FormHasNoRoom)
-        return Built(build.model, name, nbytes, time.monotonic_ns() - begin, failure, later)
+        return FormBuilt(self._number, build.model, name, nbytes, time.monotonic_ns() - begin, failure, later)
 
     def _let_go(self) -> None:
         """Give memory back while yielding, as far as that goes quickly: what a process leaves behind when it ends is
@@ -243,15 +288,16 @@ class Worker:
 
 
 def run_worker(
+    number: int,
     lane: WorkerLane,
     arena: Region,
     runtimes: Mapping[str, Runtime],
     settings: WorkerSettings,
     leased: LeasedRuns | None = None,
 ) -> None:
-    """Serve the lane until told to stop or the daemon is gone."""
+    """Serve the lane as worker ``number`` until told to stop or the daemon is gone."""
     try:
-        Worker(lane, arena, runtimes, settings, leased).serve()
+        Worker(number, lane, arena, runtimes, settings, leased).serve()
     except LaneClosed:
         return
 

@@ -1,0 +1,247 @@
+"""The parts of the daemon and how they are put together: the composition root.
+
+Made inside a running event loop; nothing is opened yet. What is to be closed, and in which order, is said here, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from appliance.config.tree import ApplianceConfig
+from appliance.core.memory.policy import ResidencyPolicy
+from appliance.core.memory.waits import Budget
+from appliance.core.processes.restart import RestartPolicy
+from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.scheduling.planning import Planning
+from appliance.core.scheduling.scheduler import Scheduler
+from appliance.daemon.rereading import Rereading
+from appliance.daemon.shutdown import Shutdown
+from appliance.domain.binding import extended
+from appliance.engine.control.costs import Costs
+from appliance.engine.control.model_cache import HOST, ResidencyTerms
+from appliance.engine.control.recorder import SwapTerms
+from appliance.engine.engine import Engine, EngineTerms
+from appliance.engine.environment import Shell
+from appliance.engine.ticker import Ticker
+from appliance.engine.versions.environment_fingerprint import EnvironmentFingerprint, this_cpu
+from appliance.engine.versions.record_files import FileRecords
+from appliance.engine.versions.records import MemoryRecords, Records
+from appliance.frontend.choice import (
+    ControlSocket,
+    chosen,
+    lane_memory,
+    make_control_socket,
+    make_front_end,
+    make_quotas,
+)
+from appliance.frontend.port import Backend, FrontEnd
+from appliance.maintenance.collector import Collector
+from appliance.maintenance.figures import store_figures
+from appliance.maintenance.scrubbing import Scrubbing
+from appliance.reconciler.reconciler import Reconciler
+from appliance.sources.directory import DirectorySource
+from appliance.sources.source import Source
+from appliance.sources.store import StoreSource
+from appliance.store.layout import SERVE
+from appliance.store.running import RunningVersion
+from appliance.telemetry.log import LogControl
+from appliance.telemetry.meters import Meters
+from appliance.telemetry.snapshot import StoreFigures
+from appliance.telemetry.trace import Tracer, open_tracer
+from appliance.workers.arena import Arena
+from appliance.workers.daemon.pool import WorkerPool
+from appliance.workers.memory import MemorySamples, free_bytes, memory_bytes
+from appliance.workers.port import worker_settings
+
+Close = Callable[[], Awaitable[None] | None]
+UNBOUNDED_BYTES: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the daemon opens and runs. ``control`` and ``scrubbing`` are None where there are none; ``closing`` says how
+    each part is closed, in order."""
+
+    ticker: Ticker
+    pool: WorkerPool
+    engine: Engine
+    reconciler: Reconciler
+    front_end: FrontEnd
+    control: ControlSocket | None
+    scrubbing: Scrubbing | None
+    rereading: Rereading
+    collector: Collector
+    closing: tuple[tuple[str, Close], ...]
+
+
+def make_parts(
+    config: ApplianceConfig, log: LogControl, end: Shutdown, reread: Callable[[], ApplianceConfig] | None
+) -> Parts:
+    """Put everything together. ``end`` is told of parts that fail; ``reread`` reads the configuration again."""
+    loop = asyncio.get_running_loop()
+    kind = chosen(config.frontend.kind)
+    arena, tracer, records = (
+        Arena(config.arena),
+        open_tracer(config.trace, log.event),
+        _open_records(config, log),
+    )
+    ticker = Ticker(loop, partial(end.failed_part, "the engine"))
+    pool = WorkerPool(
+        arena,
+        config.workers,
+        loop,
+        lambda event: engine.pool_event(event),  # noqa: PLW0108  it is made of the pool
+        config.repository.runtimes,
+        rings=lane_memory(kind),
+    )
+    engine = _make_engine(config, arena, pool, records, _make_shell(ticker, log, tracer))
+    source = _make_source(config, engine, log)
+    quotas = make_quotas(kind, config.quotas, log.event)
+    backend = Backend(
+        engine=engine,
+        log=log,
+        read=lambda: meters.read(),  # noqa: PLW0108  they read the front end that is made of this
+        metrics=config.metrics,
+        tracer=tracer,
+    )
+    failed = partial(end.failed_part, "the native front end")
+    front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
+    reconciler = Reconciler(source, engine, config.reload, config.repository, records, log.event)
+    scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
+    meters = Meters(
+        engine=engine,
+        front_end=front_end.figures,
+        http=front_end.http_statistics,
+        store=figures,
+        quotas=quotas.figures if quotas is not None else None,
+        traces=tracer.figures if tracer is not None else None,
+    )
+    failed = partial(end.failed_part, "reading the models")
+    control = make_control_socket(backend, config.control, reconciler)
+    collector = Collector(loop, lambda: engine.live_requests > 0)
+    closing: list[tuple[str, Close | None]] = [
+        ("the end of scrubbing", scrubbing.stop if scrubbing is not None else None),
+        ("closing the operator's socket", control.close if control is not None else None),
+        ("closing the front end", front_end.close),
+        ("stopping the workers", engine.stop_workers),
+        ("the end of the workers", pool.close),
+        ("closing the tensors' memory", arena.close),
+        ("closing the collector", collector.close),
+        ("writing the records", records.close if isinstance(records, FileRecords) else None),
+        ("closing the traces", tracer.close if tracer is not None else None),
+        ("closing the models", reconciler.close),  # last: a disk that hangs holds it up
+    ]
+    return Parts(
+        ticker=ticker,
+        pool=pool,
+        engine=engine,
+        reconciler=reconciler,
+        front_end=front_end,
+        control=control,
+        scrubbing=scrubbing,
+        rereading=Rereading(reconciler, front_end, quotas, reread, log, failed),
+        collector=collector,
+        closing=tuple((what, close) for what, close in closing if close is not None),
+    )
+
+
+def _make_engine(
+    config: ApplianceConfig, arena: Arena, pool: WorkerPool, records: Records, shell: Shell
+) -> Engine:
+    environment = EnvironmentFingerprint(this_cpu())
+    return Engine(
+        terms=EngineTerms(
+            engine=config.engine,
+            placement=config.placement,
+            restart=extended(RestartPolicy, config.restart),
+            swap=SwapTerms(extended(RolloutPolicy, config.swap), records, environment),
+            residency=_residency(config, Costs(records, environment)),
+        ),
+        scheduler=Scheduler(extended(Planning, config.scheduling)),
+        arena=arena,
+        pool=pool,
+        settings=partial(worker_settings, config.workers),
+        shell=shell,
+    )
+
+
+def _make_shell(ticker: Ticker, log: LogControl, tracer: Tracer | None) -> Shell:
+    return Shell(
+        clock=time.monotonic_ns,
+        wall_ms=wall_ms,
+        pace=ticker,
+        memory_of=MemorySamples(time.monotonic_ns).private_bytes,
+        log=log,
+        tracer=tracer,
+    )
+
+
+def _open_records(config: ApplianceConfig, log: LogControl) -> Records:
+    """What is remembered of versions: where the state is, or for as long as this process lives."""
+    if not config.state_dir:
+        return MemoryRecords()
+    folder = Path(config.state_dir).absolute() / SERVE
+    return FileRecords(folder, asyncio.get_running_loop().call_soon_threadsafe, log.event)
+
+
+def _make_source(config: ApplianceConfig, engine: Engine, log: LogControl) -> Source:
+    if not config.state_dir:
+        return DirectorySource(Path(config.models), config.repository)
+    loop = asyncio.get_running_loop()
+
+    def held() -> list[RunningVersion]:
+        return [
+            RunningVersion(name=model.name, version=model.version, digest=model.digest)
+            for model in engine.held()
+            if model.digest
+        ]
+
+    def report_unsaid(problem: str) -> None:
+        """The source calls, in a thread of its own."""
+        note = "until it can, the store's writer removes nothing"
+        loop.call_soon_threadsafe(partial(log.event, "what runs cannot be written", error=problem, note=note))
+
+    return StoreSource(Path(config.state_dir), config.repository, held, report_unsaid, config.store)
+
+
+def _make_scrubbing(
+    config: ApplianceConfig, source: Source, reconciler: Reconciler, log: LogControl
+) -> tuple[Scrubbing | None, Callable[[], StoreFigures] | None]:
+    """What looks after the store, and tells of it; nothing where models come from a directory."""
+    if not isinstance(source, StoreSource):
+        return None, None
+    scrubbing = Scrubbing(Path(config.state_dir), config.store, wall_ms, log.event)
+
+    def figures() -> StoreFigures:
+        return store_figures(source.catalog, scrubbing, reconciler.generation, reconciler.trouble)
+
+    return scrubbing, figures
+
+
+def wall_ms() -> int:
+    """The wall clock, for people and estimates: milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def _residency(config: ApplianceConfig, costs: Costs) -> ResidencyTerms:
+    policy = extended(ResidencyPolicy, config.residency)
+    configured = bool(policy.budget_bytes)
+    budget = Budget(HOST, _memory_for_models(config), configured=configured)
+    return ResidencyTerms(policy, (budget,), lambda device: free_bytes(), costs)
+
+
+def _memory_for_models(config: ApplianceConfig) -> int:
+    """What models and their workers may take: as configured, or what this machine has beside everything else."""
+    if config.residency.budget_bytes:
+        return config.residency.budget_bytes
+    limit = memory_bytes()
+    if not limit:
+        return UNBOUNDED_BYTES
+    others = config.residency.reserve_bytes + config.arena.memory_limit_bytes
+    return max(limit - others, limit // 4)
