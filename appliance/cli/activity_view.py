@@ -44,6 +44,8 @@ OTHERS: Final = "clients without a name"
 NOBODY: Final[Mapping[str, float]] = MappingProxyType({})
 LINES_FOR_WORKERS: Final = 8
 """With fewer there are models only."""
+KEPT_FROM: Final = ("files", "network", "signals", "calls")
+"""All that a worker can be kept from."""
 WORKER_COLUMNS: Final = (
     Column(title="worker", left=True),
     Column(title="pid"),
@@ -52,6 +54,7 @@ WORKER_COLUMNS: Final = (
     Column(title="lease", leaves=3),
     Column(title="lane", left=True, leaves=1),
     Column(title="restarts", leaves=2),
+    Column(title="jail", left=True, leaves=4),
     Column(title="memory"),
 )
 
@@ -140,6 +143,7 @@ def _worker_json(activity: WorkerActivity) -> dict[str, Any]:
         "rate_per_s": round(activity.rate_per_s, 3),
         "leased": _rounded(activity.leased),
         "leased_now": worker.leased_now,
+        "confinement": list(worker.confinement),
     }
 
 
@@ -244,8 +248,16 @@ def _worker_cells(activity: WorkerActivity) -> Iterator[Text]:
     yield Text(_share(activity.leased))
     yield Text("leased" if worker.leased_now else "asks", "green" if worker.leased_now else "dim")
     yield Text(str(worker.restarts))
+    yield _jail(worker.confinement)
     yield Text(_memory(worker.memory_bytes))
     yield Text(printable(" ".join(worker.models)))
+
+
+def _jail(kept_from: Sequence[str]) -> Text:
+    """What the worker is kept from, in short."""
+    if len(kept_from) == len(KEPT_FROM):
+        return Text("whole", "green")
+    return Text(printable(" ".join(kept_from)) if kept_from else "none", "yellow")
 
 
 def _pids(activity: Activity) -> str:

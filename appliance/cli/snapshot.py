@@ -39,7 +39,8 @@ class HistogramSnapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSnapshot:
     """A worker process. ``asked`` and ``leased`` count the requests that the engine and the front end gave it,
-    ``leased_now`` says whether the front end may; all nothing where the server does not tell."""
+    ``leased_now`` says whether the front end may, ``confinement`` what the worker is kept from; all
+    nothing where the server does not tell."""
 
     worker: int
     pid: int
@@ -50,6 +51,7 @@ class WorkerSnapshot:
     asked: int
     leased: int
     leased_now: bool
+    confinement: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +319,7 @@ def _worker(fields: Mapping[str, Any]) -> WorkerSnapshot:
         asked=fields.get("asked", 0),
         leased=fields.get("leased", 0),
         leased_now=fields.get("leased_now", False),
+        confinement=tuple(fields.get("confinement", ())),
     )
 
 

@@ -6,6 +6,7 @@ Made inside a running event loop; nothing is opened yet. What is to be closed, a
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ from appliance.reconciler.reconciler import Reconciler
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Source
 from appliance.sources.store import StoreSource
-from appliance.store.layout import SERVE
+from appliance.store.layout import FORMS, SERVE, VIEWS
 from appliance.store.running import RunningVersion
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.meters import Meters
@@ -166,7 +167,7 @@ def _make_engine(
         scheduler=Scheduler(extended(Planning, config.scheduling)),
         arena=arena,
         pool=pool,
-        settings=partial(worker_settings, config.workers),
+        settings=partial(worker_settings, config.workers, _model_roots(config)),
         shell=shell,
     )
 
@@ -208,6 +209,16 @@ def _make_source(config: ApplianceConfig, engine: Engine, log: LogControl) -> So
         loop.call_soon_threadsafe(partial(log.event, "what runs cannot be written", error=problem, note=note))
 
     return StoreSource(Path(config.state_dir), config.repository, held, report_unsaid, config.store)
+
+
+def _model_roots(config: ApplianceConfig) -> tuple[str, ...]:
+    """Where models lie, as they are called and as they really are: what workers may read that versions share."""
+    if config.state_dir:
+        state = Path(config.state_dir).absolute()
+        named = [str(state / VIEWS), str(state / FORMS)]
+    else:
+        named = [os.path.abspath(config.models)] if config.models else []
+    return tuple(dict.fromkeys((*named, *map(os.path.realpath, named))))
 
 
 def _make_scrubbing(

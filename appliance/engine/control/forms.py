@@ -90,7 +90,7 @@ class Forms:
         served, worker, model = self._queue.popleft(), self._take_id(), self._take_id()
         self._building = (worker, model, served)
         self._report("building the packed form", model=served.key)
-        self._port.start(worker, self._settings(0))
+        self._port.start(worker, self._settings(0).building(served.model))
         self._port.build_form(worker, model, served.model)
 
     def ended(self, event: FormBuilt, now_ns: int) -> None:

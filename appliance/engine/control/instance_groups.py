@@ -13,6 +13,7 @@ from appliance.core.processes.placement import GroupLoad, Placement, place
 from appliance.core.processes.restart import Restarts
 from appliance.core.rollout.phase import ON_ITS_WAY, Phase
 from appliance.core.scheduling.events import Event, GroupClosed, GroupOpened, LaneClosed, LaneOpened
+from appliance.domain.model import ModelVersion
 from appliance.engine.control.instance_group import InstanceGroup, Worker
 from appliance.engine.versions.served import Served
 from appliance.telemetry.snapshot import LaneUse, WorkerStatus
@@ -75,8 +76,22 @@ class InstanceGroups:
             if not group.closing
         ]
         by_model = {id(served.model): served for served in fresh}
-        for placement in place([served.model for served in fresh], loads, self._placement, alone=alone):
+        together, apart = self._sharing([served.model for served in fresh], alone=alone)
+        placements = (
+            *place(together, loads, self._placement),
+            *place(apart, loads, self._placement, alone=True),
+        )
+        for placement in placements:
             self._fill(placement, [by_model[id(model)] for model in placement.models], now_ns)
+
+    def _sharing(
+        self, models: Sequence[ModelVersion], *, alone: bool
+    ) -> tuple[list[ModelVersion], list[ModelVersion]]:
+        """Those that may share a process, and those that get their own: because they are to be alone, or because their
+        files lie where a worker that others have cannot read, as those of a model that was given by hand."""
+        settings = self._settings(0)
+        together = [model for model in models if not alone and settings.covers(model)]
+        return together, [model for model in models if model not in together]
 
     def _fill(self, placement: Placement, members: Sequence[Served], now_ns: int) -> None:
         group = self._groups.get(placement.group)
@@ -103,12 +118,17 @@ class InstanceGroups:
         for _ in due:
             worker = Worker(id=self._take_id(), group=group.id, number=self._free_number(), started_ns=now_ns)
             group.workers[worker.id] = self._workers[worker.id] = worker
-            self._port.start(worker.id, self._settings(worker.number))
+            self._port.start(worker.id, self._settings_of(worker, group))
             for served in group.models:
                 self._load(worker, served)
         for at in group.due_ns:
             self._next_due_ns = min(self._next_due_ns, at)
             self._at(at)
+
+    def _settings_of(self, worker: Worker, group: InstanceGroup) -> WorkerSettings:
+        models = [served.model for served in group.models]
+        devices = group.device != "cpu"
+        return self._settings(worker.number).serving(models, shared=group.shared, devices=devices)
 
     def _free_number(self) -> int:
         """The lowest number no process has, so that a replacement gets the processors of the one that ended."""
@@ -136,6 +156,7 @@ class InstanceGroups:
         worker = self._workers.get(event.worker)
         if worker is not None:
             worker.pid = event.pid
+            worker.kept_from = event.kept_from
 
     def progressed(self, event: ModelProgress, served: Served | None) -> None:
         """A load is so far; of several, the one that said so last is shown."""
@@ -319,6 +340,7 @@ class InstanceGroups:
                 memory_bytes=memory_of(worker.pid) if worker.pid else 0,
                 restarts=self._groups[worker.group].restarts if worker.group in self._groups else 0,
                 use=use_of(worker.id),
+                kept_from=worker.kept_from,
             )
             for worker in self._workers.values()
         )

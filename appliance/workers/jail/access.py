@@ -35,16 +35,25 @@ class FileAccess(NamedTuple):
     site: FormSite | None = None
     devices: bool = False
 
+    def covers(self, version: ModelVersion) -> bool:
+        """Whether the version's files lie below the roots."""
+        return all(
+            any(path == root or path.startswith(root.rstrip("/") + "/") for root in self.roots)
+            for path in _files(version)
+        )
+
 
 def access_to(version: ModelVersion) -> FileAccess:
     """Give what a worker needs that serves this one version: its files and its packed forms."""
     return FileAccess(reads=tuple(dict.fromkeys(_files(version))), devices=not version.on_cpu)
 
 
-def access_to_build(version: ModelVersion, counted: str) -> FileAccess:
-    """Give what a worker needs that builds the packed form of ``version``."""
-    room = max(int(FORM_FACTOR * version.file_bytes), FORM_BYTES_MIN)
-    site = FormSite(version.forms, version.digest, version.runtime, counted, room)
+def access_to_build(version: ModelVersion) -> FileAccess:
+    """Give what a worker needs that builds the packed form of ``version``; without a place for that, what it reads."""
+    if not version.forms or not version.digest:
+        return access_to(version)
+    longest = max(int(FORM_FACTOR * version.file_bytes), FORM_BYTES_MIN)
+    site = FormSite(version.forms, version.digest, version.runtime, version.form_room.state, longest)
     return access_to(version)._replace(site=site)
 
 

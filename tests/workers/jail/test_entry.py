@@ -6,11 +6,12 @@ import importlib
 import os
 import resource
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from appliance.domain.model import ModelVersion, Warmup, WarmupInput, WeightsFile
+from appliance.domain.model import FormRoom, ModelVersion, Warmup, WarmupInput, WeightsFile
 from appliance.workers.jail.access import FileAccess, FormSite, access_to, access_to_build
 from appliance.workers.jail.calls import prctl
 from appliance.workers.jail.entry import enter, runtime_files
@@ -167,7 +168,7 @@ def test_what_a_version_needs_is_its_own(tmp_path: Path) -> None:
         str(forms / f"{DIGEST}-{'a' * 16}"),
     )
     assert not access.devices
-    site = access_to_build(version, "/counted").site
+    site = access_to_build(replace(version, form_room=FormRoom(state="/counted"))).site
     assert site == FormSite(str(forms), DIGEST, "onnx", "/counted", 64 << 20)
 
 

@@ -187,7 +187,6 @@ def test_what_a_worker_does_goes_on(tmp_path: Path) -> None:
         thread.join()
         priority.take_turns(priority.SHORT_TURN_NS, os.getpid())
         priority.yield_disk()
-        priority.restore_disk()
         counter = os.eventfd(0)
         os.eventfd_write(counter, 1)
         shared = os.memfd_create("shared")
