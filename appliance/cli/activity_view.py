@@ -51,10 +51,10 @@ WORKER_COLUMNS: Final = (
     Column(title="pid"),
     Column(title="state", left=True),
     Column(title="requests/s"),
-    Column(title="lease", leaves=3),
-    Column(title="lane", left=True, leaves=1),
-    Column(title="restarts", leaves=2),
-    Column(title="jail", left=True, leaves=4),
+    Column(title="lease", leaves=4),
+    Column(title="lane", left=True, leaves=2),
+    Column(title="restarts", leaves=3),
+    Column(title="jail", left=True, leaves=1),
     Column(title="memory"),
 )
 

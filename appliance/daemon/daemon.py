@@ -38,6 +38,7 @@ from appliance.maintenance.heap import RESERVE_BYTES, reserve
 from appliance.repository.directory import RepositoryScan
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
+from appliance.workers.jail.entry import close_memory
 from appliance.workers.jail.support import kernel_support
 from appliance.workers.priority import SHORT_TURN_NS, take_turns
 
@@ -68,6 +69,7 @@ def run(
     the engine or the front end failed and a new start is the only cure. ``reread`` reads the configuration again, of
     which clients' quotas are taken over at SIGHUP, which the caller may block until then."""
     raise_descriptor_limit()
+    close_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     take_turns(SHORT_TURN_NS)  # all its threads: the runs of large models have the same processors
     try:

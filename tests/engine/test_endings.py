@@ -82,7 +82,7 @@ async def engine() -> AsyncIterator[Engine]:
         scheduler=Scheduler(Planning()),
         arena=arena,
         pool=pool,
-        settings=partial(worker_settings, WorkersConfig()),
+        settings=partial(worker_settings, WorkersConfig(), ("/",)),
         shell=Shell(
             clock=time.monotonic_ns, wall_ms=lambda: 0, pace=ticker, memory_of=lambda pid: 0, log=SilentLog()
         ),

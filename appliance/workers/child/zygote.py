@@ -18,11 +18,12 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from appliance.domain.errors import ApplianceError
-from appliance.runtimes.runtime import Region, Runtime, open_runtimes
+from appliance.runtimes.runtime import Region, Runtime, extra_files, open_runtimes
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.form_builder import prepare_site
 from appliance.workers.child.leased import import_native, open_ring_lane
@@ -78,7 +79,7 @@ class Zygote:
         wakeup_end.setblocking(False)
         self._wakeup_end = wakeup_end
         self._support = kernel_support()
-        self._files = runtime_files()
+        self._files = (*runtime_files(), *chain.from_iterable(map(extra_files, runtimes.values())))
 
     def serve(self) -> None:
         """Until the daemon closes the control socket."""

@@ -38,6 +38,22 @@ ENVIRONMENT: Final = (
     ("MALLOC_ARENA_MAX", "1"),  # what a thread that is gone has freed shall not be kept for the next one
 )
 
+PASSED_ON: Final = frozenset(
+    {"PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV"}
+)
+PASSED_ON_PREFIXES: Final = (
+    "LC_",
+    "PYTHON",
+    "ORT_",
+    "CUDA_",
+    "NVIDIA_",
+    "MKL_",
+    "KMP_",
+    "GOMP_",
+    "MALLOC_",
+    "GLIBC_",
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -326,8 +342,13 @@ def _status_of(process: subprocess.Popen[bytes]) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """The daemon's environment and what runtimes must find set before they are imported."""
-    environment = dict(os.environ)
+    """What runtimes must find set before they are imported, and of the daemon's environment what they may want: no
+    more, for it can hold passwords."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
+    }
     environment.update(ENVIRONMENT)
     root = Path(__file__).resolve().parents[3]
     if root != Path(sysconfig.get_path("purelib")).resolve():  # run from a source tree

@@ -90,6 +90,11 @@ def enter(access: FileAccess, support: Support, runtime: Sequence[str], site: st
     return pinned
 
 
+def close_memory() -> None:
+    """Keep processes of the same user from reading the memory of this one, in which there may be keys."""
+    prctl(_PR_SET_DUMPABLE, 0)
+
+
 def _grants(access: FileAccess, runtime: Sequence[str], site: str) -> Iterator[Grant]:
     yield Grant("/dev/null", landlock.USE)
     for path in (*runtime, *_KERNEL):
