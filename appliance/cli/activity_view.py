@@ -51,10 +51,9 @@ WORKER_COLUMNS: Final = (
     Column(title="pid"),
     Column(title="state", left=True),
     Column(title="requests/s"),
-    Column(title="lease", leaves=4),
-    Column(title="lane", left=True, leaves=2),
-    Column(title="restarts", leaves=3),
-    Column(title="jail", left=True, leaves=1),
+    Column(title="lease", leaves=3),
+    Column(title="lane", left=True, leaves=1),
+    Column(title="restarts", leaves=2),
     Column(title="memory"),
 )
 
@@ -248,16 +247,15 @@ def _worker_cells(activity: WorkerActivity) -> Iterator[Text]:
     yield Text(_share(activity.leased))
     yield Text("leased" if worker.leased_now else "asks", "green" if worker.leased_now else "dim")
     yield Text(str(worker.restarts))
-    yield _jail(worker.confinement)
     yield Text(_memory(worker.memory_bytes))
-    yield Text(printable(" ".join(worker.models)))
+    yield Text(printable(" ".join(worker.models))).append_text(_jail(worker.confinement))
 
 
 def _jail(kept_from: Sequence[str]) -> Text:
-    """What the worker is kept from, in short."""
+    """What the worker is kept from, in short, behind its models."""
     if len(kept_from) == len(KEPT_FROM):
-        return Text("whole", "green")
-    return Text(printable(" ".join(kept_from)) if kept_from else "none", "yellow")
+        return Text(" jailed", "dim")
+    return Text(f" jailed: {printable(', '.join(kept_from))}" if kept_from else " not jailed", "yellow")
 
 
 def _pids(activity: Activity) -> str:

@@ -53,7 +53,7 @@ class FakeRuntime:
     """The ``fake`` runtime."""
 
     name = "fake"
-    reads = (tempfile.gettempdir(),)
+    reads: tuple[str, ...] = (tempfile.gettempdir(),)
     """Where tests have their gates."""
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:

@@ -14,11 +14,13 @@ import sys
 import sysconfig
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 from appliance.domain.errors import WorkerError
 from appliance.workers.codec import MessageInvalid
+from appliance.workers.daemon.standard_error import StandardError
 from appliance.workers.messages import FROM_ZYGOTE, Fork, FromZygote, Kill, Ready, ToZygote, decode, encode
 from appliance.workers.port import LaneMemory, WorkerSettings
 
@@ -113,6 +115,7 @@ class ZygoteClient:
         self._on_death = on_death
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._words: StandardError | None = None
         self._ready: asyncio.Future[None] | None = None
         self._requests: deque[_Request] = deque()
         self._writing = False
@@ -204,17 +207,26 @@ class ZygoteClient:
         command = [sys.executable, "-P", "-m", "appliance.workers.child.zygote", *map(str, arguments)]
         with theirs:
             try:
+                words = StandardError(self._loop, partial(_log.warning, "workers: %s"))
+            except OSError:
+                ours.close()
+                raise
+            try:
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
+                    stderr=words.writable,
                     pass_fds=(theirs.fileno(), arena_fd),
                     env=_environment(),
                 )
             except OSError:
                 ours.close()
+                words.close()
                 raise
-        self._control = ours
+            finally:
+                words.given()
+        self._control, self._words = ours, words
         if self._ready is None or self._ready.done():
             self._ready = self._loop.create_future()
         self._loop.add_reader(ours.fileno(), self._receive)
@@ -284,6 +296,9 @@ class ZygoteClient:
         if self._again is not None:
             self._again.cancel()
             self._again = None
+        if self._words is not None:
+            self._words.close()
+            self._words = None
         if self._control is not None:
             self._watch_writing(False)
             self._loop.remove_reader(self._control.fileno())
@@ -300,7 +315,7 @@ class ZygoteClient:
         first_start = self._ready is not None and not self._ready.done() and self.restarts == 0
         if first_start and self._ready is not None:
             self._ready.set_exception(
-                WorkerError(f"{reason} before it was ready; its last words are on standard error")
+                WorkerError(f"{reason} before it was ready; its last words are in the log")
             )
             return
         _log.warning("%s; starting another", reason)

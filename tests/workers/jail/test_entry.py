@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance import configuration
 from appliance.domain.model import FormRoom, ModelVersion, Warmup, WarmupInput, WeightsFile
 from appliance.workers.jail.access import FileAccess, FormSite, access_to, access_to_build
 from appliance.workers.jail.calls import prctl
@@ -189,3 +190,19 @@ def test_what_is_lacking_is_named(support: Support, lacking: list[str], kept_fro
     assert [text.partition(":")[0] for text in support.lacking] == lacking
     assert support.kept_from() == kept_from
     assert "calls" not in support.kept_from(devices=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "support", "problems"),
+    [
+        ("auto", Support(0, False), 0),
+        ("required", Support(7, True), 0),
+        ("required", Support(5, True), 1),
+        ("required", Support(0, False), 2),
+    ],
+)
+def test_a_kernel_that_lacks_a_part_is_refused_where_all_are_required(
+    monkeypatch: pytest.MonkeyPatch, asked: str, support: Support, problems: int
+) -> None:
+    monkeypatch.setattr(configuration, "kernel_support", lambda: support)
+    assert len(list(configuration.confinement_problems(asked))) == problems
