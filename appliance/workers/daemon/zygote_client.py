@@ -72,6 +72,14 @@ class _Request(NamedTuple):
         return lane if self.shared is None else [*lane, self.shared.fileno(), self.shared.doorbell()]
 
 
+class _Task(NamedTuple):
+    """What every zygote is given."""
+
+    arena_fd: int
+    arena_bytes: int
+    runtimes: tuple[str, ...]
+
+
 class _Backoff:
     """How long to wait before the next start; the wait doubles while processes do not live long."""
 
@@ -108,8 +116,7 @@ class ZygoteClient:
         on_message: Callable[[FromZygote], None],
         on_death: Callable[[str], None],
     ) -> None:
-        self._arena = arena
-        self._runtimes = tuple(runtimes)
+        self._task = _Task(*arena, tuple(runtimes))
         self._loop = loop
         self._on_message = on_message
         self._on_death = on_death
@@ -200,10 +207,10 @@ class ZygoteClient:
     def _spawn(self) -> None:
         """Raises OSError when there is no room for a process or its descriptors."""
         self._backoff.started(self._loop.time())
-        arena_fd, arena_bytes = self._arena
+        arena_fd, arena_bytes, runtimes = self._task
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        arguments = [theirs.fileno(), arena_fd, arena_bytes, os.getpid(), *self._runtimes]
+        arguments = [theirs.fileno(), arena_fd, arena_bytes, os.getpid(), *runtimes]
         command = [sys.executable, "-P", "-m", "appliance.workers.child.zygote", *map(str, arguments)]
         with theirs:
             try:
