@@ -71,7 +71,18 @@ def flips_of(source: str) -> Iterator[Flip]:
 
 def run_tests(folder: Path, tests: list[str]) -> bool:
     """Whether they pass in ``folder``; one that hangs has failed."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        *tests,
+    ]
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
@@ -84,7 +95,9 @@ def run_tests(folder: Path, tests: list[str]) -> bool:
 
 def main() -> int:
     """Entry of the command; gives its exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("module", type=Path, help="the module whose conditions are flipped")
     parser.add_argument("tests", nargs="+", help="what pytest is given")
     parser.add_argument("--sample", type=int, default=0, help="so many flips, drawn by the seed; 0: all")

@@ -13,7 +13,8 @@ from rich.text import Text
 from appliance.cli.failure import printable
 from appliance.cli.terminal import bytes_text
 from appliance.domain.golden import GoldenSet
-from appliance.domain.manifest import Manifest, Port, TensorEntry, promise_text
+from appliance.domain.manifest import Manifest, TensorEntry, promise_text
+from appliance.domain.tensor import TensorSpec
 from appliance.package.inspection import Inspection
 from appliance.package.trust import Verdict
 
@@ -128,12 +129,12 @@ def _ports(manifest: Manifest) -> Table:
     for side, ports in (("in", manifest.inputs), ("out", manifest.outputs)):
         for port in ports:
             table.add_row(
-                side, Text(printable(port.name)), port.datatype, _shape(port, manifest.max_batch_size)
+                side, Text(printable(port.name)), port.datatype.wire, _shape(port, manifest.max_batch_size)
             )
     return table
 
 
-def _shape(port: Port, batch: int) -> Text:
+def _shape(port: TensorSpec, batch: int) -> Text:
     sizes = ["batch"] * bool(batch) + ["?" if size < 0 else str(size) for size in port.shape]
     return Text(f"[{', '.join(sizes)}]{' optional' if port.optional else ''}")
 

@@ -21,7 +21,7 @@ import uvloop
 from appliance.config.frontend import FrontEndKind
 from appliance.config.tree import ApplianceConfig
 from appliance.daemon.parts import make_parts
-from appliance.daemon.shutdown import Shutdown, first_of
+from appliance.daemon.signals import Shutdown, first_of
 from appliance.domain.errors import OperatorError, WorkerError
 from appliance.engine.port import IndexEntry
 from appliance.frontend.choice import (

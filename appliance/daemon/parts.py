@@ -21,8 +21,7 @@ from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
-from appliance.daemon.rereading import Rereading
-from appliance.daemon.shutdown import Shutdown
+from appliance.daemon.signals import Rereading, Shutdown
 from appliance.domain.binding import extended
 from appliance.engine.control.costs import Costs
 from appliance.engine.control.model_cache import HOST, ResidencyTerms

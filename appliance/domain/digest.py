@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from blake3 import blake3
@@ -39,6 +40,15 @@ def is_digest(text: str) -> bool:
 def piece_count(size: int) -> int:
     """How many pieces ``size`` bytes have."""
     return -(-size // PIECE_BYTES)
+
+
+def digests_of_file(path: str | Path) -> Digests:
+    """The digests of what is in a file. Raises OSError."""
+    digester = Digester()
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(PIECE_BYTES):
+            digester.update(data)
+    return digester.finish()
 
 
 class Digester:

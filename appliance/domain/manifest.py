@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.domain.digest import PIECE_BYTES, is_digest, piece_count
-from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.domain.tensor import TensorSpec
 
 __all__ = ["PIECE_BYTES"]
 
@@ -91,24 +91,6 @@ class RuntimeNeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
-    """An input or output as it is served. ``datatype`` is the wire's name; ``shape`` is without the batch dimension
-    where the model takes batches, -1 is a free dimension."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    optional: bool = False
-
-    @property
-    def spec(self) -> TensorSpec:
-        """The same as the rest of the appliance words it."""
-        return TensorSpec(
-            name=self.name, datatype=Datatype[self.datatype], shape=self.shape, optional=self.optional
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyPromise:
     """A run of ``rows`` rows takes at most ``p99_us`` in 99 of 100 cases."""
 
@@ -142,15 +124,16 @@ class Variant:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """One version of one model as a package. ``files`` are in order of their paths, ``tensors`` in order of (file,
-    offset, name). ``max_batch_size`` 0: no batching. ``licence`` and ``provenance`` are for people."""
+    offset, name). ``inputs`` and ``outputs`` are as they are served. ``max_batch_size`` 0: no batching. ``licence`` and
+    ``provenance`` are for people."""
 
     format: int = FORMAT
     name: str
     version: int
     runtime: RuntimeNeed
     files: tuple[FileEntry, ...]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     tensors: tuple[TensorEntry, ...] = ()
     max_batch_size: int = 0
     licence: str = ""
@@ -343,7 +326,7 @@ def _overlaps(manifest: Manifest) -> Iterator[tuple[str, str]]:
             yield f"tensors[{max(index, other)}]", "overlaps another tensor"
 
 
-def _port_problems(key: str, ports: Sequence[Port]) -> Iterator[tuple[str, str]]:
+def _port_problems(key: str, ports: Sequence[TensorSpec]) -> Iterator[tuple[str, str]]:
     if len(ports) > PORTS_MAX:
         yield key, f"has {len(ports)} entries; the limit is {PORTS_MAX}"
         return
@@ -352,8 +335,6 @@ def _port_problems(key: str, ports: Sequence[Port]) -> Iterator[tuple[str, str]]
         yield from _text_problem(f"{here}.name", port.name, NAME_BYTES_MAX)
         if not port.name:
             yield f"{here}.name", "is empty"
-        if port.datatype not in Datatype.__members__:
-            yield f"{here}.datatype", f"{port.datatype[:80]!r} is not a datatype of the protocol"
         if len(port.shape) > RANK_MAX or not all(-1 <= dimension <= INT64_MAX for dimension in port.shape):
             yield f"{here}.shape", f"is not at most {RANK_MAX} dimensions, each -1 or more"
     if len({port.name for port in ports}) != len(ports):

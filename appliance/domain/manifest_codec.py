@@ -16,6 +16,7 @@ from typing import Any, Final
 from appliance.domain.binding import bind
 from appliance.domain.errors import ConfigInvalid, PackageInvalid, Problem
 from appliance.domain.manifest import FILES_MAX, FORMAT, PORTS_MAX, TENSORS_MAX, Manifest, manifest_problems
+from appliance.domain.tensor import Datatype
 
 MANIFEST_BYTES_MAX: Final = 8 << 20
 FILE: Final = "manifest.json"
@@ -83,6 +84,8 @@ def _plain(value: object) -> Any:
         return {name: _plain(inner) for name, inner in named if inner is not None}
     if isinstance(value, tuple):
         return [_plain(inner) for inner in value]
+    if isinstance(value, Datatype):
+        return value.wire
     return value
 
 

@@ -15,10 +15,9 @@ from typing import Final
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME, read_golden
-from appliance.domain.manifest import LatencyPromise, Manifest, Opset, Port, RuntimeNeed, promise_text
+from appliance.domain.manifest import LatencyPromise, Manifest, Opset, RuntimeNeed, promise_text
 from appliance.domain.manifest_codec import FILE
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import TensorSpec
 from appliance.repository.model_directory import read_model_directory
 from appliance.repository.onnx.graph import STANDARD_DOMAIN, read_graph
 from appliance.repository.onnx.limits import graph_limits
@@ -92,8 +91,8 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 def _ports(manifest: Manifest, model: ModelVersion) -> Iterator[Problem]:
     for key, said, true in (
-        ("inputs", manifest.inputs, tuple(map(manifest_port, model.inputs))),
-        ("outputs", manifest.outputs, tuple(map(manifest_port, model.outputs))),
+        ("inputs", manifest.inputs, model.inputs),
+        ("outputs", manifest.outputs, model.outputs),
         ("max_batch_size", manifest.max_batch_size, model.max_batch_size),
     ):
         if said != true:
@@ -152,8 +151,3 @@ def manifest_opsets(graph: GraphSummary) -> tuple[Opset, ...]:
     """The sets of operators of a graph as a manifest says them."""
     opsets = {"" if domain == STANDARD_DOMAIN else domain: version for domain, version in graph.opsets}
     return tuple(Opset(domain=domain, version=opsets[domain]) for domain in sorted(opsets))
-
-
-def manifest_port(spec: TensorSpec) -> Port:
-    """An input or output as a manifest says it."""
-    return Port(name=spec.name, datatype=spec.datatype.wire, shape=spec.shape, optional=spec.optional)

@@ -17,7 +17,7 @@ import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -111,15 +111,7 @@ def find_form(forms: str, name: str) -> PackedForm | None:
 
 def encode_document(document: FormDocument) -> bytes:
     """The bytes of ``form.json``."""
-    plain = {
-        "format": document.format,
-        "graph_bytes": document.graph_bytes,
-        "graph_digest": document.graph_digest,
-        "weights_bytes": document.weights_bytes,
-        "weights_digest": document.weights_digest,
-        "pieces": list(document.pieces),
-    }
-    return (json.dumps(plain, indent=1) + "\n").encode()
+    return (json.dumps(asdict(document), indent=1) + "\n").encode()
 
 
 def refuse_form(path: str, reason: str) -> bool:

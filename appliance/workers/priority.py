@@ -22,10 +22,8 @@ IOPRIO_CLASS_SHIFT: Final = 13
 IOPRIO_NORMAL: Final = 0
 IOPRIO_IDLE: Final = 3 << IOPRIO_CLASS_SHIFT
 
-_CALLS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {"x86_64": (251, 252), "aarch64": (30, 31), "riscv64": (30, 31)}
-)
-"""Numbers of ioprio_set and ioprio_get, which the C library has no functions for."""
+_CALLS: Final[Mapping[str, int]] = MappingProxyType({"x86_64": 251, "aarch64": 30, "riscv64": 30})
+"""Number of ioprio_set, which the C library has no function for."""
 
 _TURN_CALLS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {"x86_64": (314, 315), "aarch64": (274, 275), "riscv64": (274, 275)}
@@ -79,19 +77,10 @@ def yield_disk() -> None:
     _set_io_class(0, IOPRIO_IDLE)
 
 
-def io_class(thread: int = 0) -> int:
-    """The I/O class and level of a thread as the kernel has it; IOPRIO_NORMAL where it cannot be asked."""
-    numbers = _CALLS.get(platform.machine())
-    if numbers is None:
-        return IOPRIO_NORMAL
-    found: int = _libc().syscall(numbers[1], IOPRIO_WHO_PROCESS, thread)
-    return max(found, IOPRIO_NORMAL)
-
-
 def _set_io_class(thread: int, value: int) -> None:
-    numbers = _CALLS.get(platform.machine())
-    if numbers is not None:
-        _libc().syscall(numbers[0], IOPRIO_WHO_PROCESS, thread, value)
+    number = _CALLS.get(platform.machine())
+    if number is not None:
+        _libc().syscall(number, IOPRIO_WHO_PROCESS, thread, value)
 
 
 def _libc() -> ctypes.CDLL:

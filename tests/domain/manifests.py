@@ -15,12 +15,11 @@ from appliance.domain.manifest import (
     Manifest,
     Measured,
     Opset,
-    Port,
     RuntimeNeed,
     TensorEntry,
     Variant,
 )
-from appliance.domain.tensor import Datatype
+from appliance.domain.tensor import Datatype, TensorSpec
 
 
 def file_entry(path: str, content: bytes) -> FileEntry:
@@ -38,8 +37,8 @@ def manifest_of(contents: dict[str, bytes], *, name: str = "sample", version: in
         version=version,
         runtime=RuntimeNeed(name="onnxruntime", minimum="1.20", opsets=(Opset(domain="", version=17),)),
         files=tuple(file_entry(path, contents[path]) for path in sorted(contents)),
-        inputs=(Port(name="x", datatype="FP32", shape=(4,)),),
-        outputs=(Port(name="y", datatype="FP32", shape=(2,)),),
+        inputs=(TensorSpec(name="x", datatype=Datatype.FP32, shape=(4,)),),
+        outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=(2,)),),
         max_batch_size=8,
         licence="Apache-2.0",
         provenance="made by a test",
@@ -50,8 +49,8 @@ def manifest_of_mlp(contents: dict[str, bytes], *, name: str, version: int) -> M
     """A manifest that is true of files of which the graph is that of the sample model "mlp"."""
     return replace(
         manifest_of(contents, name=name, version=version),
-        inputs=(Port(name="x", datatype="FP32", shape=(64,)),),
-        outputs=(Port(name="y", datatype="FP32", shape=(10,)),),
+        inputs=(TensorSpec(name="x", datatype=Datatype.FP32, shape=(64,)),),
+        outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=(10,)),),
         max_batch_size=32,
     )
 
@@ -63,9 +62,9 @@ WHOLE = st.integers(0, INT64_MAX)
 COUNTS = st.integers(1, INT64_MAX)
 PORTS = st.lists(
     st.builds(
-        Port,
+        TensorSpec,
         name=NAMES,
-        datatype=st.sampled_from(sorted(Datatype.__members__)),
+        datatype=st.sampled_from(Datatype),
         shape=st.lists(st.integers(-1, INT64_MAX), max_size=4).map(tuple),
         optional=st.booleans(),
     ),

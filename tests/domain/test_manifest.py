@@ -18,7 +18,6 @@ from appliance.domain.manifest import (
     FileEntry,
     Manifest,
     Opset,
-    Port,
     RuntimeNeed,
     TensorEntry,
     is_name,
@@ -26,6 +25,7 @@ from appliance.domain.manifest import (
     path_problem,
 )
 from appliance.domain.manifest_codec import MANIFEST_BYTES_MAX, decode, encode
+from appliance.domain.tensor import Datatype, TensorSpec
 from tests.domain.manifests import file_entry, manifest_of, manifests
 
 PLAIN = manifest_of({"1/graph.onnx": b"graph", "1/weights.bin": bytes(100), "config.pbtxt": b"name"})
@@ -182,9 +182,8 @@ def entries(*paths: str) -> tuple[FileEntry, ...]:
         ({"tensors": (TENSOR, TENSOR)}, "tensors"),
         ({"tensors": (TENSOR, replace(TENSOR, name="x", digest="0" * 64))}, "tensors[1]"),
         ({"tensors": (replace(TENSOR, name="x"), TENSOR)}, "tensors[1]"),
-        ({"outputs": (Port(name="", datatype="FP32", shape=()),)}, "outputs[0].name"),
-        ({"outputs": (Port(name="y", datatype="FP99", shape=()),)}, "outputs[0].datatype"),
-        ({"outputs": (Port(name="y", datatype="FP32", shape=(-2,)),)}, "outputs[0].shape"),
+        ({"outputs": (TensorSpec(name="", datatype=Datatype.FP32, shape=()),)}, "outputs[0].name"),
+        ({"outputs": (TensorSpec(name="y", datatype=Datatype.FP32, shape=(-2,)),)}, "outputs[0].shape"),
         ({"inputs": (PLAIN.inputs[0], PLAIN.inputs[0])}, "inputs"),
         ({"runtime": RuntimeNeed(name="o", minimum="new")}, "runtime.minimum"),
         ({"runtime": replace(PLAIN.runtime, opsets=PLAIN.runtime.opsets * 2)}, "runtime.opsets"),
@@ -197,6 +196,11 @@ def entries(*paths: str) -> tuple[FileEntry, ...]:
 )
 def test_each_rule(changed: dict[str, Any], key: str) -> None:
     assert key in [where for where, _ in manifest_problems(replace(PLAIN, **changed))]
+
+
+def test_a_datatype_that_the_protocol_does_not_have_is_told() -> None:
+    with pytest.raises(PackageInvalid, match=r"inputs\[0\]\.datatype: must be one of 'BOOL'"):
+        decode(encode(PLAIN).replace(b'"FP32"', b'"FP99"'))
 
 
 def test_tensors_with_equal_bytes_may_share_a_place() -> None:

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from appliance.config.packages import Unsigned
 from appliance.domain.digest import digest_of
 from appliance.domain.golden import GoldenSet, encode_golden
-from appliance.domain.manifest import LatencyPromise, Manifest, Opset, Port, RuntimeNeed
+from appliance.domain.manifest import LatencyPromise, Manifest, Opset, RuntimeNeed
 from appliance.domain.manifest_codec import encode
+from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.package.keys import make_key, open_signer, public_key_of
 from appliance.package.trust import sign
 from appliance.package.verification import Policy, Verification, verify_package
@@ -94,7 +95,7 @@ Laid = tuple[Manifest, dict[str, bytes]]
     ("changed", "says"),
     [
         ({"inputs": ()}, "manifest.json: inputs: are not those of the graph"),
-        ({"outputs": (Port(name="z", datatype="FP32", shape=()),)}, "outputs: are not those"),
+        ({"outputs": (TensorSpec(name="z", datatype=Datatype.FP32, shape=()),)}, "outputs: are not those"),
         ({"max_batch_size": 5}, "max_batch_size: are not those"),
         ({"tensors": ()}, "does not list the 16384 bytes at 0 of 1/weights.bin that the graph uses"),
         (

@@ -17,7 +17,6 @@ from appliance.workers.priority import (
     IOPRIO_IDLE,
     SHORT_TURN_NS,
     USUAL_TURN_NS,
-    io_class,
     take_turns,
     turn_ns,
     yield_disk,
@@ -25,6 +24,7 @@ from appliance.workers.priority import (
 )
 from models.generate import write_model
 from tests.workers.bench import PLAIN, Bench, fake, spec, version_of
+from tests.workers.io_class import io_class
 
 PATIENCE_S = 20.0
 knows_turns = pytest.mark.skipif(not turn_ns(), reason="a kernel before 6.12")

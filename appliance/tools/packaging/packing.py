@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.digest import Digester
+from appliance.domain.digest import digests_of_file
 from appliance.domain.errors import ArtefactError, ModelInvalid, PackageInvalid, Problem
 from appliance.domain.golden import SET_FILE, GoldenSet, encode_golden, read_golden, write_golden
 from appliance.domain.manifest import (
@@ -33,7 +33,7 @@ from appliance.domain.manifest import (
 )
 from appliance.domain.manifest_codec import FILE as MANIFEST_FILE
 from appliance.domain.model import ModelVersion
-from appliance.package.conformity import GRAPH_FILE, WEIGHTS_FILE, manifest_port
+from appliance.package.conformity import GRAPH_FILE, WEIGHTS_FILE
 from appliance.repository.model_directory import CONFIG_FILE, read_model_directory
 from appliance.repository.onnx.graph import read_graph
 from appliance.repository.onnx.limits import graph_limits
@@ -98,11 +98,7 @@ def open_from(root: Path, manifest: Manifest) -> Callable[[FileEntry], BinaryIO]
 
 def file_entry(path: Path, name: str) -> FileEntry:
     """The file at ``path`` summed, as the entry ``name``."""
-    digester = Digester()
-    with open(path, "rb", buffering=0) as file:
-        while data := file.read(CHUNK_BYTES):
-            digester.update(data)
-    found = digester.finish()
+    found = digests_of_file(path)
     return FileEntry(path=name, size=found.size, digest=found.digest, pieces=found.pieces)
 
 
@@ -173,8 +169,8 @@ def _manifest(
         version=labels.version,
         runtime=runtime_need(_graph(Path(model.path), settings)),
         files=tuple(file_entry(home / path, path) for path in paths),
-        inputs=tuple(map(manifest_port, model.inputs)),
-        outputs=tuple(map(manifest_port, model.outputs)),
+        inputs=model.inputs,
+        outputs=model.outputs,
         tensors=tuple(tensors),
         max_batch_size=model.max_batch_size,
         licence=labels.licence,

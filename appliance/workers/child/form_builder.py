@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from appliance.domain.digest import PIECE_BYTES, Digester, Digests, digest_of
+from appliance.domain.digest import digest_of, digests_of_file
 from appliance.domain.errors import ArtefactError, FormHasNoRoom, LoadFailed
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.durable import RealFolder
@@ -101,7 +101,7 @@ def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, d
     assert isinstance(runtime, Packer)
     graph, weights = os.path.join(directory, GRAPH_FILE), os.path.join(directory, WEIGHTS_FILE)
     runtime.pack(version, settings, graph, weights)
-    digests = _digests(weights)
+    digests = digests_of_file(weights)
     file = WeightsFile(path=weights, size=digests.size, digest=digests.digest, pieces=digests.pieces)
     _prove(version, PackedForm(path=directory, graph=graph, weights=file), runtime, settings)
     document = FormDocument(
@@ -136,14 +136,6 @@ def _prove(version: ModelVersion, form: PackedForm, runtime: Runtime, settings: 
             original.close()
     finally:
         session.close()
-
-
-def _digests(path: str) -> Digests:
-    digester = Digester()
-    with open(path, "rb") as file:
-        while data := file.read(PIECE_BYTES):
-            digester.update(data)
-    return digester.finish()
 
 
 def _check_room(version: ModelVersion) -> None:

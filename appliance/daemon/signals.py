@@ -1,14 +1,14 @@
-"""What SIGHUP has read again while requests go on: models, certificates and clients' quotas.
+"""What signals ask of the daemon: to end, which a part that fails asks, too, or to read again what may change.
 
-What cannot be used leaves in force what was there, and the log says so. Owner: the event loop's thread; files are read
-on other threads, for a slow disk must not stall requests.
+Owner: the event loop's thread; files are read on other threads, for a slow disk must not stall requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Awaitable, Callable
 
 from appliance.config.tree import ApplianceConfig
 from appliance.frontend.port import FrontEnd
@@ -20,21 +20,62 @@ from appliance.telemetry.notify import notify
 Until = str | BaseException | None
 
 
+class Shutdown:
+    """When the daemon ends, and how its parts are closed: each of them, whatever becomes of the others.
+
+    ``stop`` is set when the daemon is to end, ``hurry`` when it is not to wait for anything any more; ``failed``
+    says that a part broke, and only a new start can be trusted.
+    """
+
+    def __init__(self, log: LogControl) -> None:
+        self._log = log
+        self._asked = 0
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.failed = False
+
+    def asked(self) -> None:
+        """Stop, as a signal asks for; the second one cuts the grace short."""
+        self._asked += 1
+        if self._asked > 1:
+            self.hurry.set()
+        self.stop.set()
+
+    def failed_part(self, part: str, error: BaseException) -> None:
+        """Stop because nothing that ``part`` holds can be trusted: it broke its own rules, or lost its thread."""
+        self._log.event(f"{part} failed; stopping", error="".join(traceback.format_exception(error)))
+        self.failed = True
+        self.stop.set()
+
+    async def step(self, what: str, close: Callable[[], Awaitable[None] | None]) -> None:
+        """Take a step on the way out. What fails is told, shows in the exit status, and keeps nothing from its end."""
+        try:
+            done = close()
+            if done is not None:
+                await done
+        except Exception as error:  # noqa: BLE001  whatever it is, the others are still to be closed
+            self.failed_part(what, error)
+
+
 class Rereading:
-    """``reread`` reads the configuration, of which the quotas count (None: they stay as they are); ``failed`` is told
+    """What SIGHUP has read again while requests go on: models, certificates and clients' quotas. What cannot be used
+    leaves in force what was there, and the log says so.
+
+    ``reread`` reads the configuration, of which the quotas count (None: they stay as they are); ``failed`` is told
     when models could not even be tried to be read. Only while ``announced`` anything is told to the service manager:
-    it would hear that the daemon is ready before it is, or when it is not any more."""
+    it would hear that the daemon is ready before it is, or when it is not any more.
+    """
 
     def __init__(
         self,
-        desired: Reconciler,
+        reconciler: Reconciler,
         front_end: FrontEnd,
         quotas: Quotas | None,
         reread: Callable[[], ApplianceConfig] | None,
         log: LogControl,
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._reconciler = desired
+        self._reconciler = reconciler
         self._front_end = front_end
         self._quotas = quotas
         self._reread = reread
@@ -87,3 +128,13 @@ class Rereading:
         if self._quotas is not None and quotas != self._quotas.config:
             self._quotas.set(quotas)
             self._log.event("quotas were read again", clients=len(quotas.clients))
+
+
+async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Wait until one of ``events`` is set or the time is over."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
