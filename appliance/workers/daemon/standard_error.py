@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 LINES_A_SECOND: Final = 20
+LAST_LINES: Final = 5
 LINE_BYTES_MAX: Final = 1000
 READ_BYTES: Final = LINES_A_SECOND * LINE_BYTES_MAX
 
@@ -25,9 +27,15 @@ class StandardError:
         self._loop = loop
         self._say = say
         self._rest = b""
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._resume: asyncio.TimerHandle | None = None
         self._readable, self.writable = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         loop.add_reader(self._readable, self._read)
+
+    @property
+    def last_words(self) -> str:
+        """The last lines."""
+        return "; ".join(self._last)
 
     def given(self) -> None:
         """The process has the end to which is written."""
@@ -53,10 +61,14 @@ class StandardError:
         if len(self._rest) > LINE_BYTES_MAX:
             lines, self._rest = [*lines, self._rest], b""
         for line in lines[:LINES_A_SECOND]:
-            self._say(_plain(line))
+            self._tell(_plain(line))
         if len(lines) > LINES_A_SECOND:
             self._say(f"{len(lines) - LINES_A_SECOND} more lines are left out")
         self._pause()
+
+    def _tell(self, text: str) -> None:
+        self._last.append(text)
+        self._say(text)
 
     def _pause(self) -> None:
         self._loop.remove_reader(self._readable)
@@ -68,7 +80,7 @@ class StandardError:
 
     def _end(self) -> None:
         if self._rest:
-            self._say(_plain(self._rest))
+            self._tell(_plain(self._rest))
             self._rest = b""
         if self._resume is not None:
             self._resume.cancel()

@@ -315,6 +315,7 @@ class ZygoteClient:
     def _died(self) -> None:
         process = self._process
         assert process is not None
+        words = self._words
         self._drop_control()
         status = _status_of(process)
         self._process = None
@@ -322,7 +323,7 @@ class ZygoteClient:
         first_start = self._ready is not None and not self._ready.done() and self.restarts == 0
         if first_start and self._ready is not None:
             self._ready.set_exception(
-                WorkerError(f"{reason} before it was ready; its last words are in the log")
+                WorkerError(f"{reason} before it was ready: {words.last_words if words else ''}")
             )
             return
         _log.warning("%s; starting another", reason)

@@ -206,3 +206,18 @@ def test_a_kernel_that_lacks_a_part_is_refused_where_all_are_required(
 ) -> None:
     monkeypatch.setattr(configuration, "kernel_support", lambda: support)
     assert len(list(configuration.confinement_problems(asked))) == problems
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_ordinary_user_needs_no_privilege_for_it() -> None:
+    def inside() -> str:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        prctl(NO_NEW_PRIVILEGES, 1)
+        enter(FileAccess(), SUPPORT, runtime_files())
+        status = Path("/proc/self/status").read_text()
+        (held,) = (line.split()[1] for line in status.splitlines() if line.startswith("CapPrm"))
+        return f"{int(held, 16)} {outcome(Path('/etc/passwd').read_bytes)}"
+
+    assert in_fork(inside) == f"0 {'Permission denied' if SUPPORT.landlock else 'done'}"
