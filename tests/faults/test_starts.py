@@ -54,7 +54,7 @@ def test_a_runtime_that_cannot_be_imported_is_told_wherever_the_log_goes(
     assert "Traceback" not in told
     assert "runtime 'theirs' is not available: libtheirs.so.9: no such file" in told
     assert "appliance: no worker can be started: " in told
-    assert "before it was ready; its last words are on standard error" in told
+    assert "before it was ready: appliance workers: configuration" in told
 
 
 @pytest.mark.every_front_end
