@@ -19,6 +19,7 @@ from appliance.workers.port import (
     Fetch,
     Fetched,
     FormBuilt,
+    FormJudged,
     Learn,
     LoadWish,
     ModelLoaded,
@@ -31,7 +32,7 @@ from appliance.workers.port import (
     WorkerSettings,
 )
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 MAX_MESSAGE_BYTES: Final = 16 << 20
 
 
@@ -126,11 +127,12 @@ FromWorker = (
     | WeightsEvicted
     | WeightsPagedIn
     | FormBuilt
+    | FormJudged
     | ModelProgress
 )
 """One answer to each Load, Run and Fetch (but those that only forget), in their order, and beside them one to each Load
 in the background, EvictWeights, PageIn and Build, in theirs; before that of a Load that asked for it comes, any number
-of times, how far it is."""
+of times, how far it is, and before that of a load or a packed form what became of one that was there."""
 ToZygote = Fork | Kill
 FromZygote = Ready | Forked | ForkFailed | Exited | KillSent
 Message = ToWorker | FromWorker | ToZygote | FromZygote

@@ -7,11 +7,13 @@ cannot be true raises MessageInvalid, after which nothing more that this worker 
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from appliance.domain.model import ModelVersion
+from appliance.store.layout import form_digest
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.answers import ModelContract, check_failure
 from appliance.workers.messages import Build, EvictWeights, FromWorker, Load, PageIn
@@ -22,6 +24,7 @@ from appliance.workers.port import (
     Fetch,
     Fetched,
     FormBuilt,
+    FormJudged,
     ItemStatus,
     ModelLoaded,
     ModelProgress,
@@ -48,6 +51,8 @@ _NAMES: Final[Mapping[type, str]] = MappingProxyType(
     }
 )
 _PLAIN_NAME: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,199}")
+JUDGED_MAX: Final = 4
+"""What a worker may say of forms for one load."""
 
 
 class _Owed(NamedTuple):
@@ -87,6 +92,7 @@ class PendingReplies:
         self._models: dict[int, _Model] = {}
         self._loaded_models: set[int] = set()
         self._held: dict[int, _Held] = {}
+        self._judged: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._owed) + len(self._background)
@@ -133,6 +139,7 @@ class PendingReplies:
         """A load was asked for; batches of the model may take ``run_timeout_ns`` each."""
         if load.model not in self._models:
             self._models[load.model] = _Model(ModelContract(load.version), run_timeout_ns)
+        self._judged.pop(load.model, None)
         line = self._background if load.wish.background else self._owed
         line.append(_Owed(load, None, load_timeout_ns))
         if load.wish.early:
@@ -172,6 +179,9 @@ class PendingReplies:
         if isinstance(message, ModelProgress):
             self._check_progress(message)
             return
+        if isinstance(message, FormJudged):
+            self._check_judged(message)
+            return
         line = self._line_of(message)
         if not line:
             raise MessageInvalid(f"said {type(message).__name__} unasked")
@@ -205,6 +215,23 @@ class PendingReplies:
             raise MessageInvalid(f"said how far model {message.model} is unasked")
         if not 0 <= message.done_bytes <= message.total_bytes:
             raise MessageInvalid("a load that is further than its end")
+
+    def form_asked(self, model: int) -> ModelVersion | None:
+        """The version that is being loaded, or whose form is being built, under the id ``model``; None: none is."""
+        heads = [owed[0].asked for owed in (self._owed, self._background) if owed]
+        asked = (each for each in heads if isinstance(each, Load | Build) and each.model == model)
+        return next((each.version for each in asked), None)
+
+    def _check_judged(self, message: FormJudged) -> None:
+        """Of a form of the version that is being loaded or built; what is said of it is done to that version alone."""
+        version = self.form_asked(message.model)
+        if version is None or not version.digest:
+            raise MessageInvalid(f"judged a form of model {message.model} unasked")
+        _check_form_name(message.name, version)
+        _check_reason(message.reason)
+        self._judged[message.model] += 1
+        if self._judged[message.model] > JUDGED_MAX:
+            raise MessageInvalid(f"judged forms of model {message.model} more than {JUDGED_MAX} times")
 
     def _finished(self, owed: _Owed, message: RunFinished) -> None:
         asked, contract = owed.asked, owed.contract
@@ -283,10 +310,11 @@ class PendingReplies:
         if isinstance(message, WeightsEvicted):
             return
         _check_reason(message.failure)
-        if isinstance(message, FormBuilt) and not (
-            message.name == "" if message.failure else _PLAIN_NAME.fullmatch(message.name)
-        ):
-            raise MessageInvalid("a packed form under a name that is none")
+        if isinstance(message, FormBuilt) and isinstance(asked, Build):
+            if message.failure and message.name:
+                raise MessageInvalid("a packed form that was not built and has a name")
+            if not message.failure:
+                _check_form_name(message.name, asked.version)
 
 
 def _check_assessment(asked: Load, found: Assessment) -> None:
@@ -305,6 +333,11 @@ def _check_assessment(asked: Load, found: Assessment) -> None:
     if len(found.worst) > len(outputs):
         raise MessageInvalid("an assessment of more outputs than there are")
     _check_reason(found.failure)
+
+
+def _check_form_name(name: str, version: ModelVersion) -> None:
+    if not _PLAIN_NAME.fullmatch(name) or form_digest(name) != version.digest:
+        raise MessageInvalid(f"a packed form under a name that is none of {version.key}")
 
 
 def _check_reason(reason: str) -> None:
