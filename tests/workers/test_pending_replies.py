@@ -152,6 +152,17 @@ def test_nothing_is_owed(
         ModelLoaded(WORKER, 9, (), -1, 1),
         ModelLoaded(WORKER, 9, (), 1, -1),
         ModelLoaded(WORKER, 8, (), 1, 1),
+        *(
+            said
+            for huge in (1 << 50, 1 << 63, (1 << 64) - 1)
+            for said in (
+                ModelLoaded(WORKER, 9, ((1, huge),), 1, 1),
+                ModelLoaded(WORKER, 9, ((huge, 5),), 1, 1),
+                ModelLoaded(WORKER, 9, (), huge, 1),
+                ModelLoaded(WORKER, 9, (), 1, huge),
+                ModelLoaded(WORKER, 9, (), 1, 1, None, huge),
+            )
+        ),
     ],
 )
 def test_measurements_that_cannot_be(owes: PendingReplies, message: ModelLoaded) -> None:
@@ -282,11 +293,23 @@ def test_answers_aside_that_cannot_be(
 GOOD = Assessment(1, (Deviation("y", 0.0, 0.0),), 1, 5, 3, 4, "")
 
 
+@pytest.mark.parametrize("place", [2, 3, 4])
+@pytest.mark.parametrize("said", [-1, 1 << 50, 1 << 63, (1 << 64) - 1])
+def test_a_run_takes_no_longer_than_it_may(owes: PendingReplies, place: int, said: int) -> None:
+    """The daemon ends what takes longer, so a worker that says so is lying: its numbers reach prices and plans."""
+    owes.owe_run(Run(1, MODEL, (ITEM,)))
+    times = [1] * 3
+    times[place - 2] = said
+    with pytest.raises(MessageInvalid, match="times that cannot have passed"):
+        owes.settle(RunFinished(WORKER, 1, (RIGHT,), *times))
+
+
 @pytest.mark.parametrize(
     ("assess", "found"),
     [
         (False, GOOD),
         (True, GOOD._replace(cases=-1)),
+        (True, GOOD._replace(runs=1 << 63)),
         (True, GOOD._replace(p50_ns=5)),
         (True, GOOD._replace(worst=(Deviation("z", 0.0, 0.0),))),
         (True, GOOD._replace(worst=(Deviation("y", float("nan"), 0.0),))),

@@ -187,7 +187,7 @@ def test_a_time_limit_that_is_no_number_is_refused(shared_bench: Bench) -> None:
     worker = shared_bench.start()
     refused = shared_bench.try_load(worker, fake(run_timeout_ms="soon"))
     assert isinstance(refused, ModelRefused)
-    assert "run_timeout_ms must be milliseconds above 0, not 'soon'" in refused.reason
+    assert "run_timeout_ms must be milliseconds above 0 and at most 3600000, not 'soon'" in refused.reason
     shared_bench.call(shared_bench.pool.stop, worker)
     shared_bench.event(WorkerExited)
 

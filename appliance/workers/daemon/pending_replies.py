@@ -52,6 +52,11 @@ _NAMES: Final[Mapping[type, str]] = MappingProxyType(
 )
 _PLAIN_NAME: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,199}")
 JUDGED_MAX: Final = 4
+SLACK_NS: Final = 10_000_000_000
+"""What takes longer than it may is ended by then, however busy the daemon is."""
+BYTES_MAX: Final = 1 << 47
+"""What a process can address."""
+COUNT_MAX: Final = 1 << 31
 """What a worker may say of forms for one load."""
 
 
@@ -213,8 +218,9 @@ class PendingReplies:
         loads = [asked for asked in heads if isinstance(asked, Load) and asked.model == message.model]
         if not any(load.wish.tell for load in loads):
             raise MessageInvalid(f"said how far model {message.model} is unasked")
-        if not 0 <= message.done_bytes <= message.total_bytes:
+        if message.done_bytes > message.total_bytes:
             raise MessageInvalid("a load that is further than its end")
+        _check_sizes(message.done_bytes, message.total_bytes)
 
     def form_asked(self, model: int) -> ModelVersion | None:
         """The version that is being loaded, or whose form is being built, under the id ``model``; None: none is."""
@@ -238,8 +244,7 @@ class PendingReplies:
         _, batch, results, gather_ns, run_ns, scatter_ns = message
         if type(asked) is not Run or asked.batch != batch or contract is None:
             raise MessageInvalid(f"finished batch {batch}, which is not what it owes next")
-        if gather_ns < 0 or run_ns < 0 or scatter_ns < 0:
-            raise MessageInvalid("times below zero")
+        _check_times(owed, gather_ns, run_ns, scatter_ns)
         if not contract.check_batch(asked, results):
             for item, result in zip(asked.items, results, strict=True):
                 if result.status is ItemStatus.TOO_LARGE:
@@ -269,13 +274,14 @@ class PendingReplies:
             _check_reason(message.reason)
             self._refused(asked)
             return
-        below = min(message.load_ns, message.memory_bytes, message.evictable_bytes) < 0
-        if below or any(min(seed) < 1 for seed in message.seeds):
-            raise MessageInvalid("measurements below zero")
         if len(message.seeds) > SEEDS_MAX:
             raise MessageInvalid(f"{len(message.seeds)} measurements where {SEEDS_MAX} are taken")
+        if any(not 1 <= rows <= COUNT_MAX or ns < 1 for rows, ns in message.seeds):
+            raise MessageInvalid("measurements that cannot be")
+        _check_times(owed, message.load_ns, *(ns for _, ns in message.seeds))
+        _check_sizes(message.memory_bytes, message.evictable_bytes)
         if message.assessment is not None:
-            _check_assessment(asked, message.assessment)
+            _check_assessment(owed, asked, message.assessment)
         self._loaded_models.add(message.model)
 
     def _refused(self, load: Load) -> None:
@@ -305,10 +311,10 @@ class PendingReplies:
             raise MessageInvalid(
                 f"said that model {message.model} is paged in before it said that it is loaded"
             )
-        if message.ns < 0 or (not isinstance(message, WeightsEvicted) and message.nbytes < 0):
-            raise MessageInvalid("measurements below zero")
+        _check_times(owed, message.ns)
         if isinstance(message, WeightsEvicted):
             return
+        _check_sizes(message.nbytes)
         _check_reason(message.failure)
         if isinstance(message, FormBuilt) and isinstance(asked, Build):
             if message.failure and message.name:
@@ -317,15 +323,25 @@ class PendingReplies:
                 _check_form_name(message.name, asked.version)
 
 
-def _check_assessment(asked: Load, found: Assessment) -> None:
+def _check_times(owed: _Owed, *durations_ns: int) -> None:
+    """Raise MessageInvalid unless all of this can have passed since it was asked for: what takes longer is ended."""
+    if not 0 <= min(durations_ns) <= max(durations_ns) <= owed.timeout_ns + SLACK_NS:
+        raise MessageInvalid("times that cannot have passed")
+
+
+def _check_sizes(*sizes: int) -> None:
+    if not 0 <= min(sizes) <= max(sizes) <= BYTES_MAX:
+        raise MessageInvalid("sizes that cannot be")
+
+
+def _check_assessment(owed: _Owed, asked: Load, found: Assessment) -> None:
     """Raise MessageInvalid unless an assessment was asked for and this can be one."""
     if not asked.wish.assess:
         raise MessageInvalid("an assessment that nobody asked for")
-    if (
-        min(found.cases, found.rows, found.runs, found.p50_ns, found.p99_ns) < 0
-        or found.p50_ns > found.p99_ns
-    ):
+    counts = found.cases, found.rows, found.runs
+    if not 0 <= min(counts) <= max(counts) <= COUNT_MAX or found.p50_ns > found.p99_ns:
         raise MessageInvalid("an assessment with measurements that cannot be")
+    _check_times(owed, found.p50_ns, found.p99_ns)
     outputs = {spec.name for spec in asked.version.outputs}
     for output, absolute, relative in found.worst:
         if output not in outputs or not (absolute >= 0 and relative >= 0):

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from appliance.config.workers import WorkersConfig
-from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion
+from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion, run_timeout_ms, run_timeout_problem
 from appliance.workers.arena import Arena
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.forms_on_disk import mark_form, take_up_form
@@ -155,9 +155,7 @@ class WorkerPool:
         run_timeout_ns = self.run_timeout_ns(version)
         if not run_timeout_ns:
             said = version.parameters[RUN_TIMEOUT_PARAMETER]
-            reason = (
-                f"{version.key}: parameter {RUN_TIMEOUT_PARAMETER} must be milliseconds above 0, not '{said}'"
-            )
+            reason = f"{version.key}: parameter {run_timeout_problem(said)}"
             self._on_event(ModelRefused(worker, model, reason))
             return
         load = Load(model, _for_worker(version), wish)
@@ -212,9 +210,10 @@ class WorkerPool:
         self._ask(state, fetch)
 
     def run_timeout_ns(self, version: ModelVersion) -> int:
-        """The model's own time, or that of the configuration; 0 when it is no number above 0."""
-        said = version.parameters.get(RUN_TIMEOUT_PARAMETER, str(self._config.run_timeout_ms))
-        return int(said) * NS_PER_MS if said.isdecimal() else 0
+        """The model's own time, or that of the configuration; 0 when it is none that may be."""
+        said = version.parameters.get(RUN_TIMEOUT_PARAMETER)
+        allowed_ms = self._config.run_timeout_ms if said is None else run_timeout_ms(said)
+        return (allowed_ms or 0) * NS_PER_MS
 
     def learn(self, worker: int, learn: Learn) -> None:
         """Let a worker with rings know a plan."""
