@@ -41,7 +41,7 @@ from appliance.workers.confinement import (
     rename,
 )
 from appliance.workers.forms import processor
-from appliance.workers.jail.entry import enter, runtime_files
+from appliance.workers.jail.entry import close_memory, enter, runtime_files
 from appliance.workers.jail.support import kernel_support
 from appliance.workers.lane import SocketWorkerLane, WorkerLane
 from appliance.workers.messages import (
@@ -221,6 +221,8 @@ def main(arguments: list[str]) -> int:
     adopt_orphans()
     ignore_terminal_signals()
     rename("appliance-zyg")
+    if not kernel_support().landlock:
+        close_memory()  # or a worker of the same user could write to it
     take_turns(USUAL_TURN_NS)  # not those of the daemon, for the workers' sake
     control = socket.socket(fileno=control_fd)
     memory = mmap.mmap(arena_fd, arena_bytes)

@@ -26,14 +26,16 @@ class FormSite(NamedTuple):
 
 
 class FileAccess(NamedTuple):
-    """``reads`` are files and directories, with all beneath them and what links in there lead to; ``roots`` are
-    directories of models, in which links lead nowhere else. ``devices``: the runtime needs those of the machine, and
-    calls that nobody can list; such a worker is kept from files, network and signals alone."""
+    """``reads`` are files and directories, with all beneath them and what links in there lead to below ``home``, the
+    directory of the model; ``roots`` are directories of models, in which links lead nowhere else. ``devices``: the
+    runtime needs those of the machine, and calls that nobody can list; such a worker is kept from files and signals
+    alone."""
 
     reads: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     site: FormSite | None = None
     devices: bool = False
+    home: str = ""
 
     def covers(self, version: ModelVersion) -> bool:
         """Whether the version's files lie below the roots."""
@@ -45,7 +47,8 @@ class FileAccess(NamedTuple):
 
 def access_to(version: ModelVersion) -> FileAccess:
     """Give what a worker needs that serves this one version: its files and its packed forms."""
-    return FileAccess(reads=tuple(dict.fromkeys(_files(version))), devices=not version.on_cpu)
+    home = os.path.realpath(os.path.dirname(_directory(version))) if version.path else ""
+    return FileAccess(reads=tuple(dict.fromkeys(_files(version))), devices=not version.on_cpu, home=home)
 
 
 def access_to_build(version: ModelVersion) -> FileAccess:
@@ -57,9 +60,13 @@ def access_to_build(version: ModelVersion) -> FileAccess:
     return access_to(version)._replace(site=site)
 
 
+def _directory(version: ModelVersion) -> str:
+    return os.path.dirname(version.path) if os.path.isfile(version.path) else version.path
+
+
 def _files(version: ModelVersion) -> Iterator[str]:
     if version.path:
-        yield os.path.dirname(version.path) if os.path.isfile(version.path) else version.path
+        yield _directory(version)
     files = [each.file for warmup in version.warmups for each in warmup.inputs]
     if version.weights is not None:
         files.append(version.weights.path)

@@ -49,8 +49,8 @@ _KERNEL: Final = (
     "/dev/urandom",
     "/dev/zero",
 )
-_ACCELERATORS: Final = ("/proc", "/sys", "/dev")
-"""Drivers of these read more than can be listed."""
+_ACCELERATORS: Final = ("/proc", "/sys")
+"""Drivers read more of these than can be listed; what they write lies in ``/dev``."""
 
 _PR_SET_DUMPABLE: Final = 4
 _CAPABILITIES_VERSION: Final = 0x20080522
@@ -100,11 +100,12 @@ def _grants(access: FileAccess, runtime: Sequence[str], site: str) -> Iterator[G
     for path in (*runtime, *_KERNEL):
         yield Grant(path)
     if access.devices:
-        yield from (Grant(path, landlock.USE) for path in _ACCELERATORS)
+        yield from map(Grant, _ACCELERATORS)
+        yield Grant("/dev", landlock.USE)
     yield from map(Grant, access.roots)
     for path in access.reads:
         yield Grant(path)
-        yield from map(Grant, _behind_links(path))
+        yield from map(Grant, _behind_links(path, access.home))
     if access.site is not None:
         yield Grant(access.site.counted, landlock.LIST)
         yield Grant(access.site.forms, landlock.LIST)
@@ -112,8 +113,11 @@ def _grants(access: FileAccess, runtime: Sequence[str], site: str) -> Iterator[G
         yield Grant(site, landlock.BUILD)
 
 
-def _behind_links(path: str) -> Iterator[str]:
-    """What symbolic links in a directory lead to: the repository has seen to it that this is in the model's own."""
+def _behind_links(path: str, home: str) -> Iterator[str]:
+    """What symbolic links in a directory lead to below ``home``. The repository looks at the links that it follows
+    alone; any other may lie there and lead anywhere."""
+    if not home:
+        return
     left = LINKS_MAX
     for directory, directories, files in os.walk(path):
         for name in (*directories, *files):
@@ -121,8 +125,8 @@ def _behind_links(path: str) -> Iterator[str]:
             if left < 0:
                 return
             entry = os.path.join(directory, name)
-            if os.path.islink(entry):
-                yield os.path.realpath(entry)
+            if os.path.islink(entry) and (real := os.path.realpath(entry)).startswith(home.rstrip("/") + "/"):
+                yield real
 
 
 def _limit(access: FileAccess) -> None:

@@ -38,7 +38,7 @@ class Support(NamedTuple):
         known = self.landlock
         parts = (
             ("files", known > 0),
-            ("network", landlock.handles_network(known)),
+            ("network", landlock.handles_network(known) and not devices),
             ("signals", landlock.scopes(known)),
             ("calls", self.filter and not devices),
         )

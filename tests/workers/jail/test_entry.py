@@ -49,7 +49,7 @@ def test_python_goes_on_importing_what_it_has() -> None:
 
 
 @needs_landlock
-def test_links_lead_where_they_lead_to_in_reads_and_nowhere_in_roots(tmp_path: Path) -> None:
+def test_links_lead_below_the_models_home_in_reads_and_nowhere_in_roots(tmp_path: Path) -> None:
     for name in ("one", "two", "beside"):
         (tmp_path / name).mkdir()
     (tmp_path / "beside/file").write_text("x")
@@ -60,9 +60,13 @@ def test_links_lead_where_they_lead_to_in_reads_and_nowhere_in_roots(tmp_path: P
         return [outcome((tmp_path / "one/link").read_bytes), outcome((tmp_path / "two/link/file").read_bytes)]
 
     denied = "Permission denied"
-    read = FileAccess(reads=(str(tmp_path / "one"),))
+    (tmp_path / "one/loot").symlink_to("/")
+    read = FileAccess(reads=(str(tmp_path / "one"),), home=str(tmp_path))
+    away = read._replace(home=str(tmp_path / "one"))
     rooted = FileAccess(roots=(str(tmp_path / "one"), str(tmp_path / "two")))
     assert jailed(read, lambda: outcome((tmp_path / "one/link").read_bytes)) == "done"
+    assert jailed(away, lambda: outcome((tmp_path / "one/link").read_bytes)) == denied
+    assert jailed(read, lambda: outcome(lambda: os.listdir(tmp_path / "one/loot"))) == denied
     assert jailed(rooted, tries) == str([denied, denied])
 
 
@@ -189,7 +193,7 @@ def test_a_model_of_no_file_needs_none() -> None:
 def test_what_is_lacking_is_named(support: Support, lacking: list[str], kept_from: tuple[str, ...]) -> None:
     assert [text.partition(":")[0] for text in support.lacking] == lacking
     assert support.kept_from() == kept_from
-    assert "calls" not in support.kept_from(devices=True)
+    assert not {"calls", "network"} & set(support.kept_from(devices=True))
 
 
 @pytest.mark.parametrize(
