@@ -8,6 +8,7 @@ ARGS ?= --models models
 MINUTES ?= 10
 FUZZ ?= scan
 PYTEST_ARGS ?=
+JOBS ?= auto
 # What is installed is named by what it was made from, so that nothing is made twice or left old.
 digest = $(shell cat pyproject.toml $(1) | cksum | cut -d' ' -f1)
 SERVE_STAMP := $(VENV)/.installed-$(call digest,requirements.lock)
@@ -31,6 +32,7 @@ help: ## what each command does
 	@echo "  PYTHON=python3.12   which Python makes the environments (3.11 to 3.13)"
 	@echo "  ARGS='--models DIR' what 'make run' gives to 'appliance serve'"
 	@echo "  PYTEST_ARGS='-k x'  what 'make test' and 'make unit' give to pytest"
+	@echo "  JOBS=0              how many processes 'make unit' tests in; 0: in its own (auto: one for each processor)"
 	@echo "  MINUTES=60          how long 'make fuzz' searches; FUZZ=frames, framing, http_head or http_json: what it searches"
 
 install: $(SERVE_STAMP) ## make .venv with the 'appliance' command
@@ -61,7 +63,7 @@ unit-native: $(TEST_STAMP) ## the native front end's tests in Rust, where cargo 
 	else echo "make: without cargo and Python's shared library the native front end's tests in Rust are left out"; fi
 
 unit: $(TEST_STAMP) ## the tests alone
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
 bench: $(TEST_STAMP) ## measure, beside the peers that are installed (python -m benchmarks.peers.setup)
 	$(BIN)/python -m benchmarks

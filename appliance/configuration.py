@@ -20,6 +20,7 @@ from appliance.frontend.listening.certificates import certificate_problems
 from appliance.frontend.listening.sockets import group_problems
 from appliance.runtimes.runtime import known_runtimes
 from appliance.telemetry.log import file_problems
+from appliance.workers.jail.support import kernel_support
 
 MAX_CPUS: Final = 8192
 
@@ -43,6 +44,13 @@ def state_problems(state_dir: str) -> Iterator[str]:
     """What keeps the store from being served; "" stands for none."""
     if state_dir and not os.path.isdir(state_dir):
         yield f"'{state_dir}' is no directory; make it, or let 'appliance model install' do so"
+
+
+def confinement_problems(confinement: str) -> Iterator[str]:
+    """What this kernel cannot keep workers from, where it has to."""
+    if confinement == "required":
+        for text in kernel_support().lacking:
+            yield f"'required' cannot be had here: {text}; set 'auto' to serve all the same"
 
 
 def trusted_key_problems(paths: Sequence[str]) -> Iterator[str]:
@@ -109,6 +117,7 @@ CHECKS: Final = Checks(
         "grpc.unix_group": group_problems,
         "http.unix_group": group_problems,
         "workers.cpus": cpu_problems,
+        "workers.confinement": confinement_problems,
         "log.file": file_problems,
     },
     whole=(runtime_problems, trace_problems, front_end_problems, port_problems),

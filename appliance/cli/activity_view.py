@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -42,6 +42,8 @@ PROBLEMS_MAX: Final = 3
 OTHERS: Final = "clients without a name"
 LINES_FOR_WORKERS: Final = 8
 """With fewer there are models only."""
+KEPT_FROM: Final = ("files", "network", "signals", "calls")
+"""All that a worker can be kept from."""
 WORKER_COLUMNS: Final = (
     Column(title="worker", left=True),
     Column(title="pid"),
@@ -128,6 +130,7 @@ def _worker_json(activity: WorkerActivity) -> dict[str, Any]:
         "rate_per_s": round(activity.rate_per_s, 3),
         "leased": _rounded(activity.leased),
         "leased_now": worker.leased_now,
+        "confinement": list(worker.confinement),
     }
 
 
@@ -233,7 +236,14 @@ def _worker_cells(activity: WorkerActivity) -> Iterator[Text]:
     yield Text("leased" if worker.leased_now else "asks", "green" if worker.leased_now else "dim")
     yield Text(str(worker.restarts))
     yield Text(_memory(worker.memory_bytes))
-    yield Text(printable(" ".join(worker.models)))
+    yield Text(printable(" ".join(worker.models))).append_text(_jail(worker.confinement))
+
+
+def _jail(kept_from: Sequence[str]) -> Text:
+    """What the worker is kept from, in short, behind its models."""
+    if len(kept_from) == len(KEPT_FROM):
+        return Text(" jailed", "dim")
+    return Text(f" jailed: {printable(', '.join(kept_from))}" if kept_from else " not jailed", "yellow")
 
 
 def _pids(activity: Activity) -> str:

@@ -41,7 +41,8 @@ class HistogramSnapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSnapshot:
     """A worker process. ``asked`` and ``leased`` count the requests that the engine and the front end gave it,
-    ``leased_now`` says whether the front end may; all nothing where the server does not tell."""
+    ``leased_now`` says whether the front end may, ``confinement`` what the worker is kept from; all
+    nothing where the server does not tell."""
 
     worker: int
     pid: int
@@ -52,6 +53,7 @@ class WorkerSnapshot:
     asked: int = 0
     leased: int = 0
     leased_now: bool = False
+    confinement: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

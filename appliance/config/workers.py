@@ -13,7 +13,8 @@ from typing import Final
 class WorkersConfig:
     """How workers run. ``cpus``: the i-th worker gets the i-th set, in turn; empty: no affinity. A batch that runs
     longer than ``run_timeout_ms`` (a model's parameter of that name overrides it) or a load that takes longer than
-    ``load_timeout_ms`` ends the worker. ``memory_limit_bytes`` bounds each worker's private memory, 0: unbounded."""
+    ``load_timeout_ms`` ends the worker. ``memory_limit_bytes`` bounds each worker's private memory, 0: unbounded.
+    ``confinement`` is "required" where a kernel that cannot keep workers from everything is not to be served on."""
 
     threads: int = field(
         default=1, metadata={"min": 1, "max": 1024, "help": "threads that one model run may use"}
@@ -35,6 +36,14 @@ class WorkersConfig:
     )
     memory_limit_bytes: int = field(
         default=0, metadata={"min": 0, "unit": "bytes", "help": "private memory of one worker; 0: unbounded"}
+    )
+    confinement: str = field(
+        default="auto",
+        metadata={
+            "choices": ("auto", "required"),
+            "help": "auto: workers are kept from what this kernel can keep them from; required: and without all of "
+            "it nothing is served",
+        },
     )
 
 

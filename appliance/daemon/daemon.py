@@ -38,6 +38,8 @@ from appliance.maintenance.interpreter import RESERVE_BYTES, reserve
 from appliance.repository.directory import RepositoryScan
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
+from appliance.workers.jail.entry import close_memory
+from appliance.workers.jail.support import kernel_support
 from appliance.workers.priority import SHORT_TURN_NS, take_turns
 
 EXIT_OK = 0
@@ -67,6 +69,7 @@ def run(
     the engine or the front end failed and a new start is the only cure. ``reread`` reads the configuration again, of
     which clients' quotas are taken over at SIGHUP, which the caller may block until then."""
     raise_descriptor_limit()
+    close_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     take_turns(SHORT_TURN_NS)  # all its threads: the runs of large models have the same processors
     try:
@@ -122,6 +125,7 @@ class Daemon:
         """What the source holds, once workers can be had. Raises OperatorError."""
         self._warn_about_the_front_end()
         self._warn_of_few_descriptors()
+        self._warn_of_gaps_in_the_jail()
         first = await self._parts.reconciler.begin()
         try:
             await self._parts.pool.open()
@@ -249,6 +253,11 @@ class Daemon:
         if self._config.grpc.tls_client_ca and http.addresses and not http.tls_client_ca:
             reason = "grpc.tls_client_ca asks nobody there; set http.tls_client_ca, or keep http.addresses on loopback"
             self._log.event("models can be asked over HTTP without a certificate", reason=reason)
+
+    def _warn_of_gaps_in_the_jail(self) -> None:
+        """What a model file that takes its worker over could do on this kernel."""
+        if lacking := kernel_support().lacking:
+            self._log.event("workers cannot be kept from everything", lacking=list(lacking))
 
     def _warn_of_few_descriptors(self) -> None:
         """An HTTP connection that the native front end passes on to Python is three."""

@@ -6,6 +6,7 @@ Made inside a running event loop; nothing is opened yet. What is to be closed, a
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ from appliance.reconciler.reconciler import Reconciler
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Source
 from appliance.sources.store import StoreSource
-from appliance.store.layout import SERVE
+from appliance.store.layout import FORMS, SERVE, VIEWS
 from appliance.store.running import RunningVersion
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.snapshot import Meters, StoreFigures
@@ -53,6 +54,7 @@ from appliance.telemetry.trace import Tracer, open_tracer
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.memory import MemorySamples, free_bytes, memory_bytes
+from appliance.workers.port import WorkerTerms
 
 Close = Callable[[], Awaitable[None] | None]
 UNBOUNDED_BYTES: Final = 1 << 62
@@ -157,7 +159,7 @@ def _make_engine(
             restart=extended(RestartPolicy, config.restart),
             swap=SwapTerms(extended(RolloutPolicy, config.swap), records, environment),
             residency=_residency(config, Costs(records, environment)),
-            workers=config.workers,
+            workers=WorkerTerms(config=config.workers, roots=_model_roots(config)),
         ),
         scheduler=Scheduler(extended(Planning, config.scheduling)),
         arena=arena,
@@ -203,6 +205,16 @@ def _make_source(config: ApplianceConfig, engine: Engine, log: LogControl) -> So
         loop.call_soon_threadsafe(partial(log.event, "what runs cannot be written", error=problem, note=note))
 
     return StoreSource(Path(config.state_dir), config.repository, held, report_unsaid, config.store)
+
+
+def _model_roots(config: ApplianceConfig) -> tuple[str, ...]:
+    """Where models lie, as they are called and as they really are: what workers may read that versions share."""
+    if config.state_dir:
+        state = Path(config.state_dir).absolute()
+        named = [str(state / VIEWS), str(state / FORMS)]
+    else:
+        named = [os.path.abspath(config.models)] if config.models else []
+    return tuple(dict.fromkeys((*named, *map(os.path.realpath, named))))
 
 
 def _make_scrubbing(

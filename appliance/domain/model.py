@@ -9,6 +9,23 @@ from enum import Enum
 from appliance.domain.tensor import TensorSpec
 
 RUN_TIMEOUT_PARAMETER = "run_timeout_ms"
+RUN_TIMEOUT_MS_MAX = 3_600_000
+"""The longest that a model may ask for: an hour, after which a run counts as hanging whatever its package says."""
+
+
+def run_timeout_ms(said: str) -> int | None:
+    """The milliseconds that ``said``, a parameter of a model, allows a run; None when it is no number from 1 to
+    RUN_TIMEOUT_MS_MAX."""
+    if not (said.isascii() and said.isdecimal()) or len(said) > len(str(RUN_TIMEOUT_MS_MAX)):
+        return None
+    return int(said) if 1 <= int(said) <= RUN_TIMEOUT_MS_MAX else None
+
+
+def run_timeout_problem(said: str) -> str:
+    """What is wrong with ``said`` where ``run_timeout_ms`` gives None."""
+    return f"{RUN_TIMEOUT_PARAMETER} must be milliseconds above 0 and at most {RUN_TIMEOUT_MS_MAX}, not '{said[:40]}'"
+
+
 """The one parameter of a model that the appliance itself reads: how long a run may take."""
 
 

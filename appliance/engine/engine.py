@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from appliance.config.engine import EngineConfig
-from appliance.config.workers import PlacementConfig, WorkersConfig
+from appliance.config.workers import PlacementConfig
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog
 from appliance.core.scheduling.scheduler import Scheduler
@@ -68,7 +68,7 @@ class EngineTerms:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     swap: SwapTerms = field(default_factory=default_terms)
     residency: ResidencyTerms = field(default_factory=ResidencyTerms)
-    workers: WorkersConfig = field(default_factory=WorkersConfig)
+    workers: workers.WorkerTerms = field(default_factory=workers.WorkerTerms)
     batch_keys_per_model: int = BATCH_KEYS_PER_MODEL
 
 
@@ -324,6 +324,7 @@ class Engine:
                 memory_bytes=self._shell.memory_of(worker.pid) if worker.pid else 0,
                 restarts=group.restarts,
                 use=LaneUse(given.get(worker.id, 0), *self.leases.use(worker.id)),
+                kept_from=worker.kept_from,
             )
             for worker, group in self._rollouts.groups.workers()
         )

@@ -21,6 +21,8 @@ from appliance.domain.model import (
     TimeoutAction,
     VersionChoice,
     VersionPolicy,
+    run_timeout_ms,
+    run_timeout_problem,
 )
 from appliance.repository.findings import Findings, Place
 from appliance.repository.pbtxt import Message
@@ -247,7 +249,9 @@ def _read_warmups(section: Section) -> tuple[WarmupConfig, ...]:
 def _read_parameters(section: Section) -> Mapping[str, str]:
     parameters: dict[str, str] = {}
     for key, inner in section.entries("parameters"):
-        parameters[key] = inner.text("string_value")
+        said = parameters[key] = inner.text("string_value")
+        if key == RUN_TIMEOUT_PARAMETER and run_timeout_ms(said) is None:
+            inner.problem("string_value", run_timeout_problem(said))
         inner.close()
         if key != RUN_TIMEOUT_PARAMETER:
             inner.note(f"is accepted and shown to clients, but has no effect; {RUN_TIMEOUT_PARAMETER} has")

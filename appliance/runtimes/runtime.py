@@ -219,6 +219,11 @@ def _left_out(version: ModelVersion, ports: Iterable[Port]) -> list[str]:
     return found
 
 
+def extra_files(runtime: Runtime) -> tuple[str, ...]:
+    """Files and directories that a runtime reads beside its package and the models: its ``reads``, if it has any."""
+    return tuple(getattr(runtime, "reads", ()))
+
+
 def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
     """The named runtimes, imported and ready; raises ConfigInvalid naming those that cannot be had."""
     runtimes: dict[str, Runtime] = {}

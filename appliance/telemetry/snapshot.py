@@ -109,7 +109,7 @@ class LoadStatus(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """A worker process. ``models`` are ``name/version``; ``memory_bytes`` is what it has in memory for itself
-    (0: unknown)."""
+    (0: unknown), ``kept_from`` what its jail keeps it from."""
 
     worker: int
     pid: int
@@ -118,6 +118,7 @@ class WorkerStatus:
     memory_bytes: int
     restarts: int
     use: LaneUse
+    kept_from: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

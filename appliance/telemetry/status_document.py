@@ -131,6 +131,7 @@ def _worker_document(worker: WorkerStatus) -> dict[str, Json]:
         "models": list(worker.models),
         "memory_bytes": worker.memory_bytes,
         "restarts": worker.restarts,
+        "confinement": list(worker.kept_from),
         "asked": worker.use.asked,
         "leased": worker.use.leased,
         "leased_now": worker.use.leased_now,

@@ -126,6 +126,36 @@ def drop_form(path: str, reason: str) -> None:
     _strip(path, REFUSED_FILE if os.path.exists(os.path.join(path, ANEW_FILE)) else DROPPED_FILE, reason)
 
 
+def make_site(forms: str, name: str) -> str:
+    """Make an empty directory in which the form ``name`` can be built, and remove what is superseded by it. Raises
+    OSError."""
+    Path(forms).mkdir(mode=0o755, exist_ok=True)  # and nothing above it: its disk may not be mounted
+    site = os.path.join(forms, f"{BUILDING}{name}")
+    shutil.rmtree(site, ignore_errors=True)
+    remove_superseded(forms, form_digest(name), name)
+    os.mkdir(site)
+    return site
+
+
+def place_form(forms: str, name: str) -> None:
+    """Give the form that was built for ``name`` its name; nothing was where one was there already. Raises OSError."""
+    path, site = os.path.join(forms, name), os.path.join(forms, f"{BUILDING}{name}")
+    if os.path.isfile(os.path.join(site, FORM_FILE)):
+        shutil.rmtree(path, ignore_errors=True)
+        os.rename(site, path)
+    else:
+        shutil.rmtree(site, ignore_errors=True)
+        os.stat(path)
+
+
+def discard_site(forms: str, digest: str) -> None:
+    """Remove what was being built for a version, and was not."""
+    if forms and digest:
+        for name, known in _all(forms):
+            if known == digest and name.startswith(BUILDING):
+                shutil.rmtree(os.path.join(forms, name), ignore_errors=True)
+
+
 def prove_form(path: str) -> None:
     """The form in the directory ``path`` was loaded: what was there before it does not count any more."""
     with suppress(OSError):

@@ -18,11 +18,11 @@ from appliance.domain.errors import WorkerError
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.messages import (
     FROM_WORKER,
-    MAX_MESSAGE_BYTES,
     TO_WORKER,
     FromWorker,
     Message,
     ToWorker,
+    bytes_max,
     decode,
     encode,
     new_packer,
@@ -69,11 +69,12 @@ class FrameReader:
 
     def __init__(self, allowed: frozenset[type]) -> None:
         self._allowed = allowed
+        self._bytes_max = bytes_max(allowed)
         self._partial = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages that are complete now. Raises MessageInvalid for nonsense, and as soon as a length exceeds
-        MAX_MESSAGE_BYTES."""
+        what messages of these kinds may have."""
         if self._partial:
             self._partial += data
             if not self._has_frame():
@@ -86,15 +87,15 @@ class FrameReader:
         if len(self._partial) < _LENGTH.size:
             return False
         length: int = _LENGTH.unpack_from(self._partial)[0]
-        return length > MAX_MESSAGE_BYTES or len(self._partial) >= _LENGTH.size + length
+        return length > self._bytes_max or len(self._partial) >= _LENGTH.size + length
 
     def _cut(self, data: bytes) -> list[Message]:
         messages: list[Message] = []
         position, end = 0, len(data)
         while position + _LENGTH.size <= end:
             (length,) = _LENGTH.unpack_from(data, position)
-            if length > MAX_MESSAGE_BYTES:
-                raise MessageInvalid(f"a message of {length} bytes exceeds the limit of {MAX_MESSAGE_BYTES}")
+            if length > self._bytes_max:
+                raise MessageInvalid(f"a message of {length} bytes exceeds the limit of {self._bytes_max}")
             stop = position + _LENGTH.size + length
             if stop > end:
                 break

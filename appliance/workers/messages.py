@@ -19,6 +19,7 @@ from appliance.workers.port import (
     Fetch,
     Fetched,
     FormBuilt,
+    FormJudged,
     Learn,
     LoadWish,
     ModelLoaded,
@@ -31,8 +32,11 @@ from appliance.workers.port import (
     WorkerSettings,
 )
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 MAX_MESSAGE_BYTES: Final = 16 << 20
+FROM_WORKER_BYTES_MAX: Final = 1 << 20
+"""The results of the largest batch, with room to spare: tensors lie in slots."""
+ARRAY_MAX: Final = 1 << 17
 
 
 # --- daemon to worker (with Run, Fetch and Learn of the port)
@@ -126,11 +130,12 @@ FromWorker = (
     | WeightsEvicted
     | WeightsPagedIn
     | FormBuilt
+    | FormJudged
     | ModelProgress
 )
 """One answer to each Load, Run and Fetch (but those that only forget), in their order, and beside them one to each Load
 in the background, EvictWeights, PageIn and Build, in theirs; before that of a Load that asked for it comes, any number
-of times, how far it is."""
+of times, how far it is, and before that of a load or a packed form what became of one that was there."""
 ToZygote = Fork | Kill
 FromZygote = Ready | Forked | ForkFailed | Exited | KillSent
 Message = ToWorker | FromWorker | ToZygote | FromZygote
@@ -162,13 +167,25 @@ def new_packer() -> msgpack.Packer:
 
 def decode(payload: bytes | bytearray | memoryview, allowed: frozenset[type]) -> Message:
     """The message in ``payload`` (no length in front); raises MessageInvalid unless it is one of ``allowed``."""
+    # Of a map, keys that collide cost their square, and workers say none.
+    maps, arrays = (0, ARRAY_MAX) if allowed is FROM_WORKER else (MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
     try:
-        version, kind, body = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
-    except (ValueError, TypeError) as problem:
-        raise MessageInvalid(f"not a message: {problem}") from problem
-    if version != PROTOCOL_VERSION:
-        raise MessageInvalid(f"protocol version {version!r}; this side speaks {PROTOCOL_VERSION}")
-    if type(kind) is not int or not 0 <= kind < len(_TYPES) or _TYPES[kind] not in allowed:
-        raise MessageInvalid(f"message kind {kind!r} has no place here")
-    message: Message = _DECODERS[kind](body)
+        version, kind, body = msgpack.unpackb(
+            payload, use_list=False, strict_map_key=False, max_map_len=maps, max_array_len=arrays
+        )
+        if type(version) is not int or version != PROTOCOL_VERSION:
+            raise MessageInvalid(f"another version of the protocol; this side speaks {PROTOCOL_VERSION}")
+        if type(kind) is not int or not 0 <= kind < len(_TYPES) or _TYPES[kind] not in allowed:
+            raise MessageInvalid("a kind of message that has no place here")
+        message: Message = _DECODERS[kind](body)
+    except MessageInvalid:
+        raise
+    except Exception as problem:  # noqa: BLE001 - condemns the sender
+        # Whatever decoding does, its sender wrote it. The text of an exception may hold all that was written.
+        raise MessageInvalid(f"not a message ({type(problem).__name__})") from None
     return message
+
+
+def bytes_max(allowed: frozenset[type]) -> int:
+    """How long a message may be that is one of ``allowed``: workers say little, and are told of whole models."""
+    return FROM_WORKER_BYTES_MAX if allowed is FROM_WORKER else MAX_MESSAGE_BYTES

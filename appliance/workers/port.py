@@ -6,11 +6,14 @@ because some are made for every request. Byte offsets are into the arena.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from appliance.config.workers import WorkersConfig
 from appliance.domain.model import ModelVersion
+from appliance.workers.jail.access import FileAccess, access_to, access_to_build
 
 Shape = tuple[int, ...]
 
@@ -173,8 +176,11 @@ class Assessment(NamedTuple):
 
 
 class WorkerStarted(NamedTuple):
+    """``kept_from`` is what the worker's jail keeps it from, in one word each (see ``jail.support``)."""
+
     worker: int
     pid: int
+    kept_from: tuple[str, ...] = ()
 
 
 class ModelProgress(NamedTuple):
@@ -246,6 +252,26 @@ class FormBuilt(NamedTuple):
     later: bool = False
 
 
+class FormVerdict(Enum):
+    """What a worker says of a packed form: it was loaded after it had been built anew, could not be read, or answered
+    wrongly."""
+
+    PROVEN = "proven"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+
+
+class FormJudged(NamedTuple):
+    """The packed form ``name`` of a model that is being loaded or built. The pool leaves a mark of it on the disk; the
+    engine is not told."""
+
+    worker: int
+    model: int
+    name: str
+    verdict: FormVerdict
+    reason: str
+
+
 class RunFinished(NamedTuple):
     """A batch came back. Stage times are the worker's own monotonic measurements in nanoseconds."""
 
@@ -299,17 +325,45 @@ PoolEvent = (
 
 
 class WorkerSettings(NamedTuple):
-    """How one worker process runs. ``cpus`` empty: no affinity. ``memory_limit_bytes`` 0: none."""
+    """How one worker process runs. ``cpus`` empty: no affinity. ``memory_limit_bytes`` 0: none. ``access`` is all that
+    its jail leaves it of the file system; None: it is in no jail, which only tests want."""
 
     threads: int
     cpus: tuple[int, ...]
     memory_limit_bytes: int
+    access: FileAccess | None = None
+
+    def serving(self, versions: Sequence[ModelVersion], *, shared: bool, devices: bool) -> WorkerSettings:
+        """Give those of a worker that serves ``versions``; one that is ``shared`` may get any other, too."""
+        if self.access is None:
+            return self
+        if shared or len(versions) != 1:
+            return self._replace(access=self.access._replace(devices=devices))
+        return self._replace(access=access_to(versions[0]))
+
+    def building(self, version: ModelVersion) -> WorkerSettings:
+        """Give those of a worker that builds the packed form of ``version``."""
+        return self if self.access is None else self._replace(access=access_to_build(version))
+
+    def covers(self, version: ModelVersion) -> bool:
+        """Whether a worker that versions share could read this one."""
+        return self.access is None or self.access.covers(version)
 
 
-def worker_settings(config: WorkersConfig, number: int) -> WorkerSettings:
-    """Settings of the ``number``-th worker."""
-    cpus = config.cpus[number % len(config.cpus)] if config.cpus else ()
-    return WorkerSettings(config.threads, cpus, config.memory_limit_bytes)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTerms:
+    """What worker processes go by. One that versions share reads below ``roots``; None: no jail confines what workers
+    read, as where they are simulated."""
+
+    config: WorkersConfig = field(default_factory=WorkersConfig)
+    roots: tuple[str, ...] | None = None
+
+    def settings(self, number: int) -> WorkerSettings:
+        """Give those of the ``number``-th worker."""
+        config = self.config
+        cpus = config.cpus[number % len(config.cpus)] if config.cpus else ()
+        access = None if self.roots is None else FileAccess(roots=self.roots)
+        return WorkerSettings(config.threads, cpus, config.memory_limit_bytes, access)
 
 
 class PoolStatistics(NamedTuple):

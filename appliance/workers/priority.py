@@ -12,7 +12,6 @@ import ctypes
 import os
 import platform
 import struct
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
@@ -73,36 +72,9 @@ def yield_processor() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def restore_processor(thread: int) -> None:
-    """Put a thread of this process into the normal processor class, where that is allowed."""
-    with suppress(OSError):
-        os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
-
-
-def can_come_back() -> bool:
-    """Whether threads of this process may leave SCHED_IDLE again: with CAP_SYS_NICE or by RLIMIT_NICE. Found out by
-    trying it in a thread."""
-    came_back: list[bool] = []
-
-    def try_it() -> None:
-        yield_processor()
-        restore_processor(0)
-        came_back.append(os.sched_getscheduler(0) == os.SCHED_OTHER)
-
-    thread = threading.Thread(target=try_it, name="priority", daemon=True)
-    thread.start()
-    thread.join()
-    return came_back == [True]
-
-
 def yield_disk() -> None:
     """Put the calling thread into the idle I/O class; reads of others go first where the disk's scheduler knows it."""
     _set_io_class(0, IOPRIO_IDLE)
-
-
-def restore_disk(thread: int = 0) -> None:
-    """Put a thread of this process, by default the calling one, into the normal I/O class."""
-    _set_io_class(thread, IOPRIO_NORMAL)
 
 
 def _set_io_class(thread: int, value: int) -> None:

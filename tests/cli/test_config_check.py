@@ -59,7 +59,7 @@ CANNOT_SERVE = {
     'trace.one_in = 1\ntrace.file = ""': ("trace.file", "traces need a file"),
     'repository.runtimes = ["onnx", "typo"]': (
         "repository.runtimes",
-        "no runtime 'typo' is installed; known here: fake, onnx",
+        "no runtime 'typo' is installed; known here: fake, hostile, onnx",
     ),
     'models = "none"': ("models", "'none' cannot be read: No such file or directory"),
     'models = "a-file"': ("models", "'a-file' cannot be read: Not a directory"),

@@ -75,7 +75,12 @@ async def engine() -> AsyncIterator[Engine]:
     arena, ticker = Arena(SMALL_ARENA), Ticker(loop, broken)
     pool = WorkerPool(arena, WorkersConfig(), loop, tell, ("fake",))
     made = Engine(
-        terms=EngineTerms(engine=EngineConfig(), placement=PlacementConfig(), restart=RestartPolicy()),
+        terms=EngineTerms(
+            engine=EngineConfig(),
+            placement=PlacementConfig(),
+            restart=RestartPolicy(),
+            workers=port.WorkerTerms(roots=("/",)),
+        ),
         scheduler=Scheduler(Planning()),
         arena=arena,
         pool=pool,

@@ -9,7 +9,6 @@ from typing import cast
 
 import pytest
 
-from appliance.config.workers import WorkersConfig
 from appliance.core.processes.form_queue import FIRST_PAUSE_NS
 from appliance.core.rollout.version import Artifact
 from appliance.domain.model import WeightsFile
@@ -17,7 +16,7 @@ from appliance.engine.control.forms import Forms
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import FormBuilt
+from appliance.workers.port import FormBuilt, WorkerTerms
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
 from tests.engine.versions import make_served
@@ -35,9 +34,7 @@ class Rig:
         """Times at which it wants to be called."""
         self.said: list[str] = []
         shell = SimpleNamespace(pace=SimpleNamespace(at=self.asked_for.append), log=self)
-        self.forms = Forms(
-            workers=self.workers, processes=WorkersConfig(), ids=self, shell=cast(Shell, shell)
-        )
+        self.forms = Forms(workers=self.workers, processes=WorkerTerms(), ids=self, shell=cast(Shell, shell))
 
     def event(self, what: str, **fields: object) -> None:
         self.said.append(what)

@@ -7,14 +7,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
-from appliance.config.workers import PlacementConfig, WorkersConfig
+from appliance.config.workers import PlacementConfig
 from appliance.core.processes.restart import RestartPolicy, Restarts
 from appliance.core.scheduling.events import Event, LaneClosed
 from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.environment import Pace
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import ModelLoaded
+from appliance.workers.port import ModelLoaded, WorkerTerms
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
 from tests.engine.versions import make_served
@@ -40,7 +40,7 @@ class Rig:
         self.groups = InstanceGroups(
             workers=SilentWorkers(),
             placement=PlacementConfig(max_processes=1),
-            processes=WorkersConfig(),
+            processes=WorkerTerms(),
             feed=self,
             pace=cast(Pace, SimpleNamespace(at=lambda at_ns: None)),
             ids=self,

@@ -35,7 +35,9 @@ def _with_runtimes(*names: str, **sections: Any) -> dict[str, Any]:
 def test_a_runtime_that_nobody_offers_is_a_problem_of_the_configuration(serve: Serve, tmp_path: Path) -> None:
     daemon = serve(tmp_path, _with_runtimes("onnx", "typo"), ready=False)
     assert daemon.process.wait(30) == 2
-    assert "repository.runtimes: no runtime 'typo' is installed; known here: fake, onnx" in daemon.log()
+    assert (
+        "repository.runtimes: no runtime 'typo' is installed; known here: fake, hostile, onnx" in daemon.log()
+    )
     assert "Traceback" not in daemon.log()
 
 
@@ -52,7 +54,7 @@ def test_a_runtime_that_cannot_be_imported_is_told_wherever_the_log_goes(
     assert "Traceback" not in told
     assert "runtime 'theirs' is not available: libtheirs.so.9: no such file" in told
     assert "appliance: no worker can be started: " in told
-    assert "before it was ready; its last words are on standard error" in told
+    assert "before it was ready: appliance workers: configuration" in told
 
 
 @pytest.mark.every_front_end

@@ -346,6 +346,17 @@ def test_hints_are_accepted_and_said_to_have_no_effect(read_model: ReadModel, co
     assert "accepted" in found.notes[0].text
 
 
+@pytest.mark.parametrize(
+    "said", ["0", "-1", "soon", "1.5", "1" * 5_000, "1000000000000", "3600001", "\u0661"]
+)
+def test_a_time_out_that_may_not_be(read_model: ReadModel, said: str) -> None:
+    """One that no run reaches switches the detection of hangs off; one of thousands of digits once ended serving."""
+    config = f'parameters {{ key: "run_timeout_ms" value {{ string_value: "{said}" }} }}'
+    problem = only_problem(read_model(config))
+    assert "run_timeout_ms must be milliseconds above 0 and at most 3600000" in problem.text
+    assert len(problem.text) < 200
+
+
 def test_all_problems_are_told_at_once(read_model: ReadModel) -> None:
     found = read_model(
         'name: "n"\nmax_batch_size: x\ninput { name: "x" data_type: TYPE_INT8 dims: [ 9 ] }\n'

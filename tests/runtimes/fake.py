@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -52,6 +53,8 @@ class FakeRuntime:
     """The ``fake`` runtime."""
 
     name = "fake"
+    reads: tuple[str, ...] = (tempfile.gettempdir(),)
+    """Where tests have their gates."""
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         """A session that behaves as the version's parameters say; nothing is read from disk."""

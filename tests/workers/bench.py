@@ -19,6 +19,7 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec, aligned, encode_bytes, split_bytes
 from appliance.workers.arena import Arena, Slot
 from appliance.workers.daemon.pool import WorkerPool
+from appliance.workers.jail.access import FileAccess
 from appliance.workers.port import (
     Fetch,
     LaneMemory,
@@ -34,7 +35,10 @@ from appliance.workers.port import (
 )
 
 EVENT_TIMEOUT_S = 30.0
-PLAIN = WorkerSettings(threads=1, cpus=(), memory_limit_bytes=0)
+ACCESS = FileAccess(roots=("/",))
+PLAIN = WorkerSettings(threads=1, cpus=(), memory_limit_bytes=0, access=ACCESS)
+"""In the jail, but for files, which tests have in many places."""
+FREE = PLAIN._replace(access=None)
 SMALL_ARENA = ArenaConfig(classes=((4 << 10, 256), (64 << 10, 64), (1 << 20, 64), (16 << 20, 4)))
 
 EventType = TypeVar("EventType")

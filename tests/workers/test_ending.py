@@ -15,7 +15,7 @@ import pytest
 
 from appliance.workers.daemon.pool import KILL_GRACE_NS
 from appliance.workers.port import ExitCause, WorkerExited
-from tests.workers.bench import EVENT_TIMEOUT_S, FOUR, Bench, Clock, fake, listening
+from tests.workers.bench import EVENT_TIMEOUT_S, FOUR, FREE, Bench, Clock, fake, listening
 
 PTRACE_SEIZE: Final = 0x4206
 
@@ -39,7 +39,7 @@ def children_of(pid: int) -> list[int]:
 
 def test_what_a_worker_leaves_behind_ends_with_it(shared_bench: Bench) -> None:
     bench = shared_bench
-    worker = bench.start()
+    worker = bench.start(FREE)  # as on a kernel that cannot filter calls
     model = bench.load(worker, fake("fork"))
     placed = bench.place([FOUR], [0])
     for _ in range(2):

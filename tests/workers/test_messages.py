@@ -54,6 +54,8 @@ from appliance.workers.port import (
     Fetch,
     Fetched,
     FormBuilt,
+    FormJudged,
+    FormVerdict,
     ItemStatus,
     Learn,
     LoadStage,
@@ -70,6 +72,7 @@ from appliance.workers.port import (
     WorkerSettings,
 )
 
+KIND_OF_LOADED = encode(ModelLoaded(1, 1, (), 1, 1))[2]
 EVERYTHING = TO_WORKER | FROM_WORKER | TO_ZYGOTE | FROM_ZYGOTE
 SPEC = TensorSpec(name="ä/0", datatype=Datatype.BF16, shape=(-1, 3), optional=True)
 VERSION = ModelVersion(
@@ -118,6 +121,7 @@ SAMPLES: list[Message] = [
     ModelLoaded(7, 1, (), 5, 6),
     WeightsEvicted(7, 1, 2),
     WeightsPagedIn(7, 1, 2, 3, "why"),
+    FormJudged(1, 7, "d" * 64 + "-0123", FormVerdict.DROPPED, "it rotted"),
     FormBuilt(7, 1, "form", 2, 3, ""),
     FormBuilt(7, 1, "", 0, 3, "no room", True),
     ModelProgress(7, 1, LoadStage.WARM_UP, 3, 4),
@@ -222,9 +226,39 @@ def test_damaged_messages_are_messages_or_refused() -> None:
                 continue
 
 
-def test_deep_nesting_is_refused() -> None:
-    with pytest.raises(MessageInvalid):
-        decode(b"\x91" * 100_000 + b"\x01", EVERYTHING)
+@pytest.mark.parametrize("depth", [10, 500, 900, 985, 1_000, 1_010, 1_022, 100_000])
+def test_deep_nesting_is_refused(depth: int) -> None:
+    """In the place of a number; what is said of it holds nothing of it, and is soon said."""
+    nested = b"\x91" * depth + b"\x01"
+    for at in range(1, 4):
+        fields = [b"\x01"] * at + [nested]
+        payload = b"\x93" + msgpack.packb(messages.PROTOCOL_VERSION) + bytes((KIND_OF_LOADED,))
+        payload += bytes((0x90 | len(fields),)) + b"".join(fields)
+        with pytest.raises(MessageInvalid) as refused:
+            decode(payload, messages.FROM_WORKER)
+        assert len(str(refused.value)) < 100
+
+
+def test_workers_say_no_maps() -> None:
+    """Keys that collide in a map cost the square of their number."""
+    payload = msgpack.packb((messages.PROTOCOL_VERSION, KIND_OF_LOADED, ({1: 2}, 1)))
+    with pytest.raises(MessageInvalid, match="not a message"):
+        decode(payload, messages.FROM_WORKER)
+
+
+def test_what_is_wrong_is_told_by_type_alone() -> None:
+    payload = msgpack.packb((messages.PROTOCOL_VERSION, KIND_OF_LOADED, ["secret" * 10_000] * 9))
+    with pytest.raises(MessageInvalid) as refused:
+        decode(payload, messages.FROM_WORKER)
+    assert "secret" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_workers_say_little() -> None:
+    length = (messages.FROM_WORKER_BYTES_MAX + 1).to_bytes(4, "little")
+    with pytest.raises(MessageInvalid, match="exceeds the limit"):
+        FrameReader(messages.FROM_WORKER).feed(length)
+    assert FrameReader(TO_WORKER).feed(length) == []
 
 
 def test_a_message_that_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:

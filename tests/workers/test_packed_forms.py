@@ -18,11 +18,12 @@ from appliance.domain.model import FormRoom, ModelVersion
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.store.layout import FORMS, blob_path
-from appliance.workers.child.form_builder import FORM_FACTOR, build_form
+from appliance.workers.child.form_builder import build_form
 from appliance.workers.child.loading import Loader
 from appliance.workers.forms import DROPPED_FILE, REFUSED_FILE, form_name, refuse_forms
-from appliance.workers.port import FormBuilt, LoadWish, WorkerExited
-from tests.workers.bench import Bench
+from appliance.workers.jail.access import FORM_FACTOR
+from appliance.workers.port import FormBuilt, FormVerdict, LoadWish, WorkerExited
+from tests.workers.bench import PLAIN, Bench
 from tests.workers.transformers import (
     DIGEST,
     answer,
@@ -53,7 +54,7 @@ def with_forms(version: ModelVersion, forms: Path) -> ModelVersion:
 
 
 def build(bench: Bench, version: ModelVersion) -> FormBuilt:
-    worker = bench.start()
+    worker = bench.start(PLAIN.building(version))
     bench.call(bench.pool.build_form, worker, 500, version)
     built = bench.event(FormBuilt)
     assert (built.worker, built.model) == (worker, 500)
@@ -181,30 +182,34 @@ class Packing:
 
 
 @pytest.mark.parametrize(
-    ("problem", "mark"),
+    ("problem", "verdict"),
     [
-        (AssessmentFailed("golden case 'a': wrong"), REFUSED_FILE),
-        (LoadFailed("no memory"), DROPPED_FILE),
-        (OSError(errno.EIO, "it failed for a moment"), DROPPED_FILE),
+        (AssessmentFailed("golden case 'a': wrong"), FormVerdict.REFUSED),
+        (LoadFailed("no memory"), FormVerdict.DROPPED),
+        (OSError(errno.EIO, "it failed for a moment"), FormVerdict.DROPPED),
     ],
 )
 def test_only_a_form_that_answers_wrongly_is_refused_at_once(
-    version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception, mark: str
+    version: ModelVersion,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    problem: Exception,
+    verdict: FormVerdict,
 ) -> None:
     runtime = Packing()
-    form = tmp_path / form_name(DIGEST, runtime.identity)
-    form.mkdir()
-    for name in ("graph.onnx", "weights.bin"):
-        (form / name).touch()
+    judged: list[tuple[str, FormVerdict, str]] = []
+
+    def judge(name: str, said: FormVerdict, reason: str) -> None:
+        judged.append((name, said, reason))
 
     def failing(forms: str, name: str) -> None:
         raise problem
 
     monkeypatch.setattr("appliance.workers.child.loading.find_form", failing)
     monkeypatch.setattr(Loader, "_proven", lambda self, *how: how)
-    loader, manner = Loader(1, {"onnx": runtime}, 1), SimpleNamespace(wish=LoadWish())
+    loader, manner = Loader(1, {"onnx": runtime}, 1), SimpleNamespace(wish=LoadWish(), judge=judge)
     assert loader._proven_form(with_forms(version, tmp_path), manner, None) is None  # type: ignore[arg-type]
-    assert os.listdir(form) == [mark]
+    assert judged == [(form_name(DIGEST, runtime.identity), verdict, str(problem))]
 
 
 def test_a_form_that_took_a_worker_down_is_not_used(
@@ -279,7 +284,7 @@ def test_what_is_installed_while_a_form_is_built_comes_before_it(
         RuntimeSettings(),
     )
     with pytest.raises(FormHasNoRoom, match="quota_bytes"):
-        build_form(whole, Installing(tmp_path / blob_path("a" * 64)), settings)
+        build_form(whole, Installing(tmp_path / blob_path("a" * 64)), settings, lambda *said: None)
     assert os.listdir(tmp_path / FORMS) == []
 
 
@@ -287,7 +292,7 @@ def test_a_worker_that_dies_while_it_builds_names_the_model(
     make_bench: Callable[..., Bench], version: ModelVersion, tmp_path: Path
 ) -> None:
     bench = make_bench()
-    worker = bench.start()
+    worker = bench.start(PLAIN.building(with_forms(version, tmp_path)))
     bench.call(bench.pool.build_form, worker, 500, with_forms(version, tmp_path))
     os.kill(bench.pids[worker], signal.SIGKILL)
     exited = bench.event(WorkerExited)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from appliance.workers.codec import MessageInvalid
-from appliance.workers.daemon.pending_replies import PendingReplies
+from appliance.workers.daemon.pending_replies import JUDGED_MAX, PendingReplies
 from appliance.workers.messages import Build, EvictWeights, FromWorker, Load, PageIn
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
@@ -15,6 +17,8 @@ from appliance.workers.port import (
     Fetch,
     Fetched,
     FormBuilt,
+    FormJudged,
+    FormVerdict,
     ItemStatus,
     LoadStage,
     LoadWish,
@@ -148,6 +152,17 @@ def test_nothing_is_owed(
         ModelLoaded(WORKER, 9, (), -1, 1),
         ModelLoaded(WORKER, 9, (), 1, -1),
         ModelLoaded(WORKER, 8, (), 1, 1),
+        *(
+            said
+            for huge in (1 << 50, 1 << 63, (1 << 64) - 1)
+            for said in (
+                ModelLoaded(WORKER, 9, ((1, huge),), 1, 1),
+                ModelLoaded(WORKER, 9, ((huge, 5),), 1, 1),
+                ModelLoaded(WORKER, 9, (), huge, 1),
+                ModelLoaded(WORKER, 9, (), 1, huge),
+                ModelLoaded(WORKER, 9, (), 1, 1, None, huge),
+            )
+        ),
     ],
 )
 def test_measurements_that_cannot_be(owes: PendingReplies, message: ModelLoaded) -> None:
@@ -278,11 +293,23 @@ def test_answers_aside_that_cannot_be(
 GOOD = Assessment(1, (Deviation("y", 0.0, 0.0),), 1, 5, 3, 4, "")
 
 
+@pytest.mark.parametrize("place", [2, 3, 4])
+@pytest.mark.parametrize("said", [-1, 1 << 50, 1 << 63, (1 << 64) - 1])
+def test_a_run_takes_no_longer_than_it_may(owes: PendingReplies, place: int, said: int) -> None:
+    """The daemon ends what takes longer, so a worker that says so is lying: its numbers reach prices and plans."""
+    owes.owe_run(Run(1, MODEL, (ITEM,)))
+    times = [1] * 3
+    times[place - 2] = said
+    with pytest.raises(MessageInvalid, match="times that cannot have passed"):
+        owes.settle(RunFinished(WORKER, 1, (RIGHT,), *times))
+
+
 @pytest.mark.parametrize(
     ("assess", "found"),
     [
         (False, GOOD),
         (True, GOOD._replace(cases=-1)),
+        (True, GOOD._replace(runs=1 << 63)),
         (True, GOOD._replace(p50_ns=5)),
         (True, GOOD._replace(worst=(Deviation("z", 0.0, 0.0),))),
         (True, GOOD._replace(worst=(Deviation("y", float("nan"), 0.0),))),
@@ -363,3 +390,57 @@ def test_words_on_the_way_that_cannot_be(owes: PendingReplies, tell: bool, said:
     owes.owe_load(Load(9, fake(), LoadWish(tell=tell)), 1, 1)
     with pytest.raises(MessageInvalid):
         owes.settle(said)
+
+
+DIGEST = "d" * 64
+FORM = f"{DIGEST}-0123456789abcdef"
+
+
+def judged(model: int = MODEL, name: str = FORM, reason: str = "") -> FormJudged:
+    return FormJudged(WORKER, model, name, FormVerdict.DROPPED, reason)
+
+
+def test_a_form_is_judged_while_its_version_is_loaded_a_few_times() -> None:
+    owes = PendingReplies(WORKER)
+    owes.owe_load(Load(MODEL, replace(fake(), digest=DIGEST)), 100, 200)
+    for _ in range(JUDGED_MAX):
+        owes.settle(judged())
+        assert owes.form_asked(MODEL) is not None
+    with pytest.raises(MessageInvalid, match="more than"):
+        owes.settle(judged())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        judged(model=MODEL + 1),
+        judged(name=f"{'e' * 64}-0123456789abcdef"),
+        judged(name=f"../{FORM}"),
+        judged(name=f".building-{FORM}"),
+        judged(name=""),
+        judged(reason="x" * (REASON_CHARACTERS_MAX + 1)),
+    ],
+)
+def test_forms_of_others_are_not_judged(message: FormJudged) -> None:
+    owes = PendingReplies(WORKER)
+    owes.owe_load(Load(MODEL, replace(fake(), digest=DIGEST)), 100, 200)
+    with pytest.raises(MessageInvalid):
+        owes.settle(message)
+
+
+def test_a_form_is_built_under_a_name_of_its_version_alone() -> None:
+    owes = PendingReplies(WORKER)
+    owes.expect_background(Build(MODEL, replace(fake(), digest=DIGEST)), 100)
+    with pytest.raises(MessageInvalid, match="a name that is none"):
+        owes.settle(FormBuilt(WORKER, MODEL, f"{'e' * 64}-0123456789abcdef", 1, 1, ""))
+    owes.settle(FormBuilt(WORKER, MODEL, FORM, 1, 1, ""))
+
+
+def test_nothing_is_judged_of_a_version_without_a_digest_or_when_nothing_is_loaded(
+    owes: PendingReplies,
+) -> None:
+    with pytest.raises(MessageInvalid, match="unasked"):
+        owes.settle(judged())
+    owes.owe_load(Load(9, fake()), 100, 200)
+    with pytest.raises(MessageInvalid, match="unasked"):
+        owes.settle(judged(model=9))

@@ -12,19 +12,18 @@ from pathlib import Path
 import pytest
 
 from appliance.domain.tensor import Datatype
-from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, WorkerExited, WorkerSettings
+from appliance.workers.port import ExitCause, LoadWish, ModelLoaded, WorkerExited
 from appliance.workers.priority import (
     IOPRIO_IDLE,
     SHORT_TURN_NS,
     USUAL_TURN_NS,
-    restore_disk,
     take_turns,
     turn_ns,
     yield_disk,
     yield_processor,
 )
 from models.generate import write_model
-from tests.workers.bench import Bench, fake, spec, version_of
+from tests.workers.bench import PLAIN, Bench, fake, spec, version_of
 from tests.workers.io_class import io_class
 
 PATIENCE_S = 20.0
@@ -65,8 +64,6 @@ def test_a_thread_that_yields_and_the_threads_that_it_starts() -> None:
 
     def child() -> None:
         seen.append(class_of())
-        restore_disk()
-        seen.append(class_of())
 
     def parent() -> None:
         yield_disk()
@@ -76,7 +73,7 @@ def test_a_thread_that_yields_and_the_threads_that_it_starts() -> None:
 
     before = class_of()
     in_thread(parent)
-    assert seen == [IDLE_THREAD, IDLE_THREAD, (os.SCHED_IDLE, False)]
+    assert seen == [IDLE_THREAD, IDLE_THREAD]
     assert class_of() == before
 
 
@@ -151,7 +148,7 @@ def test_threads_that_a_session_has_of_its_own_are_ordinary_ones(shared_bench: B
     version = version_of(
         path, [spec("x", Datatype.FP32, 64)], [spec("y", Datatype.FP32, 10)], max_batch_size=4
     )
-    worker = shared_bench.start(WorkerSettings(threads=3, cpus=(), memory_limit_bytes=0))
+    worker = shared_bench.start(PLAIN._replace(threads=3))
     shared_bench.call(shared_bench.pool.load, worker, 100, version, LoadWish(background=True))
     shared_bench.event(ModelLoaded)
     pid = shared_bench.pids[worker]

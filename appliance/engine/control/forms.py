@@ -7,19 +7,18 @@ Owner: the rollouts.
 
 from __future__ import annotations
 
-from appliance.config.workers import WorkersConfig
 from appliance.core.processes.form_queue import FormQueue
 from appliance.engine.control.instance_group import Ids
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
 from appliance.workers.forms import refuse_forms
-from appliance.workers.port import ExitCause, FormBuilt, WorkerPort, worker_settings
+from appliance.workers.port import ExitCause, FormBuilt, WorkerPort, WorkerTerms
 
 
 class Forms:
     """``processes`` are the settings of workers; ``ids`` gives those of a worker and of the model in it."""
 
-    def __init__(self, *, workers: WorkerPort, processes: WorkersConfig, ids: Ids, shell: Shell) -> None:
+    def __init__(self, *, workers: WorkerPort, processes: WorkerTerms, ids: Ids, shell: Shell) -> None:
         self._port = workers
         self._processes = processes
         self._ids = ids
@@ -57,7 +56,7 @@ class Forms:
         served, worker, model = self._queue.take(), self._ids.take_id(), self._ids.take_id()
         self._building = (worker, model, served)
         self._log.event("building the packed form", model=served.key)
-        self._port.start(worker, worker_settings(self._processes, 0))
+        self._port.start(worker, self._processes.settings(0).building(served.model))
         self._port.build_form(worker, model, served.model)
 
     def ended(self, event: FormBuilt, now_ns: int) -> Served | None:

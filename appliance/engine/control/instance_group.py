@@ -28,13 +28,15 @@ class Held(NamedTuple):
 @dataclass(slots=True, kw_only=True)
 class Worker:
     """A process of a group. ``number`` picks its processors; ``loaded`` are the model ids it holds, ``loading``
-    those that it was asked to load and has not answered, and how; ``whole``: it has answered all that it began with."""
+    those that it was asked to load and has not answered, and how; ``whole``: it has answered all that it began with;
+    ``kept_from`` is what its jail keeps it from."""
 
     id: int
     group: int
     number: int
     started_ns: int
     pid: int = 0
+    kept_from: tuple[str, ...] = ()
     open: bool = False
     stopping: bool = False
     loaded: set[int] = field(default_factory=set)

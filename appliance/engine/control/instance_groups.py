@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from appliance.config.workers import PlacementConfig, WorkersConfig
+from appliance.config.workers import PlacementConfig
 from appliance.core.processes.placement import GroupLoad, Placement, place
 from appliance.core.processes.restart import Restarts
 from appliance.core.rollout.attempt import Attempt
 from appliance.core.rollout.phase import ON_ITS_WAY, Phase
 from appliance.core.scheduling.events import GroupClosed, GroupOpened, LaneClosed, LaneOpened
+from appliance.domain.model import ModelVersion
 from appliance.engine.control.instance_group import Ids, InstanceGroup, Worker
 from appliance.engine.environment import Pace
 from appliance.engine.inbox import Feed
@@ -25,8 +26,9 @@ from appliance.workers.port import (
     ModelProgress,
     ModelRefused,
     WorkerPort,
+    WorkerSettings,
     WorkerStarted,
-    worker_settings,
+    WorkerTerms,
 )
 
 NEVER_NS = 1 << 62
@@ -42,7 +44,7 @@ class InstanceGroups:
         *,
         workers: WorkerPort,
         placement: PlacementConfig,
-        processes: WorkersConfig,
+        processes: WorkerTerms,
         feed: Feed,
         pace: Pace,
         ids: Ids,
@@ -77,8 +79,22 @@ class InstanceGroups:
             if not group.closing
         ]
         by_model = {id(served.model): served for served in fresh}
-        for placement in place([served.model for served in fresh], loads, self._placement, alone=alone):
+        together, apart = self._sharing([served.model for served in fresh], alone=alone)
+        placements = (
+            *place(together, loads, self._placement),
+            *place(apart, loads, self._placement, alone=True),
+        )
+        for placement in placements:
             self._fill(placement, [by_model[id(model)] for model in placement.models], now_ns)
+
+    def _sharing(
+        self, models: Sequence[ModelVersion], *, alone: bool
+    ) -> tuple[list[ModelVersion], list[ModelVersion]]:
+        """Those that may share a process, and those that get their own: because they are to be alone, or because their
+        files lie where a worker that others have cannot read, as those of a model that was given by hand."""
+        settings = self._processes.settings(0)
+        together = [model for model in models if not alone and settings.covers(model)]
+        return together, [model for model in models if model not in together]
 
     def _fill(self, placement: Placement, members: Sequence[Served], now_ns: int) -> None:
         group = self._groups.get(placement.group)
@@ -106,12 +122,17 @@ class InstanceGroups:
             number = self._free_number()
             worker = Worker(id=self._ids.take_id(), group=group.id, number=number, started_ns=now_ns)
             group.workers[worker.id] = self._workers[worker.id] = worker
-            self._port.start(worker.id, worker_settings(self._processes, number))
+            self._port.start(worker.id, self._settings_of(worker, group))
             for served in group.models:
                 self._load(worker, served)
         for at in group.due_ns:
             self._next_due_ns = min(self._next_due_ns, at)
             self._pace.at(at)
+
+    def _settings_of(self, worker: Worker, group: InstanceGroup) -> WorkerSettings:
+        models = [served.model for served in group.models]
+        devices = group.device != "cpu"
+        return self._processes.settings(worker.number).serving(models, shared=group.shared, devices=devices)
 
     def _free_number(self) -> int:
         """The lowest number no process has, so that a replacement gets the processors of the one that ended."""
@@ -139,6 +160,7 @@ class InstanceGroups:
         worker = self._workers.get(event.worker)
         if worker is not None:
             worker.pid = event.pid
+            worker.kept_from = event.kept_from
 
     def progressed(self, event: ModelProgress, served: Served | None) -> None:
         """A load is so far; of several, the one that said so last is shown."""

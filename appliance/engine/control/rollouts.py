@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from appliance.config.workers import PlacementConfig, WorkersConfig
+from appliance.config.workers import PlacementConfig
 from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
 from appliance.core.processes.restart import RestartPolicy, Restarts, culprit_of
 from appliance.core.rollout import actions as do
@@ -50,6 +50,7 @@ from appliance.workers.port import (
     WorkerExited,
     WorkerPort,
     WorkerStarted,
+    WorkerTerms,
 )
 
 
@@ -60,7 +61,7 @@ class RolloutTerms:
     swap: SwapTerms
     placement: PlacementConfig
     restart: RestartPolicy
-    workers: WorkersConfig
+    workers: WorkerTerms
 
 
 class MemoryPort(Protocol):

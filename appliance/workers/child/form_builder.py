@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -29,24 +30,37 @@ from appliance.workers.forms import (
     WEIGHTS_FILE,
     FormDocument,
     PackedForm,
-    drop_form,
     encode_document,
     find_form,
     form_bytes,
     form_name,
+    make_site,
     refusal,
-    remove_superseded,
     was_dropped,
 )
+from appliance.workers.jail.access import FORM_FACTOR, FormSite
+from appliance.workers.port import FormVerdict
 
-FORM_FACTOR: Final = 2.25
-"""A form is twice as large as its version, with gaps of an eighth at most."""
+Judge = Callable[[str, FormVerdict, str], None]
+"""Takes the name of a form, what is to become of it, and why."""
 ROOM_FACTOR: Final = 5
 """It is written twice."""
 
 
-def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings) -> tuple[str, int]:
-    """Build the form of ``version`` in the directory ``version.forms``; gives its name and how many bytes it has. One
+def prepare_site(site: FormSite, runtimes: Mapping[str, Runtime]) -> str:
+    """Make the directory in which a worker will build, before it enters its jail; "" where it will not. Raises
+    OSError."""
+    runtime: object = runtimes.get(site.runtime)
+    if not isinstance(runtime, Packer):
+        return ""
+    name = form_name(site.digest, runtime.identity)
+    return "" if refusal(site.forms, name) else make_site(site.forms, name)
+
+
+def build_form(
+    version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, judge: Judge
+) -> tuple[str, int]:
+    """Build the form of ``version`` where the daemon takes it up; gives its name and how many bytes it has. One
     that is there already is left as it is. Raises FormHasNoRoom, LoadFailed, OSError."""
     if not isinstance(runtime, Packer):
         raise LoadFailed(f"{version.key}: runtime '{version.runtime}' has no packed forms")
@@ -57,33 +71,30 @@ def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSetting
     name = form_name(version.digest, runtime.identity)
     if reason := refusal(version.forms, name):
         raise LoadFailed(f"{version.key}: its packed form was refused before: {reason}")
-    path = os.path.join(version.forms, name)
+    path, site = os.path.join(version.forms, name), os.path.join(version.forms, f"{BUILDING}{name}")
     try:
         form = find_form(version.forms, name)
     except ArtefactError as problem:
-        drop_form(path, str(problem))
+        judge(name, FormVerdict.DROPPED, str(problem))
         form = None
-    if form is None:
-        Path(version.forms).mkdir(
-            mode=0o755, exist_ok=True
-        )  # and nothing above it: its disk may not be mounted
-        partial = os.path.join(version.forms, f"{BUILDING}{name}")
-        shutil.rmtree(partial, ignore_errors=True)
-        remove_superseded(version.forms, version.digest, name)
+    if form is not None:
+        return name, _bytes_in(path)
+    if not os.path.isdir(site) or os.listdir(site):  # as is the rest of a builder that died
+        make_site(version.forms, name)
+    try:
         _check_room(version)
-        os.mkdir(partial)
-        try:
-            if was_dropped(path):
-                Path(partial, ANEW_FILE).touch()
-            _build(version, runtime, settings, partial)
-            _check_quota(version, 0)  # what was installed meanwhile comes first
-            shutil.rmtree(path, ignore_errors=True)
-            os.rename(partial, path)
-            _sync(version.forms)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-    return name, sum(entry.stat().st_size for entry in os.scandir(path))
+        if was_dropped(path):
+            Path(site, ANEW_FILE).touch()
+        _build(version, runtime, settings, site)
+        _check_quota(version, 0)  # what was installed meanwhile comes first
+    except BaseException:
+        shutil.rmtree(site, ignore_errors=True)  # in a jail it can only be emptied; the daemon removes it
+        raise
+    return name, _bytes_in(site)
+
+
+def _bytes_in(path: str) -> int:
+    return sum(entry.stat().st_size for entry in os.scandir(path))
 
 
 def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, directory: str) -> None:

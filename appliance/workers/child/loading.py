@@ -2,8 +2,8 @@
 
 While a session is made of a file of weights, the file is read ahead and verified beside it; nothing of the version runs
 before that is done, but for an early load (see LoadWish), of which no answer leaves before. A load in the background
-yields in a thread of its own, to its end: what it measures does not count its waits for a processor. Only a session
-with threads of its own is measured when these have their class back.
+yields in a thread of its own, to its end: what it measures does not count its waits for a processor. One of a session
+with threads of its own does not: no thread of a worker can give another one its class back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
@@ -23,21 +22,15 @@ from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import LoadedModel
-from appliance.workers.child.form_builder import build_form
+from appliance.workers.child.form_builder import Judge, build_form
 from appliance.workers.child.measurement import PASSES_MIN, assess, measure_passes
 from appliance.workers.child.proof import Golden, open_golden, run_golden, run_warmups
 from appliance.workers.child.tensors import fixed_shapes
-from appliance.workers.forms import PackedForm, drop_form, find_form, form_name, prove_form, refuse_form
+from appliance.workers.forms import ANEW_FILE, PackedForm, find_form, form_name
 from appliance.workers.memory import private_bytes
 from appliance.workers.messages import Load
-from appliance.workers.port import Assessment, Deviation, LoadStage, LoadWish, ModelLoaded
-from appliance.workers.priority import (
-    can_come_back,
-    restore_disk,
-    restore_processor,
-    yield_disk,
-    yield_processor,
-)
+from appliance.workers.port import Assessment, Deviation, FormVerdict, LoadStage, LoadWish, ModelLoaded
+from appliance.workers.priority import yield_disk, yield_processor
 
 Result = TypeVar("Result")
 SILENCE_NS: Final = 50_000_000
@@ -98,11 +91,12 @@ class _Proven(NamedTuple):
 
 class _Manner(NamedTuple):
     """How one load is done: ``lower`` puts a thread of it into the classes that it should have, ``report`` says how far
-    it is."""
+    it is, ``judge`` what is to become of a packed form."""
 
     wish: LoadWish
     lower: Callable[[], None]
     report: LoadReport
+    judge: Judge
 
 
 class _Measured(NamedTuple):
@@ -120,32 +114,26 @@ class Loader:
         self._runtimes = runtimes
         self._settings = RuntimeSettings(threads=threads)
 
-    def load(self, load: Load, *, alone: bool, tell: Tell) -> Opened:
-        """Load; ``alone``: the worker holds no other model; ``tell`` says how far it is, from whatever thread. A
-        session without threads of its own is measured by the thread that made it, in the class that this has: waits for
-        a processor do not count. Raises ApplianceError, or whatever a runtime or a model does wrong."""
+    def load(self, load: Load, *, alone: bool, tell: Tell, judge: Judge) -> Opened:
+        """Load; ``alone``: the worker holds no other model; ``tell`` says how far it is, and ``judge`` what is to
+        become of a packed form, from whatever thread. In the background, a session without threads of its own is made
+        and measured in the class that this has: waits for a processor do not count. Threads of a session would be born
+        into a class that they cannot leave; only the disk is yielded then, by what reads the weights. Raises
+        ApplianceError, or whatever a runtime or a model does wrong."""
         begin, before = time.monotonic_ns(), private_bytes(os.getpid())
         wish = load.wish
-        manner = _Manner(wish, self._lowering(load, alone), LoadReport(load, tell))
-
-        def prove() -> _Proven:
-            manner.lower()
-            golden = open_golden(load.version) if wish.assess else None
-            return self._proven_form(load.version, manner, golden) or self._proven(
-                load.version, None, manner, golden
-            )
+        yields = wish.background and self._settings.threads == 1 and load.version.on_cpu
+        manner = _Manner(wish, _lowering(wish, whole=yields and alone), LoadReport(load, tell), judge)
 
         def prove_and_measure() -> tuple[_Proven, _Measured]:
-            proven = prove()
+            if yields:
+                manner.lower()
+            golden = open_golden(load.version) if wish.assess else None
+            proven = self._proven_form(load.version, manner, golden)
+            proven = proven or self._proven(load.version, None, manner, golden)
             return proven, _measured(proven, manner)
 
-        if not wish.background:
-            proven, measured = prove_and_measure()
-        elif self._settings.threads == 1 and load.version.on_cpu:
-            proven, measured = in_thread(prove_and_measure)
-        else:
-            proven = in_thread(prove)
-            measured = _measured(proven, manner, restore_threads)
+        proven, measured = in_thread(prove_and_measure) if yields else prove_and_measure()
         if not wish.early:
             gc.collect()
             gc.freeze()
@@ -166,27 +154,13 @@ class Loader:
         )
         return Opened(proven.model, said, proven.arrival)
 
-    def _lowering(self, load: Load, alone: bool) -> Callable[[], None]:
-        """What puts a thread of this load into the classes that it should have. Threads that a runtime starts for a
-        session must be able to come back."""
-        wish = load.wish
-        whole = wish.background and alone and (self._settings.threads == 1 or can_come_back())
-
-        def lower() -> None:
-            if wish.background:
-                yield_disk()
-            if whole:
-                yield_processor()
-
-        return lower
-
-    def build(self, version: ModelVersion) -> tuple[str, int]:
+    def build(self, version: ModelVersion, judge: Judge) -> tuple[str, int]:
         """Build the packed form of a version in the background. See ``form_builder``."""
 
         def build() -> tuple[str, int]:
             yield_disk()
             yield_processor()
-            return build_form(version, self.runtime_of(version), self._settings)
+            return build_form(version, self.runtime_of(version), self._settings, judge)
 
         return in_thread(build)
 
@@ -196,20 +170,21 @@ class Loader:
         if manner.wish.quick or not version.forms or not version.digest or not isinstance(runtime, Packer):
             return None
         name = form_name(version.digest, runtime.identity)
-        path = os.path.join(version.forms, name)
         try:
             form = find_form(version.forms, name)
             if form is None:
                 return None
             proven = self._proven(version, form, manner, golden)
         except AssessmentFailed as problem:
-            refuse_form(path, str(problem))
+            manner.judge(name, FormVerdict.REFUSED, str(problem))
             return None
         except (ApplianceError, OSError) as problem:
             # bytes that rotted, or a disk or memory that failed for a moment
-            drop_form(path, str(problem))
+            if not isinstance(problem.__cause__, PermissionError):  # else it is only none of this worker's
+                manner.judge(name, FormVerdict.DROPPED, str(problem))
             return None
-        prove_form(path)
+        if os.path.exists(os.path.join(version.forms, name, ANEW_FILE)):
+            manner.judge(name, FormVerdict.PROVEN, "")
         return proven
 
     def _proven(
@@ -266,11 +241,22 @@ class Loader:
         return runtime
 
 
-def _measured(proven: _Proven, manner: _Manner, begin: Callable[[], None] = lambda: None) -> _Measured:
-    """Measure, after ``begin``; a session that cannot be is closed."""
+def _lowering(wish: LoadWish, *, whole: bool) -> Callable[[], None]:
+    """What puts a thread of a load into the classes that it should have; ``whole``: the processor is yielded, too."""
+
+    def lower() -> None:
+        if wish.background:
+            yield_disk()
+        if whole:
+            yield_processor()
+
+    return lower
+
+
+def _measured(proven: _Proven, manner: _Manner) -> _Measured:
+    """Measure; a session that cannot be is closed."""
     wish = manner.wish
     try:
-        begin()
         if _is_measured(proven, wish):
             manner.report.begin(LoadStage.MEASURING)
         least = PASSES_MIN if wish.assess else 1
@@ -324,12 +310,3 @@ def in_thread(do: Callable[[], Result]) -> Result:
     if problems:
         raise problems[0]
     return results[0]
-
-
-def restore_threads() -> None:
-    """Threads that the runtime started were born into the classes of a load in the background."""
-    for thread in map(int, os.listdir("/proc/self/task")):
-        with suppress(ProcessLookupError):  # it ended meanwhile, as the one that loaded does
-            restore_disk(thread)
-            if os.sched_getscheduler(thread) == os.SCHED_IDLE:
-                restore_processor(thread)

@@ -28,6 +28,8 @@ from appliance.workers.port import (
     Fetch,
     Fetched,
     FormBuilt,
+    FormJudged,
+    FormVerdict,
     ItemStatus,
     LoadStage,
     ModelLoaded,
@@ -172,6 +174,10 @@ class Worker:
         with suppress(LaneClosed):  # as above
             self._say(ModelProgress(self._number, model, stage, done_bytes, total_bytes))
 
+    def _judge(self, model: int, name: str, verdict: FormVerdict, reason: str) -> None:
+        with suppress(LaneClosed):  # as above
+            self._say(FormJudged(self._number, model, name, verdict, reason[:REASON_CHARACTERS_MAX]))
+
     def _say(self, message: FromWorker) -> None:
         with self._saying:
             self._lane.complete(message)
@@ -187,7 +193,12 @@ class Worker:
 
     def _load(self, load: Load) -> Opened | ModelRefused:
         try:
-            opened = self._loader.load(load, alone=not self._models, tell=partial(self._tell, load.model))
+            opened = self._loader.load(
+                load,
+                alone=not self._models,
+                tell=partial(self._tell, load.model),
+                judge=partial(self._judge, load.model),
+            )
         except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
             failed = isinstance(problem, AssessmentFailed)
             differs = isinstance(problem.__cause__ or problem, WeightsDiffer)
@@ -253,7 +264,7 @@ class Worker:
         begin = time.monotonic_ns()
         name, nbytes, failure, later = "", 0, "", False
         try:
-            name, nbytes = self._loader.build(build.version)
+            name, nbytes = self._loader.build(build.version, partial(self._judge, build.model))
         except Exception as problem:  # noqa: BLE001 - as for a load
             failure, later = _reason(build.version.key, problem), isinstance(problem, FormHasNoRoom)
         return FormBuilt(self._number, build.model, name, nbytes, time.monotonic_ns() - begin, failure, later)

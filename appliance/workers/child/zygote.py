@@ -18,12 +18,14 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from appliance.domain.errors import ApplianceError
-from appliance.runtimes.runtime import Region, Runtime, open_runtimes
+from appliance.runtimes.runtime import Region, Runtime, extra_files, open_runtimes
 from appliance.runtimes.weights import trim_heap
+from appliance.workers.child.form_builder import prepare_site
 from appliance.workers.child.leased import import_native, open_ring_lane
 from appliance.workers.child.tensors import region_of
 from appliance.workers.child.worker import run_worker
@@ -39,6 +41,8 @@ from appliance.workers.confinement import (
     rename,
 )
 from appliance.workers.forms import processor
+from appliance.workers.jail.entry import close_memory, enter, runtime_files
+from appliance.workers.jail.support import kernel_support
 from appliance.workers.lane import SocketWorkerLane, WorkerLane
 from appliance.workers.messages import (
     TO_ZYGOTE,
@@ -53,6 +57,7 @@ from appliance.workers.messages import (
     decode,
     encode,
 )
+from appliance.workers.port import WorkerSettings
 from appliance.workers.priority import USUAL_TURN_NS, take_turns
 
 CONTROL_BYTES_MAX: Final = 64 << 10
@@ -73,6 +78,8 @@ class Zygote:
         self._wakeup.setblocking(False)
         wakeup_end.setblocking(False)
         self._wakeup_end = wakeup_end
+        self._support = kernel_support()
+        self._files = (*runtime_files(), *chain.from_iterable(map(extra_files, runtimes.values())))
 
     def serve(self) -> None:
         """Until the daemon closes the control socket."""
@@ -131,6 +138,7 @@ class Zygote:
                 end.detach()
             arrange(descriptors)
             confine(self._pid, request.settings, kept=len(descriptors))
+            self._enter_jail(request.settings)
             rename("appliance-wkr")
             end = socket.socket(fileno=LANE_DESCRIPTOR)
             lane: WorkerLane = SocketWorkerLane(end)
@@ -143,6 +151,13 @@ class Zygote:
             os.write(2, f"appliance worker {os.getpid()}: {type(problem).__name__}: {problem}\n".encode())
         finally:
             os._exit(status)
+
+    def _enter_jail(self, settings: WorkerSettings) -> None:
+        """In the child, which has heard of no model yet. Raises OSError."""
+        access = settings.access
+        if access is not None:
+            site = "" if access.site is None else prepare_site(access.site, self._runtimes)
+            enter(access, self._support, self._files, site)
 
     def _kill(self, worker: int) -> None:
         pid = self._pids.get(worker)
@@ -206,6 +221,8 @@ def main(arguments: list[str]) -> int:
     adopt_orphans()
     ignore_terminal_signals()
     rename("appliance-zyg")
+    if not kernel_support().landlock:
+        close_memory()  # or a worker of the same user could write to it
     take_turns(USUAL_TURN_NS)  # not those of the daemon, for the workers' sake
     control = socket.socket(fileno=control_fd)
     memory = mmap.mmap(arena_fd, arena_bytes)

@@ -7,11 +7,13 @@ cannot be true raises MessageInvalid, after which nothing more that this worker 
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from appliance.domain.model import ModelVersion
+from appliance.store.layout import form_digest
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.answers import ModelContract, check_failure
 from appliance.workers.messages import Build, EvictWeights, FromWorker, Load, PageIn
@@ -22,6 +24,7 @@ from appliance.workers.port import (
     Fetch,
     Fetched,
     FormBuilt,
+    FormJudged,
     ItemStatus,
     ModelLoaded,
     ModelProgress,
@@ -48,6 +51,13 @@ _NAMES: Final[Mapping[type, str]] = MappingProxyType(
     }
 )
 _PLAIN_NAME: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,199}")
+JUDGED_MAX: Final = 4
+SLACK_NS: Final = 10_000_000_000
+"""What takes longer than it may is ended by then, however busy the daemon is."""
+BYTES_MAX: Final = 1 << 47
+"""What a process can address."""
+COUNT_MAX: Final = 1 << 31
+"""What a worker may say of forms for one load."""
 
 
 class _Owed(NamedTuple):
@@ -87,6 +97,7 @@ class PendingReplies:
         self._models: dict[int, _Model] = {}
         self._loaded_models: set[int] = set()
         self._held: dict[int, _Held] = {}
+        self._judged: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._owed) + len(self._background)
@@ -133,6 +144,7 @@ class PendingReplies:
         """A load was asked for; batches of the model may take ``run_timeout_ns`` each."""
         if load.model not in self._models:
             self._models[load.model] = _Model(ModelContract(load.version), run_timeout_ns)
+        self._judged.pop(load.model, None)
         line = self._background if load.wish.background else self._owed
         line.append(_Owed(load, None, load_timeout_ns))
         if load.wish.early:
@@ -172,6 +184,9 @@ class PendingReplies:
         if isinstance(message, ModelProgress):
             self._check_progress(message)
             return
+        if isinstance(message, FormJudged):
+            self._check_judged(message)
+            return
         line = self._line_of(message)
         if not line:
             raise MessageInvalid(f"said {type(message).__name__} unasked")
@@ -203,16 +218,33 @@ class PendingReplies:
         loads = [asked for asked in heads if isinstance(asked, Load) and asked.model == message.model]
         if not any(load.wish.tell for load in loads):
             raise MessageInvalid(f"said how far model {message.model} is unasked")
-        if not 0 <= message.done_bytes <= message.total_bytes:
+        if message.done_bytes > message.total_bytes:
             raise MessageInvalid("a load that is further than its end")
+        _check_sizes(message.done_bytes, message.total_bytes)
+
+    def form_asked(self, model: int) -> ModelVersion | None:
+        """The version that is being loaded, or whose form is being built, under the id ``model``; None: none is."""
+        heads = [owed[0].asked for owed in (self._owed, self._background) if owed]
+        asked = (each for each in heads if isinstance(each, Load | Build) and each.model == model)
+        return next((each.version for each in asked), None)
+
+    def _check_judged(self, message: FormJudged) -> None:
+        """Of a form of the version that is being loaded or built; what is said of it is done to that version alone."""
+        version = self.form_asked(message.model)
+        if version is None or not version.digest:
+            raise MessageInvalid(f"judged a form of model {message.model} unasked")
+        _check_form_name(message.name, version)
+        _check_reason(message.reason)
+        self._judged[message.model] += 1
+        if self._judged[message.model] > JUDGED_MAX:
+            raise MessageInvalid(f"judged forms of model {message.model} more than {JUDGED_MAX} times")
 
     def _finished(self, owed: _Owed, message: RunFinished) -> None:
         asked, contract = owed.asked, owed.contract
         _, batch, results, gather_ns, run_ns, scatter_ns = message
         if type(asked) is not Run or asked.batch != batch or contract is None:
             raise MessageInvalid(f"finished batch {batch}, which is not what it owes next")
-        if gather_ns < 0 or run_ns < 0 or scatter_ns < 0:
-            raise MessageInvalid("times below zero")
+        _check_times(owed, gather_ns, run_ns, scatter_ns)
         if not contract.check_batch(asked, results):
             for item, result in zip(asked.items, results, strict=True):
                 if result.status is ItemStatus.TOO_LARGE:
@@ -242,13 +274,14 @@ class PendingReplies:
             _check_reason(message.reason)
             self._refused(asked)
             return
-        below = min(message.load_ns, message.memory_bytes, message.evictable_bytes) < 0
-        if below or any(min(seed) < 1 for seed in message.seeds):
-            raise MessageInvalid("measurements below zero")
         if len(message.seeds) > SEEDS_MAX:
             raise MessageInvalid(f"{len(message.seeds)} measurements where {SEEDS_MAX} are taken")
+        if any(not 1 <= rows <= COUNT_MAX or ns < 1 for rows, ns in message.seeds):
+            raise MessageInvalid("measurements that cannot be")
+        _check_times(owed, message.load_ns, *(ns for _, ns in message.seeds))
+        _check_sizes(message.memory_bytes, message.evictable_bytes)
         if message.assessment is not None:
-            _check_assessment(asked, message.assessment)
+            _check_assessment(owed, asked, message.assessment)
         self._loaded_models.add(message.model)
 
     def _refused(self, load: Load) -> None:
@@ -278,26 +311,37 @@ class PendingReplies:
             raise MessageInvalid(
                 f"said that model {message.model} is paged in before it said that it is loaded"
             )
-        if message.ns < 0 or (not isinstance(message, WeightsEvicted) and message.nbytes < 0):
-            raise MessageInvalid("measurements below zero")
+        _check_times(owed, message.ns)
         if isinstance(message, WeightsEvicted):
             return
+        _check_sizes(message.nbytes)
         _check_reason(message.failure)
-        if isinstance(message, FormBuilt) and not (
-            message.name == "" if message.failure else _PLAIN_NAME.fullmatch(message.name)
-        ):
-            raise MessageInvalid("a packed form under a name that is none")
+        if isinstance(message, FormBuilt) and isinstance(asked, Build):
+            if message.failure and message.name:
+                raise MessageInvalid("a packed form that was not built and has a name")
+            if not message.failure:
+                _check_form_name(message.name, asked.version)
 
 
-def _check_assessment(asked: Load, found: Assessment) -> None:
+def _check_times(owed: _Owed, *durations_ns: int) -> None:
+    """Raise MessageInvalid unless all of this can have passed since it was asked for: what takes longer is ended."""
+    if not 0 <= min(durations_ns) <= max(durations_ns) <= owed.timeout_ns + SLACK_NS:
+        raise MessageInvalid("times that cannot have passed")
+
+
+def _check_sizes(*sizes: int) -> None:
+    if not 0 <= min(sizes) <= max(sizes) <= BYTES_MAX:
+        raise MessageInvalid("sizes that cannot be")
+
+
+def _check_assessment(owed: _Owed, asked: Load, found: Assessment) -> None:
     """Raise MessageInvalid unless an assessment was asked for and this can be one."""
     if not asked.wish.assess:
         raise MessageInvalid("an assessment that nobody asked for")
-    if (
-        min(found.cases, found.rows, found.runs, found.p50_ns, found.p99_ns) < 0
-        or found.p50_ns > found.p99_ns
-    ):
+    counts = found.cases, found.rows, found.runs
+    if not 0 <= min(counts) <= max(counts) <= COUNT_MAX or found.p50_ns > found.p99_ns:
         raise MessageInvalid("an assessment with measurements that cannot be")
+    _check_times(owed, found.p50_ns, found.p99_ns)
     outputs = {spec.name for spec in asked.version.outputs}
     for output, absolute, relative in found.worst:
         if output not in outputs or not (absolute >= 0 and relative >= 0):
@@ -305,6 +349,11 @@ def _check_assessment(asked: Load, found: Assessment) -> None:
     if len(found.worst) > len(outputs):
         raise MessageInvalid("an assessment of more outputs than there are")
     _check_reason(found.failure)
+
+
+def _check_form_name(name: str, version: ModelVersion) -> None:
+    if not _PLAIN_NAME.fullmatch(name) or form_digest(name) != version.digest:
+        raise MessageInvalid(f"a packed form under a name that is none of {version.key}")
 
 
 def _check_reason(reason: str) -> None:

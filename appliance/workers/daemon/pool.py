@@ -17,12 +17,14 @@ from functools import partial
 from typing import Final
 
 from appliance.config.workers import WorkersConfig
-from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion
+from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion, run_timeout_ms, run_timeout_problem
 from appliance.workers.arena import Arena
 from appliance.workers.codec import MessageInvalid
+from appliance.workers.daemon.forms_on_disk import mark_form, take_up_form
 from appliance.workers.daemon.pending_replies import BackgroundTask
 from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended
 from appliance.workers.daemon.zygote_client import ZygoteClient
+from appliance.workers.jail.support import kernel_support
 from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, socket_pair
 from appliance.workers.messages import (
     Build,
@@ -44,6 +46,8 @@ from appliance.workers.port import (
     PLAIN_LOAD,
     ExitCause,
     Fetch,
+    FormBuilt,
+    FormJudged,
     LaneMemory,
     Learn,
     LoadWish,
@@ -85,6 +89,7 @@ class WorkerPool:
         self._on_event = on_event
         self._workers: dict[int, WorkerProcess] = {}
         self._rings = rings
+        self._support = kernel_support()
         self._zygote = ZygoteClient(
             (arena.fd, arena.size), runtimes, loop, self._zygote_said, self._zygote_died
         )
@@ -136,7 +141,10 @@ class WorkerPool:
             reason = f"no worker could be started: {problem}"
             self._on_event(WorkerExited(worker, ExitCause.DIED, (), -1, reason))
             return
-        self._workers[worker] = WorkerProcess(worker, DaemonLane(ours), memory)
+        state = WorkerProcess(worker, DaemonLane(ours), memory)
+        if settings.access is not None:
+            state.kept_from = self._support.kept_from(devices=settings.access.devices)
+        self._workers[worker] = state
         self._zygote.fork(worker, settings, theirs, memory)
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
@@ -147,9 +155,7 @@ class WorkerPool:
         run_timeout_ns = self.run_timeout_ns(version)
         if not run_timeout_ns:
             said = version.parameters[RUN_TIMEOUT_PARAMETER]
-            reason = (
-                f"{version.key}: parameter {RUN_TIMEOUT_PARAMETER} must be milliseconds above 0, not '{said}'"
-            )
+            reason = f"{version.key}: parameter {run_timeout_problem(said)}"
             self._on_event(ModelRefused(worker, model, reason))
             return
         load = Load(model, _for_worker(version), wish)
@@ -204,9 +210,10 @@ class WorkerPool:
         self._ask(state, fetch)
 
     def run_timeout_ns(self, version: ModelVersion) -> int:
-        """The model's own time, or that of the configuration; 0 when it is no number above 0."""
-        said = version.parameters.get(RUN_TIMEOUT_PARAMETER, str(self._config.run_timeout_ms))
-        return int(said) * NS_PER_MS if said.isdecimal() else 0
+        """The model's own time, or that of the configuration; 0 when it is none that may be."""
+        said = version.parameters.get(RUN_TIMEOUT_PARAMETER)
+        allowed_ms = self._config.run_timeout_ms if said is None else run_timeout_ms(said)
+        return (allowed_ms or 0) * NS_PER_MS
 
     def learn(self, worker: int, learn: Learn) -> None:
         """Let a worker with rings know a plan."""
@@ -333,6 +340,11 @@ class WorkerPool:
     def _settle(self, state: WorkerProcess, message: FromWorker) -> None:
         before = state.pending.awaited
         state.pending.settle(message)
+        if isinstance(message, FormJudged):
+            mark_form(state.pending.form_asked(message.model), message)
+            return
+        if isinstance(message, FormBuilt) and before.background is not None:
+            message = take_up_form(before.background.asked, message)
         after = state.pending.awaited
         if after.background is not before.background:
             state.background_ns = time.monotonic_ns()
@@ -392,7 +404,7 @@ class WorkerPool:
             return
         state.pid = message.pid
         state.since_ns = state.background_ns = time.monotonic_ns()
-        self._on_event(WorkerStarted(state.id, message.pid))
+        self._on_event(WorkerStarted(state.id, message.pid, state.kept_from))
         self._listen(state)  # not earlier: nothing it says may come before WorkerStarted
 
     def _hear_last_words(self, state: WorkerProcess) -> None:

@@ -17,12 +17,12 @@ EXIT_GRACE_NS: Final = 1_000_000_000
 class WorkerProcess:
     """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest reply that it
     owes, or since when its end has been awaited, ``background_ns`` since when with its background tasks; ``cause`` why
-    it is being killed, ``kill_sent`` that its zygote has said so; ``orphaned`` that its zygote died. Owner: the
-    pool."""
+    it is being killed, ``kill_sent`` that its zygote has said so; ``kept_from`` what its jail keeps it from;
+    ``orphaned`` that its zygote died. Owner: the pool."""
 
     __slots__ = (
-        "background_ns", "cause", "detail", "ended", "id", "kill_sent", "lane", "memory", "orphaned", "pending",
-        "pid", "since_ns", "stopping", "writing",
+        "background_ns", "cause", "detail", "ended", "id", "kept_from", "kill_sent", "lane", "memory", "orphaned",
+        "pending", "pid", "since_ns", "stopping", "writing",
     )  # fmt: skip
 
     def __init__(self, number: int, lane: DaemonLane, memory: LaneMemory | None) -> None:
@@ -31,6 +31,7 @@ class WorkerProcess:
         self.memory = memory
         self.pending = PendingReplies(number)
         self.pid = 0
+        self.kept_from: tuple[str, ...] = ()
         self.since_ns = 0
         self.background_ns = 0
         self.cause: ExitCause | None = None

@@ -14,11 +14,13 @@ import sys
 import sysconfig
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 from appliance.domain.errors import WorkerError
 from appliance.workers.codec import MessageInvalid
+from appliance.workers.daemon.standard_error import StandardError
 from appliance.workers.messages import FROM_ZYGOTE, Fork, FromZygote, Kill, Ready, ToZygote, decode, encode
 from appliance.workers.port import LaneMemory, WorkerSettings
 
@@ -38,6 +40,22 @@ ENVIRONMENT: Final = (
     ("MALLOC_ARENA_MAX", "1"),  # what a thread that is gone has freed shall not be kept for the next one
 )
 
+PASSED_ON: Final = frozenset(
+    {"PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV"}
+)
+PASSED_ON_PREFIXES: Final = (
+    "LC_",
+    "PYTHON",
+    "ORT_",
+    "CUDA_",
+    "NVIDIA_",
+    "MKL_",
+    "KMP_",
+    "GOMP_",
+    "MALLOC_",
+    "GLIBC_",
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -52,6 +70,14 @@ class _Request(NamedTuple):
         """What goes with the message."""
         lane = [] if self.lane is None else [self.lane.fileno()]
         return lane if self.shared is None else [*lane, self.shared.fileno(), self.shared.doorbell()]
+
+
+class _Task(NamedTuple):
+    """What every zygote is given."""
+
+    arena_fd: int
+    arena_bytes: int
+    runtimes: tuple[str, ...]
 
 
 class _Backoff:
@@ -90,13 +116,13 @@ class ZygoteClient:
         on_message: Callable[[FromZygote], None],
         on_death: Callable[[str], None],
     ) -> None:
-        self._arena = arena
-        self._runtimes = tuple(runtimes)
+        self._task = _Task(*arena, tuple(runtimes))
         self._loop = loop
         self._on_message = on_message
         self._on_death = on_death
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._words: StandardError | None = None
         self._ready: asyncio.Future[None] | None = None
         self._requests: deque[_Request] = deque()
         self._writing = False
@@ -181,24 +207,33 @@ class ZygoteClient:
     def _spawn(self) -> None:
         """Raises OSError when there is no room for a process or its descriptors."""
         self._backoff.started(self._loop.time())
-        arena_fd, arena_bytes = self._arena
+        arena_fd, arena_bytes, runtimes = self._task
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        arguments = [theirs.fileno(), arena_fd, arena_bytes, os.getpid(), *self._runtimes]
+        arguments = [theirs.fileno(), arena_fd, arena_bytes, os.getpid(), *runtimes]
         command = [sys.executable, "-P", "-m", "appliance.workers.child.zygote", *map(str, arguments)]
         with theirs:
+            try:
+                words = StandardError(self._loop, partial(_log.warning, "workers: %s"))
+            except OSError:
+                ours.close()
+                raise
             try:
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
+                    stderr=words.writable,
                     pass_fds=(theirs.fileno(), arena_fd),
                     env=_environment(),
                 )
             except OSError:
                 ours.close()
+                words.close()
                 raise
-        self._control = ours
+            finally:
+                words.given()
+        self._control, self._words = ours, words
         if self._ready is None or self._ready.done():
             self._ready = self._loop.create_future()
         self._loop.add_reader(ours.fileno(), self._receive)
@@ -268,6 +303,9 @@ class ZygoteClient:
         if self._again is not None:
             self._again.cancel()
             self._again = None
+        if self._words is not None:
+            self._words.close()
+            self._words = None
         if self._control is not None:
             self._watch_writing(False)
             self._loop.remove_reader(self._control.fileno())
@@ -277,6 +315,7 @@ class ZygoteClient:
     def _died(self) -> None:
         process = self._process
         assert process is not None
+        words = self._words
         self._drop_control()
         status = _status_of(process)
         self._process = None
@@ -284,7 +323,7 @@ class ZygoteClient:
         first_start = self._ready is not None and not self._ready.done() and self.restarts == 0
         if first_start and self._ready is not None:
             self._ready.set_exception(
-                WorkerError(f"{reason} before it was ready; its last words are on standard error")
+                WorkerError(f"{reason} before it was ready: {words.last_words if words else ''}")
             )
             return
         _log.warning("%s; starting another", reason)
@@ -326,8 +365,13 @@ def _status_of(process: subprocess.Popen[bytes]) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """The daemon's environment and what runtimes must find set before they are imported."""
-    environment = dict(os.environ)
+    """What runtimes must find set before they are imported, and of the daemon's environment what they may want: no
+    more, for it can hold passwords."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
+    }
     environment.update(ENVIRONMENT)
     root = Path(__file__).resolve().parents[3]
     if root != Path(sysconfig.get_path("purelib")).resolve():  # run from a source tree

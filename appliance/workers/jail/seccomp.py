@@ -1,0 +1,161 @@
+"""A seccomp filter for workers: the system calls of ``syscalls`` are allowed, everything else is refused.
+
+Refused calls fail with EPERM and cost nothing else. Those that are newer than this list, and those whose arguments lie
+in memory where a filter cannot read them, fail with ENOSYS, so that a library does what it does on older kernels. A
+filter is a program of the kernel's classic BPF machine (``linux/bpf_common.h``): it reads the number and the arguments
+of a call, jumps forward only, and returns what becomes of the call. It is put on in one step for all threads of the
+process and can never be taken off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from appliance.workers.jail.calls import call
+from appliance.workers.jail.syscalls import AUDIT_ARCHITECTURES, Calls
+
+_SET_FILTER: Final = 1
+_ASK_ACTION: Final = 2
+_ALL_THREADS: Final = 1 << 0
+_NO_MITIGATION: Final = 1 << 2
+"""Without it kernels before 5.16 slow the whole process down against a side channel that leads to itself only."""
+_ALLOW: Final = 0x7FFF0000
+_ERRNO: Final = 0x00050000
+_REFUSE: Final = _ERRNO | errno.EPERM
+_UNKNOWN: Final = _ERRNO | errno.ENOSYS
+
+_LOAD: Final = 0x20
+_JUMP_EQUAL: Final = 0x15
+_JUMP_GREATER: Final = 0x25
+_AND: Final = 0x54
+_RETURN: Final = 0x06
+_NUMBER_AT: Final = 0
+_ARCHITECTURE_AT: Final = 4
+_ARGUMENTS_AT: Final = 16
+
+NEWEST_CALL: Final = 462
+"""The newest one that was looked at for this list."""
+
+_THREAD: Final = 0x00010100
+"""Flags of clone that make a thread: memory in common, one process."""
+_CLONE_MASK: Final = _THREAD | 0x7E020000
+"""With those that make namespaces."""
+_WRITING: Final = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | (os.O_TMPFILE & ~os.O_DIRECTORY)
+_FILE_CONTROLS: Final = (0, 1, 2, 3, 4, 1030, 1034)
+"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GET_SEALS."""
+_DEVICE_CONTROLS: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+"""TCGETS and TIOCGWINSZ, by which it is asked whether something is a terminal, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
+_PROCESS_CONTROLS: Final = (3, 15, 16, 0x53564D41)
+"""PR_GET_DUMPABLE, PR_SET_NAME and PR_GET_NAME, PR_SET_VMA: names of threads and of memory."""
+_WHO_PROCESS: Final = 1
+
+
+class _Argument(NamedTuple):
+    """What an argument (its number, its lower half) must be under a mask: one of ``values``."""
+
+    number: int
+    values: tuple[int, ...]
+    mask: int = 0xFFFFFFFF
+
+
+class _Step(NamedTuple):
+    """One instruction: where it goes on when what it asks is so or not, in steps beyond the next."""
+
+    code: int
+    then: int
+    otherwise: int
+    value: int
+
+
+def can_filter() -> bool:
+    """Whether there is a list for this architecture, and this kernel takes a filter."""
+    calls = seccomp_call()
+    if calls < 0:
+        return False
+    with suppress(OSError):
+        action = ctypes.c_uint32(_ERRNO)
+        call(calls, _ASK_ACTION, 0, ctypes.byref(action))
+        return True
+    return False
+
+
+def seccomp_call() -> int:
+    """Give the number of the call that sets a filter, -1 on an architecture without a list."""
+    machine = platform.machine()
+    return Calls(machine).judged["seccomp"] if machine in AUDIT_ARCHITECTURES else -1
+
+
+def program(machine: str, pid: int, *, builds: bool) -> bytes:
+    """Assemble the filter of the worker process ``pid``; ``builds``: it may make and change files, as far as Landlock
+    lets it."""
+    calls = Calls(machine)
+    plain = {**calls.always, **(calls.building if builds else {})}
+    steps = [
+        _Step(_LOAD, 0, 0, _ARCHITECTURE_AT),
+        _Step(_JUMP_EQUAL, 1, 0, AUDIT_ARCHITECTURES[machine]),
+        _Step(_RETURN, 0, 0, _REFUSE),
+        _Step(_LOAD, 0, 0, _NUMBER_AT),
+    ]
+    for number in sorted(plain.values()):
+        steps += [_Step(_JUMP_EQUAL, 0, 1, number), _Step(_RETURN, 0, 0, _ALLOW)]
+    for name, arguments in _judged(pid, builds=builds):
+        if name in calls.judged:
+            body = list(_body(arguments))
+            steps += [_Step(_JUMP_EQUAL, 0, len(body), calls.judged[name]), *body]
+    steps += [
+        _Step(_JUMP_EQUAL, 2, 0, calls.judged["clone3"]),
+        _Step(_JUMP_EQUAL, 1, 0, calls.judged["openat2"]),
+        _Step(_JUMP_GREATER, 0, 1, NEWEST_CALL),
+        _Step(_RETURN, 0, 0, _UNKNOWN),
+        _Step(_RETURN, 0, 0, _REFUSE),
+    ]
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+def _judged(pid: int, *, builds: bool) -> Iterator[tuple[str, Sequence[_Argument]]]:
+    """Calls with the arguments that they must have. Processes are named by number: the own one, also as 0."""
+    own = (0, pid)
+    yield "clone", (_Argument(0, (_THREAD,), _CLONE_MASK),)
+    yield "kill", (_Argument(0, (pid,)),)
+    yield "tgkill", (_Argument(0, (pid,)),)
+    yield "prctl", (_Argument(0, _PROCESS_CONTROLS),)
+    yield "prlimit64", (_Argument(0, own),)
+    yield "fcntl", (_Argument(1, _FILE_CONTROLS),)
+    yield "ioctl", (_Argument(1, _DEVICE_CONTROLS),)
+    yield "open", () if builds else (_Argument(1, (os.O_RDONLY,), _WRITING),)
+    yield "openat", () if builds else (_Argument(2, (os.O_RDONLY,), _WRITING),)
+    for name in ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):
+        yield name, (_Argument(0, own),)
+    yield "setpriority", (_Argument(0, (0,)), _Argument(1, own))
+    yield "ioprio_set", (_Argument(0, (_WHO_PROCESS,)), _Argument(1, own))
+
+
+def _body(arguments: Sequence[_Argument]) -> Iterator[_Step]:
+    """What is done with a call that is allowed when all ``arguments`` are as they must be, and refused otherwise."""
+    for argument in arguments:
+        yield _Step(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument.number)
+        if argument.mask != 0xFFFFFFFF:
+            yield _Step(_AND, 0, 0, argument.mask)
+        left = len(argument.values)
+        for value in argument.values:
+            yield _Step(_JUMP_EQUAL, left, 0, value)
+            left -= 1
+        yield _Step(_RETURN, 0, 0, _REFUSE)
+    yield _Step(_RETURN, 0, 0, _ALLOW)
+
+
+def install(filter_bytes: bytes) -> None:
+    """Put the filter on this process for good. Raises OSError. Wants no_new_privs."""
+    program_memory = ctypes.create_string_buffer(filter_bytes, len(filter_bytes))
+    head = struct.pack("@HP", len(filter_bytes) // 8, ctypes.addressof(program_memory))
+    flags = _ALL_THREADS | _NO_MITIGATION
+    stayed = call(seccomp_call(), _SET_FILTER, flags, ctypes.create_string_buffer(head, len(head)))
+    if stayed:
+        raise OSError(errno.ESRCH, f"thread {stayed} could not be given the filter")

@@ -1,0 +1,99 @@
+"""Numbers of the system calls that a worker may do, as far as they exist: on x86-64 and on aarch64.
+
+From the kernel's own lists (``asm/unistd_64.h`` and ``asm-generic/unistd.h``); a number is never given to another call.
+What is not here is refused (see ``seccomp``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+AUDIT_ARCHITECTURES: Final[Mapping[str, int]] = MappingProxyType(
+    {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+)
+"""What the kernel calls an architecture where it says by which one a call came in."""
+
+_READING: Final = """
+read 0 63, readv 19 65, pread64 17 67, preadv 295 69, preadv2 327 286, write 1 64, writev 20 66,
+close 3 57, close_range 436 436, lseek 8 62, fstat 5 80, stat 4 -, lstat 6 -, newfstatat 262 79,
+statx 332 291, statfs 137 43, fstatfs 138 44, access 21 -, faccessat 269 48, faccessat2 439 439,
+readlink 89 -, readlinkat 267 78, getdents64 217 61, getcwd 79 17, dup 32 23, dup2 33 -,
+dup3 292 24, fadvise64 221 223, readahead 187 213
+"""
+"""Of files that are open, or that may be opened to be read."""
+
+_MEMORY: Final = """
+mmap 9 222, munmap 11 215, mprotect 10 226, mremap 25 216, madvise 28 233, msync 26 227,
+mincore 27 232, brk 12 214, mlock 149 228, munlock 150 229, membarrier 324 283, mbind 237 235,
+get_mempolicy 239 236, set_mempolicy 238 237, memfd_create 319 279, pkey_alloc 330 289,
+pkey_mprotect 329 288, pkey_free 331 290
+"""
+"""Of memory of its own."""
+
+_THREADS: Final = """
+futex 202 98, futex_waitv 449 449, set_robust_list 273 99, rseq 334 293,
+set_tid_address 218 96, exit 60 93, exit_group 231 94, rt_sigaction 13 134, rt_sigprocmask 14 135,
+rt_sigreturn 15 139, rt_sigpending 127 136, rt_sigtimedwait 128 137, rt_sigsuspend 130 133,
+sigaltstack 131 132, restart_syscall 219 128, setitimer 38 103, getitimer 36 102, wait4 61 260,
+poll 7 -, ppoll 271 73, select 23 -, pselect6 270 72, epoll_create1 291 20, epoll_ctl 233 21,
+epoll_wait 232 -, epoll_pwait 281 22, eventfd2 290 19, pipe2 293 59, nanosleep 35 101,
+clock_nanosleep 230 115
+"""
+"""Of threads of its own, their signals and their waits."""
+
+_KNOWING: Final = """
+gettid 186 178, getpid 39 172, getppid 110 173, getuid 102 174, geteuid 107 175, getgid 104 176,
+getegid 108 177, getgroups 115 158, getresuid 118 148, getresgid 120 150, getpgrp 111 -,
+getpgid 121 155, getsid 124 156, clock_gettime 228 113, clock_getres 229 114, gettimeofday 96 169,
+time 201 -, times 100 153, getrusage 98 165, sysinfo 99 179, uname 63 160, getcpu 309 168,
+getrandom 318 278, getrlimit 97 163, arch_prctl 158 -
+"""
+"""Who it is, and what time it is."""
+
+_PROCESSOR: Final = """
+sched_yield 24 124, sched_getaffinity 204 123, sched_getscheduler 145 120, sched_getparam 143 121,
+sched_getattr 315 275, sched_get_priority_max 146 125, sched_get_priority_min 147 126,
+getpriority 140 141, ioprio_get 252 31
+"""
+"""Which processors and classes it has; changing them is judged."""
+
+_LANE: Final = """
+recvfrom 45 207, recvmsg 47 212, sendto 44 206, sendmsg 46 211, getsockname 51 204,
+getpeername 52 205, getsockopt 55 209, shutdown 48 210
+"""
+"""Of the socket that it has."""
+
+_BUILDING: Final = """
+pwrite64 18 68, pwritev 296 70, pwritev2 328 287, fsync 74 82, fdatasync 75 83, ftruncate 77 46,
+truncate 76 45, fallocate 285 47, sync_file_range 277 84, copy_file_range 326 285, unlink 87 -,
+unlinkat 263 35, rename 82 -, renameat 264 38, renameat2 316 276
+"""
+"""Of files of its own making; for a worker that builds a form."""
+
+_JUDGED: Final = """
+clone 56 220, clone3 435 435, kill 62 129, tgkill 234 131, prctl 157 167, prlimit64 302 261,
+fcntl 72 25, ioctl 16 29, open 2 -, openat 257 56, openat2 437 437, sched_setaffinity 203 122,
+sched_setscheduler 144 119, sched_setparam 142 118, sched_setattr 314 274, setpriority 141 140,
+ioprio_set 251 30, seccomp 317 277
+"""
+"""Allowed with some arguments only, or refused in a way of their own."""
+
+
+def _numbers(text: str, column: int) -> Mapping[str, int]:
+    rows = (entry.split() for entry in text.replace("\n", " ").split(","))
+    return MappingProxyType({row[0]: int(row[column]) for row in rows if row[column] != "-"})
+
+
+class Calls:
+    """The calls of one architecture by their names; ``always`` need no look at their arguments."""
+
+    def __init__(self, machine: str) -> None:
+        column = 1 + tuple(AUDIT_ARCHITECTURES).index(machine)
+        parts = (_READING, _MEMORY, _THREADS, _KNOWING, _PROCESSOR, _LANE)
+        self.always: Mapping[str, int] = MappingProxyType(
+            {name: number for part in parts for name, number in _numbers(part, column).items()}
+        )
+        self.building = _numbers(_BUILDING, column)
+        self.judged = _numbers(_JUDGED, column)

@@ -1,0 +1,227 @@
+"""The whole jail, entered by real processes: what a worker has afterwards, and what it has not."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from appliance import configuration
+from appliance.domain.model import FormRoom, ModelVersion, Warmup, WarmupInput, WeightsFile
+from appliance.workers.jail.access import FileAccess, FormSite, access_to, access_to_build
+from appliance.workers.jail.calls import prctl
+from appliance.workers.jail.entry import enter, runtime_files
+from appliance.workers.jail.support import Support
+from tests.workers.bench import FP32_PAIR, spec, version_of
+from tests.workers.jail.forked import SUPPORT, in_fork, needs_filters, needs_landlock, outcome
+
+NO_NEW_PRIVILEGES = 38
+GET_DUMPABLE = 3
+DIGEST = "d" * 64
+
+
+def jailed(
+    access: FileAccess, do: Callable[[], object], *, support: Support = SUPPORT, site: str = ""
+) -> str:
+    def inside() -> object:
+        prctl(NO_NEW_PRIVILEGES, 1)
+        kept = enter(access, support, runtime_files(), site)
+        said = do()
+        for descriptor in kept:
+            os.close(descriptor)
+        return said
+
+    return in_fork(inside)
+
+
+@needs_landlock
+def test_python_goes_on_importing_what_it_has() -> None:
+    def tries() -> list[str]:
+        importlib.invalidate_caches()
+        return [importlib.import_module(name).__name__ for name in ("wave", "plistlib", "xmlrpc.client")]
+
+    assert jailed(FileAccess(), tries) == str(["wave", "plistlib", "xmlrpc.client"])
+
+
+@needs_landlock
+def test_links_lead_below_the_models_home_in_reads_and_nowhere_in_roots(tmp_path: Path) -> None:
+    for name in ("one", "two", "beside"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "beside/file").write_text("x")
+    (tmp_path / "one/link").symlink_to(tmp_path / "beside/file")
+    (tmp_path / "two/link").symlink_to(tmp_path / "beside")
+
+    def tries() -> list[str]:
+        return [outcome((tmp_path / "one/link").read_bytes), outcome((tmp_path / "two/link/file").read_bytes)]
+
+    denied = "Permission denied"
+    (tmp_path / "one/loot").symlink_to("/")
+    read = FileAccess(reads=(str(tmp_path / "one"),), home=str(tmp_path))
+    away = read._replace(home=str(tmp_path / "one"))
+    rooted = FileAccess(roots=(str(tmp_path / "one"), str(tmp_path / "two")))
+    assert jailed(read, lambda: outcome((tmp_path / "one/link").read_bytes)) == "done"
+    assert jailed(away, lambda: outcome((tmp_path / "one/link").read_bytes)) == denied
+    assert jailed(read, lambda: outcome(lambda: os.listdir(tmp_path / "one/loot"))) == denied
+    assert jailed(rooted, tries) == str([denied, denied])
+
+
+@needs_filters
+@needs_landlock
+def test_a_builder_writes_at_its_site_and_lists_what_is_counted(tmp_path: Path) -> None:
+    forms, blobs = tmp_path / "forms", tmp_path / "blobs"
+    for directory in (forms, forms / "site", forms / "other", blobs):
+        directory.mkdir()
+    (forms / "other/weights.bin").write_text("w")
+    (blobs / "blob").write_text("b")
+    site = FormSite(str(forms), DIGEST, "onnx", str(blobs), 1000)
+
+    def tries() -> list[str]:
+        return [
+            outcome(lambda: (forms / "site/graph.onnx").write_bytes(bytes(1000))),
+            outcome(lambda: (forms / "site/large").write_bytes(bytes(1001))),
+            outcome(lambda: os.stat(forms / "other/weights.bin")),
+            str(os.listdir(forms / "other")),
+            str(os.listdir(blobs)),
+            outcome((forms / "other/weights.bin").read_bytes),
+            outcome((forms / "other/weights.bin").unlink),
+            outcome((blobs / "blob").read_bytes),
+            outcome((forms / "more").mkdir),
+        ]
+
+    denied = "Permission denied"
+    assert jailed(FileAccess(site=site), tries, site=str(forms / "site")) == str(
+        [
+            *("done", "File too large", "done", "['weights.bin']", "['blob']", denied, denied, denied),
+            "Operation not permitted",
+        ]
+    )
+
+
+def test_it_is_bounded_and_powerless() -> None:
+    def tries() -> str:
+        status = Path("/proc/self/status").read_text()
+        held = [int(line.split()[1], 16) & ~4 for line in status.splitlines() if line.startswith("CapEff")]
+        limits = (
+            resource.RLIMIT_NOFILE,
+            resource.RLIMIT_NPROC,
+            resource.RLIMIT_FSIZE,
+            resource.RLIMIT_MSGQUEUE,
+        )
+        hard = [resource.getrlimit(number)[1] for number in limits]
+        return f"{held} {hard[0] <= 4096} {hard[1] <= 4096} {hard[2:]}"
+
+    assert jailed(FileAccess(), tries) == "[0] True True [0, 0]"
+
+
+@pytest.mark.parametrize(("landlock", "dumpable"), [(0, 0), (SUPPORT.landlock, int(SUPPORT.landlock > 0))])
+def test_its_memory_is_closed_to_others_where_landlock_does_not_see_to_that(
+    landlock: int, dumpable: int
+) -> None:
+    said = jailed(FileAccess(), lambda: prctl(GET_DUMPABLE), support=Support(landlock, SUPPORT.filter))
+    assert said == str(dumpable)
+
+
+def test_a_kernel_without_anything_is_served_all_the_same() -> None:
+    assert (
+        jailed(FileAccess(), lambda: outcome(Path("/etc/hostname").stat), support=Support(0, False)) == "done"
+    )
+
+
+@needs_landlock
+def test_a_worker_with_devices_keeps_its_calls() -> None:
+    said = jailed(FileAccess(devices=True), lambda: outcome(lambda: os.waitpid(os.fork() or os._exit(0), 0)))
+    assert said == "done"
+
+
+def test_what_a_version_needs_is_its_own(tmp_path: Path) -> None:
+    forms = tmp_path / "forms"
+    for name in (f"{DIGEST}-{'a' * 16}", f"{'e' * 64}-{'a' * 16}"):
+        (forms / name).mkdir(parents=True)
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/1/model.onnx").touch()
+    version: ModelVersion = version_of(
+        tmp_path / "m/1/model.onnx",
+        *FP32_PAIR,
+        weights=WeightsFile(path=str(tmp_path / "w/weights.bin"), size=4),
+        golden=str(tmp_path / "m/golden/set.json"),
+        warmups=(
+            Warmup(
+                name="w",
+                batch_size=1,
+                count=1,
+                inputs=(
+                    WarmupInput(
+                        spec=spec("x", FP32_PAIR[0][0].datatype, 4), file=str(tmp_path / "m/warmup/x")
+                    ),
+                ),
+            ),
+        ),
+        digest=DIGEST,
+        forms=str(forms),
+    )
+    access = access_to(version)
+    assert access.reads == (
+        str(tmp_path / "m/1"),
+        str(tmp_path / "m/warmup"),
+        str(tmp_path / "w"),
+        str(tmp_path / "m/golden"),
+        str(forms / f"{DIGEST}-{'a' * 16}"),
+    )
+    assert not access.devices
+    site = access_to_build(replace(version, form_room=FormRoom(state="/counted"))).site
+    assert site == FormSite(str(forms), DIGEST, "onnx", "/counted", 64 << 20)
+
+
+def test_a_model_of_no_file_needs_none() -> None:
+    assert access_to(version_of("", *FP32_PAIR, runtime="fake")) == FileAccess()
+
+
+@pytest.mark.parametrize(
+    ("support", "lacking", "kept_from"),
+    [
+        (Support(7, True), [], ("files", "network", "signals", "calls")),
+        (Support(5, True), ["signals"], ("files", "network", "calls")),
+        (Support(2, True), ["files", "network", "signals"], ("files", "calls")),
+        (Support(0, False), ["calls", "files, network, signals"], ()),
+    ],
+)
+def test_what_is_lacking_is_named(support: Support, lacking: list[str], kept_from: tuple[str, ...]) -> None:
+    assert [text.partition(":")[0] for text in support.lacking] == lacking
+    assert support.kept_from() == kept_from
+    assert not {"calls", "network"} & set(support.kept_from(devices=True))
+
+
+@pytest.mark.parametrize(
+    ("asked", "support", "problems"),
+    [
+        ("auto", Support(0, False), 0),
+        ("required", Support(7, True), 0),
+        ("required", Support(5, True), 1),
+        ("required", Support(0, False), 2),
+    ],
+)
+def test_a_kernel_that_lacks_a_part_is_refused_where_all_are_required(
+    monkeypatch: pytest.MonkeyPatch, asked: str, support: Support, problems: int
+) -> None:
+    monkeypatch.setattr(configuration, "kernel_support", lambda: support)
+    assert len(list(configuration.confinement_problems(asked))) == problems
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_ordinary_user_needs_no_privilege_for_it() -> None:
+    def inside() -> str:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        prctl(NO_NEW_PRIVILEGES, 1)
+        enter(FileAccess(), SUPPORT, runtime_files())
+        status = Path("/proc/self/status").read_text()
+        (held,) = (line.split()[1] for line in status.splitlines() if line.startswith("CapPrm"))
+        return f"{int(held, 16)} {outcome(Path('/etc/passwd').read_bytes)}"
+
+    assert in_fork(inside) == f"0 {'Permission denied' if SUPPORT.landlock else 'done'}"
