@@ -195,7 +195,8 @@ class ModelProgress(NamedTuple):
 
 
 class ModelLoaded(NamedTuple):
-    """``seeds`` are measured (rows, nanoseconds) pairs from warm-up. ``memory_bytes`` is the process's growth.
+    """``seeds`` are measured (rows, nanoseconds) pairs from warm-up. ``memory_bytes`` is the process's growth,
+    which the pool believes as far as it sees it.
     ``assessment`` is None unless one was asked for. ``evictable_bytes`` is what evicting its weights gives back, 0 when
     that cannot be done. ``packed``: it runs from the packed form that was built on this box."""
 

@@ -13,10 +13,12 @@ behaves:
 - ``fail_at_load``: raises LoadFailed
 - ``fork``: leaves a process behind with every run, which holds all that the worker has and never ends
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
-- ``wrong``: writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as identity
+- ``wrong``: eats ``bytes``, if any, and writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as
+  identity
 - ``evictable_bytes`` as a parameter beside any mode: the session says that its weights can be evicted, and that these
   are the bytes; ``page_in_fails`` gives the reason for which paging in fails, ``page_in_gate`` is for that what
   ``gate`` is for runs
+- ``hold_bytes`` as a parameter beside any mode: the session takes so much memory when it is loaded
 - ``gate`` as a parameter beside any mode: while there is a named pipe at this path, each run first waits until another
   process has opened it for writing and closed it again
 - ``ring_fault``: injects ``fault`` into the memory shared with the native front end, provoked as ``crash`` is
@@ -76,6 +78,7 @@ class FakeSession:
         self._mode = mode
         self._runs = 0
         self._eaten: list[bytearray] = []
+        self._held = _touched(int(version.parameters.get("hold_bytes", 0)))
         self.weights: FakeWeights | None = (
             FakeWeights(version) if "evictable_bytes" in version.parameters else None
         )
@@ -121,6 +124,7 @@ class FakeSession:
     def close(self) -> None:
         """Give the eaten memory back."""
         self._eaten.clear()
+        self._held.clear()
         if self.weights is not None:
             self.weights.closed = True
 
@@ -143,6 +147,7 @@ class FakeSession:
         elif self._mode == "eat_memory":
             self._eat()
         elif self._mode == "wrong":
+            self._eaten.append(_touched(int(self._parameters.get("bytes", 0))))
             os.write(LANE_DESCRIPTOR, bytes.fromhex(self._parameters.get("say", GARBAGE)))
 
     def _is_provoked(self, source: Region, feeds: tuple[Feed | None, ...]) -> bool:
@@ -158,9 +163,7 @@ class FakeSession:
         return step > 0 and any(source.view[feed.offset + row * step] == magic for row in range(rows))
 
     def _eat(self) -> None:
-        meal = bytearray(int(self._parameters.get("bytes", DEFAULT_APPETITE_BYTES)))
-        meal[::PAGE_BYTES] = b"\x01" * len(meal[::PAGE_BYTES])  # touched, so that it is really there
-        self._eaten.append(meal)
+        self._eaten.append(_touched(int(self._parameters.get("bytes", DEFAULT_APPETITE_BYTES))))
 
 
 class FakeWeights:
@@ -187,6 +190,13 @@ class FakeWeights:
 
 def _port(spec: TensorSpec, batch: tuple[int, ...]) -> Port:
     return Port(name=spec.name, datatype=spec.datatype, shape=batch + spec.shape, optional=spec.optional)
+
+
+def _touched(size: int) -> bytearray:
+    """Memory that is really there."""
+    memory = bytearray(size)
+    memory[::PAGE_BYTES] = b"\x01" * len(memory[::PAGE_BYTES])
+    return memory
 
 
 def _crash() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.workers.daemon.forms_on_disk import mark_form, take_up_form
 from appliance.workers.forms import ANEW_FILE, DROPPED_FILE, FORM_FILE, REFUSED_FILE, make_site
-from appliance.workers.messages import Build
+from appliance.workers.messages import Build, Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict
 from tests.workers.bench import fake
 
@@ -34,14 +34,13 @@ def test_verdicts_leave_their_marks(
     for name in (FORM_FILE, *([ANEW_FILE] if anew else [])):
         (tmp_path / NAME / name).touch()
     version = replace(fake(), digest=DIGEST, forms=str(tmp_path))
-    mark_form(version, FormJudged(1, 2, NAME, verdict, "why"))
+    mark_form(Load(2, version), FormJudged(1, 2, NAME, verdict, "why"))
     assert sorted(os.listdir(tmp_path / NAME)) == left
 
 
 def test_a_form_that_is_not_there_is_not_marked(tmp_path: Path) -> None:
     version = replace(fake(), digest=DIGEST, forms=str(tmp_path))
-    mark_form(version, FormJudged(1, 2, NAME, FormVerdict.REFUSED, "why"))
-    mark_form(None, FormJudged(1, 2, NAME, FormVerdict.REFUSED, "why"))
+    mark_form(Load(2, version), FormJudged(1, 2, NAME, FormVerdict.REFUSED, "why"))
     assert os.listdir(tmp_path) == []
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from appliance.workers.codec import MessageInvalid
-from appliance.workers.daemon.pending_replies import JUDGED_MAX, PendingReplies
+from appliance.workers.daemon.pending_replies import JUDGED_MAX, PROGRESS_MAX, PendingReplies
+from appliance.workers.jail.access import FORM_BYTES_MIN
 from appliance.workers.messages import Build, EvictWeights, FromWorker, Load, PageIn
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
@@ -152,6 +153,7 @@ def test_nothing_is_owed(
         ModelLoaded(WORKER, 9, (), -1, 1),
         ModelLoaded(WORKER, 9, (), 1, -1),
         ModelLoaded(WORKER, 8, (), 1, 1),
+        ModelLoaded(WORKER, 9, (), 1, 1, None, FORM_BYTES_MIN + 1),
         *(
             said
             for huge in (1 << 50, 1 << 63, (1 << 64) - 1)
@@ -376,6 +378,15 @@ def test_a_word_on_the_way_pays_nothing(background: bool) -> None:
         owes.settle(said)
 
 
+def test_words_on_the_way_are_bounded(owes: PendingReplies) -> None:
+    said = ModelProgress(WORKER, 9, LoadStage.READING, 3, 4)
+    owes.owe_load(Load(9, fake(), LoadWish(tell=True)), 100, 200)
+    for _ in range(PROGRESS_MAX):
+        owes.settle(said)
+    with pytest.raises(MessageInvalid, match="more than 1000 times"):
+        owes.settle(said)
+
+
 @pytest.mark.parametrize(
     ("tell", "said"),
     [
@@ -402,12 +413,14 @@ def judged(model: int = MODEL, name: str = FORM, reason: str = "") -> FormJudged
 
 def test_a_form_is_judged_while_its_version_is_loaded_a_few_times() -> None:
     owes = PendingReplies(WORKER)
-    owes.owe_load(Load(MODEL, replace(fake(), digest=DIGEST)), 100, 200)
-    for _ in range(JUDGED_MAX):
-        owes.settle(judged())
-        assert owes.form_asked(MODEL) is not None
-    with pytest.raises(MessageInvalid, match="more than"):
-        owes.settle(judged())
+    load = Load(MODEL, replace(fake(), digest=DIGEST))
+    for _ in range(2):
+        owes.owe_load(load, 100, 200)
+        for _ in range(JUDGED_MAX):
+            assert owes.settle(judged()) is load
+        with pytest.raises(MessageInvalid, match="more than"):
+            owes.settle(judged())
+        owes.settle(ModelRefused(WORKER, MODEL, "no"))
 
 
 @pytest.mark.parametrize(
@@ -442,5 +455,6 @@ def test_nothing_is_judged_of_a_version_without_a_digest_or_when_nothing_is_load
     with pytest.raises(MessageInvalid, match="unasked"):
         owes.settle(judged())
     owes.owe_load(Load(9, fake()), 100, 200)
-    with pytest.raises(MessageInvalid, match="unasked"):
-        owes.settle(judged(model=9))
+    for name in (FORM, "plain", ""):
+        with pytest.raises(MessageInvalid, match="a name that is none"):
+            owes.settle(judged(9, name))

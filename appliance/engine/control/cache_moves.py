@@ -248,7 +248,9 @@ class CacheMoves:
         elif self._answering(event.model, event.worker) is not None:
             self._rollouts.take_back(served)
             self._tally.count(paged_in_bytes=event.nbytes)
-            return self._arrived(cached, cached.took_ns(now_ns), event.nbytes)
+            return self._arrived(
+                cached, cached.took_ns(now_ns), self._sizes.footprint(served).evictable_bytes
+            )
         return []
 
     def _not_as_stored(self, cached: Cached, event: WeightsPagedIn, now_ns: int) -> list[Event]:

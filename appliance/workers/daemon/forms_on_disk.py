@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 
-from appliance.domain.model import ModelVersion
 from appliance.workers.forms import discard_site, drop_form, place_form, prove_form, refuse_form
-from appliance.workers.messages import Build
+from appliance.workers.messages import Build, Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict
 
 
-def mark_form(version: ModelVersion | None, judged: FormJudged) -> None:
-    """Leave the mark of a verdict."""
-    if version is None or not version.forms:
+def mark_form(asked: object, judged: FormJudged) -> None:
+    """Leave the mark of a verdict on a form of the version that was ``asked`` to be loaded or built."""
+    assert isinstance(asked, Load | Build)
+    version = asked.version
+    if not version.forms:
         return
     path = os.path.join(version.forms, judged.name)
     if not os.path.isdir(path):

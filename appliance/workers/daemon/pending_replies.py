@@ -7,8 +7,8 @@ cannot be true raises MessageInvalid, after which nothing more that this worker 
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
-from collections.abc import Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -16,6 +16,7 @@ from appliance.domain.model import ModelVersion
 from appliance.store.layout import form_digest
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.answers import ModelContract, check_failure
+from appliance.workers.jail.access import longest_file
 from appliance.workers.messages import Build, EvictWeights, FromWorker, Load, PageIn
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
@@ -37,6 +38,7 @@ from appliance.workers.port import (
 )
 
 BackgroundTask = EvictWeights | PageIn | Build
+Asked = Run | Load | Fetch | BackgroundTask
 _ANSWERS: Final[Mapping[type, type[BackgroundTask]]] = MappingProxyType(
     {WeightsEvicted: EvictWeights, WeightsPagedIn: PageIn, FormBuilt: Build}
 )
@@ -52,19 +54,22 @@ _NAMES: Final[Mapping[type, str]] = MappingProxyType(
 )
 _PLAIN_NAME: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,199}")
 JUDGED_MAX: Final = 4
+"""Words about forms for one load."""
+PROGRESS_MAX: Final = 1000
+"""Words about how far one load is, of which an honest worker says half at most."""
 SLACK_NS: Final = 10_000_000_000
 """What takes longer than it may is ended by then, however busy the daemon is."""
 BYTES_MAX: Final = 1 << 47
 """What a process can address."""
 COUNT_MAX: Final = 1 << 31
-"""What a worker may say of forms for one load."""
+"""Of rows, runs and cases."""
 
 
 class _Owed(NamedTuple):
     """``contract`` is None for what gives no outputs and for a fetch of something that was never held. ``after`` is the
     early load that a page-in belongs to and begins with the end of."""
 
-    asked: Run | Load | Fetch | BackgroundTask
+    asked: Asked
     contract: ModelContract | None
     timeout_ns: int
     after: Load | None = None
@@ -97,7 +102,7 @@ class PendingReplies:
         self._models: dict[int, _Model] = {}
         self._loaded_models: set[int] = set()
         self._held: dict[int, _Held] = {}
-        self._judged: Counter[int] = Counter()
+        self._words: defaultdict[int, Counter[type]] = defaultdict(Counter)
 
     def __len__(self) -> int:
         return len(self._owed) + len(self._background)
@@ -111,6 +116,11 @@ class PendingReplies:
     def background(self) -> int:
         """How many answers are awaited beside them."""
         return len(self._background)
+
+    @property
+    def loads(self) -> int:
+        """How many loads are awaited."""
+        return sum(type(owed.asked) is Load for owed in (*self._owed, *self._background))
 
     @property
     def awaited(self) -> Awaited:
@@ -144,7 +154,6 @@ class PendingReplies:
         """A load was asked for; batches of the model may take ``run_timeout_ns`` each."""
         if load.model not in self._models:
             self._models[load.model] = _Model(ModelContract(load.version), run_timeout_ns)
-        self._judged.pop(load.model, None)
         line = self._background if load.wish.background else self._owed
         line.append(_Owed(load, None, load_timeout_ns))
         if load.wish.early:
@@ -177,16 +186,15 @@ class PendingReplies:
         self._models.pop(model, None)
         self._loaded_models.discard(model)
 
-    def settle(self, message: FromWorker) -> None:
-        """Take note of an answer, or of a word on the way to one. Raises MessageInvalid unless it can be true."""
+    def settle(self, message: FromWorker) -> Asked:
+        """Take note of an answer, or of a word on the way to one; gives what was asked. Raises MessageInvalid unless it
+        can be true."""
         if message.worker != self._worker:
             raise MessageInvalid(f"said that it is worker {message.worker}, and is {self._worker}")
         if isinstance(message, ModelProgress):
-            self._check_progress(message)
-            return
+            return self._check_progress(message)
         if isinstance(message, FormJudged):
-            self._check_judged(message)
-            return
+            return self._check_judged(message)
         line = self._line_of(message)
         if not line:
             raise MessageInvalid(f"said {type(message).__name__} unasked")
@@ -201,6 +209,9 @@ class PendingReplies:
             assert isinstance(message, WeightsEvicted | WeightsPagedIn | FormBuilt)
             self._done_aside(owed, message)
         line.popleft()
+        if isinstance(owed.asked, Load | Build):
+            self._words.pop(owed.asked.model, None)
+        return owed.asked
 
     def _line_of(self, message: FromWorker) -> deque[_Owed]:
         """Where the message can be the next answer, if it is one."""
@@ -212,32 +223,40 @@ class PendingReplies:
                 return self._background
         return self._owed
 
-    def _check_progress(self, message: ModelProgress) -> None:
+    def _under_way(self, model: int) -> Iterator[Load | Build]:
+        """Loads of the model, and the building of its form, that are at the head of a line."""
+        for line in (self._owed, self._background):
+            if line and isinstance(line[0].asked, Load | Build) and line[0].asked.model == model:
+                yield line[0].asked
+
+    def _check_progress(self, message: ModelProgress) -> Load | Build:
         """Of a load that is under way and was asked to tell."""
-        heads = [owed[0].asked for owed in (self._owed, self._background) if owed]
-        loads = [asked for asked in heads if isinstance(asked, Load) and asked.model == message.model]
-        if not any(load.wish.tell for load in loads):
-            raise MessageInvalid(f"said how far model {message.model} is unasked")
+        told = (each for each in self._under_way(message.model) if isinstance(each, Load) and each.wish.tell)
+        asked = self._check_count(message, next(told, None), PROGRESS_MAX)
         if message.done_bytes > message.total_bytes:
             raise MessageInvalid("a load that is further than its end")
         _check_sizes(message.done_bytes, message.total_bytes)
+        return asked
 
-    def form_asked(self, model: int) -> ModelVersion | None:
-        """The version that is being loaded, or whose form is being built, under the id ``model``; None: none is."""
-        heads = [owed[0].asked for owed in (self._owed, self._background) if owed]
-        asked = (each for each in heads if isinstance(each, Load | Build) and each.model == model)
-        return next((each.version for each in asked), None)
-
-    def _check_judged(self, message: FormJudged) -> None:
+    def _check_judged(self, message: FormJudged) -> Load | Build:
         """Of a form of the version that is being loaded or built; what is said of it is done to that version alone."""
-        version = self.form_asked(message.model)
-        if version is None or not version.digest:
-            raise MessageInvalid(f"judged a form of model {message.model} unasked")
-        _check_form_name(message.name, version)
+        asked = self._check_count(message, next(self._under_way(message.model), None), JUDGED_MAX)
+        _check_form_name(message.name, asked.version)
         _check_reason(message.reason)
-        self._judged[message.model] += 1
-        if self._judged[message.model] > JUDGED_MAX:
-            raise MessageInvalid(f"judged forms of model {message.model} more than {JUDGED_MAX} times")
+        return asked
+
+    def _check_count(
+        self, message: ModelProgress | FormJudged, asked: Load | Build | None, most: int
+    ) -> Load | Build:
+        """Give what a word on the way to its answer is about. Raises MessageInvalid where there is nothing, or too much
+        was said of it."""
+        if asked is None:
+            raise MessageInvalid(f"said {type(message).__name__} of model {message.model} unasked")
+        said = self._words[message.model]
+        said[type(message)] += 1
+        if said[type(message)] > most:
+            raise MessageInvalid(f"said {type(message).__name__} of one load more than {most} times")
+        return asked
 
     def _finished(self, owed: _Owed, message: RunFinished) -> None:
         asked, contract = owed.asked, owed.contract
@@ -280,6 +299,8 @@ class PendingReplies:
             raise MessageInvalid("measurements that cannot be")
         _check_times(owed, message.load_ns, *(ns for _, ns in message.seeds))
         _check_sizes(message.memory_bytes, message.evictable_bytes)
+        if message.evictable_bytes > longest_file(asked.version):
+            raise MessageInvalid("more weights than there are of its version")
         if message.assessment is not None:
             _check_assessment(owed, asked, message.assessment)
         self._loaded_models.add(message.model)
@@ -352,7 +373,7 @@ def _check_assessment(owed: _Owed, asked: Load, found: Assessment) -> None:
 
 
 def _check_form_name(name: str, version: ModelVersion) -> None:
-    if not _PLAIN_NAME.fullmatch(name) or form_digest(name) != version.digest:
+    if not (version.digest and _PLAIN_NAME.fullmatch(name) and form_digest(name) == version.digest):
         raise MessageInvalid(f"a packed form under a name that is none of {version.key}")
 
 

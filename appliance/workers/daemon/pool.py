@@ -159,6 +159,8 @@ class WorkerPool:
             self._on_event(ModelRefused(worker, model, reason))
             return
         load = Load(model, _for_worker(version), wish)
+        if not state.pending.loads:
+            state.held.weigh()
         try:
             self._say(state, load)
         except MessageInvalid as problem:
@@ -184,6 +186,7 @@ class WorkerPool:
         state = self._workers.get(worker)
         if state is not None:
             state.pending.forget_model(model)
+            state.held.left(model)
             self._send(state, Unload(model))
 
     def dispatch(self, worker: int, run: Run) -> None:
@@ -300,8 +303,7 @@ class WorkerPool:
             return
         if state.memory is not None:
             state.memory.mail()
-        if state.lane.unsent and not state.writing:
-            state.writing = True
+        if state.lane.unsent:
             self._loop.add_writer(state.lane.fileno(), self._writable, state)
 
     def _writable(self, state: WorkerProcess) -> None:
@@ -314,7 +316,6 @@ class WorkerPool:
                 state.memory.mail()
             if state.lane.unsent:
                 return
-        state.writing = False
         self._loop.remove_writer(state.lane.fileno())
 
     # --- hearing
@@ -338,20 +339,21 @@ class WorkerPool:
         return True
 
     def _settle(self, state: WorkerProcess, message: FromWorker) -> None:
-        before = state.pending.awaited
-        state.pending.settle(message)
+        before, now_ns = state.pending.awaited, time.monotonic_ns()
+        asked = state.pending.settle(message)
         if isinstance(message, FormJudged):
-            mark_form(state.pending.form_asked(message.model), message)
+            mark_form(asked, message)
             return
-        if isinstance(message, FormBuilt) and before.background is not None:
-            message = take_up_form(before.background.asked, message)
+        if isinstance(message, FormBuilt):
+            message = take_up_form(asked, message)
+        event = state.seen(message, asked, now_ns)
         after = state.pending.awaited
         if after.background is not before.background:
-            state.background_ns = time.monotonic_ns()
+            state.background_ns = now_ns
         leaves = state.stopping and not state.pending
         if (leaves or after.in_line is not before.in_line) and state.cause is None:
-            state.since_ns = time.monotonic_ns()
-        self._on_event(message)
+            state.since_ns = now_ns
+        self._on_event(event)
 
     # --- ending
 
@@ -403,6 +405,7 @@ class WorkerPool:
         if state is None:
             return
         state.pid = message.pid
+        state.held.begin(message.pid, self._zygote.pid)
         state.since_ns = state.background_ns = time.monotonic_ns()
         self._on_event(WorkerStarted(state.id, message.pid, state.kept_from))
         self._listen(state)  # not earlier: nothing it says may come before WorkerStarted
@@ -432,8 +435,7 @@ class WorkerPool:
         """Tell that a worker is no more, and forget it."""
         if self._workers.pop(state.id, None) is None:
             return
-        if state.writing:
-            self._loop.remove_writer(state.lane.fileno())
+        self._loop.remove_writer(state.lane.fileno())
         if not state.ended:
             self._loop.remove_reader(state.lane.fileno())
         state.lane.close()

@@ -7,22 +7,25 @@ import select
 import signal
 from typing import Final
 
+from appliance.workers.daemon.held_memory import HeldMemory
 from appliance.workers.daemon.pending_replies import PendingReplies
 from appliance.workers.lane import DaemonLane
-from appliance.workers.port import ExitCause, LaneMemory
+from appliance.workers.messages import Load
+from appliance.workers.port import ExitCause, LaneMemory, ModelLoaded, PoolEvent, WeightsEvicted
 
 EXIT_GRACE_NS: Final = 1_000_000_000
 
 
 class WorkerProcess:
     """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest reply that it
-    owes, or since when its end has been awaited, ``background_ns`` since when with its background tasks; ``cause`` why
-    it is being killed, ``kill_sent`` that its zygote has said so; ``kept_from`` what its jail keeps it from;
-    ``orphaned`` that its zygote died. Owner: the pool."""
+    owes, or since when its end has been awaited, ``background_ns`` since when with its background tasks; ``held``
+    is its memory; ``cause`` why it is being killed, ``kill_sent`` that its
+    zygote has said so; ``kept_from`` what its jail keeps it from; ``orphaned`` that its zygote died. Owner: the
+    pool."""
 
     __slots__ = (
-        "background_ns", "cause", "detail", "ended", "id", "kept_from", "kill_sent", "lane", "memory", "orphaned",
-        "pending", "pid", "since_ns", "stopping", "writing",
+        "background_ns", "cause", "detail", "ended", "held", "id", "kept_from", "kill_sent", "lane", "memory",
+        "orphaned", "pending", "pid", "since_ns", "stopping",
     )  # fmt: skip
 
     def __init__(self, number: int, lane: DaemonLane, memory: LaneMemory | None) -> None:
@@ -40,7 +43,20 @@ class WorkerProcess:
         self.ended = False
         self.orphaned = False
         self.stopping = False
-        self.writing = False
+        self.held = HeldMemory()
+
+    def seen(self, said: PoolEvent, asked: object, now_ns: int) -> PoolEvent:
+        """What it said, with what we see ourselves in the place of its word where that counts for other models: the
+        memory that a load took, and how long that and an eviction did."""
+        if isinstance(said, WeightsEvicted):
+            return said._replace(ns=now_ns - self.background_ns)
+        if not isinstance(said, ModelLoaded) or not isinstance(asked, Load):
+            return said
+        waited_ns = now_ns - (self.background_ns if asked.wish.background else self.since_ns)
+        return said._replace(
+            load_ns=min(said.load_ns, waited_ns),
+            memory_bytes=self.held.took(said.model, asked.version, said.memory_bytes),
+        )
 
     def overdue(self, now_ns: int) -> tuple[ExitCause, str] | None:
         """As what, and why, it is to be killed now; None while it may take its time."""

@@ -55,9 +55,14 @@ def access_to_build(version: ModelVersion) -> FileAccess:
     """Give what a worker needs that builds the packed form of ``version``; without a place for that, what it reads."""
     if not version.forms or not version.digest:
         return access_to(version)
-    longest = max(int(FORM_FACTOR * version.file_bytes), FORM_BYTES_MIN)
-    site = FormSite(version.forms, version.digest, version.runtime, version.form_room.state, longest)
+    longest, room = longest_file(version), version.form_room
+    site = FormSite(version.forms, version.digest, version.runtime, room.state, longest)
     return access_to(version)._replace(site=site)
+
+
+def longest_file(version: ModelVersion) -> int:
+    """Give how many bytes a file of the version's packed form may have, which are more than any of its own has."""
+    return max(int(FORM_FACTOR * version.file_bytes), FORM_BYTES_MIN)
 
 
 def _directory(version: ModelVersion) -> str:

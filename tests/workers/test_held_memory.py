@@ -1,0 +1,74 @@
+"""What models take of memory, whatever their workers say."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from appliance.workers.lane import FrameWriter
+from appliance.workers.messages import FromWorker
+from appliance.workers.port import (
+    ExitCause,
+    ItemStatus,
+    ModelLoaded,
+    Run,
+    RunFinished,
+    RunResult,
+    WorkerExited,
+)
+from tests.faults.gate import Gate
+from tests.workers.bench import FOUR, Bench, fake
+
+BATCH, TICKET, MODEL = 1 << 40, 1 << 41, 1 << 42
+
+
+@pytest.mark.parametrize("said", [0, 1 << 46])
+def test_what_a_load_takes_is_seen_and_not_believed(shared_bench: Bench, tmp_path: Path, said: int) -> None:
+    """It counts for all models: for too much of it others would leave memory, for too little none would."""
+    bench, gate = shared_bench, Gate(tmp_path / "gate")
+    worker = bench.start()
+    loaded = ModelLoaded(worker, MODEL, (), 60_000_000_000, said)
+    right = RunResult(TICKET, ItemStatus.OK, ((1, 4),), (16,), 0, "")
+    words: tuple[FromWorker, ...] = (RunFinished(worker, BATCH, (right,), 1, 1, 1), loaded)
+    lie = b"".join(FrameWriter().frame(each) for each in words).hex()
+    model = bench.load(worker, fake("wrong", say=lie, bytes=100 << 20, gate=tmp_path / "gate"))
+    placed = bench.place([FOUR], [0], capacity=64)
+
+    def ask() -> None:
+        bench.pool.dispatch(worker, Run(BATCH, model, (placed.item._replace(ticket=TICKET),)))
+        bench.pool.load(worker, MODEL, fake())
+
+    begin = time.monotonic_ns()
+    with gate:
+        bench.call(ask)
+        gate.reached()
+    assert bench.event(RunFinished).batch == BATCH
+    event = bench.event(ModelLoaded)
+    assert event.memory_bytes == pytest.approx(120 << 20, abs=40 << 20)
+    assert event.load_ns <= time.monotonic_ns() - begin
+    assert bench.event(WorkerExited).cause is ExitCause.NONSENSE
+    bench.free(placed)
+
+
+def test_what_models_take_in_one_process_is_told_apart(shared_bench: Bench) -> None:
+    bench = shared_bench
+    worker = bench.start()
+    sizes = [90 << 20, 0, 60 << 20]
+
+    def load() -> None:
+        for number, size in enumerate(sizes):
+            bench.pool.load(worker, MODEL + number, fake(hold_bytes=size))
+
+    def exchange() -> None:
+        bench.pool.unload(worker, MODEL)
+        bench.pool.load(worker, MODEL + 9, fake(hold_bytes=sizes[0]))
+
+    bench.call(load)
+    taken = [bench.event(ModelLoaded).memory_bytes for _ in sizes]
+    assert sum(taken) == pytest.approx(sum(sizes), abs=20 << 20)
+    bench.call(exchange)
+    assert bench.event(ModelLoaded).memory_bytes == pytest.approx(sizes[0], abs=10 << 20)
+    bench.call(bench.pool.stop, worker)
+    bench.event(WorkerExited)
