@@ -15,6 +15,7 @@ behaves:
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
 - ``wrong``: eats ``bytes``, if any, and writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as
   identity
+- ``shout``: has writes to standard error wait, writes ``words`` there, then goes on as identity
 - ``evictable_bytes`` as a parameter beside any mode: the session says that its weights can be evicted, and that these
   are the bytes; ``page_in_fails`` gives the reason for which paging in fails, ``page_in_gate`` is for that what
   ``gate`` is for runs
@@ -146,6 +147,9 @@ class FakeSession:
                 _hang()
         elif self._mode == "eat_memory":
             self._eat()
+        elif self._mode == "shout":
+            os.set_blocking(2, True)
+            os.write(2, self._parameters["words"].encode() + b"\n")
         elif self._mode == "wrong":
             self._eaten.append(_touched(int(self._parameters.get("bytes", 0))))
             os.write(LANE_DESCRIPTOR, bytes.fromhex(self._parameters.get("say", GARBAGE)))

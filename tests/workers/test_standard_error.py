@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
 from appliance.workers.daemon.standard_error import LINE_BYTES_MAX, LINES_A_SECOND, StandardError
+from appliance.workers.port import WorkerExited
+from tests.workers.bench import FOUR, Bench, fake, listening
 
 
 def said_of(*writes: bytes) -> list[str]:
@@ -58,3 +61,29 @@ def test_nobody_waits_for_room() -> None:
         pipe.close()
 
     asyncio.run(fill())
+
+
+def test_no_process_changes_or_takes_what_another_writes_to(shared_bench: Bench) -> None:
+    """Flags of an open file hold for all that share it, and a pipe can be opened anew to be read."""
+    bench = shared_bench
+    loud, other = bench.start(), bench.start()
+    pids = [bench.pids[loud], bench.pids[other], bench.pool.statistics().zygote_pid]
+    assert len({os.readlink(f"/proc/{pid}/fd/2") for pid in pids}) == 3
+    model = bench.load(loud, fake("shout", words="\x1b[2J all is lost"))
+    placed = bench.place([FOUR], [0])
+    with listening(f"worker {loud}: ?[2J all is lost") as said:
+        bench.run(loud, model, placed)
+        bench.wait(said)
+    assert [waits(pid) for pid in pids] == [True, False, False]
+    for worker in (loud, other):
+        bench.call(bench.pool.stop, worker)
+        bench.event(WorkerExited)
+    bench.free(placed)
+
+
+def waits(pid: int) -> bool:
+    """Whether what it writes to standard error waits for room."""
+    (flags,) = (
+        line for line in Path(f"/proc/{pid}/fdinfo/2").read_text().splitlines() if line.startswith("flags")
+    )
+    return not int(flags.split()[1], 8) & os.O_NONBLOCK

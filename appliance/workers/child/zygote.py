@@ -61,7 +61,8 @@ from appliance.workers.port import WorkerSettings
 from appliance.workers.priority import USUAL_TURN_NS, take_turns
 
 CONTROL_BYTES_MAX: Final = 64 << 10
-DESCRIPTORS_MAX: Final = 3
+DESCRIPTORS_MAX: Final = 4
+STANDARD_ERROR: Final = 2
 
 
 class Zygote:
@@ -114,9 +115,10 @@ class Zygote:
         return True
 
     def _fork(self, request: Fork, descriptors: Sequence[int]) -> None:
-        """``descriptors``: the worker's end of its lane and, for a worker with rings, their memory and the doorbell."""
+        """``descriptors``: the worker's end of its lane, its standard error and, for a worker with rings, their memory
+        and the doorbell."""
         try:
-            if len(descriptors) > 1 and import_native():
+            if len(descriptors) > 2 and import_native():
                 _settle()
             pid = os.fork()
         except (OSError, ImportError) as problem:
@@ -136,19 +138,26 @@ class Zygote:
         try:
             for end in (self._control, self._wakeup, self._wakeup_end):
                 end.detach()
-            arrange(descriptors)
-            confine(self._pid, request.settings, kept=len(descriptors))
+            lane_end, words, *ring = descriptors
+            os.dup2(
+                words, STANDARD_ERROR
+            )  # of its own: what is set on a description holds for all that share it
+            arrange([lane_end, *ring])
+            confine(self._pid, request.settings, kept=1 + len(ring))
             self._enter_jail(request.settings)
             rename("appliance-wkr")
             end = socket.socket(fileno=LANE_DESCRIPTOR)
             lane: WorkerLane = SocketWorkerLane(end)
             leased = None
-            if len(descriptors) > 1:
+            if ring:
                 lane, leased = open_ring_lane(end, MEMORY_DESCRIPTOR, DOORBELL_DESCRIPTOR, self._arena)
             run_worker(request.worker, lane, self._arena, self._runtimes, request.settings, leased)
             status = 0
         except BaseException as problem:  # noqa: BLE001 - said, and the process ends
-            os.write(2, f"appliance worker {os.getpid()}: {type(problem).__name__}: {problem}\n".encode())
+            os.write(
+                STANDARD_ERROR,
+                f"appliance worker {os.getpid()}: {type(problem).__name__}: {problem}\n".encode(),
+            )
         finally:
             os._exit(status)
 

@@ -1,7 +1,8 @@
-"""What the zygote and its workers write to standard error: a bounded pipe that the daemon reads and logs by line.
+"""What the zygote or a worker writes to standard error: a bounded pipe that the daemon reads and logs by line.
 
-A worker that writes more than the log shall hold is not waited for and holds nobody up: the pipe is left alone for a
-while, and what finds no room in it is lost to its writer. Owner: the event loop's thread.
+Each has a pipe of its own, so none can take another's lines, nor keep it or the daemon waiting. One that writes more
+than the log shall hold is not waited for: the pipe is left alone for a while, and what finds no room in it is lost to
+its writer. Owner: the event loop's thread.
 """
 
 from __future__ import annotations
@@ -39,10 +40,13 @@ class StandardError:
 
     def given(self) -> None:
         """The process has the end to which is written."""
-        os.close(self.writable)
+        if self.writable >= 0:
+            os.close(self.writable)
+            self.writable = -1
 
     def close(self) -> None:
         """Say what is there, and read no more."""
+        self.given()
         if self._readable < 0:
             return
         self._read()

@@ -21,10 +21,23 @@ from typing import Final, NamedTuple, cast
 from appliance.domain.errors import WorkerError
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.standard_error import StandardError
-from appliance.workers.messages import FROM_ZYGOTE, Fork, FromZygote, Kill, Ready, ToZygote, decode, encode
+from appliance.workers.messages import (
+    FROM_ZYGOTE,
+    Exited,
+    Fork,
+    ForkFailed,
+    FromZygote,
+    Kill,
+    Ready,
+    ToZygote,
+    decode,
+    encode,
+)
 from appliance.workers.port import LaneMemory, WorkerSettings
 
 CONTROL_BYTES_MAX: Final = 64 << 10
+ZYGOTE: Final = -1
+"""In the place of a worker's id."""
 READY_TIMEOUT_S: Final = 60.0
 ENDING_TIMEOUT_S: Final = 0.1
 RESTART_DELAY_FIRST_S: Final = 0.05
@@ -66,9 +79,9 @@ class _Request(NamedTuple):
     lane: socket.socket | None = None
     shared: LaneMemory | None = None
 
-    def descriptors(self) -> list[int]:
-        """What goes with the message."""
-        lane = [] if self.lane is None else [self.lane.fileno()]
+    def descriptors(self, words: int) -> list[int]:
+        """What goes with the message; ``words`` is where the worker writes its standard error."""
+        lane = [] if self.lane is None else [self.lane.fileno(), words]
         return lane if self.shared is None else [*lane, self.shared.fileno(), self.shared.doorbell()]
 
 
@@ -122,7 +135,8 @@ class ZygoteClient:
         self._on_death = on_death
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._words: StandardError | None = None
+        self._words: dict[int, StandardError] = {}
+        """Of workers by their ids, and of the zygote."""
         self._ready: asyncio.Future[None] | None = None
         self._requests: deque[_Request] = deque()
         self._writing = False
@@ -181,6 +195,7 @@ class ZygoteClient:
                 self._requests.remove(waiting)
                 if waiting.lane is not None:
                     waiting.lane.close()
+                self._hear_no_more(worker)
                 return True
         return False
 
@@ -214,11 +229,7 @@ class ZygoteClient:
         command = [sys.executable, "-P", "-m", "appliance.workers.child.zygote", *map(str, arguments)]
         with theirs:
             try:
-                words = StandardError(self._loop, partial(_log.warning, "workers: %s"))
-            except OSError:
-                ours.close()
-                raise
-            try:
+                words = self._words_of(ZYGOTE)
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -229,11 +240,10 @@ class ZygoteClient:
                 )
             except OSError:
                 ours.close()
-                words.close()
+                self._hear_no_more(ZYGOTE)
                 raise
-            finally:
-                words.given()
-        self._control, self._words = ours, words
+        words.given()
+        self._control = ours
         if self._ready is None or self._ready.done():
             self._ready = self._loop.create_future()
         self._loop.add_reader(ours.fileno(), self._receive)
@@ -256,6 +266,8 @@ class ZygoteClient:
 
     def _take(self, message: FromZygote) -> None:
         if not isinstance(message, Ready):
+            if isinstance(message, Exited | ForkFailed):
+                self._hear_no_more(message.worker)
             self._on_message(message)
             return
         assert self._ready is not None
@@ -269,8 +281,12 @@ class ZygoteClient:
             return
         while self._requests:
             request = self._requests[0]
+            words = None
             try:
-                socket.send_fds(self._control, [encode(request.message)], request.descriptors())
+                if isinstance(request.message, Fork):
+                    words = self._words_of(request.message.worker)
+                descriptors = request.descriptors(words.writable if words else -1)
+                socket.send_fds(self._control, [encode(request.message)], descriptors)
             except BlockingIOError:
                 self._watch_writing(True)
                 return
@@ -284,6 +300,8 @@ class ZygoteClient:
             self._requests.popleft()
             if request.lane is not None:
                 request.lane.close()
+            if words is not None:
+                words.given()
         self._watch_writing(False)
 
     def _send_again(self) -> None:
@@ -299,13 +317,25 @@ class ZygoteClient:
         else:
             self._loop.remove_writer(self._control.fileno())
 
+    def _words_of(self, process: int) -> StandardError:
+        """Raises OSError when there are no descriptors for it."""
+        if process not in self._words:
+            name = "workers" if process == ZYGOTE else f"worker {process}"
+            self._words[process] = StandardError(self._loop, partial(_log.warning, "%s: %s", name))
+        return self._words[process]
+
+    def _hear_no_more(self, process: int) -> None:
+        """A process has ended, or is not started."""
+        words = self._words.pop(process, None)
+        if words is not None:
+            words.close()
+
     def _drop_control(self) -> None:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        if self._words is not None:
-            self._words.close()
-            self._words = None
+        for process in [each for each in self._words if not self.is_waiting(each)]:
+            self._hear_no_more(process)
         if self._control is not None:
             self._watch_writing(False)
             self._loop.remove_reader(self._control.fileno())
@@ -315,16 +345,14 @@ class ZygoteClient:
     def _died(self) -> None:
         process = self._process
         assert process is not None
-        words = self._words
+        words = self._words[ZYGOTE]
         self._drop_control()
         status = _status_of(process)
         self._process = None
         reason = f"zygote {process.pid} ended with status {status}"
         first_start = self._ready is not None and not self._ready.done() and self.restarts == 0
         if first_start and self._ready is not None:
-            self._ready.set_exception(
-                WorkerError(f"{reason} before it was ready: {words.last_words if words else ''}")
-            )
+            self._ready.set_exception(WorkerError(f"{reason} before it was ready: {words.last_words}"))
             return
         _log.warning("%s; starting another", reason)
         self._requests = deque(waiting for waiting in self._requests if not isinstance(waiting.message, Kill))
