@@ -89,10 +89,8 @@ class ApplianceProcess:
             if text in message:
                 return message
         while time.monotonic() < end:
-            self._notify.settimeout(0.2)
-            try:
-                message = self._notify.recv(4096).decode()
-            except TimeoutError:
+            message = self.next_message(timeout_s=0.2)
+            if not message:
                 if self.process.poll() is not None:
                     break
                 continue
@@ -102,6 +100,19 @@ class ApplianceProcess:
         raise AssertionError(
             f"no '{text}' from the daemon (exit {self.process.poll()}); its log:\n{self.log()}"
         )
+
+    def next_message(self, timeout_s: float = START_S) -> str:
+        """The next message to the service manager, "" when none comes in time."""
+        self._notify.settimeout(timeout_s)
+        try:
+            return self._notify.recv(4096).decode()
+        except TimeoutError:
+            return ""
+
+    def drop_messages(self) -> None:
+        """Forget what was said until now."""
+        while self.next_message(timeout_s=0.001):
+            pass
 
     def wait_ready(self) -> Self:
         """Wait until the first load has settled, and learn the addresses."""

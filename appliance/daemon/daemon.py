@@ -22,6 +22,7 @@ from appliance.config.listening import FrontEndKind
 from appliance.config.tree import ApplianceConfig
 from appliance.daemon.parts import make_parts
 from appliance.daemon.signals import Shutdown, first_of
+from appliance.daemon.watchdog import Watchdog
 from appliance.domain.errors import OperatorError, WorkerError
 from appliance.engine.port import IndexEntry
 from appliance.frontend.choice import (
@@ -109,10 +110,12 @@ class Daemon:
         self._end = Shutdown(log)
         self._parts = make_parts(config, log, self._end, reread)
         self._room: list[bytes] = []
+        self._watchdog = Watchdog(asyncio.get_running_loop())
 
     async def serve(self, announce: Callable[[Started], None]) -> int:
         """Open, serve until a signal, drain, close; gives the exit status. Raises OperatorError when it cannot open."""
         self._catch_stop()
+        self._watchdog.start()
         try:
             first = await self._unless_stopped(self._prepare())
             if first is not None:
@@ -241,6 +244,7 @@ class Daemon:
         """Close every part, front end first, whatever becomes of the others."""
         for what, close in self._parts.closing:
             await self._end.step(what, close)
+        self._watchdog.stop()
         self._log.event("stopped")
 
     # --- what is worth a word before it starts
