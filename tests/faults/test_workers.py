@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, status_of
 from tests.faults.fake_models import write_fake
@@ -26,6 +29,10 @@ def worker_of(document: Any, key: str) -> Any:
 def version_in(document: Any, name: str, version: int = 1) -> Any:
     """The model entry."""
     return next(entry for entry in document["models"] if (entry["name"], entry["version"]) == (name, version))
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 @pytest.mark.every_front_end
@@ -104,23 +111,39 @@ def test_a_run_that_hangs_is_ended_at_its_bound(serve: Serve, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "say",
+    ("say", "found"),
     [
-        pytest.param("ffffffff00", id="a length beyond all bounds"),
-        pytest.param("01000000c0", id="nothing"),
-        pytest.param("050000000102030405", id="a number and more"),
-        pytest.param("00000001c0", id="16 MiB of which the rest does not come"),
+        pytest.param("ffffffff00", "exceeds the limit", id="a length beyond all bounds"),
+        pytest.param("01000000c0", "not a message", id="nothing"),
+        pytest.param("050000000102030405", "not a message", id="a number and more"),
+        pytest.param("00000001c0", "exceeds the limit", id="16 MiB of which the rest does not come"),
     ],
 )
-def test_a_worker_that_talks_nonsense_is_ended(serve: Serve, tmp_path: Path, say: str) -> None:
-    write_fake(tmp_path, "liar", mode="wrong", say=say, run_timeout_ms=300)  # which ends the last of them
-    write_fake(tmp_path, "neighbour")
-    daemon = serve(tmp_path, FAKE_SECTIONS)
+def test_a_worker_that_talks_nonsense_is_ended(serve: Serve, tmp_path: Path, say: str, found: str) -> None:
+    write_fake(tmp_path, "liar", mode="wrong", say=say)
+    daemon = ended_with_its_request(serve, tmp_path)
+    daemon.wait_log("answered nonsense")
+    assert found in daemon.log()
+
+
+def test_a_worker_that_does_not_end_its_words_is_ended_when_its_time_is_over(
+    serve: Serve, tmp_path: Path
+) -> None:
+    write_fake(tmp_path, "liar", mode="wrong", say="00000100c0", run_timeout_ms=300)
+    daemon = ended_with_its_request(serve, tmp_path)
+    daemon.wait_log("a batch took longer than 300 ms")
+
+
+def ended_with_its_request(serve: Serve, models: Path) -> ApplianceProcess:
+    """A daemon whose model ``liar`` was asked, which cost that request, and nobody else's."""
+    write_fake(models, "neighbour")
+    daemon = serve(models, FAKE_SECTIONS)
     with pytest.raises(InferenceServerException) as caught:
         ask(daemon.grpc, "liar")
     assert status_of(caught.value) == "UNAVAILABLE"
     assert ask(daemon.grpc, "neighbour") is not None
     daemon.until("quarantine", lambda now: version_in(now, "liar")["state"] == "UNAVAILABLE")
+    return daemon
 
 
 def test_a_model_that_eats_memory_meets_its_limit_alone(serve: Serve, tmp_path: Path) -> None:
@@ -163,7 +186,7 @@ def test_the_zygote_of_workers_may_die_too(serve: Serve, tmp_path: Path) -> None
     write_fake(tmp_path, "m")
     daemon = serve(tmp_path, FAKE_SECTIONS)
     worker = worker_of(daemon.status(), "m/1")["pid"]
-    parent = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    parent = parent_of(worker)
     assert parent != daemon.pid
     with Stream(daemon.grpc, "m", threads=2) as stream:
         stream.wait_for(5)
@@ -175,14 +198,21 @@ def test_the_zygote_of_workers_may_die_too(serve: Serve, tmp_path: Path) -> None
 
 @pytest.mark.every_front_end
 def test_nothing_outlives_a_killed_daemon(serve: Serve, tmp_path: Path) -> None:
+    """Not even processes that stand, and so cannot see that it is gone: the kernel has to end them."""
     write_fake(tmp_path, "m")
     daemon = serve(tmp_path, FAKE_SECTIONS)
     worker = worker_of(daemon.status(), "m/1")["pid"]
-    watched = os.pidfd_open(worker)
+    pids = worker, parent_of(worker)
+    watched = [os.pidfd_open(pid) for pid in pids]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     daemon.process.kill()
     daemon.process.wait()
-    import select
-
-    ended, _, _ = select.select([watched], [], [], 10.0)
-    os.close(watched)
-    assert ended, "a worker outlived its daemon"
+    try:
+        for each in watched:
+            assert select.select([each], [], [], 10.0)[0], "a process outlived its daemon"
+    finally:
+        for each in watched:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(each, signal.SIGKILL)
+            os.close(each)

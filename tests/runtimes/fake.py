@@ -8,6 +8,8 @@ behaves:
 - ``crash``: the process dies by SIGSEGV at run number ``crash_after`` (default 1), or, when ``magic`` is given, at the
   first run with a row whose first byte is ``magic``
 - ``crash_at_load``: the process dies by SIGSEGV
+- ``linger``: undoes that it dies with its parent, closes its lane, at once or when it is through its ``gate`` if it
+  ``waits``, and never comes back
 - ``hang``: never comes back, provoked as ``crash`` is; ``hang_at_load``
 - ``fail``: raises RunFailed, provoked as ``crash`` is
 - ``fail_at_load``: raises LoadFailed
@@ -27,6 +29,7 @@ behaves:
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import tempfile
@@ -130,13 +133,20 @@ class FakeSession:
             self.weights.closed = True
 
     def _misbehave(self, source: Region, feeds: tuple[Feed | None, ...]) -> None:
+        lingers, waits = self._mode == "linger", "waits" in self._parameters
+        if lingers:
+            ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+        if lingers and not waits:
+            os.close(LANE_DESCRIPTOR)
         if "gate" in self._parameters:
             _wait_at(self._parameters["gate"])
+        if lingers and waits:
+            os.close(LANE_DESCRIPTOR)
         if self._mode == "delay":
             time.sleep(float(self._parameters.get("delay_ms", DEFAULT_DELAY_MS)) / 1e3)
         elif self._mode == "crash" and self._is_provoked(source, feeds):
             _crash()
-        elif self._mode == "hang" and self._is_provoked(source, feeds):
+        elif self._mode == "linger" or (self._mode == "hang" and self._is_provoked(source, feeds)):
             _hang()
         elif self._mode == "fail" and self._is_provoked(source, feeds):
             raise RunFailed("told to fail")

@@ -15,6 +15,7 @@ import pytest
 
 from appliance.workers.daemon.pool import KILL_GRACE_NS
 from appliance.workers.port import ExitCause, WorkerExited
+from tests.faults.gate import Gate
 from tests.workers.bench import EVENT_TIMEOUT_S, FOUR, FREE, Bench, Clock, fake, listening
 
 PTRACE_SEIZE: Final = 0x4206
@@ -108,3 +109,27 @@ def test_a_zygote_that_falls_silent_after_it_has_killed_is_replaced(
         assert {bench.event(WorkerExited).worker for _ in range(2)} == {worker, witness}
     assert bench.start()
     assert bench.pool.statistics().zygote_pid != zygote
+
+
+@pytest.mark.parametrize("waits", [{}, {"waits": True}], ids=["before", "after"])
+def test_a_worker_that_outlives_its_zygote_is_not_gone_before_its_process(
+    make_bench: Callable[..., Bench], tmp_path: Path, waits: dict[str, object]
+) -> None:
+    """Its memory is not free before, whether it closes its lane before its zygote has ended or after that."""
+    bench, gate = make_bench(), Gate(tmp_path / "gate")
+    left, other = bench.start(FREE), bench.start()
+    model = bench.load(left, fake("linger", gate=tmp_path / "gate", **waits))
+    placed, lane = bench.place([FOUR], [0]), Path(f"/proc/{bench.pids[left]}/fd/3")
+    with gate:
+        batch = bench.dispatch(left, model, placed)
+        gate.reached()
+        os.kill(bench.pool.statistics().zygote_pid, signal.SIGKILL)
+        assert bench.event(WorkerExited).worker == other
+    while os.path.lexists(lane):
+        pass
+    bench.load(bench.start(), fake())
+    assert bench.events.empty()
+    os.kill(bench.pids[left], signal.SIGKILL)
+    exited = bench.event(WorkerExited)
+    assert (exited.worker, exited.cause, exited.batches) == (left, ExitCause.ZYGOTE, (batch,))
+    bench.free(placed)

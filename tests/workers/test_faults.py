@@ -435,7 +435,9 @@ sys.stdin.read()
 """
 
 
-def test_nothing_outlives_a_killed_daemon() -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_nothing_outlives_a_killed_daemon(stopped: bool) -> None:
+    """Processes that stand do not see that their daemon has closed what they have in common."""
     with subprocess.Popen(
         [sys.executable, "-c", DAEMON], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as daemon:
@@ -443,6 +445,8 @@ def test_nothing_outlives_a_killed_daemon() -> None:
         pids = [int(each) for each in daemon.stdout.readline().split()]
         assert len(pids) == 3
         ends = [os.pidfd_open(pid) for pid in pids]
+        for pid in pids if stopped else ():
+            os.kill(pid, signal.SIGSTOP)
         daemon.kill()
         daemon.wait()
         assert all(_ended(each) for each in ends)

@@ -378,8 +378,8 @@ class WorkerPool:
         if not state.pending.in_line:
             state.since_ns = time.monotonic_ns()
         self._loop.remove_reader(state.lane.fileno())
-        if state.orphaned:
-            self._gone(state, state.detail)
+        if state.orphaned and not state.pid:
+            self._gone(state, state.detail)  # nobody said which process it is
         else:
             self._watch()
 
@@ -418,16 +418,14 @@ class WorkerPool:
                 return
 
     def _zygote_died(self, reason: str) -> None:
-        """Its workers end with it; each is gone when its lane says so. Those not yet forked wait for the next one."""
+        """Its workers end with it; each is gone when its process is. Those not yet forked wait for the next one."""
         for state in list(self._workers.values()):
             if self._zygote.is_waiting(state.id):
                 continue
             state.orphaned = True
             state.cause = state.cause or ExitCause.ZYGOTE
             state.detail = state.detail or reason
-            if state.ended:
-                self._gone(state, state.detail)
-            elif not state.pid:
+            if not state.pid:
                 self._listen(state)
         self._watch()
 
