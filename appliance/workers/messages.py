@@ -151,8 +151,14 @@ _DECODERS: Final[Sequence[Decoder]] = tuple(map(decoder_for, _TYPES))
 
 
 def encode(message: Message, packer: msgpack.Packer | None = None) -> bytes:
-    """The message without its length. A ``packer`` from new_packer saves making one each time."""
-    packed: bytes = (packer or new_packer()).pack((PROTOCOL_VERSION, _KINDS[type(message)], message))
+    """The message without its length. A ``packer`` from new_packer saves making one each time. Raises MessageInvalid
+    for what no message can hold, as numbers beyond 64 bits and names that are no text."""
+    try:
+        packed: bytes = (packer or new_packer()).pack((PROTOCOL_VERSION, _KINDS[type(message)], message))
+    except (TypeError, ValueError, OverflowError) as problem:
+        raise MessageInvalid(
+            f"a {type(message).__name__} message cannot hold this ({type(problem).__name__})"
+        ) from problem
     if len(packed) > MAX_MESSAGE_BYTES:
         raise MessageInvalid(
             f"a {type(message).__name__} message of {len(packed)} bytes exceeds the limit of {MAX_MESSAGE_BYTES}"

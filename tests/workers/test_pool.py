@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from appliance.domain.errors import WorkerError
+from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.workers.messages import MAX_MESSAGE_BYTES
 from appliance.workers.port import (
@@ -200,11 +201,23 @@ def test_labels_of_any_size_hinder_no_load(shared_bench: Bench) -> None:
     shared_bench.event(WorkerExited)
 
 
-def test_a_version_that_no_message_can_hold_is_refused_and_the_worker_lives(shared_bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        (fake(padding="x" * MAX_MESSAGE_BYTES), "message of"),
+        (fake(padding="\udcff"), "cannot hold this (UnicodeEncodeError)"),
+        (replace(fake(), file_bytes=1 << 64), "cannot hold this (TypeError)"),
+    ],
+    ids=["too much", "no text", "a number of more than 64 bits"],
+)
+def test_a_version_that_no_message_can_hold_is_refused_and_the_worker_lives(
+    shared_bench: Bench, version: ModelVersion, reason: str
+) -> None:
     worker = shared_bench.start()
-    refused = shared_bench.try_load(worker, fake(padding="x" * MAX_MESSAGE_BYTES))
+    refused = shared_bench.try_load(worker, version)
     assert isinstance(refused, ModelRefused)
-    assert "model/1: a Load message of" in refused.reason
+    assert "model/1: a Load message" in refused.reason
+    assert reason in refused.reason
     assert shared_bench.load(worker, fake())
     shared_bench.call(shared_bench.pool.stop, worker)
     shared_bench.event(WorkerExited)

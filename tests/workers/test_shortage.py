@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from appliance.workers.daemon.pool import KILL_GRACE_NS
+from appliance.workers.jail.access import FileAccess
 from appliance.workers.messages import ForkFailed
 from appliance.workers.port import ExitCause, LaneMemory, WorkerExited, WorkerStarted
 from tests.workers.bench import PLAIN, Bench, Clock, fake, listening
@@ -46,11 +47,12 @@ def test_a_worker_that_cannot_be_started_has_died_and_the_next_one_starts(shared
     bench.event(WorkerExited)
 
 
+@pytest.mark.parametrize("problem", [OSError, MemoryError])
 def test_a_worker_without_memory_for_its_lane_has_died_and_leaves_nothing(
-    make_bench: Callable[..., Bench],
+    make_bench: Callable[..., Bench], problem: type[Exception]
 ) -> None:
     def rings() -> LaneMemory:
-        raise OSError("no memory for rings")
+        raise problem("no memory for rings")
 
     bench = make_bench(rings=rings)
     before = os.listdir("/proc/self/fd")
@@ -90,6 +92,29 @@ def test_a_fork_that_fails_is_nothing_that_a_model_did(shared_bench: Bench) -> N
         -1,
         "fork failed: no more processes",
     )
+
+
+@pytest.mark.parametrize(
+    "reads", [("/models/" + "x" * 70_000,), ("/models/\udcff",)], ids=["too much", "no text"]
+)
+def test_a_worker_whose_files_cannot_be_said_is_that_models_fault_and_nobody_elses(
+    shared_bench: Bench, reads: tuple[str, ...]
+) -> None:
+    bench = shared_bench
+    zygote, witness = bench.pool.statistics().zygote_pid, bench.start()
+
+    def start_in_vain() -> None:
+        bench.pool.start(700, PLAIN._replace(access=FileAccess(reads=reads)))
+        bench.pool.load(700, 701, fake())
+
+    bench.call(start_in_vain)
+    exited = bench.event(WorkerExited)
+    assert (exited.worker, exited.cause, exited.loading) == (700, ExitCause.DIED, 701)
+    assert exited.detail
+    assert bench.load(witness, fake())
+    assert bench.pool.statistics().zygote_pid == zygote
+    bench.call(bench.pool.stop, witness)
+    bench.event(WorkerExited)
 
 
 def test_what_cannot_be_said_to_the_zygote_for_want_of_buffers_is_said_later(

@@ -137,7 +137,7 @@ class WorkerPool:
         try:
             memory = None if self._rings is None else self._rings()
             ours, theirs = socket_pair()
-        except OSError as problem:
+        except Exception as problem:  # noqa: BLE001 - whatever it is, other workers are not touched by it
             reason = f"no worker could be started: {problem}"
             self._on_event(WorkerExited(worker, ExitCause.DIED, (), -1, reason))
             return
@@ -145,7 +145,10 @@ class WorkerPool:
         if settings.access is not None:
             state.kept_from = self._support.kept_from(devices=settings.access.devices)
         self._workers[worker] = state
-        self._zygote.fork(worker, settings, theirs, memory)
+        try:
+            self._zygote.fork(worker, settings, theirs, memory)
+        except MessageInvalid as problem:
+            self._loop.call_soon(partial(self._gone, state, str(problem), blamed=True))
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         """Load a version; a ``run_timeout_ms`` that is no number refuses it."""
@@ -429,8 +432,8 @@ class WorkerPool:
                 self._listen(state)
         self._watch()
 
-    def _gone(self, state: WorkerProcess, detail: str) -> None:
-        """Tell that a worker is no more, and forget it."""
+    def _gone(self, state: WorkerProcess, detail: str, *, blamed: bool = False) -> None:
+        """Tell that a worker is no more, and forget it. ``blamed``: it never was, because of what it was to load."""
         if self._workers.pop(state.id, None) is None:
             return
         self._loop.remove_writer(state.lane.fileno())
@@ -438,7 +441,7 @@ class WorkerPool:
             self._loop.remove_reader(state.lane.fileno())
         state.lane.close()
         cause = state.cause or (ExitCause.STOPPED if state.stopping and not state.pending else ExitCause.DIED)
-        loading = state.pending.loading() if state.pid else -1
+        loading = state.pending.loading() if state.pid or blamed else -1
         self._on_event(WorkerExited(state.id, cause, state.pending.batches(), loading, detail))
         if self._empty is not None and not self._workers and not self._empty.done():
             self._empty.set_result(None)

@@ -171,8 +171,19 @@ class ZygoteClient:
     def fork(
         self, worker: int, settings: WorkerSettings, lane: socket.socket, shared: LaneMemory | None = None
     ) -> None:
-        """Ask for a worker; takes ownership of its end of the lane."""
-        self._requests.append(_Request(Fork(worker, settings), lane, shared))
+        """Ask for a worker; takes ownership of its end of the lane. Raises MessageInvalid for settings that are more
+        than a zygote is told at once."""
+        message = Fork(worker, settings)
+        try:
+            length = len(encode(message))
+            if length > CONTROL_BYTES_MAX:
+                raise MessageInvalid(
+                    f"what the worker may read takes {length} bytes to say, more than {CONTROL_BYTES_MAX}"
+                )
+        except MessageInvalid:
+            lane.close()
+            raise
+        self._requests.append(_Request(message, lane, shared))
         self._send_waiting()
 
     def kill(self, worker: int) -> None:
