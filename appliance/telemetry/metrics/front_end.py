@@ -31,6 +31,12 @@ FAMILIES: Final = (
     ("calls_total", "appliance_front_end_calls_total", "RPCs taken in."),
     ("bytes_in_flight", "appliance_front_end_request_bytes", "Bytes held in request messages."),
     ("answer_bytes", "appliance_front_end_answer_bytes", "Bytes of answers that clients have yet to take."),
+    ("templates", "appliance_front_end_templates", "Request templates: heads that it serves by itself."),
+    (
+        "templates_retired",
+        "appliance_front_end_retired_templates_total",
+        "Request templates that made room for others.",
+    ),
     ("resets", "appliance_front_end_resets_total", "RPCs that clients cancelled before their answer."),
     ("panics", "appliance_front_end_panics_total", "Defects of the front end itself, each within one RPC."),
     ("http_connections_open", "appliance_front_end_http_open_connections", "Open HTTP connections."),

@@ -198,7 +198,7 @@ impl Begun {
             message: None,
             deadline_ns: self.deadline_ns,
             metadata: text_metadata(&self.headers),
-            peer: caller.peer.clone(),
+            who: caller.who.clone(),
             client: caller.client.clone(),
             arrived_ns: self.arrived_ns,
             attempts: 0,
