@@ -29,6 +29,11 @@ FAMILIES: Final = (
     ),
     ("calls_open", "appliance_front_end_open_calls", "RPCs under way."),
     ("calls_total", "appliance_front_end_calls_total", "RPCs taken in."),
+    (
+        "calls_refused",
+        "appliance_front_end_refused_calls_total",
+        "RPCs refused because their client, or all, had too many under way.",
+    ),
     ("bytes_in_flight", "appliance_front_end_request_bytes", "Bytes held in request messages."),
     ("answer_bytes", "appliance_front_end_answer_bytes", "Bytes of answers that clients have yet to take."),
     ("templates", "appliance_front_end_templates", "Request templates: heads that it serves by itself."),

@@ -163,7 +163,8 @@ class NativeServer:
         """Counts since the start: ``connections_open``, ``connections_total``, ``connections_refused``,
         ``clients_refused`` (turned away for the name in their certificate), ``handshakes_late``,
         ``handshakes_plain`` and ``handshakes_failed`` (of TLS, as HANDSHAKE has it), ``accept_failures`` (the kernel
-        had no connection to give), ``calls_open``, ``calls_total``, ``bytes_in_flight``, ``answer_bytes``
+        had no connection to give), ``calls_open``, ``calls_total``, ``calls_refused`` (more than
+        32,768 under way of one client, or four times as many in all), ``bytes_in_flight``, ``answer_bytes``
         (answers that clients have not taken yet), ``templates`` (that there are), ``templates_retired``,
         ``answer_bytes_refused`` (answers given up for want of
         memory), ``resets``, ``protocol_errors`` and ``window_errors`` (what the HTTP/2 library refused by
