@@ -19,6 +19,9 @@ from typing import Protocol
 QUIET_ITERATIONS = 10
 HOLD_NS = 1_000_000
 MILLISECOND_NS = 1_000_000
+EXACT_BITS = 10
+"""Times are kept to the millisecond up to a second ahead, and then to so many binary digits of how far ahead they are:
+clients name them, and each is kept until it comes."""
 PATIENCE = 16
 PROBE_TURNS = 16
 
@@ -97,8 +100,11 @@ class Ticker:
 
     def at(self, at_ns: int) -> None:
         """Take a turn at ``at_ns`` (monotonic), hardly later and never earlier, whatever turns there are before: nobody
-        asks again. What is due in one millisecond shares a turn."""
+        asks again. What is due in one millisecond, or far ahead at about one time, shares a turn."""
         due = -(-at_ns // MILLISECOND_NS)
+        ahead = due - time.monotonic_ns() // MILLISECOND_NS
+        if (coarse := ahead.bit_length() - EXACT_BITS) > 0 and ahead > 0:
+            due = -(-due >> coarse) << coarse
         if due in self._asked:
             return
         self._asked.add(due)

@@ -48,15 +48,16 @@ class BatchStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStatistics:
-    """All figures of one model version. ``inferences`` counts rows, ``executions`` batches; ``last_inference_ms`` is
-    milliseconds since the epoch (0: none yet). ``retries`` counts requests run again after a worker died, ``leased``
-    the answered ones that a front end served by itself."""
+    """All figures of one model version. ``inferences`` counts rows, ``executions`` batches, ``executed_rows`` the rows
+    of these, answered or not; ``last_inference_ms`` is milliseconds since the epoch (0: none yet). ``retries`` counts
+    requests run again after a worker died, ``leased`` the answered ones that a front end served by itself."""
 
     name: str
     version: int
     last_inference_ms: int
     inferences: int
     executions: int
+    executed_rows: int
     retries: int
     leased: int
     results: Mapping[Result, int]
@@ -65,13 +66,17 @@ class VersionStatistics:
     batches: tuple[BatchStatistics, ...]
 
 
+SIZES_MAX = 256
+"""Sizes of batches that are told apart."""
+
+
 class VersionMeter:
     """The figures of one model version while it serves."""
 
     __slots__ = (
         "_frozen", "_successes", "_observers", "_mergers",
         "batches",
-        "executions",
+        "executed_rows",
         "failed_ns",
         "leased",
         "inferences",
@@ -88,7 +93,7 @@ class VersionMeter:
         self.version = version
         self.last_inference_ms = 0
         self.inferences = 0
-        self.executions = 0
+        self.executed_rows = 0
         self.retries = self.leased = 0
         self.results = dict.fromkeys(Result, 0)
         self.failed_ns = 0
@@ -113,10 +118,8 @@ class VersionMeter:
     def batch_finished(self, rows: int, gather_ns: int, run_ns: int, scatter_ns: int) -> None:
         """Count one executed batch of ``rows`` rows."""
         self._frozen = None
-        self.executions += 1
-        entry = self.batches.get(rows)
-        if entry is None:
-            entry = self.batches[rows] = [0, 0, 0, 0]
+        self.executed_rows += rows
+        entry = self.batches.get(rows) or self._batches_of(rows)
         entry[0] += 1
         entry[1] += gather_ns
         entry[2] += run_ns
@@ -150,10 +153,8 @@ class VersionMeter:
         self._frozen = None
         self.inferences += rows
         for size, count, gather_ns, run_ns, scatter_ns in batches:
-            self.executions += count
-            entry = self.batches.get(size)
-            if entry is None:
-                entry = self.batches[size] = [0, 0, 0, 0]
+            self.executed_rows += size * count
+            entry = self.batches.get(size) or self._batches_of(size)
             entry[0] += count
             entry[1] += gather_ns
             entry[2] += run_ns
@@ -182,7 +183,7 @@ class VersionMeter:
         """Count all that ``other`` counted, which was of the same version."""
         self._frozen = None
         self.inferences += other.inferences
-        self.executions += other.executions
+        self.executed_rows += other.executed_rows
         self.retries += other.retries
         self.leased += other.leased
         self._successes += other._successes
@@ -193,9 +194,16 @@ class VersionMeter:
         for stage, histogram in other.stages.items():
             self.stages[stage].merge(histogram.counts, histogram.sum_ns)
         for rows, more in other.batches.items():
-            mine = self.batches.setdefault(rows, [0, 0, 0, 0])
+            mine = self._batches_of(rows)
             for place, amount in enumerate(more):
                 mine[place] += amount
+
+    def _batches_of(self, rows: int) -> list[int]:
+        """What is counted for batches of ``rows``: each size by itself, but where clients have brought many sizes,
+        further ones up to the next power of two."""
+        if rows not in self.batches and len(self.batches) >= SIZES_MAX:
+            rows = 1 << (rows - 1).bit_length()
+        return self.batches.setdefault(rows, [0, 0, 0, 0])
 
     def frozen(self) -> VersionStatistics:
         """A value to show; made anew only when something was counted, so that a thousand idle models cost nothing."""
@@ -209,7 +217,8 @@ class VersionMeter:
             version=self.version,
             last_inference_ms=self.last_inference_ms,
             inferences=self.inferences,
-            executions=self.executions,
+            executions=sum(entry[0] for entry in self.batches.values()),
+            executed_rows=self.executed_rows,
             retries=self.retries,
             leased=self.leased,
             results={**self.results, Result.SUCCESS: self._successes},

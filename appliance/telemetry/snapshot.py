@@ -158,7 +158,8 @@ class VersionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """Everything ``status`` and ``top`` show. Times are monotonic nanoseconds."""
+    """Everything ``status`` and ``top`` show. Times are monotonic nanoseconds. ``batch_keys`` are shapes of requests
+    whose times are learned."""
 
     now_ns: int
     started_ns: int
@@ -167,6 +168,7 @@ class EngineStatus:
     workers: tuple[WorkerStatus, ...]
     queued_requests: int
     queued_bytes: int
+    batch_keys: int
     running_requests: int
     arena_used_bytes: int
     arena_limit_bytes: int

@@ -86,7 +86,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "requests": {result.value: statistics.results.get(result, 0) for result in Result},
         "inferences": statistics.inferences,
         "executions": statistics.executions,
-        "executed_rows": executed_rows(statistics),
+        "executed_rows": statistics.executed_rows,
         "retries": statistics.retries,
         "leased": statistics.leased,
         "batch_mean": batch_mean(statistics),
@@ -114,13 +114,7 @@ def _swaps_document(swaps: SwapFigures) -> dict[str, Json]:
 
 def batch_mean(statistics: VersionStatistics) -> float | None:
     """Rows per executed batch, or None when none ran. A batch counts with its rows whatever came of it."""
-    batches = sum(batch.count for batch in statistics.batches)
-    return round(executed_rows(statistics) / batches, 3) if batches else None
-
-
-def executed_rows(statistics: VersionStatistics) -> int:
-    """Rows of all executed batches, answered or not."""
-    return sum(batch.rows * batch.count for batch in statistics.batches)
+    return round(statistics.executed_rows / statistics.executions, 3) if statistics.executions else None
 
 
 def _worker_document(worker: WorkerStatus) -> dict[str, Json]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import select
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
 import pytest
 from edge_appliance_native import CALL, GONE, LIMITS, MESSAGE, SENT
 
-from native.tests.host import TALK, Host, start
+from native.tests.host import TALK, Host, listening, start, unix_listener
 from native.tests.raw_client import (
     ACK,
     CANCEL,
@@ -33,9 +34,9 @@ DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = "4", "8"
 CONTRACT = Path(__file__).parents[1] / "python" / "edge_appliance_native" / "__init__.pyi"
 
 
-def serves(host: Host) -> bool:
+def serves(host: Host, target: str = "") -> bool:
     """Whether a call over a new connection is answered."""
-    future = start(host.channel(), b"")
+    future = start(host.channel(target), b"")
     host.echo_until([future])
     return bool(future.code() == grpc.StatusCode.OK)
 
@@ -111,6 +112,27 @@ def test_clients_keep_the_bound_of_streams_by_themselves() -> None:
         futures = [start(channel, b"%d" % number) for number in range(100)]
         host.echo_until(futures)
         assert all(future.code() == grpc.StatusCode.OK for future in futures)
+
+
+def test_calls_of_one_client_over_all_its_connections(tmp_path: Path) -> None:
+    """They say nothing and end never; whoever else comes is served."""
+    most, connections = 32_768, 4
+    with Host(listening(), unix_listener(tmp_path), streams_per_connection=most) as host:
+        for opened in (1, 2):
+            with ExitStack() as stack:
+                clients = [stack.enter_context(RawClient(host.addresses[0])) for _ in range(connections)]
+                for client in clients:
+                    stream = range(1, 2 * most // connections, 2)
+                    client.socket.sendall(b"".join(client.head(number) for number in stream))
+                assert host.is_counted("calls_open", most)
+                assert host.is_counted("calls_refused", opened - 1)
+                clients[0].socket.sendall(clients[0].head(2 * most + 1))
+                answer, _ = clients[0].answer(2 * most + 1)
+                assert (answer["grpc-status"], answer["grpc-message"]) == ("8", "too many RPCs are under way")
+                assert host.is_counted("calls_refused", opened)
+                assert serves(host, f"unix:{tmp_path}/grpc")
+            assert host.is_counted("calls_open", 0)
+        assert serves(host)
 
 
 def test_connections() -> None:

@@ -13,9 +13,10 @@ from appliance.domain.inference import NO_DEADLINE, RequestHead, RequestPlan, Te
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
 from appliance.engine.port import Submission
-from appliance.engine.versions.layout import FIRST_GUESS_BYTES, KEPT, Expectations
+from appliance.engine.versions.layout import FIRST_GUESS_BYTES, KEPT, LAYOUTS_KEPT, Expectations
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
+from tests.engine.versions import make_served
 
 PAGE = 4 << 10
 LARGE = 1 << 20
@@ -146,3 +147,21 @@ def test_no_more_shapes_are_remembered_than_the_limit() -> None:
     again = expectations.of(plan_for(rig, 1), 1)
     assert again is not first
     assert again.most_span((0,), 1) == FIRST_GUESS_BYTES
+
+
+def test_shapes_that_are_asked_for_stay_remembered() -> None:
+    rig = make_rig()
+    expectations = Expectations(rig.engine.resolve("m", ""))
+    known = expectations.of(plan_for(rig, 1), 1)
+    for elements in range(2, 2 * KEPT):
+        expectations.of(plan_for(rig, elements), elements)
+        assert expectations.of(plan_for(rig, 1), 1) is known
+
+
+def test_no_more_layouts_are_remembered_than_the_limit() -> None:
+    rig = make_rig()
+    served = make_served(id=1, model=rig.engine.resolve("m", ""))
+    plans = [plan_for(rig, elements) for elements in range(1, 2 * LAYOUTS_KEPT)]
+    for plan in plans * 2:
+        assert served.layout(plan).sizes == (plan.inputs[0].nbytes,)
+        assert len(served.layouts) <= LAYOUTS_KEPT

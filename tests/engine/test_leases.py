@@ -5,15 +5,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from appliance.config.engine import EngineConfig
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.actions import GrantLease, RevokeLease
 from appliance.domain.inference import NO_DEADLINE, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
-from appliance.engine.fastpath.direct import LeasingFrontEnd, Tally
+from appliance.engine.engine import BATCH_KEYS_PER_MODEL
+from appliance.engine.fastpath.direct import LeasingFrontEnd, RequestTemplate, Tally
 from appliance.engine.fastpath.lanes import OFFER_NS
 from appliance.engine.port import Submission
 from appliance.workers.port import LaneMemory, Learn
@@ -227,6 +229,72 @@ def test_idle_lanes_cost_no_look_at_what_was_taught() -> None:
     before = rig.asked
     rig.turns()
     assert rig.asked == before
+
+
+class SlottedFrontEnd(IdleFrontEnd):
+    """Uses none of its slots."""
+
+    def attach(self, **shared: Any) -> None:
+        self.slots = [len(offsets) for _, offsets in shared["slots"]]
+
+    def free_slots(self) -> list[int]:
+        return self.slots
+
+
+class PlanRig(LaneRig):
+    """A rig whose model takes vectors of any width, and whose workers note which plans they are told and told to
+    forget."""
+
+    def __init__(self) -> None:
+        self.learned: list[int] = []
+        self.forgotten: list[int] = []
+        super().__init__(
+            make_version("m", inputs=(TensorSpec(name="x", datatype=Datatype.FP32, shape=(-1,)),))
+        )
+        self.server = SlottedFrontEnd()
+        assert self.engine.leases.attach(cast(LeasingFrontEnd, self.server), 0)
+
+    def learn(self, worker: int, learn: Learn) -> None:
+        self.learned.append(learn.plan)
+
+    def forget(self, worker: int, plans: tuple[int, ...]) -> None:
+        self.forgotten += plans
+
+    def taught(self, width: int) -> RequestTemplate:
+        """The template for one more head of vectors of this width."""
+        head = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, width)),))
+        plan = plan_request(self.engine.resolve("m", ""), head)
+        template = self.engine.leases.template_of(plan, ((1, 2),))
+        assert template is not None
+        return template
+
+
+def test_what_no_head_asks_for_any_more_is_forgotten() -> None:
+    """Plans, prices and batch keys, however many shapes clients bring."""
+    rig = PlanRig()
+    twice = make_version("m", 2, inputs=rig.engine.resolve("m", "").inputs)
+    rig.engine.apply(Catalog(versions=(CatalogVersion(model=twice, fingerprint=""),)))
+    rig.turns()
+    widths = range(1, 2 * BATCH_KEYS_PER_MODEL)
+    for _ in range(2):
+        taught = [rig.taught(width) for width in widths]
+        again = rig.taught(1)
+        rig.turns()
+        assert again == taught[0]
+        assert {template.kind for template in taught} == rig.server.prices.keys()
+        assert len(rig.server.prices) == len(widths) <= rig.engine.status().batch_keys
+        for template in taught:
+            rig.engine.leases.release(template.plan)
+        assert rig.server.prices.keys() == {again.kind}, "another head has it"
+        rig.engine.leases.release(again.plan)
+        rig.engine.leases.release(again.plan)
+        assert not rig.server.prices
+    assert len(rig.learned) == 2 * len(widths)
+    assert sorted(rig.forgotten) == sorted(rig.learned)
+    for width in range(1000, 1000 + 2 * len(widths)):
+        rig.engine.leases.release(rig.taught(width).plan)
+    rig.turns()
+    assert rig.engine.status().batch_keys == BATCH_KEYS_PER_MODEL
 
 
 class CountingFrontEnd(IdleFrontEnd):

@@ -140,6 +140,17 @@ async def test_no_wish_is_forgotten_because_an_earlier_one_was_there() -> None:
                 await asyncio.sleep(0.001)
 
 
+async def test_wishes_far_ahead_share_turns_and_are_hardly_late() -> None:
+    """A client names ever other deadlines; each wish is kept until it comes, however many there are."""
+    ticker, _, _ = ticking()
+    now_ms = time.monotonic_ns() // 1_000_000
+    for _ in range(2):
+        for number in range(20_000):
+            ticker.at((now_ms + 10**9 - number) * 1_000_000)
+    assert len(ticker._due) <= 64
+    assert all(now_ms + 10**9 - 20_000 < due <= now_ms + 10**9 + 10**9 // 512 for due in ticker._due)
+
+
 def test_a_turn_that_was_asked_for_is_never_early(monkeypatch: pytest.MonkeyPatch) -> None:
     punctual = asyncio.SelectorEventLoop.call_later
 

@@ -129,7 +129,10 @@ class DirectEngine(Protocol):
 
     def template_of(self, plan: RequestPlan, shapes: Sequence[Shape]) -> RequestTemplate | None:
         """What the front end must know to serve requests of ``plan``, whose answers have these ``shapes`` in their
-        order; None when such requests are the engine's."""
+        order, by one more head; None when such requests are the engine's."""
+
+    def release(self, plan: int) -> None:
+        """One head less has the template of this ``plan``; may be told of one whose model is gone."""
 
     def told(self) -> None:
         """The front end has something to tell."""

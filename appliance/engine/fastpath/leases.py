@@ -102,6 +102,11 @@ class Leases:
         """See DirectEngine."""
         return self._templates.make(plan, shapes)
 
+    def release(self, plan: int) -> None:
+        """See DirectEngine."""
+        if self._front_end is not None:
+            self._templates.release(plan, self._front_end)
+
     def told(self) -> None:
         """See DirectEngine. Figures are learned on the spot. A turn comes at once only if something is queued that they
         concern: all else looks from time to time, or asks."""

@@ -1,18 +1,18 @@
 """Request templates: what the front end and the workers must know to serve requests like one that was checked before.
 
 The front end recognises requests by their bytes; what they mean is worked out here, once for each plan. Requests of one
-``kind`` may share a batch, and have one price. It is remembered which heads of requests have a template, or can have
-none: each is considered once, until templates are forgotten. Owner: the leases.
+``kind`` may share a batch, and have one price. A plan lasts as long as the front end has a head of it, a kind as long
+as there is a plan of it. Owner: the leases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from appliance.core.scheduling.leases import Price
 from appliance.domain.inference import RequestPlan
-from appliance.domain.model import Batching, ModelVersion
+from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype, byte_size
 from appliance.engine.fastpath.direct import LeasingFrontEnd, RequestTemplate
 from appliance.engine.fastpath.lanes import Lanes
@@ -24,23 +24,26 @@ from appliance.engine.versions.served import Served
 from appliance.workers.arena import aligned
 from appliance.workers.port import Learn, Shape, WorkerPort
 
-KINDS_PER_MODEL: Final = 32
-"""Each keeps a batch key of the scheduler's open for as long as its model is."""
 
-
-class Kind(NamedTuple):
-    """Requests that may share a batch, and what the scheduler knows them by."""
+@dataclass(slots=True, eq=False)
+class Kind:
+    """Requests that may share a batch, and what the scheduler knows them by: a batch key, which it keeps open.
+    ``plans`` counts those of it."""
 
     kind: int
     batch_key: int
     served: Served
+    plans: int = 0
 
 
-class _Known(NamedTuple):
-    """A template as workers have it, and the version that it is of."""
+@dataclass(slots=True, eq=False)
+class _Known:
+    """A template as workers have it, by what it is found again, and how many ``heads`` of it the front end has."""
 
     template: Learn
-    served: Served
+    kind: Kind
+    key: tuple[object, ...]
+    heads: int = 0
 
 
 class Templates:
@@ -65,6 +68,7 @@ class Templates:
         self._largest_bytes = 0
         """Of the slots that the front end has."""
         self._templates: dict[tuple[object, ...], _Known] = {}
+        self._plans: dict[int, _Known] = {}
         self._kinds: dict[tuple[int, tuple[int, ...]], Kind] = {}
         self._by_kind: dict[int, Kind] = {}
         self._prices: dict[int, Price] = {}
@@ -79,15 +83,17 @@ class Templates:
     # --- made and forgotten
 
     def make(self, plan: RequestPlan, shapes: Sequence[Shape]) -> RequestTemplate | None:
-        """The template of requests of ``plan``, whose answers have these ``shapes`` in their order; None when such
-        requests are the engine's."""
+        """The template of requests of ``plan``, whose answers have these ``shapes`` in their order, for one more head;
+        None when such requests are the engine's."""
         served = self._servable(plan)
         if served is None:
             return None
         layout = served.layout(plan)
-        template = self._template(served, plan, layout, shapes)
-        if template is None:
+        known = self._known(served, plan, layout, shapes)
+        if known is None:
             return None
+        known.heads += 1
+        template = known.template
         starts = _starts(layout.sizes)
         order = sorted(
             (planned.source, size, start)
@@ -111,19 +117,33 @@ class Templates:
 
     def tell(self, lane: int, group: int) -> None:
         """Make the templates of a group known to the worker of a new lane."""
-        for template, served in self._templates.values():
-            if served.placed.group == group:
-                self._workers.learn(lane, template)
+        for known in self._templates.values():
+            if known.kind.served.placed.group == group:
+                self._workers.learn(lane, known.template)
+
+    def release(self, plan: int, front_end: LeasingFrontEnd) -> None:
+        """The front end has one head less of a plan, whose model may be gone already."""
+        known = self._plans.get(plan)
+        if known is not None:
+            known.heads -= 1
+            if not known.heads:
+                self._drop([known], self._lanes.of(known.kind.served.placed.group), front_end)
 
     def forget(self, model: int, front_end: LeasingFrontEnd) -> None:
         """Drop what is known of a model: nothing of it is given to workers any more, and they need not know of it."""
-        gone = [key for key, known in self._templates.items() if known.template.model == model]
-        plans = tuple(self._templates.pop(key).template.plan for key in gone)
-        for lane in self._lanes.groups if plans else ():
+        gone = [known for known in self._plans.values() if known.template.model == model]
+        self._drop(gone, self._lanes.groups if gone else (), front_end)
+
+    def _drop(self, gone: Sequence[_Known], lanes: Iterable[int], front_end: LeasingFrontEnd) -> None:
+        plans = tuple(known.template.plan for known in gone)
+        for lane in lanes:
             self._workers.forget(lane, plans)
-        for key, kind in list(self._kinds.items()):
-            if kind.served.id == model:
-                del self._kinds[key], self._by_kind[kind.kind]
+        for known in gone:
+            kind = known.kind
+            del self._plans[known.template.plan], self._templates[known.key]
+            kind.plans -= 1
+            if not kind.plans:
+                del self._kinds[kind.batch_key, known.template.wanted], self._by_kind[kind.kind]
                 if self._prices.pop(kind.kind, None) is not None:
                     front_end.forget_price(kind.kind)
                 self._batch_keys.give(kind.batch_key)
@@ -180,16 +200,16 @@ class Templates:
             return None
         return served if _as_they_come(served.model.batching or Batching()) else None
 
-    def _template(
+    def _known(
         self, served: Served, plan: RequestPlan, layout: Layout, shapes: Sequence[Shape]
-    ) -> Learn | None:
+    ) -> _Known | None:
         """What workers must know of ``plan``; the same for all plans that look the same to them."""
         by_position = dict(zip((planned.position for planned in plan.outputs), shapes, strict=True))
         out_shapes = tuple(by_position[position] for position in layout.wanted)
         key = (served.id, layout.shapes, layout.wanted, out_shapes)
         known = self._templates.get(key)
         if known is not None:
-            return known.template
+            return known
         out_sizes = tuple(
             byte_size(served.model.outputs[position].datatype, shape)
             for position, shape in zip(layout.wanted, out_shapes, strict=True)
@@ -197,8 +217,7 @@ class Templates:
         if layout.input_span + sum(map(aligned, out_sizes)) > self._largest_bytes:
             return None
         kind = self._kind(served, plan, layout)
-        if kind is None:
-            return None
+        kind.plans += 1
         self._last_plan += 1
         template = Learn(
             plan=self._last_plan,
@@ -212,20 +231,17 @@ class Templates:
             out_shapes=out_shapes,
             out_sizes=out_sizes,
         )
-        self._templates[key] = _Known(template, served)
+        known = self._templates[key] = self._plans[template.plan] = _Known(template, kind, key)
         for lane in self._lanes.of(served.placed.group):
             self._workers.learn(lane, template)
-        return template
+        return known
 
-    def _kind(self, served: Served, plan: RequestPlan, layout: Layout) -> Kind | None:
+    def _kind(self, served: Served, plan: RequestPlan, layout: Layout) -> Kind:
         batch_key = self._batch_keys.take(served, plan)
         kind = self._kinds.get((batch_key, layout.wanted))
         if kind is not None:
             self._batch_keys.give(batch_key)
             return kind
-        if sum(kind.served is served for kind in self._kinds.values()) >= KINDS_PER_MODEL:
-            self._batch_keys.give(batch_key)
-            return None
         self._last_kind += 1
         kind = Kind(self._last_kind, batch_key, served)
         self._unpriced.add(kind.kind)
@@ -247,45 +263,3 @@ def _starts(sizes: Sequence[int]) -> list[int]:
         starts.append(position)
         position += aligned(size)
     return starts
-
-
-HEADS_MAX: Final = 4096
-
-
-class Epochs(Protocol):
-    """What knows when templates were forgotten."""
-
-    def epoch(self, model: ModelVersion) -> int:
-        """A number that becomes another one when the templates of ``model`` are forgotten."""
-
-
-class ConsideredHeads:
-    """``epochs`` tells when the templates of a version are forgotten. Owner: a TemplateMaker."""
-
-    def __init__(self, epochs: Epochs) -> None:
-        self._epochs = epochs
-        self._heads: dict[bytes, tuple[ModelVersion, int]] = {}
-        self._swept = -1
-        """The generation in which the heads were last gone through."""
-
-    def is_due(self, head: bytes, model: ModelVersion, planned: int, generation: int) -> bool:
-        """Whether ``head``, a request for ``model``, is to be considered now; then it is not again. ``planned`` is the
-        generation in which it was planned: what was planned before the present ``generation`` may be another version's
-        by now."""
-        if planned != generation:
-            return False
-        known, now = self._heads.get(head), (model, self._epochs.epoch(model))
-        if known is not None and known[1] == now[1]:
-            return False
-        if known is None and len(self._heads) >= HEADS_MAX and not self._sweep(generation):
-            return False
-        self._heads[head] = now
-        return True
-
-    def _sweep(self, generation: int) -> bool:
-        """Drop heads that were forgotten; whether there is room then. In one generation that is worth it once."""
-        if self._swept != generation:
-            self._swept = generation
-            known = self._heads.items()
-            self._heads = {head: then for head, then in known if self._epochs.epoch(then[0]) == then[1]}
-        return len(self._heads) < HEADS_MAX

@@ -31,6 +31,9 @@ from appliance.engine.requests.table import RequestTable
 from appliance.engine.versions.wording import limit_text, megabytes
 from appliance.telemetry.meter import Result
 
+GONE_MAX = 64
+"""Requests that wait no more keep their deadline until there are so many of them, and more than those that wait."""
+
 Refusal = tuple[ApplianceError, Result]
 """Why a request is not taken, and how that is counted."""
 
@@ -106,6 +109,9 @@ class WaitingRoom:
         self.counts[model] = self.counts.get(model, 0) + 1
         if request.deadline_ns >= NO_DEADLINE:
             return None
+        if len(self._deadlines) > 2 * len(self._requests) + GONE_MAX:
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._requests]
+            heapq.heapify(self._deadlines)
         heapq.heappush(self._deadlines, (request.deadline_ns, request.handle))
         return request.deadline_ns if self._deadlines[0][1] == request.handle else None
 

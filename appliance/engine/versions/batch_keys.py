@@ -1,18 +1,22 @@
 """Batch keys per model version: requests with equal shapes may share a batch, and share learned times.
 
-A model with free dimensions can see many of them; only ``limit`` per version are kept, the one unused for longest goes
-first. Owner: the engine.
+A model with free dimensions can see many of them; only ``limit`` per version are kept beside those in use, the one
+unused for longest goes first. Owner: the engine.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Final
 
 from appliance.core.scheduling.events import BatchKeyClosed, BatchKeyOpened
 from appliance.domain.inference import RequestPlan
 from appliance.engine.inbox import Inbox
 from appliance.engine.versions.layout import merges
 from appliance.engine.versions.served import Served
+
+LOOKS: Final = 8
+"""Batch keys that are looked at for one that opens: enough to get back to the limit once most are out of use."""
 
 Alike = tuple[int, tuple[tuple[int, ...] | None, ...]]
 
@@ -56,8 +60,7 @@ class BatchKeys:
     def _open(
         self, served: Served, batch_keys: OrderedDict[Alike, int], key: Alike, merging: bool, rows: int
     ) -> int:
-        if len(batch_keys) >= self._limit:
-            self._close_oldest(batch_keys)
+        self._close_unused(batch_keys)
         self._next += 1
         self._live[self._next] = 0
         batch_keys[key] = self._next
@@ -65,13 +68,17 @@ class BatchKeys:
         self._inbox.put(BatchKeyOpened(self._next, served.id, seeds if _fixed(served) else ()))
         return self._next
 
-    def _close_oldest(self, batch_keys: OrderedDict[Alike, int]) -> None:
-        for key, batch_key in batch_keys.items():
-            if self._live[batch_key] == 0:
-                del batch_keys[key]
+    def _close_unused(self, batch_keys: OrderedDict[Alike, int]) -> None:
+        """Make room for one. What is in use stays, and is not looked at again soon: front ends use many for long."""
+        for _ in range(LOOKS):
+            if len(batch_keys) < self._limit:
+                return
+            key, batch_key = batch_keys.popitem(last=False)
+            if self._live[batch_key]:
+                batch_keys[key] = batch_key
+            else:
                 del self._live[batch_key]
                 self._inbox.put(BatchKeyClosed(batch_key))
-                return
 
 
 def _fixed(served: Served) -> bool:

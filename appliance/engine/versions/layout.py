@@ -9,6 +9,7 @@ expected to take what the one before it took, in relation to the bytes of its in
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +24,7 @@ UNKNOWN: Final = -1
 FIRST_GUESS_BYTES: Final = 1024
 """Per row of an output whose size the graph leaves free, until one was seen."""
 KEPT: Final = 256
-"""Shapes (and magnitudes) per version of which is known what they take; the one learned first goes first."""
+"""Shapes (and magnitudes) per version of which is known what they take; the one unused for longest goes first."""
 SINKS_BY: Final = 8
 """A smaller answer takes ``most`` down by this part of it."""
 
@@ -73,7 +74,7 @@ class Expectations:
 
     def __init__(self, model: ModelVersion) -> None:
         self._fixed = tuple(row_bytes(spec) for spec in model.outputs)
-        self._known: dict[tuple[object, int], Expectation] = {}
+        self._known: OrderedDict[tuple[object, int], Expectation] = OrderedDict()
         self._newest: Expectation | None = None
 
     def of(self, plan: RequestPlan, nbytes: int) -> Expectation:
@@ -81,10 +82,12 @@ class Expectations:
         inputs = nbytes // (plan.rows or 1)
         key = (plan.merge_shape, inputs.bit_length())
         known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= KEPT:
-                del self._known[next(iter(self._known))]
-            known = self._known[key] = self._newest = self._guess(inputs)
+        if known is not None:
+            self._known.move_to_end(key)
+            return known
+        if len(self._known) >= KEPT:
+            self._known.popitem(last=False)
+        known = self._known[key] = self._newest = self._guess(inputs)
         return known
 
     def _guess(self, inputs: int) -> Expectation:

@@ -36,11 +36,13 @@ NOBODY: Final = Caller()
 
 
 class Call(NamedTuple):
-    """A message taken apart and checked, not yet given to the engine."""
+    """A message taken apart and checked, not yet given to the engine; ``client`` is who sent it, to quotas ("": that is
+    not known)."""
 
     request_id: str
     intake: Intake
     caller: Caller
+    client: str = ""
 
     def without_message(self) -> Call:
         """What encoding the answer takes. As soon as the engine has its copy the message can go: thousands may be
@@ -65,8 +67,8 @@ class Inference:
     def __init__(self, engine: EnginePort, limits: EnvelopeLimits, tracer: Tracer | None = None) -> None:
         self.engine = engine
         self.tracer = tracer
-        self.on_answer: Callable[[Intake, Answer], None] | None = None
-        """Gets each answer, which is not yet released, to make a template of its request."""
+        self.on_answer: Callable[[Intake, Answer, str], None] | None = None
+        """Gets each answer, which is not yet released, to make a template of its request, and whose that was."""
         self.tally = Tally()
         self._limits = limits
         self._loop = asyncio.get_running_loop()
@@ -121,13 +123,13 @@ class Inference:
         trace = self.tracer.begin(rpc, arrived_ns, parent if isinstance(parent, str) else "")
         return Caller(client, trace) if client or trace else NOBODY
 
-    def check(self, message: Buffer, caller: Caller = NOBODY) -> Call:
+    def check(self, message: Buffer, caller: Caller = NOBODY, client: str = "") -> Call:
         """Take a message apart and check it against what the engine serves now; raises Refused."""
         request_id = ""
         try:
             envelope = scan(message, self._limits)
             request_id = request_id_text(envelope.request_id)
-            return Call(request_id, take_in(envelope, self.engine, self._limits), caller)
+            return Call(request_id, take_in(envelope, self.engine, self._limits), caller, client)
         except ApplianceError as error:
             self.engine.rejected(error, request_id, caller.client)
             raise self.refused(error, request_id) from error
@@ -171,7 +173,7 @@ class Inference:
             raise self.refused(outcome, call.request_id) from outcome
         try:
             if self.on_answer is not None:
-                self.on_answer(call.intake, outcome)
+                self.on_answer(call.intake, outcome, call.client)
             encoded = join(response_parts(call.intake.plan, call.request_id.encode(), outcome))
         except ApplianceError as error:
             raise self.refused(error, call.request_id) from error

@@ -36,6 +36,8 @@ StreamBehaviour = Callable[[Any, Context], Awaitable[None]]
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 SECTION: Final = "grpc"
+RPCS_MAX: Final = 131_072
+"""Under way at a time, of all clients, as many as the native front end has at most; more are RESOURCE_EXHAUSTED."""
 
 
 class GrpcServer:
@@ -56,7 +58,7 @@ class GrpcServer:
         addresses = [parse_address(text) for text in config.addresses]
         if not addresses:
             return ()
-        server = aio.server(options=_options(config))
+        server = aio.server(options=_options(config), maximum_concurrent_rpcs=RPCS_MAX)
         server.add_generic_rpc_handlers(
             tuple(
                 grpc.method_handlers_generic_handler(service, methods)

@@ -50,9 +50,9 @@ class Templates(Protocol):
         their binary tensors, whatever their id is and whatever tensors are in that JSON; empty: they are not worth a
         template."""
 
-    def consider(self, head: bytes, planned: Planned, outputs: Sequence[OutputTensor]) -> None:
-        """Make a template for requests with ``head``, which are as ``planned`` and have such ``outputs``, if there is
-        none."""
+    def consider(self, head: bytes, planned: Planned, outputs: Sequence[OutputTensor], client: str) -> None:
+        """Make a template for requests with ``head``, which ``client`` brought, are as ``planned`` and have such
+        ``outputs``, if there is none."""
 
 
 class Exchange:
@@ -253,8 +253,8 @@ class InferenceHandler:
         )
         connection.count_unread(encoded.size)
         own = answer.model is planned.plan.model  # another version answers where the planned one failed
-        if self.templates is not None and exchange.head and own:
-            self.templates.consider(exchange.head, planned, outputs)
+        if self.templates is not None and exchange.head and own and connection.account is not None:
+            self.templates.consider(exchange.head, planned, outputs, connection.account.client)
         return encoded
 
 

@@ -51,16 +51,17 @@ class InferCalls:
         attempts: int = 0,
         caller: Caller = NOBODY,
         arrived_ns: int = 0,
+        client: str = "",
     ) -> None:
         """Serve ``call``; its answer follows. ``message`` is as the server gives it; ``deadline_ns`` is on the engine's
         clock, 0 for none; ``attempts``: how often workers died with it already; ``arrived_ns``: when it came to the
-        server, where it may have waited, 0 for now."""
+        server, where it may have waited, 0 for now; ``client``: who sent it, to quotas."""
         inference = self._inference
         inference.tally.requests += 1
         try:
             if deadline_ns and deadline_ns <= inference.engine.now_ns():
                 raise inference.expired()
-            checked = inference.check(view_of(message), caller)
+            checked = inference.check(view_of(message), caller, client)
             small = type(message) is bytes and len(message) <= KEPT_BYTES_MAX
             waiting = _OpenCall(self, call, checked if small else checked.without_message())
             waiting.handle = inference.submit(
@@ -153,11 +154,13 @@ OK: Final = 0
 
 
 class NativeStream:
-    """The stream ``call``. Once its client is gone nothing here waits any more. Owner: the event loop's thread."""
+    """The stream ``call`` of ``client``. Once that is gone nothing here waits any more. Owner: the event loop's
+    thread."""
 
-    def __init__(self, server: NativeServer, call: int) -> None:
+    def __init__(self, server: NativeServer, call: int, client: str = "") -> None:
         self._server = server
         self._call = call
+        self._client = client
         self._loop = asyncio.get_running_loop()
         self._message: asyncio.Future[Buffer | None] | None = None
         self._handed = Handed()
@@ -220,7 +223,7 @@ class NativeStream:
     ) -> None:
         """MESSAGE."""
         refusal = None if over is None else QuotaExceeded(over[1], max(over[0], 0))
-        self._handed = Handed(attempts, deadline_ns, refusal, arrived_ns)
+        self._handed = Handed(attempts, deadline_ns, refusal, arrived_ns, self._client)
         waiting = self._message
         if waiting is not None and not waiting.done():
             waiting.set_result(message)

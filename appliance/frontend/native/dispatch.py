@@ -35,6 +35,7 @@ from appliance.frontend.grpc.inference import NOBODY, Caller
 from appliance.frontend.grpc.services import INFER, INFER_STREAM, Services, Terms
 from appliance.frontend.grpc.status import status_for
 from appliance.frontend.native.calls import InferCalls, NativeStream, end_call, view_of
+from appliance.frontend.native.heads import Heads
 from appliance.frontend.native.http import NativeHttp
 from appliance.frontend.native.templates import GrpcTemplates, HttpTemplates
 from appliance.frontend.quotas import Quotas
@@ -157,7 +158,7 @@ class Dispatch:
             try:
                 if event[0] == CALL and event[2] == _INFER_INDEX:
                     caller = NOBODY if plain and not event[8] else self._caller(INFER, event)
-                    begin(event[1], event[3], event[4], event[7], caller, event[9])
+                    begin(event[1], event[3], event[4], event[7], caller, event[9], event[6])
                 else:
                     self._take(event)
             except Exception as error:  # noqa: BLE001  a defect ends its own call, not the handling of events
@@ -234,10 +235,10 @@ class Dispatch:
     # --- streams
 
     def _open_stream(self, event: tuple[Any, ...]) -> None:
-        _, call, method, _, deadline_ns, metadata, _, _, client, _ = event
+        _, call, method, _, deadline_ns, metadata, who, _, client, _ = event
         serve = self._methods.serves[method]
         assert serve is not None
-        stream = NativeStream(self._server, call)
+        stream = NativeStream(self._server, call, who)
         terms = Terms(deadline_ns or NO_DEADLINE, metadata, client, stream.handed, stream.end_input)
         behave = partial(serve, stream.read, stream.write, terms)
         remaining_s = (deadline_ns - self._inference.engine.now_ns()) / _NS if deadline_ns else None
@@ -259,5 +260,6 @@ def _templates(
     if not direct.attach(fast_path, _INFER_INDEX):
         return None
     fast_path.serve_stream(methods.paths.index(INFER_STREAM), *services.window)
-    services.inference.on_answer = GrpcTemplates(fast_path, engine, direct).consider
-    return HttpTemplates(fast_path, engine, direct)
+    heads = Heads(engine, fast_path, direct)
+    services.inference.on_answer = GrpcTemplates(fast_path, engine, direct, heads).consider
+    return HttpTemplates(fast_path, engine, direct, heads)

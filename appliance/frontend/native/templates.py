@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from appliance.domain.inference import Answer, OutputTensor, RequestPlan
 from appliance.domain.tensor import Datatype
 from appliance.engine.fastpath.direct import DirectEngine
-from appliance.engine.fastpath.templates import ConsideredHeads
 from appliance.engine.port import EnginePort
 from appliance.frontend.grpc.request import Intake
 from appliance.frontend.grpc.response import closing, response_parts
 from appliance.frontend.http.infer_request import JSON_DATA, Planned
 from appliance.frontend.http.infer_response import frame, opening
+from appliance.frontend.native.heads import Heads
 
 if TYPE_CHECKING:
     from edge_appliance_native import FastPath
@@ -41,17 +41,19 @@ class Wording(NamedTuple):
 
 
 class TemplateMaker:
-    """Keeps templates in ``fast_path``, of what ``direct`` leases to it. Owner: the event loop's thread."""
+    """Keeps templates in ``fast_path``, of what ``direct`` leases to it, for ``heads``. Owner: the event loop's
+    thread."""
 
-    def __init__(self, fast_path: FastPath, engine: EnginePort, direct: DirectEngine) -> None:
+    def __init__(self, fast_path: FastPath, engine: EnginePort, direct: DirectEngine, heads: Heads) -> None:
         self._fast_path = fast_path
         self._engine = engine
         self._direct = direct
-        self._considered = ConsideredHeads(engine)
+        self._heads = heads
 
-    def _is_due(self, head: bytes, plan: RequestPlan, generation: int) -> bool:
-        """Whether ``head``, planned in ``generation``, has no template yet; it is not considered again."""
-        return self._considered.is_due(head, plan.model, generation, self._engine.generation)
+    def _is_due(self, head: bytes, client: str, plan: RequestPlan, generation: int) -> bool:
+        """Whether ``head``, planned in ``generation``, was not considered yet; then it is not again. What was planned
+        in an older generation may be another version's by now."""
+        return generation == self._engine.generation and self._heads.is_due(head, client, plan.model)
 
     def _keep(
         self, head: bytes, plan: RequestPlan, outputs: Sequence[OutputTensor], wording: Wording
@@ -60,6 +62,7 @@ class TemplateMaker:
         template = self._direct.template_of(plan, [output.shape for output in outputs])
         if template is None:
             return
+        self._heads.keep(head, template.plan)
         sizes = [len(output.data) for output in outputs]
         self._fast_path.add_template(
             head,
@@ -85,11 +88,14 @@ class TemplateMaker:
 class GrpcTemplates(TemplateMaker):
     """Templates of inferences over gRPC."""
 
-    def consider(self, intake: Intake, answer: Answer) -> None:
-        """Make a template for requests with the head of ``intake``, whose ``answer`` is not yet released, if there is
-        none. An answer that another version gave, because the planned one failed, makes none."""
+    def consider(self, intake: Intake, answer: Answer, client: str) -> None:
+        """Make a template for requests with the head of ``intake``, which ``client`` brought and whose ``answer`` is
+        not yet released, if there is none. An answer that another version gave, because the planned one failed, makes
+        none."""
         head, plan = intake.head, intake.plan
-        if not head or answer.model is not plan.model or not self._is_due(head, plan, intake.generation):
+        if not head or answer.model is not plan.model:
+            return
+        if not self._is_due(head, client, plan, intake.generation):
             return
         begun, described, *tensors = response_parts(plan, b"", answer)
         pieces = list(map(bytes, tensors[::2]))  # what stands before each tensor
@@ -108,14 +114,14 @@ class HttpTemplates(TemplateMaker):
             wanted = all(datatype is None or datatype.code for datatype in _text_inputs(planned))
         return (self._fast_path.http_head(target, text) or b"") if wanted else b""
 
-    def consider(self, head: bytes, planned: Planned, outputs: Sequence[OutputTensor]) -> None:
+    def consider(self, head: bytes, planned: Planned, outputs: Sequence[OutputTensor], client: str) -> None:
         """See Templates."""
         asked, plan = planned.request, planned.plan
         binary = [asked.binary_outputs.get(output.name, asked.binary_default) for output in outputs]
         texts = [None if raw else output.datatype for raw, output in zip(binary, outputs, strict=True)]
         if not all(datatype is None or datatype.code for datatype in texts):
             return
-        if not self._is_due(head, plan, planned.generation):
+        if not self._is_due(head, client, plan, planned.generation):
             return
         described, *following = [
             piece.encode() for piece in frame(outputs, asked.binary_outputs, asked.binary_default)

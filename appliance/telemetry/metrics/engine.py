@@ -65,6 +65,7 @@ def _engine_families(status: EngineStatus) -> Iterator[Family]:
             ("appliance_accepting", accepting, int(status.accepting)),
             ("appliance_queue_requests", "Requests waiting.", status.queued_requests),
             ("appliance_queue_bytes", "Bytes of waiting requests.", status.queued_bytes),
+            ("appliance_batch_keys", "Shapes of requests whose times are learned.", status.batch_keys),
             ("appliance_running_requests", "Requests with a worker.", status.running_requests),
             ("appliance_arena_used_bytes", "Shared memory in use for tensors.", status.arena_used_bytes),
             (

@@ -1,5 +1,5 @@
-//! The rules of JSON tensors: an outline leaves out exactly the id and what is in the arrays, and what is put in there
-//! instead changes nothing else; an array is read as a second, slow reading by JSON's grammar reads it, in whatever steps;
+//! The rules of JSON tensors: an outline leaves out exactly the id, what is in the arrays and white space between what
+//! stands apart without it, and what is put in there instead changes nothing else; an array is read as a second, slow reading by JSON's grammar reads it, in whatever steps;
 //! and what is written reads the same.
 
 use crate::http::json::Outline;
@@ -41,21 +41,39 @@ fn check_outline(json: &[u8]) {
     }
     assert!(read.data.is_sorted_by_key(|range| range.start));
     cuts.sort_by_key(|range| range.start);
-    let (mut key, mut other, mut from) = ([TARGET, b"\n"].concat(), Vec::new(), 0);
+    let (mut text, mut other, mut from) = (Vec::new(), Vec::new(), 0);
     for cut in &cuts {
         assert!(from <= cut.start && cut.end < json.len(), "apart from one another, and inside");
-        key.extend_from_slice(&json[from..cut.start]);
+        text.extend_from_slice(&json[from..cut.start]);
         other.extend_from_slice(&json[from..cut.start]);
         other.extend_from_slice(if *cut == read.id { b"x" } else { b"[7],[8]" });
         from = cut.end;
     }
-    key.extend_from_slice(&json[from..]);
+    text.extend_from_slice(&json[from..]);
     other.extend_from_slice(&json[from..]);
-    assert_eq!(read.key, key);
+    assert_eq!(read.key, [TARGET, b"\n", &words(&text)].concat());
     let changed = outline(&other).expect("as common as before");
     assert_eq!((&changed.key, changed.data.len()), (&read.key, read.data.len()));
     let empty = outline(&read.key[TARGET.len() + 1..]).expect("without any as well");
     assert_eq!((empty.key, empty.data.len()), (read.key, read.data.len()));
+}
+
+/// JSON without white space, but for one space between words.
+fn words(json: &[u8]) -> Vec<u8> {
+    let (mut words, mut quoted, mut gap) = (Vec::<u8>::new(), false, false);
+    for &byte in json {
+        if !quoted && b" \t\n\r".contains(&byte) {
+            gap = true;
+            continue;
+        }
+        let word = |byte: u8| !b"{}[],:\"".contains(&byte);
+        if std::mem::take(&mut gap) && word(byte) && words.last().is_some_and(|last| word(*last)) {
+            words.push(b' ');
+        }
+        quoted ^= byte == b'"';
+        words.push(byte);
+    }
+    words
 }
 
 fn check_array(text: &[u8], number: Number) {

@@ -20,12 +20,12 @@ STREAM: Final = 1
 """Kind of a method whose request messages are asked for one by one."""
 
 CALL: Final = 0
-"""Event ``(CALL, call, method, message, deadline_ns, metadata, peer, attempts, client, arrived_ns)``: an RPC arrived.
+"""Event ``(CALL, call, method, message, deadline_ns, metadata, who, attempts, client, arrived_ns)``: an RPC arrived.
 ``method`` is the index given to ``NativeServer``; ``message`` the request of a UNARY method, as an object with the
 buffer protocol (``bytes`` when it is small), or None; ``deadline_ns`` on CLOCK_MONOTONIC (0: none); ``metadata`` the
 ASCII custom metadata, a tuple of (key, value) pairs, keys in lower case (pseudo-headers, ``grpc-*`` but not
-``triton_*``, ``content-type``, ``te`` and ``user-agent`` are left out); ``peer`` is the address as gRPC writes it
-("ipv4:10.0.0.1:5", "ipv6:[::1]:5", "unix:" for Unix sockets); ``attempts`` how often a worker died with it while the
+``triton_*``, ``content-type``, ``te`` and ``user-agent`` are left out); ``who`` is the client as quotas tell them
+apart (its name, its IPv4 address or IPv6 network, "unix"); ``attempts`` how often a worker died with it while the
 front end served it by itself; ``client`` who the client is by its certificate: the first URI among the alternative
 names of the subject, else the first DNS name, else the common name ("": it showed none, or none of these up to 255
 bytes); ``arrived_ns`` when its headers came, on CLOCK_MONOTONIC."""
@@ -163,8 +163,10 @@ class NativeServer:
         """Counts since the start: ``connections_open``, ``connections_total``, ``connections_refused``,
         ``clients_refused`` (turned away for the name in their certificate), ``handshakes_late``,
         ``handshakes_plain`` and ``handshakes_failed`` (of TLS, as HANDSHAKE has it), ``accept_failures`` (the kernel
-        had no connection to give), ``calls_open``, ``calls_total``, ``bytes_in_flight``, ``answer_bytes``
-        (answers that clients have not taken yet), ``answer_bytes_refused`` (answers given up for want of
+        had no connection to give), ``calls_open``, ``calls_total``, ``calls_refused`` (more than
+        32,768 under way of one client, or four times as many in all), ``bytes_in_flight``, ``answer_bytes``
+        (answers that clients have not taken yet), ``templates`` (that there are), ``templates_retired``,
+        ``answer_bytes_refused`` (answers given up for want of
         memory), ``resets``, ``protocol_errors`` and ``window_errors`` (what the HTTP/2 library refused by
         itself), ``panics`` (faults of the front end itself), and for each limit how often it was enforced, by
         its name; that of the limit ``bytes_in_flight`` is ``bytes_in_flight_refused``, and
@@ -299,10 +301,15 @@ class FastPath:
         that are JSON come before the others, and ``closing`` behind the last of them. ValueError when a tensor
         leaves its slot or is not of its format."""
 
+    def retire_template(self, head: bytes, spare: bool) -> bool:
+        """Drop the template of a head, but with ``spare`` not one for which a request came since this was asked last.
+        Whether there is none now."""
+
     @staticmethod
     def http_head(target: str, json: bytes) -> bytes | None:
         """What ``add_template`` takes as the head of HTTP requests with this target and this JSON before their binary
-        tensors, whatever the id in it is, and whatever is in the arrays that are ``data`` of its inputs. None for
+        tensors, whatever the id in it is, whatever is in the arrays that are ``data`` of its inputs, and whatever
+        white space is between its words. None for
         what is no inference, or uncommon: those requests are never the front end's. ``opening`` is then the answer's
         JSON up to the id and ``described`` what follows it."""
 

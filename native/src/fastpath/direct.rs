@@ -164,6 +164,21 @@ impl Direct {
         backlog::release_all(&mut state);
     }
 
+    /// Drops the template of a head, as `Templates` does.
+    pub(crate) fn retire_template(&self, head: &[u8], spare: bool) -> bool {
+        let mut state = self.dispatch.lock();
+        let retired = state.templates.retire(head, spare);
+        self.has_templates.store(!state.templates.is_empty(), Release);
+        backlog::release_all(&mut state);
+        retired
+    }
+
+    /// How many templates there are, and how many were retired.
+    pub(crate) fn templates(&self) -> (u64, u64) {
+        let templates = &self.dispatch.lock().templates;
+        (templates.len() as u64, templates.retired())
+    }
+
     /// What requests of a kind cost from now on.
     pub(crate) fn price(&self, kind: u32, price: Price) {
         self.dispatch.lock().prices.insert(kind, price);

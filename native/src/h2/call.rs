@@ -43,8 +43,12 @@ pub(crate) async fn serve(
 ) {
     let Resources { statistics, limits, .. } = &*service.resources;
     statistics.count(Count::CallsTotal);
-    let _open = statistics.open(Count::CallsOpen);
     let mut answer = Answer::new(respond, caller.monitor.clone(), limits.duration(Limit::WriteStallMs));
+    let mine = caller.account.open_call(CALLS_OF_CLIENT);
+    let (Some(_open), Some(_)) = (statistics.open_within(Count::CallsOpen, CALLS), &mine) else {
+        statistics.count(Count::CallsRefused);
+        return answer.refuse(Fault::status(code::RESOURCE_EXHAUSTED, TOO_MANY));
+    };
     // Where it lies it stays: to move a future is to copy all that it may ever hold.
     let carried = unpanicked(statistics, pin!(carry(&service, &caller, request, &mut answer))).await;
     let Err(fault) = carried else { return };
@@ -58,6 +62,12 @@ pub(crate) async fn serve(
     }
     answer.refuse(fault);
 }
+
+/// Calls of one client under way over all its connections, and those of all: more than may be queued, and no more than
+/// there is memory for, even of streams that say nothing.
+const CALLS_OF_CLIENT: u64 = 32_768;
+const CALLS: u64 = 4 * CALLS_OF_CLIENT;
+const TOO_MANY: &str = "too many RPCs are under way";
 
 /// What the headers of a call say, and its body.
 struct Begun {
@@ -198,7 +208,7 @@ impl Begun {
             message: None,
             deadline_ns: self.deadline_ns,
             metadata: text_metadata(&self.headers),
-            peer: caller.peer.clone(),
+            who: caller.who.clone(),
             client: caller.client.clone(),
             arrived_ns: self.arrived_ns,
             attempts: 0,

@@ -108,7 +108,8 @@ async fn serve(service: Arc<Service>, stream: Stream, peer: Arc<str>, admission:
     let (requests, answers) = resources.shares();
     let client = identity.as_ref().map_or("", Identity::text).into();
     let account = resources.quotas.account(Who::of(identity, admission.peer()), now_ns());
-    let caller = Arc::new(Caller { peer, client, account, monitor, requests, answers, window });
+    let who = account.who().text().into();
+    let caller = Arc::new(Caller { who, client, account, monitor, requests, answers, window });
     let mut driver = Driver::new(resources.clone(), http2, caller.clone());
     while let Some((request, respond)) = poll_fn(|cx| driver.poll(cx)).await {
         tokio::spawn(call::serve(service.clone(), caller.clone(), request, respond));

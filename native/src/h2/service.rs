@@ -38,8 +38,8 @@ impl Service {
 
 /// A client, as its calls see it.
 pub(crate) struct Caller {
-    /// Its address as text.
-    pub(crate) peer: Arc<str>,
+    /// Who it is to quotas, as text.
+    pub(crate) who: Arc<str>,
     /// Its name by its certificate; empty: that is not known.
     pub(crate) client: Arc<str>,
     /// What it may ask.

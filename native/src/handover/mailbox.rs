@@ -68,8 +68,8 @@ pub(crate) struct Arrival {
     pub(crate) deadline_ns: u64,
     /// Custom metadata.
     pub(crate) metadata: Vec<(HeaderName, HeaderValue)>,
-    /// The client's address as text.
-    pub(crate) peer: Arc<str>,
+    /// Who the client is to quotas.
+    pub(crate) who: Arc<str>,
     /// Who the client is by its certificate; empty: that is not known.
     pub(crate) client: Arc<str>,
     /// When its headers came.

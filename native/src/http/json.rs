@@ -25,7 +25,8 @@ const STEP: usize = 32 * 1024;
 /// A request taken apart; used again for the next one.
 #[derive(Default)]
 pub(crate) struct Outline {
-    /// Its target and its JSON without the value of the id and what is in the arrays: by it requests are recognised.
+    /// Its target and its JSON without the value of the id, what is in the arrays, and white space that means nothing:
+    /// by it requests are recognised.
     ///
     /// Keys begin with a slash, with which no head of a gRPC message can begin, so both can lie in one table.
     pub(crate) key: Vec<u8>,
@@ -40,6 +41,10 @@ pub(crate) struct Outline {
 #[derive(Default)]
 struct Walk {
     position: usize,
+    /// How long the key may become.
+    longest: usize,
+    /// White space came last.
+    gap: bool,
     /// How much of that lies in arrays.
     inside: usize,
     depth: usize,
@@ -67,7 +72,8 @@ impl Outline {
     pub(crate) fn begin(&mut self, target: &[u8], json: &[u8]) -> Option<()> {
         self.key.clear();
         self.data.clear();
-        self.walk = Walk { position: space(json, 0), ..Walk::default() };
+        let longest = target.len() + 1 + HEAD;
+        self.walk = Walk { position: space(json, 0), longest, ..Walk::default() };
         if target.len() > HEAD || !target.starts_with(b"/") || json.get(self.walk.position) != Some(&b'{') {
             return None;
         }
@@ -82,28 +88,29 @@ impl Outline {
     pub(crate) fn step(&mut self, json: &[u8]) -> Step {
         match self.find(json) {
             Some(false) => Step::More,
-            Some(true) if self.cut(json).is_some() => Step::Whole,
-            _ => Step::Strange,
+            Some(true) => {
+                self.id = self.walk.id.take().unwrap_or(0..0);
+                Step::Whole
+            }
+            None => Step::Strange,
         }
     }
 
-    /// Makes the key, when it is known what is left out.
-    fn cut(&mut self, json: &[u8]) -> Option<()> {
-        let id = self.walk.id.take().unwrap_or(0..0);
-        let (mut from, longest) = (0, self.key.len() + HEAD);
-        let early = self.data.iter().take_while(|range| range.end <= id.start).count();
-        let (before, after) = self.data.split_at(early);
-        let missing = (!id.is_empty()).then_some(&id);
-        for cut in before.iter().chain(missing).chain(after) {
-            take(&mut self.key, &json[from..cut.start], longest)?;
-            from = cut.end;
+    /// Appends to the key, if that is not long then. White space counts only where it keeps two words apart, for which
+    /// there is no place in JSON: without it, what is no JSON could look like some that is.
+    fn keep(&mut self, part: &[u8]) -> Option<()> {
+        let apart = |byte: Option<&u8>| byte.is_some_and(|byte| b"{}[],:\"".contains(byte));
+        if std::mem::take(&mut self.walk.gap) && !apart(self.key.last()) && !apart(part.first()) {
+            self.key.push(b' ');
         }
-        take(&mut self.key, &json[from..], longest)?;
-        self.id = id;
+        if self.key.len() + part.len() > self.walk.longest {
+            return None;
+        }
+        self.key.extend_from_slice(part);
         Some(())
     }
 
-    /// Notes where the arrays and the id lie. Whether that was all.
+    /// Makes the key, and notes where the arrays and the id lie. Whether that was all.
     fn find(&mut self, json: &[u8]) -> Option<bool> {
         let pause = self.walk.position.saturating_add(STEP);
         while self.walk.position < pause {
@@ -111,7 +118,8 @@ impl Outline {
                 self.walk_array(json, pause)?;
                 continue;
             }
-            let Some(byte) = json.get(self.walk.position) else {
+            let at = self.walk.position;
+            let Some(byte) = json.get(at) else {
                 return (self.walk.depth == 0).then_some(true);
             };
             self.walk.position += 1;
@@ -122,8 +130,12 @@ impl Outline {
                 b'{' | b'[' => self.walk.depth += 1,
                 b'}' | b']' => self.walk.depth = self.walk.depth.checked_sub(1)?,
                 b'\\' => return None,
-                b'"' => self.walk_string(json)?,
                 _ => {}
+            }
+            match byte {
+                b' ' | b'\t' | b'\n' | b'\r' => self.walk.gap = true,
+                b'"' => self.walk_string(json)?,
+                _ => self.keep(&json[at..=at])?,
             }
         }
         Some(false)
@@ -131,9 +143,10 @@ impl Outline {
 
     /// Looks at the string that begins here, and what it names if it is a key.
     fn walk_string(&mut self, json: &[u8]) -> Option<()> {
+        let end = end_of_string(json, self.walk.position)?;
+        let name = &json[self.walk.position..end];
+        self.keep(&json[self.walk.position - 1..=end])?;
         let walk = &mut self.walk;
-        let end = end_of_string(json, walk.position)?;
-        let name = &json[walk.position..end];
         walk.position = end + 1;
         let colon = space(json, walk.position);
         if json.get(colon) != Some(&b':') {
@@ -148,6 +161,7 @@ impl Outline {
             if walk.id.replace(value).is_some() {
                 return None;
             }
+            return self.keep(b":\"\"");
         } else if walk.depth == MEMBER && walk.inputs && name == DATA {
             let bracket = space(json, colon + 1);
             if json.get(bracket) != Some(&b'[') || self.data.len() == TENSORS {
@@ -155,6 +169,7 @@ impl Outline {
             }
             walk.position = bracket + 1;
             walk.array = Some((walk.position, 1));
+            return self.keep(b":[");
         }
         Some(())
     }
@@ -178,22 +193,13 @@ impl Outline {
                 self.walk.inside += position - begin;
                 self.data.push(begin..position);
                 self.walk.position = position + 1;
-                return Some(());
+                return self.keep(b"]");
             }
             position += 1;
         }
         (self.walk.position, self.walk.array) = (position, Some((begin, depth)));
         Some(())
     }
-}
-
-/// Appends a part of a key, if that is not long then.
-fn take(key: &mut Vec<u8>, part: &[u8], longest: usize) -> Option<()> {
-    if key.len() + part.len() > longest {
-        return None;
-    }
-    key.extend_from_slice(part);
-    Some(())
 }
 
 fn value_of_id(json: &[u8], from: usize) -> Option<Range<usize>> {
@@ -274,7 +280,7 @@ mod tests {
             (r#"{"inputs":[{"data":[1,2]}]}"#, r#"{"inputs":[{"data":[]}]}"#, &["1,2"][..]),
             (
                 r#"{"inputs":[{"data" : [ [1] ,[2]],"x":[3]},{"data":[]}],"id":"7"}"#,
-                r#"{"inputs":[{"data" : [],"x":[3]},{"data":[]}],"id":""}"#,
+                r#"{"inputs":[{"data":[],"x":[3]},{"data":[]}],"id":""}"#,
                 &[" [1] ,[2]", ""],
             ),
             (
@@ -299,13 +305,27 @@ mod tests {
     fn the_id_is_taken_out_wherever_it_stands() {
         for (json, rest, id) in [
             (r#"{"id":"42","inputs":[]}"#, r#"{"id":"","inputs":[]}"#, "42"),
-            (r#" { "inputs" : [] , "id" : "a b~" } "#, r#" { "inputs" : [] , "id" : "" } "#, "a b~"),
+            (r#" { "inputs" : [] , "id" : "a b~" } "#, r#"{"inputs":[],"id":""}"#, "a b~"),
             (r#"{"inputs":[{"id":"no"}],"x":"id"}"#, r#"{"inputs":[{"id":"no"}],"x":"id"}"#, ""),
             (r#"{"id":""}"#, r#"{"id":""}"#, ""),
             (r#"{"x":"{[","id":"1"}"#, r#"{"x":"{[","id":""}"#, "1"),
             ("{\"n\":\"\u{e4}\",\"id\":\"1\"}", "{\"n\":\"\u{e4}\",\"id\":\"\"}", "1"),
         ] {
             assert_eq!(read(json), Some((format!("/t\n{rest}"), id.to_string())), "{json}");
+        }
+    }
+
+    #[test]
+    fn white_space_makes_no_other_key_but_between_words() {
+        for (json, key) in [
+            ("\t{ \"a b\" :\r\n [ 1 , true ] , \"c\": -1\n}\n", r#"{"a b":[1,true],"c":-1}"#),
+            ("{\"inputs\": [ { \"data\" :\n[ 1 ] } ] }", r#"{"inputs":[{"data":[]}]}"#),
+            (r#"{"x":[1 2]}"#, r#"{"x":[1 2]}"#),
+            ("{\"x\":[1 \n\t2]}", r#"{"x":[1 2]}"#),
+            (r#"{"x":tr ue}"#, r#"{"x":tr ue}"#),
+            ("{\"x\":1\u{b}}", "{\"x\":1\u{b}}"),
+        ] {
+            assert_eq!(read(json).unwrap().0, format!("/t\n{key}"), "{json}");
         }
     }
 

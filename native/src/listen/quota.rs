@@ -11,6 +11,7 @@
 use crate::listen::connections::network;
 use crate::listen::identity::{Identity, matches};
 use crate::measure::lock::Lock;
+use crate::measure::statistics::Open;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -132,6 +133,8 @@ pub(crate) struct Account {
     due_ns: AtomicU64,
     in_flight: AtomicU64,
     told_ns: AtomicU64,
+    /// Of gRPC, under way over all its connections.
+    calls: AtomicU64,
     pub(crate) terms: Lock<(Arc<Terms>, Arc<Counts>)>,
 }
 
@@ -151,6 +154,7 @@ impl Account {
             due_ns: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
             told_ns: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
             terms: Lock::new((terms, counts)),
         })
     }
@@ -158,6 +162,11 @@ impl Account {
     /// Who it is.
     pub(crate) fn who(&self) -> &Who {
         &self.who
+    }
+
+    /// A call has come, unless so many are under way.
+    pub(crate) fn open_call(&self, most: u64) -> Option<Open<'_>> {
+        Open::within(&self.calls, most)
     }
 
     /// A request came. What it is given is held until it has ended.

@@ -119,7 +119,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::listen::quota::{Refusal, TELL_NS};
+    use crate::listen::quota::{Refusal, TELL_NS, UNIX};
 
     const MS: u64 = 1_000_000;
 
@@ -185,6 +185,7 @@ mod tests {
         assert_eq!(label("10.0.0.2"), "*");
         assert_eq!(label("A.site.example"), "a.site.example");
         assert_eq!(label("b.site.example"), "*.site.example");
+        assert_eq!(label("unix"), "*");
         let (b, c) =
             ["b", "c"].map(|name| registry.account(Who::parse(&format!("{name}.site.example")), 0)).into();
         assert_eq!((wait(&b, 0), wait(&c, 0)), (None, None), "each has a bucket of its own");
@@ -202,6 +203,33 @@ mod tests {
         assert_eq!((take("10.0.0.3", later), take("10.0.0.4", later)), (None, Some(MS * 1000 - later + 1)));
         assert_eq!(wait(&held, later), None, "a connection keeps its account");
         assert_eq!(registry.figures().0, 2);
+    }
+
+    #[test]
+    fn who_is_named_alone_finds_room_and_who_is_one_of_many_may_not() {
+        let named = ["10.0.0.9", "*.site.example", UNIX].map(|name| (name.into(), terms(name, 1, 1, 1)));
+        let registry = registry(terms("*", 1, 1, 0), named.into(), 1);
+        let account = |client: &str| registry.account(Who::parse(client), 0);
+        let held = ["10.0.0.1", "10.0.0.9", UNIX].map(account);
+        for (client, account) in ["10.0.0.9", UNIX].iter().zip(&held[1..]) {
+            assert_eq!(account.who(), &Who::parse(client));
+            assert_eq!(account.reason(true), format!("{client} too fast"));
+            assert_eq!(account.reason(false), format!("{client} too many"));
+        }
+        for client in ["10.0.0.2", "a.site.example"] {
+            assert_eq!(account(client).who(), &Who::Stranger, "{client}");
+        }
+        assert_eq!(registry.figures().0, held.len());
+    }
+
+    #[test]
+    fn room_is_looked_for_now_and_then_alone() {
+        let registry = registry(terms("*", 1000, 1, 0), Vec::new(), 1);
+        assert_eq!(wait(&registry.account(Who::parse("10.0.0.1"), 0), 0), None);
+        for (now_ns, alone) in [(0, false), (SWEEP_NS - 1, false), (SWEEP_NS, true)] {
+            let who = Who::parse("10.0.0.2");
+            assert_eq!(registry.account(who.clone(), now_ns).who() == &who, alone, "{now_ns}");
+        }
     }
 
     #[test]

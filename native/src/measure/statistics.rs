@@ -37,6 +37,8 @@ counts! {
     CallsOpen = "calls_open",
     /// Calls that arrived.
     CallsTotal = "calls_total",
+    /// Calls refused because there were too many, of their client or in all.
+    CallsRefused = "calls_refused",
     /// Messages refused because their connection already holds its share of the memory.
     SharesRefused = "connection_bytes_refused",
     /// Answers given up because clients have not taken those before them.
@@ -107,6 +109,15 @@ impl Default for Statistics {
 /// Something that is open until this is dropped.
 pub(crate) struct Open<'a>(&'a AtomicU64);
 
+impl<'a> Open<'a> {
+    /// One more of what is counted there, if that is no more than so many.
+    pub(crate) fn within(count: &'a AtomicU64, most: u64) -> Option<Self> {
+        let before = count.fetch_add(1, Relaxed);
+        let open = Self(count);
+        (before < most).then_some(open)
+    }
+}
+
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
@@ -123,6 +134,11 @@ impl Statistics {
     pub(crate) fn open(&self, what: Count) -> Open<'_> {
         self.count(what);
         Open(&self.counts[what as usize])
+    }
+
+    /// Likewise, if it is one of so many at most.
+    pub(crate) fn open_within(&self, what: Count, most: u64) -> Option<Open<'_>> {
+        Open::within(&self.counts[what as usize], most)
     }
 
     /// A limit was enforced.
@@ -157,6 +173,18 @@ mod tests {
         drop(one);
         assert_eq!(value(&statistics, "calls_open"), 1);
         drop(two);
+        assert_eq!(value(&statistics, "calls_open"), 0);
+    }
+
+    #[test]
+    fn no_more_is_open_than_may_be() {
+        let statistics = Statistics::default();
+        let open = || statistics.open_within(Count::CallsOpen, 2);
+        for _ in 0..2 {
+            let held = (open(), open());
+            assert!(held.0.is_some() && held.1.is_some() && open().is_none());
+            assert_eq!(value(&statistics, "calls_open"), 2);
+        }
         assert_eq!(value(&statistics, "calls_open"), 0);
     }
 

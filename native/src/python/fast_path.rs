@@ -101,6 +101,10 @@ impl FastPath {
         self.direct.drop_templates(model);
     }
 
+    fn retire_template(&self, head: &[u8], spare: bool) -> bool {
+        self.direct.retire_template(head, spare)
+    }
+
     #[pyo3(signature = (kind, charge_per_row_ns, batch_ns, margin_ns, batch_rows = 0))]
     fn price(&self, kind: u32, charge_per_row_ns: u64, batch_ns: u64, margin_ns: u64, batch_rows: u32) {
         self.direct.price(kind, Price { charge_per_row_ns, batch_ns, margin_ns, batch_rows });

@@ -268,8 +268,14 @@ impl NativeServer {
 
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let report = PyDict::new(py);
-        let Resources { statistics, requests, answers, .. } = &*self.resources;
-        let held = [("bytes_in_flight", requests.used()), ("answer_bytes", answers.used())];
+        let Resources { statistics, requests, answers, direct, .. } = &*self.resources;
+        let (templates, retired) = direct.templates();
+        let held = [
+            ("bytes_in_flight", requests.used()),
+            ("answer_bytes", answers.used()),
+            ("templates", templates),
+            ("templates_retired", retired),
+        ];
         for (name, count) in statistics.report().chain(held) {
             report.set_item(name, count)?;
         }

@@ -95,6 +95,7 @@ pub(crate) struct Template {
     /// The outputs, in the order of the answer.
     pub(crate) outputs: Box<[Output]>,
     live: AtomicBool,
+    used: AtomicBool,
 }
 
 impl Deref for Template {
@@ -258,7 +259,8 @@ impl TemplateSpec {
                 self.id, self.span
             ));
         }
-        Ok(Template { spec: self, inputs, outputs, live: AtomicBool::new(true) })
+        let (live, used) = (AtomicBool::new(true), AtomicBool::new(false));
+        Ok(Template { spec: self, inputs, outputs, live, used })
     }
 }
 
@@ -283,31 +285,47 @@ fn texts(
     codes.iter().zip(sizes).map(text).collect()
 }
 
-/// The templates by head.
+/// The templates by head, and how many had to go for others.
 #[derive(Default)]
-pub(crate) struct Templates(HashMap<Box<[u8]>, Arc<Template>>);
+pub(crate) struct Templates {
+    by_head: HashMap<Box<[u8]>, Arc<Template>>,
+    retired: u64,
+}
 
 impl Templates {
     /// Takes a template up for requests with this head.
     pub(crate) fn add(&mut self, head: Vec<u8>, spec: TemplateSpec) -> Result<(), String> {
-        if self.0.len() >= TEMPLATES && !self.0.contains_key(head.as_slice()) {
+        if self.len() >= TEMPLATES && !self.by_head.contains_key(head.as_slice()) {
             return Err(format!("more than {TEMPLATES} templates"));
         }
         let template = Arc::new(spec.build()?);
-        if let Some(before) = self.0.insert(head.into(), template) {
+        if let Some(before) = self.by_head.insert(head.into(), template) {
             before.live.store(false, Release);
         }
         Ok(())
     }
 
-    /// The template for a head.
+    /// The template for a head, which is of use then.
     pub(crate) fn find(&self, head: &[u8]) -> Option<&Arc<Template>> {
-        self.0.get(head)
+        self.by_head.get(head).inspect(|template| template.used.store(true, Relaxed))
+    }
+
+    /// Drops the template of a head, but not one to be spared that was of use since this was asked last. Whether there
+    /// is none now.
+    pub(crate) fn retire(&mut self, head: &[u8], spare: bool) -> bool {
+        let Some(template) = self.by_head.get(head) else { return true };
+        if template.used.swap(false, Relaxed) && spare {
+            return false;
+        }
+        template.live.store(false, Release);
+        self.by_head.remove(head);
+        self.retired += 1;
+        true
     }
 
     /// Drops the templates of a model, or all.
     pub(crate) fn drop_of(&mut self, model: Option<u32>) {
-        self.0.retain(|_, template| {
+        self.by_head.retain(|_, template| {
             let keep = model.is_some_and(|model| model != template.model);
             if !keep {
                 template.live.store(false, Release);
@@ -317,14 +335,18 @@ impl Templates {
     }
 
     /// How many there are.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.by_head.len()
     }
 
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_head.is_empty()
+    }
+
+    /// How many were retired.
+    pub(crate) fn retired(&self) -> u64 {
+        self.retired
     }
 }
 
@@ -406,5 +428,22 @@ mod tests {
         assert!(!b.is_live());
         templates.drop_of(None);
         assert!(templates.is_empty());
+    }
+
+    #[test]
+    fn what_was_of_use_is_spared_once() {
+        let mut templates = Templates::default();
+        for head in [b"a", b"b"] {
+            templates.add(head.to_vec(), spec(1, 1)).unwrap();
+        }
+        let used = templates.find(b"a").unwrap().clone();
+        assert!(!templates.retire(b"a", true) && used.is_live(), "a request came for it");
+        assert!(templates.retire(b"b", true) && templates.find(b"b").is_none(), "none has");
+        assert!(templates.retire(b"a", true) && !used.is_live(), "none has since");
+        assert!(templates.retire(b"a", true), "there is none");
+        templates.add(b"a".to_vec(), spec(1, 1)).unwrap();
+        templates.find(b"a").unwrap();
+        assert!(templates.retire(b"a", false) && templates.is_empty());
+        assert_eq!(templates.retired(), 3);
     }
 }

@@ -75,6 +75,7 @@ def made_up_status() -> EngineStatus:
         ),
         queued_requests=5,
         queued_bytes=1280,
+        batch_keys=5,
         running_requests=2,
         arena_used_bytes=4096,
         arena_limit_bytes=1 << 30,

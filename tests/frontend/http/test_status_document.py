@@ -13,7 +13,7 @@ from appliance.engine.port import IndexEntry
 from appliance.engine.versions.version_status import with_index
 from appliance.telemetry.meter import Result, Stage, VersionMeter
 from appliance.telemetry.snapshot import LoadStatus
-from appliance.telemetry.status_document import batch_mean, executed_rows, status_document
+from appliance.telemetry.status_document import batch_mean, status_document
 from appliance.workers.port import LoadStage
 from tests.frontend.http.documented import code_words, table_rows
 from tests.frontend.http.engine_figures import busy_meter, made_up_snapshot, made_up_status
@@ -48,7 +48,7 @@ def test_batches_whose_requests_failed_count_with_their_rows() -> None:
     for _ in range(3):
         meter.batch_finished(2, 10, 10, 10)
         meter.ended(Result.FAILED, 1_000)
-    assert (batch_mean(meter.frozen()), executed_rows(meter.frozen())) == (2.0, 6)
+    assert (batch_mean(meter.frozen()), meter.frozen().executed_rows) == (2.0, 6)
 
 
 def test_an_idle_version_has_no_quantiles_and_no_mean() -> None:

@@ -15,6 +15,7 @@ from appliance.engine.fastpath.direct import RequestTemplate
 from appliance.frontend.http.infer_request import JSON_DATA, InferHead, Planned
 from appliance.frontend.http.infer_response import InferResponse, encode, identity
 from appliance.frontend.http.json_tensor import json_pieces
+from appliance.frontend.native.heads import Heads
 from appliance.frontend.native.templates import HEAD_BYTES_MAX, HttpTemplates
 
 TARGET = "/v2/models/m/infer"
@@ -45,7 +46,10 @@ class DirectDouble:
 
     def template_of(self, plan: object, shapes: Sequence[tuple[int, ...]]) -> RequestTemplate:
         """Of these shapes."""
-        return RequestTemplate(0, 0, 0, 0, 1, (), 0, 0, tuple(range(len(shapes))), "late", 0)
+        return RequestTemplate(1, 0, 0, 0, 1, (), 0, 0, tuple(range(len(shapes))), "late", 0)
+
+    def release(self, plan: int) -> None:
+        """Nothing is held of it."""
 
 
 @dataclass(slots=True)
@@ -97,7 +101,8 @@ def engine() -> Generation:
 
 @pytest.fixture
 def templates(fast_path: FastPathDouble, engine: Generation) -> HttpTemplates:
-    return HttpTemplates(cast(Any, fast_path), cast(Any, engine), cast(Any, DirectDouble()))
+    path, epochs, direct = cast(Any, fast_path), cast(Any, engine), cast(Any, DirectDouble())
+    return HttpTemplates(path, epochs, direct, Heads(epochs, path, direct))
 
 
 async def _answer(
@@ -111,7 +116,7 @@ async def _answer(
 async def test_the_pieces_the_id_and_the_elements_make_the_answer(
     fast_path: FastPathDouble, templates: HttpTemplates, request_id: str, binary: dict[str, bool]
 ) -> None:
-    templates.consider(b"head", planned(binary=binary), OUTPUTS)
+    templates.consider(b"head", planned(binary=binary), OUTPUTS, "client")
     [(head, template)] = fast_path.given
     assert head == b"head"
     made = template["opening"] + identity(request_id) + template["described"]
@@ -131,7 +136,7 @@ def test_a_head_is_taught_once_until_it_is_forgotten(
 ) -> None:
     for generation, forgotten in ((1, 0), (1, 0), (2, 0), (3, 1), (3, 1)):
         engine.generation, engine.forgotten = generation, forgotten
-        templates.consider(b"head", planned(generation=generation), OUTPUTS)
+        templates.consider(b"head", planned(generation=generation), OUTPUTS, "client")
     assert len(fast_path.given) == 2
 
 
@@ -141,14 +146,14 @@ def test_what_was_planned_in_an_older_generation_is_not_taught(
     """Its answer came after the models changed: the front was told to forget it, and shall not learn it again."""
     old = planned(generation=engine.generation)
     engine.generation += 1
-    templates.consider(b"head", old, OUTPUTS)
+    templates.consider(b"head", old, OUTPUTS, "client")
     assert not fast_path.given
-    templates.consider(b"head", planned(generation=engine.generation), OUTPUTS)
+    templates.consider(b"head", planned(generation=engine.generation), OUTPUTS, "client")
     assert len(fast_path.given) == 1
 
 
 def test_inputs_that_came_as_json_are_named(fast_path: FastPathDouble, templates: HttpTemplates) -> None:
-    templates.consider(b"head", planned(json_input=Datatype.FP64), OUTPUTS)
+    templates.consider(b"head", planned(json_input=Datatype.FP64), OUTPUTS, "client")
     [(_, template)] = fast_path.given
     assert template["input_texts"] == ["", Datatype.FP64.code]
 
@@ -165,5 +170,5 @@ def test_what_is_odd_long_or_text_is_not_recognised(templates: HttpTemplates) ->
 
 def test_outputs_that_are_strings_are_not_taught(fast_path: FastPathDouble, templates: HttpTemplates) -> None:
     strings = (OutputTensor("a", Datatype.BYTES, (1,), b"\x01\0\0\0x"),)
-    templates.consider(b"head", planned(binary_default=False), strings)
+    templates.consider(b"head", planned(binary_default=False), strings, "client")
     assert not fast_path.given
