@@ -3,11 +3,23 @@ or slow."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from appliance.config.listening import ADDRESSES, ListeningConfig, client_name_problems
 
 MEBIBYTE = 1 << 20
+ANY_HOST: Final = "*"
+
+
+def host_problems(hosts: Sequence[str]) -> Iterator[str]:
+    """What is wrong with names of the server, one text for each that no client could ask for."""
+    for host in hosts:
+        name = host.removeprefix("*.")
+        letters = name.replace("-", "").replace("_", "").replace(".", "")
+        if host != ANY_HOST and not (name.isascii() and letters.isalnum() and "" not in name.split(".")):
+            yield f"{host!r} is no host: give a name without a port, '*.' and a domain for all names in it, or '*'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +27,15 @@ class HttpConfig(ListeningConfig):
     """The ``[http]`` section. Sizes are bytes, times seconds."""
 
     addresses: tuple[str, ...] = field(default=("127.0.0.1:8000",), metadata=ADDRESSES)
+    hosts: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "names with a dot by which clients without TLS may ask for this server, besides its own, the hosts "
+            "of addresses, and those in .local, .internal and .home.arpa; *.site.example for all names in a domain; "
+            "*: any, where no browser runs that reaches it. IP addresses and names without a dot are always taken",
+            "check": host_problems,
+        },
+    )
     tls_client_ca: str = field(
         default="",
         metadata={

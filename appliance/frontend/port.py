@@ -19,11 +19,17 @@ HEADERS_MAX: Final = 100
 """Headers of one HTTP/1.1 request: some thirty where a chain of proxies each added its own."""
 
 
+LOG_IS_OPERATORS: Final = (
+    "changing log settings over the network is turned off; change them over the control socket (control.socket), or "
+    "in the [log] section of the configuration"
+)
+"""What clients are told that would."""
+
 Setting = bool | int | str
 
 
 class LogControl(Protocol):
-    """The log as clients may read and change it."""
+    """The log as clients may read it, and an operator change it."""
 
     def settings(self) -> Mapping[str, Setting]:
         """The settings in force, by the names of the logging extension."""

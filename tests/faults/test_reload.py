@@ -76,6 +76,10 @@ def test_the_operator_loads_and_unloads_over_the_socket_and_nobody_else(serve: S
         ask(daemon.grpc, "mlp")
     with pytest.raises(InferenceServerException, match="turned off"):
         other.load_model("mlp")
+    with pytest.raises(InferenceServerException, match="turned off"):
+        other.update_log_settings({"log_info": False})
+    assert not operator.update_log_settings({"log_info": False}).settings["log_info"].bool_param
+    assert not other.get_log_settings().settings["log_info"].bool_param
     operator.load_model("mlp")
     assert operator.is_model_ready("mlp")
     assert [entry.state for entry in operator.get_model_repository_index().models] == ["READY"]

@@ -1,7 +1,7 @@
 """What every RPC but inference answers: plain functions from message to message, whatever the transport is.
 
 Errors are raised as the appliance's own; a front end turns them into statuses. Nothing here loads or unloads a
-model: what the network may not do is refused with the reason.
+model, and only an operator changes settings: what the network may not do is refused with the reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from appliance.domain.errors import Forbidden, InvalidRequest, Unsupported
 from appliance.engine.port import EnginePort
 from appliance.frontend import documents
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
-from appliance.frontend.port import LogControl, Setting
+from appliance.frontend.port import LOG_IS_OPERATORS, LogControl, Setting
 from appliance.telemetry.trace import Tracer, check_trace_setting, trace_settings
 
 M = TypeVar("M", bound=Message)
@@ -38,9 +38,13 @@ class Rpc(NamedTuple):
 
 
 class Handlers:
-    """The RPCs about the server, its models and its settings. ``stopping`` makes the server not ready."""
+    """The RPCs about the server, its models and its settings, which only ``for_operator`` can be changed. ``stopping``
+    makes the server not ready."""
 
-    def __init__(self, engine: EnginePort, log: LogControl, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self, engine: EnginePort, log: LogControl, tracer: Tracer | None = None, *, for_operator: bool = False
+    ) -> None:
+        self._for_operator = for_operator
         self._engine = engine
         self._tracer = tracer
         self._log = log
@@ -131,7 +135,10 @@ class Handlers:
         return answer
 
     def log_settings(self, request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
-        """Change what is given, all or nothing, and answer with the settings in force."""
+        """Change what is given, all or nothing, and answer with the settings in force; raises Forbidden for changes
+        where no operator asks."""
+        if request.settings and not self._for_operator:
+            raise Forbidden(LOG_IS_OPERATORS)
         changes: dict[str, Setting] = {}
         for key, value in request.settings.items():
             choice = value.WhichOneof("parameter_choice")

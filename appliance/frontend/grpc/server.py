@@ -47,7 +47,7 @@ class GrpcServer:
         """``control`` makes it the operator's."""
         self._config = config
         self._control = control
-        self._services = Services(backend, config)
+        self._services = Services(backend, config, for_operator=control is not None)
         self._server: aio.Server | None = None
         self._shown: _Shown | None = None
 

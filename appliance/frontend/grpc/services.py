@@ -45,10 +45,11 @@ ServeStream = Callable[[Read, Write, Terms], Awaitable[None]]
 class Services:
     """The RPCs of one server and what they have open. Owner: the event loop's thread."""
 
-    def __init__(self, backend: Backend, config: GrpcConfig) -> None:
+    def __init__(self, backend: Backend, config: GrpcConfig, *, for_operator: bool = False) -> None:
+        """``for_operator``: they may change settings."""
         engine, tracer = backend.engine, backend.tracer
         self.inference = Inference(engine, EnvelopeLimits(), tracer)
-        self._handlers = Handlers(engine, backend.log, tracer)
+        self._handlers = Handlers(engine, backend.log, tracer, for_operator=for_operator)
         self._health = HealthService(engine)
         health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)
         self._reflection = Reflection((SERVICE, HEALTH_SERVICE), (*descriptor_files(), health_file))

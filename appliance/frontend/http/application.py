@@ -22,8 +22,9 @@ from aiohttp import web
 from appliance.config.http import HttpConfig
 from appliance.domain.errors import ApplianceError
 from appliance.frontend.http.body import BodyReader
-from appliance.frontend.http.connection import Connection, ForeignRequest, Origin
+from appliance.frontend.http.connection import Connection, ForeignRequest, Origin, connection_of
 from appliance.frontend.http.figures import FiguresHandler
+from appliance.frontend.http.hosts import check_host, check_sender, host_names
 from appliance.frontend.http.inference import InferenceHandler, Templates
 from appliance.frontend.http.protocol import ProtocolHandler
 from appliance.frontend.http.server import HttpServer
@@ -66,6 +67,7 @@ class HttpApplication:
         quotas: Quotas | None = None,
     ) -> None:
         self._listener = listener
+        self._hosts = host_names(config)
         self._bodies = BodyReader(config)
         self._inference = InferenceHandler(backend, config, self._bodies, quotas)
         self._protocol = ProtocolHandler(backend, self._bodies)
@@ -145,6 +147,10 @@ class HttpApplication:
         try:
             if isinstance(request, ForeignRequest):
                 raise request.refusal()
+            if connection_of(request).peername:  # no browser comes over a Unix socket
+                check_host(request, self._hosts)
+            if request.method == "POST":
+                check_sender(request)
             handler, names = self._router.match(request.method, request.rel_url.raw_path)
             return await handler(request, *names)
         except ApplianceError as error:

@@ -1,8 +1,9 @@
-"""The v2 REST protocol but inference: health, metadata, statistics, and the extensions that change or ask about the
-server itself (model repository, logging, trace, shared memory).
+"""The v2 REST protocol but inference: health, metadata, statistics, and the extensions that ask about the server
+itself (model repository, logging, trace, shared memory).
 
 What is live or ready says so in its body as well as by its status: Triton's clients look at the status, KServe's at the
-body. Nothing here loads or unloads a model: what the network may not do is refused with the reason.
+body. Nothing here loads or unloads a model or changes a setting: what the network may not do is refused with the
+reason.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from appliance.frontend.documents import (
 from appliance.frontend.http.body import BodyReader
 from appliance.frontend.http.json_document import check_nesting, parse_json
 from appliance.frontend.http.status import json_response
-from appliance.frontend.port import Backend
+from appliance.frontend.port import LOG_IS_OPERATORS, Backend
 from appliance.telemetry.trace import check_trace_setting, trace_settings
 
 MAX_CONTROL_BYTES: Final = 64 * 1024
@@ -104,15 +105,10 @@ class ProtocolHandler:
         return json_response(dict(self._log.settings()))
 
     async def update_log(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Change log settings and answer with those in force."""
-        changes = await self._object(request)
-        for key, value in changes.items():
-            if not isinstance(value, (bool, int, str)):
-                raise InvalidRequest(
-                    f"log setting '{key}' must be a boolean, an integer or a string, got {value!r}"
-                )
-        self._log.update(changes)
-        return json_response(dict(self._log.settings()))
+        """The settings in force, where none is to be changed; raises Forbidden for changes."""
+        if await self._object(request):
+            raise Forbidden(LOG_IS_OPERATORS)
+        return await self.log_settings(request)
 
     async def trace_settings(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
         """What is traced. A level is a list, any other setting a text."""

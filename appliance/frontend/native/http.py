@@ -15,6 +15,7 @@ from appliance.domain.protocol import SERVER_NAME
 from appliance.frontend.http.application import HttpApplication, ListenerFigures
 from appliance.frontend.http.compression import COMPRESS_MIN_BYTES
 from appliance.frontend.http.connection import TOO_MANY_CONNECTIONS, Origin
+from appliance.frontend.http.hosts import host_names
 from appliance.frontend.http.status import plain_answer
 from appliance.frontend.native.ports import NativePort
 from appliance.frontend.native.templates import HttpTemplates
@@ -78,6 +79,7 @@ class NativeHttp:
             lambda listeners, tls: server.serve_http(
                 listeners=listeners,
                 limits=_limits(config),
+                hosts=host_names(config),
                 server=SERVER_NAME,
                 full=TOO_MANY_CONNECTIONS,
                 crowded=TOO_MANY_FROM_PEER,

@@ -3,15 +3,18 @@
 
 use crate::http::head::{Bounds, HEAD, HEADERS, Head, Request, Response, is_inference, request, response};
 
-const BOUNDS: Bounds = Bounds { line_bytes: 300, headers: 12 };
+const BOUNDS: Bounds = Bounds { line_bytes: 300, headers: 12, hosts: None };
 /// Headers that may come once, and those with which a message is not common.
-const ONCE: [&str; 7] = [
+const ONCE: [&str; 10] = [
     "host",
     "content-length",
     "inference-header-content-length",
     "content-encoding",
     "accept-encoding",
     "connection",
+    "content-type",
+    "sec-fetch-site",
+    "origin",
     "traceparent",
 ];
 const NEVER: [&str; 3] = ["transfer-encoding", "expect", "upgrade"];
@@ -128,6 +131,7 @@ fn slow_response(bytes: &[u8]) -> Option<(usize, usize)> {
         && status != b"304"
         && reason.first().is_none_or(|byte| *byte == b' ')
         && reason.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~' | 0x80..));
-    let found = headers(rest, &Bounds { line_bytes: HEAD, headers: HEADERS }).filter(|_| known)?;
+    let found =
+        headers(rest, &Bounds { line_bytes: HEAD, headers: HEADERS, hosts: None }).filter(|_| known)?;
     Some((end, number(value(&found, "content-length")?)?))
 }

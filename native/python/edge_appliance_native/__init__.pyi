@@ -129,6 +129,7 @@ class NativeServer:
         *,
         listeners: Sequence[int],
         limits: Mapping[str, int],
+        hosts: Sequence[str] | None,
         server: str,
         full: bytes,
         crowded: bytes,
@@ -142,7 +143,9 @@ class NativeServer:
         ``handshake_ms`` (the time for TLS),
         ``write_stall_ms`` (a client that takes no byte for so long is cut off) and ``compress_bytes``
         (answers that may be of this size are passed on for clients that accept gzip or deflate, and nothing
-        else where an answer has binary tensors). ``server`` names the server in answers. Raises ValueError
+        else where an answer has binary tensors). ``hosts`` are names that requests may be for, in small letters, one
+        that begins with a dot for all that end in it, besides addresses and names without a dot (None: any); others
+        are passed on. ``server`` names the server in answers. Raises ValueError
         and OSError, and RuntimeError before ``start``. With ``tls`` that is spoken over TCP, connections too
         many are closed without a word, and a client that does not speak it is sent ``plain``."""
 

@@ -42,7 +42,7 @@ fn key(json: &str) -> Vec<u8> {
 fn front(rig: &Rig, limit: i64) -> Front {
     let resources = Resources { direct: rig.direct.clone(), ..crate::rig::resources(limit) };
     let limits: Vec<_> = http_front::LIMITS.iter().map(|(name, ..)| (name.to_string(), 60_000)).collect();
-    Front::new(Arc::new(resources), limits, "s".into(), Answers::default(), None).unwrap()
+    Front::new(Arc::new(resources), limits, None, "s".into(), Answers::default(), None).unwrap()
 }
 
 fn wire() -> Wire {

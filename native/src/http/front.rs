@@ -68,11 +68,12 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// With limits by their names; the error names the one that is missing, unknown or out of bounds. `server` is what
-    /// answers name themselves.
+    /// With limits by their names; the error names the one that is missing, unknown or out of bounds. `hosts` are
+    /// those of [`Bounds`], `server` is what answers name themselves.
     pub(crate) fn new(
         resources: Arc<Resources>,
         limits: impl IntoIterator<Item = (String, i64)>,
+        hosts: Option<Vec<String>>,
         server: String,
         answers: Answers,
         tls: Option<Arc<Tls>>,
@@ -86,7 +87,7 @@ impl Front {
             tls,
             handshake: Duration::from_millis(handshake_ms),
             answers,
-            bounds: Bounds { line_bytes, headers },
+            bounds: Bounds { line_bytes, headers, hosts },
             keepalive: Duration::from_millis(keepalive_ms),
             write_stall: Duration::from_millis(stall_ms),
             compress_bytes,
@@ -120,7 +121,7 @@ mod tests {
         if change.1 != i64::MAX {
             limits.push((change.0.to_string(), change.1));
         }
-        Front::new(resources, limits, "s".into(), Answers::default(), None)
+        Front::new(resources, limits, None, "s".into(), Answers::default(), None)
     }
 
     #[test]

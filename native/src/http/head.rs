@@ -8,6 +8,7 @@
 
 use httparse::{Header, ParserConfig, Status};
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::ops::Range;
 
 /// Longest head that is looked at.
@@ -15,13 +16,19 @@ pub(crate) const HEAD: usize = 16 * 1024;
 /// Most headers that are looked at; the application may allow more.
 pub(crate) const HEADERS: usize = 128;
 
+/// What types of bodies begin with that a page of any web site may send; they are the application's to refuse.
+const UNASKED: [&[u8]; 2] = [b"text/", b"multipart/"];
+
 /// What the application bounds, which therefore is its to refuse.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     /// Longest line.
     pub(crate) line_bytes: usize,
     /// Most headers.
     pub(crate) headers: usize,
+    /// Names that requests may be for, in small letters, one that begins with a dot for all that end in it; besides
+    /// addresses and names without a dot. None: any.
+    pub(crate) hosts: Option<Vec<String>>,
 }
 
 /// What a connection begins with.
@@ -86,6 +93,9 @@ struct Headers<'a> {
     content_encoding: Option<&'a [u8]>,
     accept_encoding: Option<&'a [u8]>,
     connection: Option<&'a [u8]>,
+    content_type: Option<&'a [u8]>,
+    fetch_site: Option<&'a [u8]>,
+    origin: Option<&'a [u8]>,
     parent: Option<&'a [u8]>,
 }
 
@@ -113,10 +123,10 @@ fn common_request(parsed: &httparse::Request<'_, '_>, head: usize, bounds: &Boun
         return None;
     }
     let headers = Headers::read(parsed.headers)?;
-    headers.host.filter(|host| !host.is_empty())?; // without one the application refuses it
+    let host = headers.host.filter(|host| !host.is_empty())?; // without one the application refuses it
     let body = headers.content_length.map_or(Some(0), number)?;
     let start = method.len() + 1;
-    let is_infer = method == "POST" && is_inference(target);
+    let is_infer = method == "POST" && is_inference(target) && bounds.is_own(host);
     let infer = is_infer.then(|| headers.infer(start..start + target.len(), body)).flatten();
     Some(Request { head, body, infer })
 }
@@ -134,13 +144,32 @@ pub(crate) fn response(bytes: &[u8]) -> Option<Option<Response>> {
 }
 
 fn common_response(parsed: &httparse::Response<'_, '_>, head: &[u8]) -> Option<Response> {
-    let bounds = Bounds { line_bytes: HEAD, headers: HEADERS };
+    let bounds = Bounds { line_bytes: HEAD, headers: HEADERS, hosts: None };
     let has_body = parsed.code.is_some_and(|code| (200..600).contains(&code) && code != 204 && code != 304);
     if !has_body || !head.starts_with(b"HTTP/1.1 ") || !has_plain_lines(head, &bounds) {
         return None;
     }
     let headers = Headers::read(parsed.headers)?;
     Some(Response { head: head.len(), body: number(headers.content_length?)? })
+}
+
+impl Bounds {
+    /// Whether a host, with a port or without, is surely the server's; the application knows of all.
+    fn is_own(&self, host: &[u8]) -> bool {
+        let (Some(names), Ok(host)) = (&self.hosts, std::str::from_utf8(host)) else {
+            return self.hosts.is_none();
+        };
+        let with_port =
+            host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let name = with_port.map_or(host, |(name, _)| name);
+        let undotted = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if !name.is_empty() && name.bytes().all(undotted) {
+            return true;
+        }
+        let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        address.parse::<IpAddr>().is_ok()
+            || names.iter().any(|own| name == own || (own.starts_with('.') && name.ends_with(own.as_str())))
+    }
 }
 
 /// Whether all lines of a head end as the protocol has it, and none is too long for the application.
@@ -168,6 +197,9 @@ impl<'a> Headers<'a> {
             16 if is("content-encoding") => &mut self.content_encoding,
             15 if is("accept-encoding") => &mut self.accept_encoding,
             10 if is("connection") => &mut self.connection,
+            12 if is("content-type") => &mut self.content_type,
+            14 if is("sec-fetch-site") => &mut self.fetch_site,
+            6 if is("origin") => &mut self.origin,
             11 if is("traceparent") => &mut self.parent,
             17 if is("transfer-encoding") => return None,
             6 if is("expect") => return None,
@@ -178,7 +210,12 @@ impl<'a> Headers<'a> {
     }
 
     fn infer(&self, target: Range<usize>, body: usize) -> Option<Infer> {
-        if self.content_encoding.is_some() {
+        let from_page = self.fetch_site.is_some() || self.origin.is_some();
+        let begins_with = |kind: &[u8], start: &[u8]| {
+            kind.get(..start.len()).is_some_and(|begun| begun.eq_ignore_ascii_case(start))
+        };
+        let unasked = |kind: &[u8]| UNASKED.iter().any(|start| begins_with(kind, start));
+        if self.content_encoding.is_some() || from_page || self.content_type.is_some_and(unasked) {
             return None;
         }
         let json = self.json_length.map_or(Some(body), number).filter(|json| (1..=body).contains(json))?;
@@ -213,7 +250,7 @@ fn number(digits: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { line_bytes: 200, headers: 8 };
+    const BOUNDS: Bounds = Bounds { line_bytes: 200, headers: 8, hosts: None };
 
     /// Of a request with a host.
     fn hosted(lines: &[&str]) -> Head {
@@ -279,8 +316,48 @@ mod tests {
             assert_eq!(infer(&[other]), None, "{other}");
         }
         assert_eq!(infer(&[length, "Content-Encoding: gzip"]), None);
+        for kind in ["application/JSON; charset=utf-8", "application/octet-stream", "", "text"] {
+            assert!(infer(&[&format!("Content-Type: {kind}")]).is_some(), "{kind}");
+        }
+        for line in [
+            "Content-Type: Text/plain",
+            "Content-Type: multipart/x",
+            "Sec-Fetch-Site: none",
+            "Origin: http://x",
+        ] {
+            assert_eq!(infer(&[line]), None, "{line}");
+        }
         let traced = infer(&[length, "Traceparent: 00-x"]).unwrap();
         assert_eq!(traced.parent.as_deref(), Some(&b"00-x"[..]));
+    }
+
+    #[test]
+    fn a_host_that_may_not_be_the_servers_is_the_applications() {
+        let names = Some(vec![".local".to_string(), "box.example".to_string()]);
+        let bounds = Bounds { hosts: names, ..BOUNDS };
+        let own = |host: &str| bounds.is_own(host.as_bytes());
+        for host in ["x", "x:80", "10.0.0.1:80", "[::1]", "[::1]:80", "a.local:80", "box.example"] {
+            assert!(own(host), "{host}");
+        }
+        for host in [
+            "x.example",
+            "local.example:80",
+            "box.example:x",
+            ":80",
+            "::1:",
+            "a:b:80",
+            "x/y",
+            "[x]",
+            "10.0.0.1.example",
+        ] {
+            assert!(!own(host), "{host}");
+        }
+        let head =
+            |host| format!("POST /v2/models/m/infer HTTP/1.1\r\nHost: {host}\r\nContent-Length: 3\r\n\r\n");
+        for (host, served) in [("x", true), ("x.example", false)] {
+            let Head::Request(read) = request(head(host).as_bytes(), &bounds) else { panic!("{host}") };
+            assert_eq!(read.infer.is_some(), served, "{host}");
+        }
     }
 
     #[test]

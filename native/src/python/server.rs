@@ -149,12 +149,13 @@ impl NativeServer {
         handed(&listeners, |bound| thread.listen(&self.service, bound))
     }
 
-    #[pyo3(signature = (*, listeners, limits, server, full, crowded, plain = Vec::new(), tls = None))]
+    #[pyo3(signature = (*, listeners, limits, hosts, server, full, crowded, plain = Vec::new(), tls = None))]
     #[allow(clippy::too_many_arguments)]
     fn serve_http(
         &self,
         listeners: Vec<RawFd>,
         limits: &Bound<'_, PyMapping>,
+        hosts: Option<Vec<String>>,
         server: String,
         full: Vec<u8>,
         crowded: Vec<u8>,
@@ -163,7 +164,7 @@ impl NativeServer {
     ) -> PyResult<()> {
         let answers = Answers { full, crowded, plain };
         let tls = tls.map(|tls| tls.get().0.clone());
-        let front = Front::new(self.resources.clone(), limit_pairs(limits)?, server, answers, tls)
+        let front = Front::new(self.resources.clone(), limit_pairs(limits)?, hosts, server, answers, tls)
             .map_err(PyValueError::new_err)?;
         *self.front.lock() = Some(Arc::new(front));
         self.listen_http(listeners)

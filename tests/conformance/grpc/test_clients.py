@@ -233,8 +233,9 @@ def test_trace_and_log_settings(client: Any) -> None:
         client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
     before = client.get_log_settings(as_json=True)["settings"]
     assert before
-    with pytest.raises(InferenceServerException):
-        client.update_log_settings({"no_such_setting": True})
+    with pytest.raises(InferenceServerException, match=r"control\.socket") as refused:
+        client.update_log_settings({"log_info": False})
+    assert refused.value.status() == "StatusCode.PERMISSION_DENIED"
     assert client.get_log_settings(as_json=True)["settings"] == before
 
 

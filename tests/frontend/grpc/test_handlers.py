@@ -193,8 +193,14 @@ def test_tracing_that_is_configured_is_told_and_stays(engine: EngineDouble) -> N
             ask(handlers, "TraceSetting", settings={key: value(value=[wanted])})
 
 
-def test_log_settings_are_read_and_changed(handlers: Handlers) -> None:
+def test_log_settings_are_an_operators_to_change(engine: EngineDouble) -> None:
+    log = LogDouble()
     value = pb.LogSettingsRequest.SettingValue
+    for changes in ({"log_info": value(bool_param=False)}, {"log_info": value()}, {"mystery": value()}):
+        with pytest.raises(Forbidden, match=r"over the network is turned off; .* control.socket"):
+            ask(Handlers(engine, log), "LogSettings", settings=changes)
+    assert ask(Handlers(engine, log), "LogSettings").settings["log_info"].bool_param is True
+    handlers = Handlers(engine, log, for_operator=True)
     before = ask(handlers, "LogSettings").settings
     assert (before["log_info"].bool_param, before["log_verbose_level"].uint32_param) == (True, 0)
     assert before["log_format"].string_param == "json"
