@@ -13,10 +13,10 @@ from pathlib import Path
 
 from appliance.config.repository import RepositoryConfig
 from appliance.config.store import StoreConfig
-from appliance.domain.errors import OperatorError, PackageInvalid, Problem
-from appliance.domain.manifest import FileEntry
-from appliance.domain.manifest_codec import decode
+from appliance.domain.errors import ArtefactError, OperatorError, Problem
+from appliance.domain.manifest_codec import MANIFEST_BYTES_MAX, decode
 from appliance.domain.model import FormRoom
+from appliance.domain.regular_file import read_file
 from appliance.repository.directory import BrokenVersion, RepositoryScan, ServableVersion, merged
 from appliance.repository.model_directory import read_model_directory
 from appliance.sources.source import Look
@@ -237,34 +237,27 @@ class StoreSource:
         self._used, self._unsaid = used, problem
 
     def _read(self, name: str, installed: InstalledVersion, config: bytes | None = None) -> RepositoryScan:
+        """The version as its manifest has it, which is the one that the catalog names. What is read here of other
+        files, and what a worker reads of them, is held against that."""
         root, fingerprint = view_root(self._state, installed.digest), self._fingerprint(installed)
-        reading = read_model_directory(str(root), name, self._config, config)
+        if not fingerprint:
+            return _broken(name, f"lacks files in '{root}'; install its package again")
+        try:
+            manifest = decode(read_file(str(root / MANIFEST), MANIFEST_BYTES_MAX, installed.digest, MANIFEST))
+        except ArtefactError as error:
+            return _broken(name, str(error))
+        stored = {entry.path: entry for entry in manifest.files}
+        reading = read_model_directory(str(root), name, self._config, config, stored=stored)
         if reading is None:
             return _broken(name, f"has no model in '{root}'; 'appliance store check' tells what is missing")
-        try:
-            manifest = decode((root / MANIFEST).read_bytes())
-        except OSError as error:
-            return _broken(name, f"has a manifest that cannot be read: {error.strerror}")
-        except PackageInvalid as error:
-            return _broken(name, f"has a manifest that is none: {error}")
-        entries = {str(root / name / entry.path): entry for entry in manifest.files}
         versions = (replace(version, fingerprint=fingerprint) for version in reading.servable)
-        return replace(
-            reading, servable=tuple(self._known(version, installed, entries) for version in versions)
-        )
+        return replace(reading, servable=tuple(self._known(version, installed) for version in versions))
 
-    def _known(
-        self, version: ServableVersion, installed: InstalledVersion, entries: Mapping[str, FileEntry]
-    ) -> ServableVersion:
-        """The version with what manifest and catalog tell of it beyond its files."""
-        weights = version.model.weights
-        entry = entries.get(weights.path) if weights else None
-        if weights and entry:
-            weights = replace(weights, digest=entry.digest, pieces=entry.pieces)
+    def _known(self, version: ServableVersion, installed: InstalledVersion) -> ServableVersion:
+        """The version with what the catalog tells of it beyond its files."""
         model = replace(
             version.model,
             digest=installed.digest,
-            weights=weights,
             forms=str(self._state / FORMS),
             form_room=self._form_room,
             trust=installed.trust,
