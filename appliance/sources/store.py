@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from appliance.config.repository import RepositoryConfig
@@ -33,7 +34,8 @@ Stamp = tuple[int, int, int]
 class StoreSource:
     """Source over the state directory ``state``. ``held``: the packages that the engine has at the moment.
     ``report`` is told, in whatever thread calls, what keeps the store's writer from being told what runs. ``store``
-    bounds packed forms. One owner at a time; calls block. Raises StoreBusy when another daemon serves from it, and
+    bounds packed forms. ``trust_of`` says who vouches for a version now, or raises ArtefactError where it may not be
+    served. One owner at a time; calls block. Raises StoreBusy when another daemon serves from it, and
     OperatorError where it cannot be."""
 
     def __init__(
@@ -43,8 +45,10 @@ class StoreSource:
         held: Callable[[], Iterable[RunningVersion]],
         report: Callable[[str], None] = lambda problem: None,
         store: StoreConfig | None = None,
+        trust_of: Callable[[InstalledVersion], str] = attrgetter("trust"),
     ) -> None:
         self._state = state.absolute()
+        self._trust_of = trust_of
         limits = store or StoreConfig()
         self._form_room = FormRoom(
             state=str(self._state),
@@ -244,6 +248,7 @@ class StoreSource:
             return _broken(name, f"lacks files in '{root}'; install its package again")
         try:
             manifest = decode(read_file(str(root / MANIFEST), MANIFEST_BYTES_MAX, installed.digest, MANIFEST))
+            trust = self._trust_of(installed)
         except ArtefactError as error:
             return _broken(name, str(error))
         stored = {entry.path: entry for entry in manifest.files}
@@ -251,16 +256,18 @@ class StoreSource:
         if reading is None:
             return _broken(name, f"has no model in '{root}'; 'appliance store check' tells what is missing")
         versions = (replace(version, fingerprint=fingerprint) for version in reading.servable)
-        return replace(reading, servable=tuple(self._known(version, installed) for version in versions))
+        return replace(
+            reading, servable=tuple(self._known(version, installed.digest, trust) for version in versions)
+        )
 
-    def _known(self, version: ServableVersion, installed: InstalledVersion) -> ServableVersion:
+    def _known(self, version: ServableVersion, digest: str, trust: str) -> ServableVersion:
         """The version with what the catalog tells of it beyond its files."""
         model = replace(
             version.model,
-            digest=installed.digest,
+            digest=digest,
             forms=str(self._state / FORMS),
             form_room=self._form_room,
-            trust=installed.trust,
+            trust=trust,
         )
         return replace(version, model=model)
 
