@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from appliance.config.tree import ApplianceConfig
     from appliance.package.keys import PublicKey
     from appliance.package.verification import Policy
+    from appliance.store.catalog import InstalledVersion
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +61,19 @@ def trusted_keys(file: Path | None, config: ApplianceConfig) -> list[PublicKey]:
     if problems:
         raise CommandFailed("the configuration has problems:", lines=map(str, problems))
     return [read_public_key(Path(path)) for path in paths]
+
+
+def trust_of(arguments: argparse.Namespace) -> Callable[[InstalledVersion], str]:
+    """Who vouches for the versions of a store now, where the configuration names keys; else who did when they came."""
+    from appliance.cli import store_session
+
+    config = store_session.configured(arguments)
+    if not config.packages.trusted_keys:
+        return attrgetter("trust")
+    from appliance.package.vouching import trust_now
+
+    keys, state = trusted_keys(arguments.config, config), arguments.state_dir
+    return lambda version: trust_now(state, version, keys)
 
 
 def add_repository(parser: argparse.ArgumentParser) -> None:

@@ -37,10 +37,12 @@ class StoreConfig:
 
 
 class Unsigned(Enum):
-    """What becomes of a package that no trusted key has signed."""
+    """What becomes of a package that no trusted key has signed: it is not installed; is; or is neither installed nor
+    served any more, where it was installed before its key was withdrawn."""
 
     REFUSE = "refuse"
     ALLOW = "allow"
+    NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,5 +57,8 @@ class PackagesConfig:
     )
     unsigned: Unsigned = field(
         default=Unsigned.REFUSE,
-        metadata={"help": "packages without a signature of a trusted key: refuse them, or allow them"},
+        metadata={
+            "help": "packages without a signature of a trusted key: refuse to install them, allow it, or never serve "
+            "them either, although they are installed"
+        },
     )

@@ -11,9 +11,11 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from appliance.config.store import PackagesConfig, Unsigned
 from appliance.config.tree import ApplianceConfig
 from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.processes.restart import RestartPolicy
@@ -46,6 +48,7 @@ from appliance.reconciler.reconciler import Reconciler
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Source
 from appliance.sources.store import StoreSource
+from appliance.store.catalog import InstalledVersion
 from appliance.store.layout import FORMS, SERVE, VIEWS
 from appliance.store.running import RunningVersion
 from appliance.telemetry.log import LogControl
@@ -204,7 +207,21 @@ def _make_source(config: ApplianceConfig, engine: Engine, log: LogControl) -> So
         note = "until it can, the store's writer removes nothing"
         loop.call_soon_threadsafe(partial(log.event, "what runs cannot be written", error=problem, note=note))
 
-    return StoreSource(Path(config.state_dir), config.repository, held, report_unsaid, config.store)
+    vouched = trust_of(config.packages, Path(config.state_dir).absolute())
+    return StoreSource(Path(config.state_dir), config.repository, held, report_unsaid, config.store, vouched)
+
+
+def trust_of(packages: PackagesConfig, state: Path) -> Callable[[InstalledVersion], str]:
+    """Who vouches for installed versions now. Where no keys are named nothing is known of that, and the library that
+    reads them is not needed, unless nothing is to be served that they do not vouch for."""
+    never = packages.unsigned is Unsigned.NEVER
+    if not packages.trusted_keys and not never:
+        return attrgetter("trust")
+    from appliance.package.keys import read_public_key
+    from appliance.package.vouching import check_vouched, trust_now
+
+    keys = [read_public_key(Path(path)) for path in packages.trusted_keys]
+    return lambda version: (check_vouched if never else trust_now)(state, version, keys)
 
 
 def _model_roots(config: ApplianceConfig) -> tuple[str, ...]:

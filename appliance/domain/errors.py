@@ -193,8 +193,8 @@ class LoadFailed(ArtefactError):
     """The runtime refused the model; the text is the runtime's reason."""
 
 
-class WeightsDiffer(LoadFailed):
-    """Weights are not what they were when they were stored."""
+class FileDiffers(LoadFailed):
+    """A file is not what it was when it was stored."""
 
 
 class FormHasNoRoom(LoadFailed):

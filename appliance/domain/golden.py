@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -23,6 +22,7 @@ from appliance.domain.binding import bind
 from appliance.domain.digest import digest_of, is_digest
 from appliance.domain.errors import ArtefactError, ConfigInvalid, InvalidRequest, ModelInvalid, Problem
 from appliance.domain.manifest import LatencyPromise
+from appliance.domain.regular_file import read_file
 from appliance.domain.tensor import FREE, Datatype, TensorSpec, byte_size, element_count, split_bytes
 
 GOLDEN_DIRECTORY: Final = "golden"
@@ -180,17 +180,17 @@ def decode_golden(data: bytes, file: str = SET_FILE) -> GoldenSet:
     return golden
 
 
-def read_golden(path: str) -> GoldenSet:
+def read_golden(path: str, digest: str = "") -> GoldenSet:
     """The set in the file ``path``. Raises ModelInvalid with all that is wrong, ArtefactError when it cannot be
-    read."""
-    return decode_golden(_contents(path, SET_BYTES_MAX))
+    read or has another ``digest`` ("": none is known)."""
+    return decode_golden(read_file(path, SET_BYTES_MAX, digest, SET_FILE))
 
 
 def read_tensors(path: str, golden: GoldenSet) -> memoryview:
     """The contents of the tensor file beside the ``set.json`` at ``path``, with the size, digest and strings that the
     set says. Raises ArtefactError otherwise."""
-    data = _contents(os.path.join(os.path.dirname(path), TENSORS_NAME), TENSORS_BYTES_MAX)
     what = f"{GOLDEN_DIRECTORY}/{TENSORS_NAME}"
+    data = read_file(os.path.join(os.path.dirname(path), TENSORS_NAME), TENSORS_BYTES_MAX, called=what)
     if len(data) != golden.tensors_bytes:
         raise ArtefactError(f"{what} has {len(data)} bytes; its set says {golden.tensors_bytes}")
     if digest_of(data) != golden.tensors_digest:
@@ -363,22 +363,6 @@ def _check_strings(tensor: GoldenTensor, tensors: memoryview, what: str) -> None
         raise ArtefactError(f"{what}: '{tensor.name}': {error}") from None
     if found != element_count(tensor.shape):
         raise ArtefactError(f"{what}: '{tensor.name}' has {found} strings; its shape is {list(tensor.shape)}")
-
-
-def _contents(path: str, limit: int) -> bytes:
-    """A regular file of at most ``limit`` bytes."""
-    name = f"{GOLDEN_DIRECTORY}/{os.path.basename(path)}"
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb", buffering=0) as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise ArtefactError(f"{name} is not a file")
-            if found.st_size > limit:
-                raise ArtefactError(f"{name} has {found.st_size} bytes; at most {limit} are read")
-            return file.read(limit)
-    except OSError as error:
-        raise ArtefactError(f"{name} cannot be read: {error.strerror}") from error
 
 
 def _wire(datatype: Datatype) -> str:

@@ -125,7 +125,8 @@ class Variant:
 class Manifest:
     """One version of one model as a package. ``files`` are in order of their paths, ``tensors`` in order of (file,
     offset, name). ``inputs`` and ``outputs`` are as they are served. ``max_batch_size`` 0: no batching. ``licence`` and
-    ``provenance`` are for people."""
+    ``provenance`` are for people. ``minimum_version`` is the lowest version of the model that is served any more where
+    this package was installed."""
 
     format: int = FORMAT
     name: str
@@ -141,6 +142,7 @@ class Manifest:
     promise: LatencyPromise | None = None
     measured: Measured | None = None
     variant_of: Variant | None = None
+    minimum_version: int | None = None
 
     @property
     def key(self) -> str:
@@ -202,6 +204,8 @@ def manifest_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "outputs", "is empty; nothing can be asked of such a model"
     yield from _text_problem("licence", manifest.licence, TEXT_BYTES_MAX)
     yield from _text_problem("provenance", manifest.provenance, TEXT_BYTES_MAX)
+    if manifest.minimum_version is not None:
+        yield from _in_range("minimum_version", manifest.minimum_version, 1, manifest.version)
     yield from _claim_problems(manifest)
 
 

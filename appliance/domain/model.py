@@ -135,7 +135,9 @@ class ModelVersion:
     ``weights`` is None where the tensors lie in the model file itself, or in several files. ``digest`` names the
     package that the version came in, "" for a plain directory. ``forms`` is the directory where packed forms built on
     this box lie (``workers/forms``), "" to load without one; ``form_room`` is what they may take. ``trust`` is who
-    vouches for the package: "key KEYID", "unsigned", or "" for a plain directory.
+    vouches for the package: "key KEYID", "unsigned", or "" for a plain directory. ``digests`` are those of the files
+    that a worker reads, by their paths, but for the weights: it uses no others than these bytes. None are known of a
+    plain directory's.
     """
 
     name: str
@@ -163,6 +165,7 @@ class ModelVersion:
     forms: str = ""
     form_room: FormRoom = FormRoom()
     trust: str = ""
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

@@ -17,6 +17,7 @@ from typing import Final
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError
+from appliance.domain.manifest import FileEntry
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.repository.agreement import Agreement, agree, from_config_alone
 from appliance.repository.directory import BrokenVersion, RepositoryScan, ServableVersion
@@ -57,15 +58,19 @@ def read_model_directory(
     settings: RepositoryConfig,
     config: bytes | None = None,
     only: int | None = None,
+    stored: Mapping[str, FileEntry] | None = None,
 ) -> RepositoryScan | None:
     """The model in the directory ``entry`` of the repository ``root`` (absolute, free of links); None when it
     is none. ``config`` is taken in the place of its config.pbtxt, which still says how the model's file is called where
-    ``config`` does not; ``only`` is the one version to read, whatever the configuration asks for.
+    ``config`` does not; ``only`` is the one version to read, whatever the configuration asks for. ``stored`` is what
+    the model's package says of its files, by their paths in the directory: others are not taken.
 
     Raises nothing for what is in the directory. Hostile files look for the place where that is not true, so whatever is
     raised is told as what is wrong with the one model, and all others are served."""
     try:
-        return _read(root, entry, settings, config, only)
+        return _read(_home(root, entry, stored), entry, settings, config, only)
+    except ArtefactError as error:
+        return _broken(printable(entry), str(error))
     except Exception as error:  # noqa: BLE001  a defect ends the reading of its own model
         last = traceback.extract_tb(error.__traceback__)[-1]
         what = "".join(traceback.format_exception_only(error)).strip()
@@ -76,14 +81,11 @@ def read_model_directory(
 
 
 def _read(
-    root: str, entry: str, settings: RepositoryConfig, config: bytes | None, only: int | None
+    home: ModelHome, entry: str, settings: RepositoryConfig, config: bytes | None, only: int | None
 ) -> RepositoryScan | None:
     name = printable(entry)
     try:
-        home = _home(root, entry)
         listing = os.listdir(home.path)
-    except ArtefactError as error:
-        return _broken(name, str(error))
     except NotADirectoryError:
         return None
     except OSError as error:
@@ -111,19 +113,21 @@ def _broken(name: str, text: str) -> RepositoryScan:
     return RepositoryScan(broken=(BrokenVersion(name=name, version="", problems=(problem,)),))
 
 
-def _home(root: str, entry: str) -> ModelHome:
+def _home(root: str, entry: str, stored: Mapping[str, FileEntry] | None) -> ModelHome:
     path = os.path.join(root, entry)
     if not os.path.islink(path):
-        return ModelHome(path=path)
+        return ModelHome(path=path, stored=stored)
     try:
         real = os.path.realpath(path, strict=True)
     except FileNotFoundError:
         raise ArtefactError("is a symbolic link to nothing") from None
+    except OSError as error:
+        raise ArtefactError(f"cannot be read: {error.strerror}") from error
     if not real.startswith(root.rstrip(os.sep) + os.sep):
         raise ArtefactError(
             f"is a symbolic link to {real}, outside the repository; put the model itself there"
         )
-    return ModelHome(path=real)
+    return ModelHome(path=real, stored=stored)
 
 
 class _ModelReader:
@@ -297,7 +301,8 @@ class _VersionReader:
         warmup: Mapping[str, ModelFile],
         golden: tuple[ModelFile, ...],
     ) -> ModelVersion:
-        config = self._config
+        config, weights = self._config, _weights(files)
+        apart = "" if weights is None else weights.path
         return ModelVersion(
             name=self._name,
             version=self._number,
@@ -324,13 +329,21 @@ class _VersionReader:
             ),
             parameters=config.parameters,
             golden=golden[0].path if golden else "",
-            weights=_weights(files),
+            weights=weights,
+            digests={
+                file.path: file.digest
+                for file in (*files, *warmup.values(), *golden)
+                if file.digest and file.path != apart
+            },
         )
 
 
 def _weights(files: Sequence[ModelFile]) -> WeightsFile | None:
     """The one file beside the graph; several cannot be read back as one."""
-    return WeightsFile(path=files[1].path, size=files[1].size) if len(files) == 2 else None
+    if len(files) != 2:
+        return None
+    file, pieces = files[1], files[1].entry.pieces if files[1].entry else ()
+    return WeightsFile(path=file.path, size=file.size, digest=file.digest, pieces=pieces)
 
 
 def _summary(file: ModelFile, limits: GraphLimits) -> GraphSummary:

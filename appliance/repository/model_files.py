@@ -10,57 +10,53 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from appliance.domain.errors import ArtefactError
+from appliance.domain.manifest import FileEntry
+from appliance.domain.regular_file import check_digest, opened, read_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """A regular file as it was when it was found. ``path`` is where it was looked for, absolute."""
+    """A regular file as it was when it was found. ``path`` is where it was looked for, absolute; ``entry`` what its
+    package says of it, None where it came in none."""
 
     path: str
     size: int
     inode: int
     mtime_ns: int
+    entry: FileEntry | None = None
+
+    @property
+    def digest(self) -> str:
+        """What its bytes must come to; "" where that is not known."""
+        return "" if self.entry is None else self.entry.digest
 
     @contextmanager
     def open(self) -> Iterator[int]:
-        """A read-only descriptor; raises ArtefactError when the file is not that regular file any more."""
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            raise ArtefactError(f"cannot be opened: {error.strerror}") from error
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ArtefactError("was replaced by something that is not a file")
+        """A read-only descriptor of the bytes that the package brought; raises ArtefactError where there are others, or
+        no regular file any more."""
+        with opened(self.path) as descriptor:
+            if self.digest:
+                check_digest(descriptor, self.digest)
             yield descriptor
-        finally:
-            os.close(descriptor)
 
     def read(self, limit: int) -> bytes:
-        """The contents; raises ArtefactError above ``limit`` bytes."""
-        with self.open() as descriptor:
-            size = os.fstat(descriptor).st_size
-            if size > limit:
-                raise ArtefactError(f"has {size} bytes; the limit for it is {limit}")
-            try:
-                data = os.pread(descriptor, size + 1, 0)
-            except OSError as error:
-                raise ArtefactError(f"cannot be read: {error.strerror}") from error
-        if len(data) != size:
-            raise ArtefactError("changed while it was read; put files in place by renaming them")
-        return data
+        """The contents, held against the package; raises ArtefactError, also above ``limit`` bytes."""
+        return read_file(self.path, limit, self.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelHome:
-    """The directory of one model; ``path`` is absolute and free of links."""
+    """The directory of one model; ``path`` is absolute and free of links. ``stored`` is what its package says of its
+    files, by their paths: there are no others for it; None where it came in none."""
 
     path: str
+    stored: Mapping[str, FileEntry] | None = None
 
     def file(
         self, relative: PurePosixPath, *, start: PurePosixPath | None = None, links: bool = True
@@ -77,11 +73,16 @@ class ModelHome:
             self._check_no_link(steps, len(begin))
         if not stat.S_ISREG(found.st_mode):
             raise ArtefactError(f"is {_kind(found.st_mode)}, not a file")
+        entry = None if self.stored is None else self.stored.get("/".join(steps))
+        if self.stored is not None and (entry is None or entry.size != found.st_size):
+            size = "none such" if entry is None else f"it with {entry.size} bytes"
+            raise ArtefactError(f"has {found.st_size} bytes; its package has {size}; install that again")
         return ModelFile(
             path=os.path.join(self.path, *steps),
             size=found.st_size,
             inode=found.st_ino,
             mtime_ns=found.st_mtime_ns,
+            entry=entry,
         )
 
     def _check_no_link(self, steps: Sequence[str], begin: int) -> None:

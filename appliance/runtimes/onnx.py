@@ -21,6 +21,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from appliance.domain.errors import ApplianceError, InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
+from appliance.domain.regular_file import read_file
 from appliance.domain.tensor import Datatype, aligned, element_count
 from appliance.runtimes.arrays import decode_strings, encode_strings
 from appliance.runtimes.relayout import relay
@@ -36,6 +37,7 @@ from appliance.runtimes.runtime import (
 from appliance.runtimes.weights import MappedWeights, find_mapped, mapped_now
 
 MODEL_FILE: Final = "model.onnx"
+GRAPH_BYTES_MAX: Final = (1 << 31) - 1
 BINDINGS_MAX: Final = 256
 FATAL_ONLY: Final = 4
 CPU_PROVIDER: Final = "CPUExecutionProvider"
@@ -122,8 +124,9 @@ class OnnxRuntime:
             ("save_external_prepacked_constant_initializers", "1"),
         ):
             options.add_session_config_entry(f"session.{key}", value)
+        model = _model(version, options)
         try:
-            onnxruntime.InferenceSession(_path(version), options, providers=[CPU_PROVIDER])
+            onnxruntime.InferenceSession(model, options, providers=[CPU_PROVIDER])
         except Exception as problem:
             raise LoadFailed(f"{version.key}: {_reason(problem)}") from problem
         relay(saved, saved_weights, graph, weights)
@@ -136,6 +139,18 @@ def _path(version: ModelVersion) -> str:
     return os.path.join(version.path, MODEL_FILE) if os.path.isdir(version.path) else version.path
 
 
+def _model(version: ModelVersion, options: Any) -> str | bytes:
+    """What a session is made of: the graph's file or, where it is known what that must hold, the very bytes that were
+    compared; what lies outside of the graph is beside the file all the same."""
+    path = _path(version)
+    digest = version.digests.get(path)
+    if digest is None:
+        return path
+    folder, name = os.path.split(path)
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    return read_file(path, GRAPH_BYTES_MAX, digest, f"{version.key}: {name}")
+
+
 def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
     provider = PROVIDERS.get(version.device)
     if provider is None:
@@ -146,10 +161,10 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
             f"{version.key} asks for device '{version.device}', but the installed onnxruntime has no {provider} "
             f"(it has {', '.join(available)}); install the build for that device or ask for device 'cpu'"
         )
+    options = _options(settings, version)
+    model = _model(version, options)
     try:
-        session = onnxruntime.InferenceSession(
-            _path(version), _options(settings, version), providers=_wanted_providers(provider)
-        )
+        session = onnxruntime.InferenceSession(model, options, providers=_wanted_providers(provider))
     except Exception as problem:
         raise LoadFailed(f"{version.key}: {_reason(problem)}") from problem
     _check_provider(version, provider, session.get_providers())

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from appliance.domain.digest import PIECE_BYTES, digest_of
-from appliance.domain.errors import LoadFailed, WeightsDiffer
+from appliance.domain.errors import FileDiffers, LoadFailed
 from appliance.domain.model import WeightsFile
 
 STEP_BYTES: Final = 8 << 20
@@ -142,7 +142,7 @@ def read_ahead(
 def _check_size(file: WeightsFile, descriptor: int) -> None:
     size = os.fstat(descriptor).st_size
     if size != file.size:
-        raise WeightsDiffer(
+        raise FileDiffers(
             f"{file.path} has {size} bytes where {file.size} were expected; it was changed in place"
         )
 
@@ -175,7 +175,7 @@ def _read(
     finally:
         wrong = check.finish()
     if wrong:
-        raise WeightsDiffer(wrong)
+        raise FileDiffers(wrong)
 
 
 def _populate_all(

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from appliance.config.repository import RepositoryConfig
 from appliance.config.store import StoreConfig
-from appliance.domain.errors import OperatorError, PackageInvalid, Problem
-from appliance.domain.manifest import FileEntry
-from appliance.domain.manifest_codec import decode
+from appliance.domain.errors import ArtefactError, OperatorError, Problem
+from appliance.domain.manifest_codec import MANIFEST_BYTES_MAX, decode
 from appliance.domain.model import FormRoom
+from appliance.domain.regular_file import read_file
 from appliance.repository.directory import BrokenVersion, RepositoryScan, ServableVersion, merged
 from appliance.repository.model_directory import read_model_directory
 from appliance.sources.source import Look
@@ -33,7 +34,8 @@ Stamp = tuple[int, int, int]
 class StoreSource:
     """Source over the state directory ``state``. ``held``: the packages that the engine has at the moment.
     ``report`` is told, in whatever thread calls, what keeps the store's writer from being told what runs. ``store``
-    bounds packed forms. One owner at a time; calls block. Raises StoreBusy when another daemon serves from it, and
+    bounds packed forms. ``trust_of`` says who vouches for a version now, or raises ArtefactError where it may not be
+    served. One owner at a time; calls block. Raises StoreBusy when another daemon serves from it, and
     OperatorError where it cannot be."""
 
     def __init__(
@@ -43,8 +45,10 @@ class StoreSource:
         held: Callable[[], Iterable[RunningVersion]],
         report: Callable[[str], None] = lambda problem: None,
         store: StoreConfig | None = None,
+        trust_of: Callable[[InstalledVersion], str] = attrgetter("trust"),
     ) -> None:
         self._state = state.absolute()
+        self._trust_of = trust_of
         limits = store or StoreConfig()
         self._form_room = FormRoom(
             state=str(self._state),
@@ -237,37 +241,33 @@ class StoreSource:
         self._used, self._unsaid = used, problem
 
     def _read(self, name: str, installed: InstalledVersion, config: bytes | None = None) -> RepositoryScan:
+        """The version as its manifest has it, which is the one that the catalog names. What is read here of other
+        files, and what a worker reads of them, is held against that."""
         root, fingerprint = view_root(self._state, installed.digest), self._fingerprint(installed)
-        reading = read_model_directory(str(root), name, self._config, config)
+        if not fingerprint:
+            return _broken(name, f"lacks files in '{root}'; install its package again")
+        try:
+            manifest = decode(read_file(str(root / MANIFEST), MANIFEST_BYTES_MAX, installed.digest, MANIFEST))
+            trust = self._trust_of(installed)
+        except ArtefactError as error:
+            return _broken(name, str(error))
+        stored = {entry.path: entry for entry in manifest.files}
+        reading = read_model_directory(str(root), name, self._config, config, stored=stored)
         if reading is None:
             return _broken(name, f"has no model in '{root}'; 'appliance store check' tells what is missing")
-        try:
-            manifest = decode((root / MANIFEST).read_bytes())
-        except OSError as error:
-            return _broken(name, f"has a manifest that cannot be read: {error.strerror}")
-        except PackageInvalid as error:
-            return _broken(name, f"has a manifest that is none: {error}")
-        entries = {str(root / name / entry.path): entry for entry in manifest.files}
         versions = (replace(version, fingerprint=fingerprint) for version in reading.servable)
         return replace(
-            reading, servable=tuple(self._known(version, installed, entries) for version in versions)
+            reading, servable=tuple(self._known(version, installed.digest, trust) for version in versions)
         )
 
-    def _known(
-        self, version: ServableVersion, installed: InstalledVersion, entries: Mapping[str, FileEntry]
-    ) -> ServableVersion:
-        """The version with what manifest and catalog tell of it beyond its files."""
-        weights = version.model.weights
-        entry = entries.get(weights.path) if weights else None
-        if weights and entry:
-            weights = replace(weights, digest=entry.digest, pieces=entry.pieces)
+    def _known(self, version: ServableVersion, digest: str, trust: str) -> ServableVersion:
+        """The version with what the catalog tells of it beyond its files."""
         model = replace(
             version.model,
-            digest=installed.digest,
-            weights=weights,
+            digest=digest,
             forms=str(self._state / FORMS),
             form_room=self._form_room,
-            trust=installed.trust,
+            trust=trust,
         )
         return replace(version, model=model)
 

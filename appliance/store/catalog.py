@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -90,15 +90,34 @@ class CatalogModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What is known of the model ``name`` beyond its versions, installed or not, and only grows: the ``newest`` version
+    that was ever wanted, and the ``minimum`` that a package with a trusted signature allows; 0: none."""
+
+    name: str
+    newest: int = 0
+    minimum: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """Everything that is installed, by model name. ``generation`` grows by one with each change."""
+    """Everything that is installed, by model name. ``generation`` grows by one with each change. ``floors`` are those
+    of which the models do not tell by themselves."""
 
     generation: int = 0
     models: tuple[CatalogModel, ...] = ()
+    floors: tuple[Floor, ...] = ()
 
     def model(self, name: str) -> CatalogModel | None:
         """The model of that name."""
         return next((each for each in self.models if each.name == name), None)
+
+    def floor(self, name: str) -> Floor:
+        """The floor of the model of that name."""
+        found = next((each for each in self.floors if each.name == name), Floor(name=name))
+        model = self.model(name)
+        wanted = (model.wanted, *model.wanted_before) if model else ()
+        return replace(found, newest=max(found.newest, *wanted, 0))
 
     def installed(self) -> Iterator[tuple[CatalogModel, InstalledVersion]]:
         """Every version with its model."""
@@ -126,6 +145,13 @@ def catalog_problems(catalog: Catalog) -> Iterator[tuple[str, str]]:
         if not is_name(model.name):
             yield key, f"is not {NAME_RULE}"
         yield from ((f"{key}.{inner}", text) for inner, text in _model_problems(model))
+    if (floors := [each.name for each in catalog.floors]) != sorted(set(floors)):
+        yield "floors", "are not in the order of their names, or one is there twice"
+    for floor in catalog.floors:
+        if not (
+            is_name(floor.name) and all(0 <= each <= INT64_MAX for each in (floor.newest, floor.minimum))
+        ):
+            yield f"floors.{floor.name}", f"is no model's name, or its versions are not 0 to {INT64_MAX}"
 
 
 def _model_problems(model: CatalogModel) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from appliance.domain.errors import CatalogInvalid, CatalogNewer, Problem
 from appliance.store.catalog import (
     Catalog,
     CatalogModel,
+    Floor,
     InstalledVersion,
     StoredFile,
     Trial,
@@ -111,7 +112,8 @@ def _document(catalog: Catalog) -> dict[str, object]:
         }
         for model in catalog.models
     }
-    return {"generation": catalog.generation, "models": models}
+    floors = {each.name: {"minimum": each.minimum, "newest": each.newest} for each in catalog.floors}
+    return {"generation": catalog.generation, "models": models, **({"floors": floors} if floors else {})}
 
 
 def _trial_document(trial: Trial | None) -> dict[str, object] | None:
@@ -154,12 +156,21 @@ class _Reader:
 
     def catalog(self, body: Mapping[str, Any]) -> Catalog:
         """The whole."""
-        self.only(body, {"generation", "models"}, "")
+        self.only(body, {"floors", "generation", "models"}, "")
         models = self.table(body.get("models"), "models")
+        floors = self.table(body.get("floors", {}), "floors")
         return Catalog(
             generation=self.whole(body, "generation", ""),
             models=tuple(self._model(name, models[name]) for name in sorted(models)),
+            floors=tuple(self._floor(name, floors[name]) for name in sorted(floors)),
         )
+
+    def _floor(self, name: str, value: Any) -> Floor:
+        key = f"floors.{name}"
+        table = self.table(value, key)
+        self.only(table, {"minimum", "newest"}, key)
+        minimum, newest = (self.whole(table, each, key) for each in ("minimum", "newest"))
+        return Floor(name=name, newest=newest, minimum=minimum)
 
     def _model(self, name: str, value: Any) -> CatalogModel:
         key = f"models.{name}"

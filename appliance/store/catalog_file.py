@@ -19,12 +19,12 @@ from typing import Final
 from appliance.domain import manifest_codec
 from appliance.domain.digest import digest_of, is_digest
 from appliance.domain.errors import CatalogLost, PackageInvalid, StoreRefused, StoreUnavailable
-from appliance.domain.manifest import Manifest
 from appliance.durable import Folder, RealFolder, read_whole
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
 from appliance.store.catalog import (
     Catalog,
     CatalogModel,
+    Floor,
     InstalledVersion,
 )
 from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode
@@ -110,10 +110,11 @@ def rebuilt(
     where a rollback leads. By a clock that is right, its generation is later than any that was counted. Raises
     OSError, but not for a view that is damaged."""
     found: dict[tuple[str, int], InstalledVersion] = {}
+    minima: dict[str, int] = {}
     left_out: dict[str, str] = {}
     for digest in folder.names(VIEWS) if folder.status(VIEWS) is not None else ():
         try:
-            manifest, version = _version(folder, digest, trust_of, now_ms, progress)
+            package, version = _version(folder, digest, trust_of, now_ms, progress)
         except PackageInvalid as problem:
             left_out[digest] = "; ".join(f"{each.key} {each.text}".strip() for each in problem.problems)
             continue
@@ -125,18 +126,20 @@ def rebuilt(
                 raise  # what is left out is garbage: not for what may be gone in a moment
             left_out[digest] = f"cannot be read: {problem.strerror or problem}"
             continue
-        key = manifest.name, manifest.version
+        key = package.manifest.name, version.version
         if key in found:
             for each in (digest, found[key].digest):
-                left_out[each] = f"is one of several that say to be {manifest.key}"
+                left_out[each] = f"is one of several that say to be {package.manifest.key}"
             continue
         found[key] = version
+        minima[key[0]] = max(minima.get(key[0], 0), package.minimum)
     kept = {key: version for key, version in found.items() if version.digest not in left_out}
     models = [
         _model(name, [version for (other, _), version in kept.items() if other == name], served.get(name, 0))
         for name in sorted({name for name, _ in kept})
     ]
-    catalog = Catalog(generation=max(now_ms // 1000, 1), models=tuple(models))
+    floors = tuple(Floor(name=name, minimum=minimum) for name, minimum in sorted(minima.items()) if minimum)
+    catalog = Catalog(generation=max(now_ms // 1000, 1), models=tuple(models), floors=floors)
     return Rebuilt(catalog=catalog, left_out=tuple(sorted(left_out.items())))
 
 
@@ -148,7 +151,7 @@ def _model(name: str, versions: Iterable[InstalledVersion], served: int) -> Cata
 
 def _version(
     folder: Folder, digest: str, trust_of: TrustOf, now_ms: int, progress: Progress
-) -> tuple[Manifest, InstalledVersion]:
+) -> tuple[IncomingPackage, InstalledVersion]:
     """What the view says it is. Raises ValueError or PackageInvalid when that is not so, or not all of it is there."""
     root = view_path(digest)
     data = read_whole(folder, f"{root}/{MANIFEST}", PAPER_BYTES_MAX)
@@ -157,14 +160,13 @@ def _version(
     manifest = manifest_codec.decode(data)
     signatures = read_whole(folder, f"{root}/{SIGNATURE}", PAPER_BYTES_MAX)
     trust = trust_of(data, signatures)
-    version = IncomingPackage(
-        manifest=manifest, manifest_bytes=data, signatures=signatures, trust=trust
-    ).version(now_ms)
+    package = IncomingPackage(manifest=manifest, manifest_bytes=data, signatures=signatures, trust=trust)
+    version = package.version(now_ms)
     blobs = BlobShelf(folder)
     for blob, size in {file.digest: file.size for file in version.files}.items():
         if damage := blobs.damage(blob, size, progress):
             raise ValueError(f"{manifest.key} needs blob {blob}, which {damage}")
-    return manifest, version
+    return package, version
 
 
 def counted(data: bytes) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -137,7 +138,9 @@ class Census:
         running = {each.digest for each in self._running()}
         return find_garbage(read(), running, views, sizes)
 
-    def usage(self, catalog: Catalog) -> StoreUsage:
+    def usage(
+        self, catalog: Catalog, trust_of: Callable[[InstalledVersion], str] = attrgetter("trust")
+    ) -> StoreUsage:
         """What takes how much space, as rows for people. Raises StoreUnavailable."""
         with told(self._name, "look at the store"):
             blobs = self._blobs.listing()
@@ -151,7 +154,7 @@ class Census:
             unsaid = str(error)
         needed = {file.digest for _, version in catalog.installed() for file in version.files}
         return StoreUsage(
-            versions=tuple(_version_usages(catalog, used, forms)),
+            versions=tuple(_version_usages(catalog, used, forms, trust_of)),
             blobs=len(blobs),
             bytes=sum(found.size for found in blobs.values()),
             garbage_bytes=sum(found.size for digest, found in blobs.items() if digest not in needed),
@@ -226,7 +229,10 @@ def census_of(state: Path, config: StoreConfig) -> Iterator[Census]:
 
 
 def _version_usages(
-    catalog: Catalog, used: Collection[str] | None, forms: Mapping[str, int]
+    catalog: Catalog,
+    used: Collection[str] | None,
+    forms: Mapping[str, int],
+    trust_of: Callable[[InstalledVersion], str],
 ) -> Iterator[VersionUsage]:
     """``used``: manifest digests of what a daemon needs, None where that is not known; ``forms``: bytes of packed forms
     by manifest digest."""
@@ -236,7 +242,7 @@ def _version_usages(
             name=model.name,
             version=version.version,
             digest=version.digest,
-            trust=version.trust,
+            trust=trust_of(version),
             wanted=version.version == model.wanted,
             pinned=version.version in model.pins,
             in_use=None if used is None else version.digest in used,

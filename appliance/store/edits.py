@@ -12,8 +12,23 @@ from appliance.domain.errors import StoreRefused
 from appliance.store.catalog import WANTED_BEFORE_MAX, Catalog, CatalogModel, InstalledVersion, Trial
 
 
-def with_version(catalog: Catalog, name: str, version: InstalledVersion) -> Catalog:
-    """The version is installed, in the place of one of the same number and manifest."""
+def check_install(catalog: Catalog, name: str, version: InstalledVersion, *, want: bool) -> None:
+    """Raise StoreRefused where installing the version, wanted or not, would go back behind a newer one that was wanted
+    here: that takes an order. One that is installed may be installed again, as long as that does not make it wanted."""
+    model, newest = catalog.model(name), catalog.floor(name).newest
+    present = model is not None and model.version(version.version) is not None
+    changes = want and (model is None or model.wanted != version.version)
+    if version.version < newest and (changes or not present):
+        instead = "; with --no-want it is only repaired" if present else ""
+        raise StoreRefused(
+            f"{name}/{version.version} is older than {name}/{newest}, which was wanted here; --downgrade installs it "
+            f"nevertheless{instead}"
+        )
+
+
+def with_version(catalog: Catalog, name: str, version: InstalledVersion, minimum: int = 0) -> Catalog:
+    """The version is installed, in the place of one of the same number and manifest; none below ``minimum`` is made
+    wanted any more."""
     model = catalog.model(name) or CatalogModel(name=name, versions=())
     present = model.version(version.version)
     if present is not None and present.digest != version.digest:
@@ -22,9 +37,8 @@ def with_version(catalog: Catalog, name: str, version: InstalledVersion) -> Cata
             "what a version is never changes; give the new one another number, or uninstall the old one first"
         )
     others = [each for each in model.versions if each.version != version.version]
-    return _with(
-        catalog, replace(model, versions=tuple(sorted((*others, version), key=lambda each: each.version)))
-    )
+    versions = tuple(sorted((*others, version), key=lambda each: each.version))
+    return _with(catalog, replace(model, versions=versions), minimum)
 
 
 def without_version(catalog: Catalog, name: str, number: int) -> Catalog:
@@ -56,7 +70,7 @@ def without_model(catalog: Catalog, name: str) -> Catalog:
     model = _model(catalog, name)
     if model.pins:
         raise StoreRefused(f"{name}/{model.pins[0]} is pinned; unpin it first")
-    return replace(catalog, models=tuple(each for each in catalog.models if each.name != name))
+    return _with(catalog, replace(model, versions=(), wanted=0, wanted_before=()))
 
 
 def wanting(catalog: Catalog, name: str, number: int, now_ms: int, *, order: bool = False) -> Catalog:
@@ -66,6 +80,7 @@ def wanting(catalog: Catalog, name: str, number: int, now_ms: int, *, order: boo
     _version(model, number)
     if number == model.wanted:
         return catalog
+    check_minimum(catalog, name, number)
     before = [each for each in (model.wanted, *model.wanted_before) if each not in (0, number)]
     wanted = _wanted(model, number, tuple(before[:WANTED_BEFORE_MAX]), now_ms)
     return _with(catalog, replace(wanted, order=order))
@@ -86,16 +101,18 @@ def rolled_back(catalog: Catalog, name: str, now_ms: int, unfit: Collection[int]
     """The version that was wanted before shall be served again, by order; the present one is forgotten as a way back,
     and so are those on the way that are ``unfit``."""
     model = _model(catalog, name)
-    way = [each for each in model.wanted_before if each not in unfit]
+    minimum = catalog.floor(name).minimum
+    way = [each for each in model.wanted_before if each not in unfit and each >= minimum]
     if not way:
-        raise StoreRefused(f"{name} has nothing to go back to: {_no_way_back(model)}")
+        raise StoreRefused(f"{name} has nothing to go back to: {_no_way_back(model, minimum)}")
     number, *before = way
     return _with(catalog, replace(_wanted(model, number, tuple(before), now_ms), order=True))
 
 
-def _no_way_back(model: CatalogModel) -> str:
+def _no_way_back(model: CatalogModel, minimum: int) -> str:
     if model.wanted_before:
-        return f"version {', '.join(map(str, model.wanted_before))} failed here"
+        below = f", or is below {minimum}, the lowest that a signed package of it allows" if minimum else ""
+        return f"version {', '.join(map(str, model.wanted_before))} failed here{below}"
     others = ", ".join(str(each.version) for each in model.versions if each.version != model.wanted)
     choose = f"; 'appliance model want {model.name}/VERSION' asks for another that is installed: {others}"
     present = f"version {model.wanted}" if model.wanted else "now"
@@ -121,6 +138,7 @@ def on_trial(catalog: Catalog, name: str, trial: Trial | None) -> Catalog:
     model = _model(catalog, name)
     if trial is not None:
         _version(model, trial.version)
+        check_minimum(catalog, name, trial.version)
         if not (trial.header.isascii() and trial.header.isprintable()):
             raise StoreRefused(f"a header is sent as printable ASCII, which {trial.header!a} is not")
         if trial.version == model.wanted:
@@ -129,6 +147,16 @@ def on_trial(catalog: Catalog, name: str, trial: Trial | None) -> Catalog:
             )
     order = model.order or (trial is None and model.wanted != 0)
     return _with(catalog, replace(model, trial=trial, order=order))
+
+
+def check_minimum(catalog: Catalog, name: str, number: int) -> None:
+    """Raise StoreRefused where the version is below what a signed package allows: not even an order serves it."""
+    minimum = catalog.floor(name).minimum
+    if number < minimum:
+        raise StoreRefused(
+            f"{name}/{number} is not made wanted: a signed package of {name} says that {minimum} is the lowest version "
+            "to be served"
+        )
 
 
 def _wanted(model: CatalogModel, number: int, before: tuple[int, ...], now_ms: int) -> CatalogModel:
@@ -145,11 +173,21 @@ def _wanted(model: CatalogModel, number: int, before: tuple[int, ...], now_ms: i
     )
 
 
-def _with(catalog: Catalog, model: CatalogModel) -> Catalog:
-    """The catalog with ``model`` in the place of the one of its name; without it when it has no versions."""
+def _with(catalog: Catalog, model: CatalogModel, minimum: int = 0) -> Catalog:
+    """The catalog with ``model`` in the place of the one of its name; without it when it has no versions. Its floor is
+    not below what it was, nor ``minimum``, and is kept where the model does not tell it any more."""
     others = [each for each in catalog.models if each.name != model.name]
     models = [*others, model] if model.versions else others
-    return replace(catalog, models=tuple(sorted(models, key=lambda each: each.name)))
+    before = catalog.floor(model.name)
+    floor = replace(before, minimum=max(before.minimum, minimum))
+    floors = [each for each in catalog.floors if each.name != model.name]
+    if floor.minimum or floor.newest > max(model.wanted, *model.wanted_before, 0):
+        floors.append(floor)
+    return replace(
+        catalog,
+        models=tuple(sorted(models, key=lambda each: each.name)),
+        floors=tuple(sorted(floors, key=lambda each: each.name)),
+    )
 
 
 def _model(catalog: Catalog, name: str) -> CatalogModel:

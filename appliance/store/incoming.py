@@ -18,6 +18,7 @@ from appliance.store.catalog import InstalledVersion, StoredFile, version_proble
 from appliance.store.layout import MANIFEST, SIGNATURE
 
 PIECE_BYTES: Final = 1 << 20
+UNSIGNED: Final = "unsigned"
 
 
 class Stream(Protocol):
@@ -38,6 +39,11 @@ class IncomingPackage:
     trust: str
     contents: Iterable[tuple[str, int, Stream]] = ()
     fetch_ms: int = 0
+
+    @property
+    def minimum(self) -> int:
+        """The lowest version of the model that may become wanted from now on, if a trusted key says so; 0: any."""
+        return 0 if self.trust == UNSIGNED else self.manifest.minimum_version or 0
 
     @property
     def papers(self) -> list[bytes]:

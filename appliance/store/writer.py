@@ -13,7 +13,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from appliance.config.store import StoreConfig
 from appliance.domain.digest import digest_of
@@ -44,7 +43,7 @@ from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode, encode
 from appliance.store.catalog_file import Rebuilt, check_any_remains, check_may_begin, counted
 from appliance.store.census import Census, Coming, Garbage
 from appliance.store.eviction import Lacking, Leaving
-from appliance.store.incoming import IncomingPackage
+from appliance.store.incoming import UNSIGNED, IncomingPackage
 from appliance.store.layout import (
     BLOBS,
     CATALOG,
@@ -56,8 +55,6 @@ from appliance.store.layout import (
 from appliance.store.running import RunningVersion, read_incumbents, read_running
 from appliance.store.trouble import told
 from appliance.store.views import FormShelf, ViewShelf
-
-UNSIGNED: Final = "unsigned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,18 +165,24 @@ class StoreWriter:
         *,
         want: bool,
         now_ms: int,
+        downgrade: bool = False,
         progress: Progress = unnoticed,
         accept: Callable[[str], None] = lambda digest: None,
     ) -> Installed:
-        """Have the package's version installed, and wanted if ``want``. Blobs that are there are read and compared,
-        damaged ones replaced. ``accept`` is given the manifest's digest when the view is there and the catalog does not
-        name it yet; what it raises is raised on, and the package is garbage. Who has to leave leaves with the change of
-        the catalog that brings the version; errors after somebody left say who. Raises StoreRefused, StoreFull,
-        StoreUnavailable, PackageInvalid, BlobMismatch."""
+        """Have the package's version installed, and wanted if ``want``. One that is older than what was ever wanted of
+        its model takes a ``downgrade``; one below the minimum of a signed package is not made wanted at all. Blobs that
+        are there are read and compared, damaged ones replaced. ``accept`` is given the manifest's digest when the view
+        is there and the catalog does not name it yet; what it raises is raised on, and the package is garbage. Who has
+        to leave leaves with the change of the catalog that brings the version; errors after somebody left say who.
+        Raises StoreRefused, StoreFull, StoreUnavailable, PackageInvalid, BlobMismatch."""
         name = arrival.manifest.name
         version = self._better(name, arrival.version(now_ms))
-        # Another package of its number is refused before anything is done.
-        edits.with_version(self.catalog, name, version)
+        # What cannot be is refused before anything is done.
+        if not downgrade:
+            edits.check_install(self.catalog, name, version, want=want)
+        known = edits.with_version(self.catalog, name, version, arrival.minimum)
+        if want:
+            edits.wanting(known, name, version.version, now_ms)
         coming, before, attempt = Coming(name, version, now_ms), self.catalog, _Attempt(arrival.manifest.key)
         with self._telling(attempt):
             self._begin()
@@ -193,7 +196,7 @@ class StoreWriter:
             accept(version.digest)
             leaving = self._outgrown(coming, bool(written))
             attempt.tidy = False
-            catalog = edits.with_version(_without(self.catalog, leaving), name, version)
+            catalog = edits.with_version(_without(self.catalog, leaving), name, version, arrival.minimum)
             if want:
                 catalog = edits.wanting(catalog, name, version.version, now_ms)
             installed = self.catalog

@@ -2,7 +2,7 @@
 
 A form lies in a directory of its own below the directory of forms, named after the version's digest and everything that
 its bytes depend on: the runtime's release and the processor. Rules kept here: a form appears whole, by renaming; it is
-taken only with the sizes and the graph that it says, and its weights are verified as they load; one that cannot be read
+taken only with the sizes that it says, and its graph and its weights are verified as they load; one that cannot be read
 as it was written is dropped and may be built anew, once: if the first load of the new one fails as well, or a form
 answered wrongly or took its worker down, it is refused: neither used nor built again until it is removed. Values
 and files only; building is in ``form_builder``.
@@ -49,11 +49,13 @@ class PackedForm:
 
     path: str
     graph: str
+    graph_digest: str
     weights: WeightsFile
 
     def version_of(self, version: ModelVersion) -> ModelVersion:
         """The version with the form's files in the place of its own."""
-        return replace(version, path=self.graph, weights=self.weights)
+        digests = {**version.digests, self.graph: self.graph_digest}
+        return replace(version, path=self.graph, weights=self.weights, digests=digests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +100,10 @@ def find_form(forms: str, name: str) -> PackedForm | None:
         found = os.path.getsize(file) if os.path.isfile(file) else -1
         if found != size:
             raise ArtefactError(f"packed form {name}: {os.path.basename(file)} has {found} bytes, not {size}")
-    if digest_of(Path(graph).read_bytes()) != document.graph_digest:
-        raise ArtefactError(f"packed form {name}: {GRAPH_FILE} is not what it was when it was built")
     return PackedForm(
         path=path,
         graph=graph,
+        graph_digest=document.graph_digest,
         weights=WeightsFile(
             path=weights, size=document.weights_bytes, digest=document.weights_digest, pieces=document.pieces
         ),

@@ -211,7 +211,7 @@ class ModelLoaded(NamedTuple):
 
 
 class ModelRefused(NamedTuple):
-    """The runtime refused the model, or it was ``assessed`` and failed, or its weights are ``not_as_stored``; the
+    """The runtime refused the model, or it was ``assessed`` and failed, or files of it are ``not_as_stored``; the
     worker lives on. ``reason`` is for people."""
 
     worker: int

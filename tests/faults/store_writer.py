@@ -41,7 +41,7 @@ def _install(store: StoreWriter, package: Path) -> None:
             trust="unsigned",
             contents=((blob.digest, blob.size, blob.stream) for blob in reader.blobs()),
         )
-        store.install(arrival, want=True, now_ms=1)
+        store.install(arrival, want=True, now_ms=1, downgrade=True)
 
 
 def _uninstall(store: StoreWriter, number: int) -> None:

@@ -302,9 +302,11 @@ def test_a_version_that_went_down_with_its_file_is_back_when_its_package_is_inst
     view = next(iter(catalog.installed()))[1].digest
     graph = view_root(state, view) / "m" / "1" / "graph.onnx"
     graph.chmod(0o644)
-    graph.write_bytes(graph.read_bytes()[:10])
+    data = graph.read_bytes()
+    graph.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     daemon = serve(None, STORE, arguments=("--state-dir", str(state)))
     daemon.until("the refusal", lambda now: [each["state"] for each in now["models"]] == ["UNAVAILABLE"])
+    assert "its digest differs" in daemon.status()["models"][0]["reason"]
     install(1)
     daemon.until("the repaired version", lambda now: keys(now) == ["m/1"])
     assert ask(daemon.grpc, "m").get_response().model_version == "1"

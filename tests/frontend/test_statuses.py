@@ -40,7 +40,7 @@ EXPECTED = {
     errors.PackageInvalid: ("UNAVAILABLE", 503),
     errors.BlobMismatch: ("UNAVAILABLE", 503),
     errors.LoadFailed: ("UNAVAILABLE", 503),
-    errors.WeightsDiffer: ("UNAVAILABLE", 503),
+    errors.FileDiffers: ("UNAVAILABLE", 503),
     errors.FormHasNoRoom: ("UNAVAILABLE", 503),
     errors.AssessmentFailed: ("UNAVAILABLE", 503),
     errors.WorkerError: ("INTERNAL", 500),

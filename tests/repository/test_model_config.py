@@ -385,15 +385,13 @@ def test_a_syntax_error_is_placed(read_model: ReadModel) -> None:
 def test_a_config_that_is_too_large(read_model: ReadModel) -> None:
     problem = only_problem(read_model("#" * (CONFIG_BYTES_MAX + 1)))
     assert problem.file == "m/config.pbtxt"
-    assert problem.text == f"has {CONFIG_BYTES_MAX + 1} bytes; the limit for it is {CONFIG_BYTES_MAX}"
+    assert problem.text == f"has {CONFIG_BYTES_MAX + 1} bytes; at most {CONFIG_BYTES_MAX} are read"
 
 
 def test_labels_that_are_too_large_or_no_text(read_model: ReadModel) -> None:
     config = _io(y='label_filename: "l.txt"')
     large = read_model(config, files={"l.txt": b"l" * (LABEL_BYTES_MAX + 1)})
-    assert (
-        f"has {LABEL_BYTES_MAX + 1} bytes; the limit for it is {LABEL_BYTES_MAX}" in only_problem(large).text
-    )
+    assert f"has {LABEL_BYTES_MAX + 1} bytes; at most {LABEL_BYTES_MAX} are read" in only_problem(large).text
     assert "is not UTF-8 text (byte 1)" in only_problem(read_model(config, files={"l.txt": b"a\xff"})).text
     assert "holds no label" in only_problem(read_model(config, files={"l.txt": b"\n"})).text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -99,6 +99,68 @@ def test_each_time_that_a_version_is_asked_for_is_news(source: StoreSource, stor
         scan = source.look().scan
         assert scan is not None
         assert scan.asked_ms == {("digits", 7): asked_ms}, "whatever the clock does"
+
+
+def spoil(file: Path) -> None:
+    """Change one bit in place, as a disk does, or a hand."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.chmod(0o600)
+    file.write_bytes(data)
+
+
+WHOLE = {
+    "config.pbtxt": CONFIG + b' output { name: "y" label_filename: "labels.txt" }',
+    "labels.txt": b"one\ntwo\n",
+    "1/graph.onnx": plain_model().SerializeToString(),
+}
+
+
+@pytest.mark.parametrize("path", ["MANIFEST.json", *(f"digits/{path}" for path in WHOLE)])
+@pytest.mark.parametrize("harm", [spoil, Path.unlink])
+def test_what_is_not_as_it_was_signed_is_refused_until_its_package_is_installed_again(
+    source: StoreSource, store: StoreWriter, state: Path, path: str, harm: Callable[[Path], None]
+) -> None:
+    digest = install(store, "digits", 1, WHOLE)
+    harm(view_root(state, digest) / path)
+    scan = source.read()
+    assert not scan.servable
+    (problem,) = scan.problems
+    assert "install its package again" in problem.text
+    if harm is spoil:
+        assert "its digest differs" in problem.text
+    install(store, "digits", 1, WHOLE)
+    assert [model.key for model in models(source.look())] == ["digits/1"]
+
+
+def test_a_file_that_the_package_did_not_bring_is_not_taken(
+    source: StoreSource, store: StoreWriter, state: Path
+) -> None:
+    files = {"1/model.onnx": plain_model().SerializeToString()}
+    digest = install(store, "digits", 1, files)
+    (view_root(state, digest) / "digits" / "config.pbtxt").write_bytes(b"max_batch_size: 4")
+    (problem,) = source.read().problems
+    assert "its package has none such" in problem.text
+
+
+def test_a_whole_package_of_other_files_is_not_the_one_that_the_catalog_names(
+    source: StoreSource, store: StoreWriter, state: Path
+) -> None:
+    """Manifest and files fit one another, but not the digest that was installed."""
+    digest = install(store, "digits", 1)
+    files = {
+        **contents(1),
+        "1/graph.onnx": model_of([port("x", (4,))], [port("y", (4,))]).SerializeToString(),
+    }
+    other = arrival("digits", 1, files)
+    for path, data in {
+        "MANIFEST.json": other.manifest_bytes,
+        **{f"digits/{p}": d for p, d in files.items()},
+    }.items():
+        (view_root(state, digest) / path).unlink()
+        (view_root(state, digest) / path).write_bytes(data)
+    (problem,) = source.read().problems
+    assert problem.text.startswith("MANIFEST.json is not what it was when it was stored")
 
 
 def test_weights_carry_the_digests_of_their_manifest(source: StoreSource, store: StoreWriter) -> None:

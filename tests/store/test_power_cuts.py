@@ -35,9 +35,9 @@ CONFIG = StoreConfig(free_floor_bytes=0, quota_bytes=3000)
 
 Operation = Callable[[StoreWriter], object]
 OPERATIONS: dict[str, Operation] = {
-    "install 1": lambda store: store.install(arrival(version=1), want=True, now_ms=1),
-    "install 2": lambda store: store.install(arrival(version=2), want=True, now_ms=2),
-    "install 3": lambda store: store.install(arrival(version=3), want=True, now_ms=3),
+    "install 1": lambda store: store.install(arrival(version=1), want=True, now_ms=1, downgrade=True),
+    "install 2": lambda store: store.install(arrival(version=2), want=True, now_ms=2, downgrade=True),
+    "install 3": lambda store: store.install(arrival(version=3), want=True, now_ms=3, downgrade=True),
     "sign 1": lambda store: store.install(
         arrival(version=1, signatures=b"{}", trust="key k"), want=False, now_ms=3
     ),

@@ -27,7 +27,7 @@ from tests.store.arrivals import arrival
 for round in range(int(sys.argv[2])):
     with open_store(Path(sys.argv[1]), StoreConfig(free_floor_bytes=0)) as store:
         for version in (2 + round % 2, 3 - round % 2):
-            store.install(arrival(version=version), want=True, now_ms=round)
+            store.install(arrival(version=version), want=True, now_ms=round, downgrade=True)
         store.uninstall("digits", 2 + round % 2)
         store.roll_back("digits", round)
         store.uninstall("digits", 3 - round % 2)

@@ -154,7 +154,7 @@ def test_a_set_that_is_not_of_this_version_or_not_there(shared_bench: Bench, tmp
     (tmp_path / "golden" / "tensors.bin").unlink()
     refused = load(shared_bench, replace(fake(), golden=golden), ASSESS)
     assert isinstance(refused, ModelRefused)
-    assert "tensors.bin cannot be read" in refused.reason
+    assert "tensors.bin cannot be opened" in refused.reason
 
 
 def test_a_version_that_fails_its_own_golden_request(shared_bench: Bench, tmp_path: Path) -> None:

@@ -134,6 +134,8 @@ def _fact_rows(found: Inspection) -> Iterator[tuple[str, str]]:
         f"{manifest.runtime.name} {manifest.runtime.minimum} or later; operator sets: {opsets or 'none'}",
     )
     yield "batching", f"up to {manifest.max_batch_size} rows" if manifest.max_batch_size else "none"
+    if manifest.minimum_version is not None:
+        yield "minimum", f"no version below {manifest.minimum_version} is served where this was installed"
     if manifest.promise is not None:
         yield "promise", promise_text(manifest.promise)
     if (measured := manifest.measured) is not None:

@@ -35,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     wait.add_arguments(parser)
     parser.add_argument("--no-want", action="store_true", help="only install; what is served does not change")
     parser.add_argument(
+        "--downgrade",
+        action="store_true",
+        help="take versions that are older than what was wanted of their models",
+    )
+    parser.add_argument(
         "--allow-unsigned",
         action="store_true",
         help="as packages.unsigned = 'allow': take packages that no trusted key signed",
@@ -56,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     with store_session.writing(arguments, make=True) as store:
         for path in arguments.packages:
             before, state = store.catalog, arguments.state_dir
-            told = _install(store, state, path, policy, want=not arguments.no_want)
+            told = _install(store, path, policy, arguments)
             again = not arguments.no_want and store_session.ask_again(
                 store, before, state, told.name, told.version
             )
@@ -67,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _install(store: StoreWriter, state: Path, path: Path, policy: Policy, *, want: bool) -> Installed:
+def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse.Namespace) -> Installed:
     try:
         with store_session.told(), open_package(path) as reader:
             arrival = _trusted(reader, path, policy)
@@ -75,11 +80,12 @@ def _install(store: StoreWriter, state: Path, path: Path, policy: Policy, *, wan
             with bytes_bar(f"install {arrival.manifest.key}", total) as progress:
                 return store.install(
                     arrival,
-                    want=want,
+                    want=not arguments.no_want,
+                    downgrade=arguments.downgrade,
                     now_ms=store_session.wall_ms(),
                     progress=progress,
                     accept=lambda digest: _check_servable(
-                        view_root(state, digest), arrival.manifest, policy.repository
+                        view_root(arguments.state_dir, digest), arrival.manifest, policy.repository
                     ),
                 )
     except OSError as error:

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
-from appliance.cli import store_session
+from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.wait import find_appliance, told_by_holder
 from appliance.cli.rollout_progress import TRIALS
 from appliance.cli.snapshot import Source, add_url, understood
 from appliance.cli.terminal import bytes_text
 from appliance.engine.versions.wording import with_next_try
-from appliance.store.catalog import Catalog
+from appliance.store.catalog import Catalog, InstalledVersion
 
-UNSIGNED = "unsigned"
+DOUBTFUL = ("unsigned", "withdrawn")
 SAME = (
     "state",
     "residency",
@@ -76,8 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
     find_appliance(arguments)
     catalog = store_session.catalog_of(arguments.state_dir) if arguments.state_dir else Catalog()
     document, silence = _asked(arguments)
+    trust_of = package_policy.trust_of(arguments)
     listed = [
-        each for each in listing(catalog, document) if not arguments.names or each.name in arguments.names
+        each
+        for each in listing(catalog, document, trust_of)
+        if not arguments.names or each.name in arguments.names
     ]
     if arguments.json:
         print(json.dumps({"answering": not silence, "versions": [asdict(each) for each in listed]}, indent=2))
@@ -99,11 +103,15 @@ def _asked(arguments: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
         return {}, str(failure)
 
 
-def listing(catalog: Catalog, document: Mapping[str, Any]) -> list[ListedVersion]:
+def listing(
+    catalog: Catalog,
+    document: Mapping[str, Any],
+    trust_of: Callable[[InstalledVersion], str] = attrgetter("trust"),
+) -> list[ListedVersion]:
     """What is installed and what is served as one list, by name and version."""
     memory = {worker["worker"]: worker["memory_bytes"] for worker in document.get("workers", ())}
     served = {(entry["name"], entry["version"]): entry for entry in document.get("models", ())}
-    found = {(each.name, each.version): each for each in _installed(catalog)}
+    found = {(each.name, each.version): each for each in _installed(catalog, trust_of)}
     keys = sorted(found.keys() | served.keys())
     return [
         _completed(found.get(key) or ListedVersion(name=key[0], version=key[1]), served.get(key), memory)
@@ -111,19 +119,20 @@ def listing(catalog: Catalog, document: Mapping[str, Any]) -> list[ListedVersion
     ]
 
 
-def _installed(catalog: Catalog) -> Iterator[ListedVersion]:
+def _installed(catalog: Catalog, trust_of: Callable[[InstalledVersion], str]) -> Iterator[ListedVersion]:
     for model, version in catalog.installed():
         trial = model.trial if model.trial and model.trial.version == version.version else None
         said = {
             "wanted": version.version == model.wanted,
             "pinned": version.version in model.pins,
+            "below the minimum": version.version < catalog.floor(model.name).minimum,
             f"{trial.mode.value} {trial.percent} %" if trial else "trial": trial is not None,
         }
         yield ListedVersion(
             name=model.name,
             version=version.version,
             wish=", ".join(word for word, is_so in said.items() if is_so),
-            trust=version.trust,
+            trust=trust_of(version),
             installed_at_ms=version.installed_at_ms,
             bytes=version.bytes,
         )
@@ -137,7 +146,7 @@ def _completed(
     trial = entry.get("trial")
     return replace(
         listed,
-        trust=listed.trust or entry.get("trust", ""),
+        trust=entry.get("trust") or listed.trust,
         trial=trial["stage"] if trial else "",
         memory_bytes=sum(memory.get(worker, 0) for worker in entry["workers"]),
         **{name: entry[name] for name in SAME if name in entry},
@@ -163,10 +172,10 @@ def _show(listed: list[ListedVersion]) -> None:
 
 
 def _words(each: ListedVersion) -> tuple[str, ...]:
-    unsigned = each.trust if each.trust == UNSIGNED else ""
+    doubtful = each.trust.partition(" ")[0] if each.trust.startswith(DOUBTFUL) else ""
     return (
         f"{each.name}/{each.version}",
-        ", ".join(word for word in (each.wish, unsigned) if word) or "-",
+        ", ".join(word for word in (each.wish, doubtful) if word) or "-",
         _state(each),
         _moment(each.last_inference_ms),
         bytes_text(each.bytes) if each.bytes else "-",

@@ -9,7 +9,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from appliance.cli import store_session
+from appliance.cli import package_policy, store_session
 from appliance.cli.failure import Exit, printable
 from appliance.cli.terminal import bytes_text
 from appliance.store.census import StoreUsage, VersionUsage, census_of
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = store_session.configured(arguments).store
     catalog = store_session.catalog_of(arguments.state_dir)
     with store_session.told(), census_of(arguments.state_dir, config) as census:
-        usage = census.usage(catalog)
+        usage = census.usage(catalog, package_policy.trust_of(arguments))
     if arguments.json:
         print(json.dumps(asdict(usage), indent=2))
     else:

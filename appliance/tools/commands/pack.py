@@ -39,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
     parser.add_argument("--name", help="name of the model (default: that of SOURCE)")
     parser.add_argument("--version", type=version_number, help="version (default: that of SOURCE, or 1)")
+    parser.add_argument(
+        "--minimum-version", metavar="N", type=version_number,
+        help="lowest version of the model that a box serves any more once this package was installed there; it counts "
+        "if a key signs that the box trusts",
+    )  # fmt: skip
     add_keys(parser)
     parser.add_argument("--licence", default="", metavar="TEXT", help="licence of the model, or @FILE")
     parser.add_argument(
@@ -106,6 +111,7 @@ def _pack(arguments: argparse.Namespace) -> int:
         provenance=_text(arguments.provenance),
         measured=_measured(arguments.measured),
         promise=_promise(arguments.promise),
+        minimum_version=arguments.minimum_version,
     )
     name = f"{labels.name}-{labels.version}.model"
     target = free_target(arguments.output, name, force=arguments.force)

@@ -64,6 +64,7 @@ class Labels:
     provenance: str = ""
     measured: Measured | None = None
     promise: LatencyPromise | None = None
+    minimum_version: int | None = None
 
 
 def lay_out(
@@ -197,6 +198,7 @@ def _manifest(
         promise=golden.promise if golden else None,
         measured=labels.measured,
         variant_of=_variant(golden),
+        minimum_version=labels.minimum_version,
     )
     if problems := list(manifest_problems(manifest)):
         raise PackageInvalid(Problem(file=MANIFEST_FILE, key=key, text=text) for key, text in problems)

@@ -103,11 +103,13 @@ def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, d
     runtime.pack(version, settings, graph, weights)
     digests = digests_of_file(weights)
     file = WeightsFile(path=weights, size=digests.size, digest=digests.digest, pieces=digests.pieces)
-    _prove(version, PackedForm(path=directory, graph=graph, weights=file), runtime, settings)
+    graph_digest = digest_of(Path(graph).read_bytes())
+    form = PackedForm(path=directory, graph=graph, graph_digest=graph_digest, weights=file)
+    _prove(version, form, runtime, settings)
     document = FormDocument(
         format=FORMAT,
         graph_bytes=os.path.getsize(graph),
-        graph_digest=digest_of(Path(graph).read_bytes()),
+        graph_digest=graph_digest,
         weights_bytes=digests.size,
         weights_digest=digests.digest,
         pieces=digests.pieces,

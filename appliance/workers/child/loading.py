@@ -17,7 +17,9 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
+from appliance.domain.golden import TENSORS_NAME
 from appliance.domain.model import ModelVersion, WeightsFile
+from appliance.domain.regular_file import check_digest, opened
 from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session, check_signature
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
@@ -209,6 +211,7 @@ class Loader:
     def _open(self, version: ModelVersion, packed: bool, manner: _Manner) -> tuple[Session, WeightsArrival]:
         """A session of verified weights whose pages are there, or are on their way for an early load."""
         runtime, wish = self.runtime_of(version), manner.wish
+        _check_beside(version)
         arrival = _arrival(version.weights if version.on_cpu else None, manner)
         settings = replace(self._settings, quick=wish.quick, packed=packed)
         try:
@@ -239,6 +242,17 @@ class Loader:
                 f"(enabled: {', '.join(self._runtimes)}); add it to the configuration"
             )
         return runtime
+
+
+def _check_beside(version: ModelVersion) -> None:
+    """Raise FileDiffers where a file that the runtime opens by itself beside the graph is not what its package brought:
+    weights in several files, which have no pieces that are verified as they come."""
+    beside = f"{os.path.dirname(version.path)}/"
+    tensors = os.path.join(os.path.dirname(version.golden), TENSORS_NAME)
+    for path, digest in version.digests.items():
+        if path.startswith(beside) and path not in (version.path, version.golden, tensors):
+            with opened(path, name := f"{version.key}: {os.path.basename(path)}") as descriptor:
+                check_digest(descriptor, digest, name)
 
 
 def _lowering(wish: LoadWish, *, whole: bool) -> Callable[[], None]:

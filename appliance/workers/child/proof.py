@@ -6,8 +6,8 @@ A failed warm-up or a wrong answer refuses the version. Everything is bounded; w
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed, RunFailed
@@ -23,6 +23,7 @@ from appliance.domain.golden import (
 )
 from appliance.domain.model import ModelVersion, Warmup, WarmupInput
 from appliance.domain.output_difference import Values
+from appliance.domain.regular_file import read_file
 from appliance.domain.tensor import Datatype, byte_size, element_count
 from appliance.runtimes.arrays import numpy_difference, random_tensor
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
@@ -30,6 +31,7 @@ from appliance.workers.child.execution import LoadedModel, check_rows, reason_of
 from appliance.workers.child.tensors import Tensor, fixed_shapes, lay_out
 from appliance.workers.port import Deviation, Shape
 
+WARMUP_BYTES_MAX: Final = 1 << 30
 COMPARED_ROWS: Final = 3
 NEARLY: Final = Tolerance(absolute=1e-4, relative=1e-3)
 
@@ -61,7 +63,7 @@ def _run_warmup(model: LoadedModel, warmup: Warmup) -> None:
     version = model.version
     batchable = version.max_batch_size > 0
     rows = max(warmup.batch_size, 1)
-    given = {each.spec.name: _warmup_tensor(each, rows, batchable) for each in warmup.inputs}
+    given = {each.spec.name: _warmup_tensor(version, each, rows) for each in warmup.inputs}
     region, feeds = lay_out([given.get(spec.name) for spec in version.inputs])
     for _ in range(max(warmup.count, 1)):
         produced = run_nowhere(model, region, feeds)
@@ -69,19 +71,20 @@ def _run_warmup(model: LoadedModel, warmup: Warmup) -> None:
             check_rows(version, range(len(version.outputs)), produced.shapes, rows)
 
 
-def _warmup_tensor(warmup: WarmupInput, rows: int, batchable: bool) -> Tensor:
+def _warmup_tensor(version: ModelVersion, warmup: WarmupInput, rows: int) -> Tensor:
     spec = warmup.spec
-    shape = (rows, *spec.shape) if batchable else spec.shape
+    shape = (rows, *spec.shape) if version.max_batch_size > 0 else spec.shape
     if warmup.file:
-        return Tensor(shape, _file_tensor(warmup, rows, shape))
+        return Tensor(shape, _file_tensor(version, warmup, rows, shape))
     if warmup.random:
         return Tensor(shape, random_tensor(spec.datatype, element_count(shape)))
     return Tensor(shape, bytes(element_count(shape) * (spec.datatype.size or 4)))
 
 
-def _file_tensor(warmup: WarmupInput, rows: int, shape: Shape) -> bytes:
+def _file_tensor(version: ModelVersion, warmup: WarmupInput, rows: int, shape: Shape) -> bytes:
     """The file's raw tensor; one row's worth is repeated for every row."""
-    raw = Path(warmup.file).read_bytes()
+    name, digest = os.path.basename(warmup.file), version.digests.get(warmup.file, "")
+    raw = read_file(warmup.file, WARMUP_BYTES_MAX, digest, name)
     if warmup.spec.datatype is Datatype.BYTES:
         return raw
     wanted = byte_size(warmup.spec.datatype, shape)
@@ -115,7 +118,7 @@ def open_golden(version: ModelVersion) -> Golden | None:
     if not version.golden:
         return None
     try:
-        golden = read_golden(version.golden)
+        golden = read_golden(version.golden, version.digests.get(version.golden, ""))
         found = misfits(golden, version.inputs, version.outputs, version.max_batch_size)
         if found:
             raise LoadFailed("; ".join(found))

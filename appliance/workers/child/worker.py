@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from appliance.domain.errors import ApplianceError, AssessmentFailed, FormHasNoRoom, WeightsDiffer
+from appliance.domain.errors import ApplianceError, AssessmentFailed, FileDiffers, FormHasNoRoom
 from appliance.runtimes.runtime import Region, Runtime, Session
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import Executor, LoadedModel
@@ -201,7 +201,7 @@ class Worker:
             )
         except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
             failed = isinstance(problem, AssessmentFailed)
-            differs = isinstance(problem.__cause__ or problem, WeightsDiffer)
+            differs = isinstance(problem.__cause__ or problem, FileDiffers)
             return ModelRefused(self._number, load.model, _reason(load.version.key, problem), failed, differs)
         known = self._models.get(load.model)
         if known is None:
