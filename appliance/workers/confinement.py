@@ -5,7 +5,6 @@ Imported and used only in the zygote's process and its children. Linux only, lik
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import resource
@@ -14,15 +13,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from appliance.workers.jail.calls import prctl
 from appliance.workers.port import WorkerSettings
 
 LANE_DESCRIPTOR: Final = 3
 MEMORY_DESCRIPTOR: Final = 4
 DOORBELL_DESCRIPTOR: Final = 5
 OUT_OF_THE_WAY: Final = 16
+DESCRIPTOR_MAX: Final = (1 << 31) - 1
 OOM_SCORE: Final = 800
+LIMITS: Final = (
+    (resource.RLIMIT_CORE, 0),
+    (resource.RLIMIT_MSGQUEUE, 0),
+    (resource.RLIMIT_NOFILE, 4096),  # a model whose weights lie in a file of their own keeps it open
+)
 
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -31,19 +36,19 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when ``parent`` ends; leave at once when it has ended already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def adopt_orphans() -> None:
     """Be the parent of whatever the children of this process leave behind when they end."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def rename(name: str) -> None:
     """What this process is called in process lists (15 characters)."""
-    _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+    prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def ignore_terminal_signals() -> None:
@@ -59,19 +64,38 @@ def arrange(descriptors: Sequence[int]) -> None:
         os.dup2(copy, wanted, inheritable=False)
 
 
-def confine(parent: int, settings: WorkerSettings, kept: int = 1) -> None:
-    """Confine this freshly forked worker, which keeps ``kept`` descriptors from LANE_DESCRIPTOR on."""
+def confine_all() -> None:
+    """Confine this process, and by that all workers that it forks, by what is the same for each of them."""
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    for number, bound in LIMITS:
+        limit(number, bound)
+
+
+def confine(parent: int, settings: WorkerSettings) -> None:
+    """Confine this freshly forked worker by what is its own."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.closerange(LANE_DESCRIPTOR + kept, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     die_with_parent(parent)
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if settings.memory_limit_bytes > 0:
-        resource.setrlimit(resource.RLIMIT_DATA, (settings.memory_limit_bytes, settings.memory_limit_bytes))
+        limit(resource.RLIMIT_DATA, settings.memory_limit_bytes)
     if settings.cpus:
         os.sched_setaffinity(0, settings.cpus)
     _prefer_for_oom()
+
+
+def limit(number: int, bound: int) -> None:
+    """Bound what may be taken of something for good. What is less already stays."""
+    _, hard = resource.getrlimit(number)
+    least = bound if hard == resource.RLIM_INFINITY else min(hard, bound)
+    resource.setrlimit(number, (least, least))
+
+
+def close_others(kept: int, pinned: Sequence[int]) -> None:
+    """Close all descriptors but the first, ``kept`` from LANE_DESCRIPTOR on, and those ``pinned``."""
+    low = LANE_DESCRIPTOR + kept
+    for high in (*sorted(pinned), DESCRIPTOR_MAX):
+        os.closerange(low, high)
+        low = high + 1
 
 
 def _prefer_for_oom() -> None:
@@ -82,9 +106,3 @@ def _prefer_for_oom() -> None:
             os.write(descriptor, b"%d" % OOM_SCORE)
         finally:
             os.close(descriptor)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _LIBC.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}): {os.strerror(number)}")

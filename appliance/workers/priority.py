@@ -17,11 +17,14 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
+from appliance.workers.jail.calls import call
+
 IOPRIO_WHO_PROCESS: Final = 1
 IOPRIO_CLASS_SHIFT: Final = 13
 IOPRIO_NORMAL: Final = 0
 IOPRIO_IDLE: Final = 3 << IOPRIO_CLASS_SHIFT
 
+_MACHINE: Final = platform.machine()
 _CALLS: Final[Mapping[str, int]] = MappingProxyType({"x86_64": 251, "aarch64": 30, "riscv64": 30})
 """Number of ioprio_set, which the C library has no function for."""
 
@@ -32,6 +35,8 @@ _TURN_CALLS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
 _ATTRIBUTES: Final = struct.Struct("=IIQiIQQQ")
 """The first version of the kernel's ``struct sched_attr``: size, policy, flags, nice, priority, runtime, deadline,
 period; nanoseconds."""
+_AttributesMemory: Final = ctypes.c_char * _ATTRIBUTES.size
+"""A type, made once: that costs a worker more than the calls."""
 SHORT_TURN_NS: Final = 100_000
 """The shortest turn that the kernel grants."""
 USUAL_TURN_NS: Final = 0
@@ -43,13 +48,12 @@ def take_turns(turn_ns: int, thread: int = 0) -> None:
     A thread that asks for a shorter turn than the one that runs is let onto the processor at once when it wakes, and
     otherwise waits up to the end of that turn (EEVDF with PREEMPT_SHORT, Linux 6.12). All shares stay as they are.
     An older kernel takes no notice."""
-    numbers = _TURN_CALLS.get(platform.machine())
     known = _attributes(thread)
-    if numbers is None or known is None:
-        return
-    _, policy, _, nice, priority, *_ = known
-    asked = _ATTRIBUTES.pack(_ATTRIBUTES.size, policy, 0, nice, priority, turn_ns, 0, 0)
-    _libc().syscall(numbers[0], thread, asked, 0)
+    if known is not None:
+        _, policy, _, nice, priority, *_ = known
+        asked = _ATTRIBUTES.pack(_ATTRIBUTES.size, policy, 0, nice, priority, turn_ns, 0, 0)
+        with suppress(OSError):
+            call(_TURN_CALLS[_MACHINE][0], thread, asked, 0)
 
 
 def turn_ns(thread: int = 0) -> int:
@@ -59,9 +63,13 @@ def turn_ns(thread: int = 0) -> int:
 
 
 def _attributes(thread: int) -> tuple[int, ...] | None:
-    numbers = _TURN_CALLS.get(platform.machine())
-    known = ctypes.create_string_buffer(_ATTRIBUTES.size)
-    if numbers is None or _libc().syscall(numbers[1], thread, known, _ATTRIBUTES.size, 0):
+    numbers = _TURN_CALLS.get(_MACHINE)
+    if numbers is None:
+        return None
+    known = _AttributesMemory()
+    try:
+        call(numbers[1], thread, known, _ATTRIBUTES.size, 0)
+    except OSError:
         return None
     return _ATTRIBUTES.unpack(known.raw)
 
@@ -78,10 +86,7 @@ def yield_disk() -> None:
 
 
 def _set_io_class(thread: int, value: int) -> None:
-    number = _CALLS.get(platform.machine())
+    number = _CALLS.get(_MACHINE)
     if number is not None:
-        _libc().syscall(number, IOPRIO_WHO_PROCESS, thread, value)
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+        with suppress(OSError):
+            call(number, IOPRIO_WHO_PROCESS, thread, value)

@@ -35,13 +35,15 @@ from appliance.workers.confinement import (
     MEMORY_DESCRIPTOR,
     adopt_orphans,
     arrange,
+    close_others,
     confine,
+    confine_all,
     die_with_parent,
     ignore_terminal_signals,
     rename,
 )
 from appliance.workers.forms import processor
-from appliance.workers.jail.entry import close_memory, enter, runtime_files
+from appliance.workers.jail.entry import Jail, close_memory, runtime_files
 from appliance.workers.jail.support import kernel_support
 from appliance.workers.lane import SocketWorkerLane, WorkerLane
 from appliance.workers.messages import (
@@ -79,8 +81,9 @@ class Zygote:
         self._wakeup.setblocking(False)
         wakeup_end.setblocking(False)
         self._wakeup_end = wakeup_end
-        self._support = kernel_support()
-        self._files = (*runtime_files(), *chain.from_iterable(map(extra_files, runtimes.values())))
+        self._jail = Jail(
+            kernel_support(), (*runtime_files(), *chain.from_iterable(map(extra_files, runtimes.values())))
+        )
 
     def serve(self) -> None:
         """Until the daemon closes the control socket."""
@@ -139,12 +142,11 @@ class Zygote:
             for end in (self._control, self._wakeup, self._wakeup_end):
                 end.detach()
             lane_end, words, *ring = descriptors
-            os.dup2(
-                words, STANDARD_ERROR
-            )  # of its own: what is set on a description holds for all that share it
+            # Of its own: what is set on a description holds for all that share it.
+            os.dup2(words, STANDARD_ERROR)
             arrange([lane_end, *ring])
-            confine(self._pid, request.settings, kept=1 + len(ring))
-            self._enter_jail(request.settings)
+            confine(self._pid, request.settings)
+            close_others(1 + len(ring), self._enter_jail(request.settings))
             rename("appliance-wkr")
             end = socket.socket(fileno=LANE_DESCRIPTOR)
             lane: WorkerLane = SocketWorkerLane(end)
@@ -161,12 +163,13 @@ class Zygote:
         finally:
             os._exit(status)
 
-    def _enter_jail(self, settings: WorkerSettings) -> None:
-        """In the child, which has heard of no model yet. Raises OSError."""
+    def _enter_jail(self, settings: WorkerSettings) -> list[int]:
+        """In the child, which has heard of no model yet; gives what must stay open for it. Raises OSError."""
         access = settings.access
-        if access is not None:
-            site = "" if access.site is None else prepare_site(access.site, self._runtimes)
-            enter(access, self._support, self._files, site)
+        if access is None:
+            return []
+        site = "" if access.site is None else prepare_site(access.site, self._runtimes)
+        return self._jail.enter(access, site)
 
     def _kill(self, worker: int) -> None:
         pid = self._pids.get(worker)
@@ -230,6 +233,7 @@ def main(arguments: list[str]) -> int:
     adopt_orphans()
     ignore_terminal_signals()
     rename("appliance-zyg")
+    confine_all()
     if not kernel_support().landlock:
         close_memory()  # or a worker of the same user could write to it
     take_turns(USUAL_TURN_NS)  # not those of the daemon, for the workers' sake

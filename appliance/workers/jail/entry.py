@@ -7,25 +7,25 @@ the worker; one that it lacks is passed over (``support`` names those).
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import resource
 import struct
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
 from types import MappingProxyType
 from typing import Final
 
+from appliance.workers.confinement import limit
 from appliance.workers.jail import landlock, seccomp
 from appliance.workers.jail.access import FileAccess
 from appliance.workers.jail.calls import call, prctl
 from appliance.workers.jail.landlock import Grant
 from appliance.workers.jail.support import Support
 
-DESCRIPTORS_MAX: Final = 4096
-"""A model whose weights lie in a file of their own keeps it open."""
 THREADS_MAX: Final = 4096
 """Of all processes of the user together; the kernel counts none of root's."""
 LINKS_MAX: Final = 10_000
@@ -40,7 +40,6 @@ _SYSTEM: Final = (
     "/etc/localtime",
 )
 _KERNEL: Final = (
-    "/proc/self",
     "/proc/cpuinfo",
     "/proc/meminfo",
     "/proc/sys/vm/overcommit_memory",
@@ -49,14 +48,16 @@ _KERNEL: Final = (
     "/dev/urandom",
     "/dev/zero",
 )
+_OWN_PROCESS: Final = "/proc/self"
 _ACCELERATORS: Final = ("/proc", "/sys")
 """Drivers read more of these than can be listed; what they write lies in ``/dev``."""
 
 _PR_SET_DUMPABLE: Final = 4
-_CAPABILITIES_VERSION: Final = 0x20080522
+_CAPABILITIES: Final = struct.pack("=Ii", 0x20080522, 0)
+"""Of this process, in the third version of the structure."""
 _CAPSET: Final = MappingProxyType({"x86_64": 126, "aarch64": 91})
-_KEPT_CAPABILITY: Final = 1 << 2
-"""To read what another user owns: a daemon of root's may serve such models."""
+_KEPT: Final = struct.pack("=6I", 1 << 2, 1 << 2, 0, 0, 0, 0)
+"""The capability to read what another user owns: a daemon of root's may serve such models."""
 
 
 def runtime_files() -> tuple[str, ...]:
@@ -74,20 +75,36 @@ def runtime_files() -> tuple[str, ...]:
     return (*found, *filter(None, libraries), *_SYSTEM)
 
 
-def enter(access: FileAccess, support: Support, runtime: Sequence[str], site: str = "") -> list[int]:
-    """Give up everything but what ``access`` and the files of the ``runtime`` are, and to build in the directory
-    ``site`` unless it is "". Gives descriptors to be kept (see ``landlock.restrict``). Raises OSError."""
-    grants = list(_grants(access, runtime, site))
-    _limit(access)
-    _drop_capabilities()
-    pinned = landlock.restrict(grants, support.landlock) if support.landlock else []
-    # Without Landlock, other workers could read its memory. With it they cannot, and the daemon, which is not root,
-    # goes on knowing how much memory the worker shares with others, which the kernel tells of such processes alone.
-    prctl(_PR_SET_DUMPABLE, 1 if support.landlock else 0)
-    if support.filter and not access.devices:
-        builds = access.site is not None
-        seccomp.install(seccomp.program(platform.machine(), os.getpid(), builds=builds))
-    return pinned
+class Jail:
+    """What the jails of all workers have in common, made once by the process that forks them, since it would cost each
+    worker more than all the rest: the files of the ``runtime``, opened, and the filters, assembled."""
+
+    def __init__(self, support: Support, runtime: Iterable[str]) -> None:
+        """Raise OSError where something cannot be opened that is there."""
+        self._support = support
+        common = (Grant("/dev/null", landlock.USE), *map(Grant, (*_outermost(runtime), *_KERNEL)))
+        self._opened = tuple(landlock.open_grants(common)) if support.landlock else ()
+        machine = platform.machine()
+        kinds = (False, True) if support.filter else ()
+        self._filters = {builds: seccomp.program(machine, builds=builds) for builds in kinds}
+
+    def enter(self, access: FileAccess, site: str = "") -> list[int]:
+        """Give up everything but what ``access`` and the files of the runtime are, and to build in the directory
+        ``site`` unless it is "". Gives the descriptors that must stay open as long as the jail shall be as it is; all
+        others that it opened are the caller's to close. Raises OSError."""
+        support = self._support
+        own = list(landlock.open_grants(_grants(access, site))) if support.landlock else []
+        limit(resource.RLIMIT_NPROC, THREADS_MAX)
+        limit(resource.RLIMIT_FSIZE, 0 if access.site is None else access.site.file_bytes_max)
+        _drop_capabilities()
+        if support.landlock:
+            landlock.restrict((*self._opened, *own), support.landlock)
+        # Without Landlock, other workers could read its memory. With it they cannot, and the daemon, which is not root,
+        # goes on knowing how much memory the worker shares with others, which the kernel tells of such processes alone.
+        prctl(_PR_SET_DUMPABLE, 1 if support.landlock else 0)
+        if support.filter and not access.devices:
+            seccomp.install(seccomp.of_process(self._filters[access.site is not None], os.getpid()))
+        return [each.descriptor for each in own if each.path.startswith("/proc")]
 
 
 def close_memory() -> None:
@@ -95,10 +112,17 @@ def close_memory() -> None:
     prctl(_PR_SET_DUMPABLE, 0)
 
 
-def _grants(access: FileAccess, runtime: Sequence[str], site: str) -> Iterator[Grant]:
-    yield Grant("/dev/null", landlock.USE)
-    for path in (*runtime, *_KERNEL):
-        yield Grant(path)
+def _outermost(paths: Iterable[str]) -> Iterator[str]:
+    """Leave out what lies in another one of them."""
+    last = None
+    for path in sorted({os.path.realpath(path) for path in paths}, key=lambda path: path.split(os.sep)):
+        if last is None or not path.startswith(last + os.sep):
+            last = path
+            yield path
+
+
+def _grants(access: FileAccess, site: str) -> Iterator[Grant]:
+    yield Grant(_OWN_PROCESS)
     if access.devices:
         yield from map(Grant, _ACCELERATORS)
         yield Grant("/dev", landlock.USE)
@@ -116,31 +140,18 @@ def _grants(access: FileAccess, runtime: Sequence[str], site: str) -> Iterator[G
 def _behind_links(path: str, home: str) -> Iterator[str]:
     """What symbolic links in a directory lead to below ``home``. The repository looks at the links that it follows
     alone; any other may lie there and lead anywhere."""
-    if not home:
-        return
+    waiting = [path] if home else []
     left = LINKS_MAX
-    for directory, directories, files in os.walk(path):
-        for name in (*directories, *files):
-            left -= 1
-            if left < 0:
-                return
-            entry = os.path.join(directory, name)
-            if os.path.islink(entry) and (real := os.path.realpath(entry)).startswith(home.rstrip("/") + "/"):
-                yield real
-
-
-def _limit(access: FileAccess) -> None:
-    """Bound what it may take of the machine's tables. What is less already stays."""
-    written = 0 if access.site is None else access.site.file_bytes_max
-    for number, bound in (
-        (resource.RLIMIT_NOFILE, DESCRIPTORS_MAX),
-        (resource.RLIMIT_NPROC, THREADS_MAX),
-        (resource.RLIMIT_FSIZE, written),
-        (resource.RLIMIT_MSGQUEUE, 0),
-    ):
-        _, hard = resource.getrlimit(number)
-        least = bound if hard == resource.RLIM_INFINITY else min(hard, bound)
-        resource.setrlimit(number, (least, least))
+    while waiting and left > 0:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in islice(entries, left):
+                left -= 1
+                if entry.is_symlink():
+                    real = os.path.realpath(entry.path)
+                    if real.startswith(home.rstrip("/") + "/"):
+                        yield real
+                elif entry.is_dir():
+                    waiting.append(entry.path)
 
 
 def _drop_capabilities() -> None:
@@ -148,14 +159,7 @@ def _drop_capabilities() -> None:
     number = _CAPSET.get(platform.machine())
     if number is None:
         return
-    head = struct.pack("=Ii", _CAPABILITIES_VERSION, 0)
     try:
-        call(
-            number, _memory(head), _memory(struct.pack("=6I", _KEPT_CAPABILITY, _KEPT_CAPABILITY, 0, 0, 0, 0))
-        )
+        call(number, _CAPABILITIES, _KEPT)
     except OSError:
-        call(number, _memory(head), _memory(bytes(24)))
-
-
-def _memory(content: bytes) -> ctypes.Array[ctypes.c_char]:
-    return ctypes.create_string_buffer(content, len(content))
+        call(number, _CAPABILITIES, bytes(len(_KEPT)))

@@ -7,12 +7,12 @@ Structures are those of the kernel's ``linux/landlock.h``; the numbers of its ca
 
 from __future__ import annotations
 
-import ctypes
 import errno
+import fcntl
 import os
 import stat
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -52,6 +52,9 @@ _SCOPES: Final = 0b11
 """Abstract Unix sockets and signals."""
 _TRUNCATION_VERSION: Final = 3
 
+OUT_OF_THE_WAY: Final = 64
+"""Above all descriptors that a worker keeps."""
+
 _RULESET: Final = struct.Struct("=QQQ")
 _BENEATH: Final = struct.Struct("=Qi")
 
@@ -61,6 +64,14 @@ class Grant(NamedTuple):
 
     path: str
     rights: int = READ
+
+
+class Opened(NamedTuple):
+    """A grant of what was there when it was opened."""
+
+    path: str
+    descriptor: int
+    rights: int
 
 
 def version() -> int:
@@ -85,55 +96,44 @@ def scopes(known: int) -> bool:
     return known >= _SCOPE_VERSION
 
 
-def restrict(grants: Iterable[Grant], known: int) -> list[int]:
-    """Leave this thread only what is granted, on a kernel whose version is ``known``. Raises OSError.
+def open_grants(grants: Iterable[Grant]) -> Iterator[Opened]:
+    """Open what is there of ``grants``, out of the way of the descriptors that a worker keeps. Raises OSError."""
+    for path, rights in grants:
+        try:
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError as problem:
+            if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP):
+                continue
+            raise
+        if descriptor < OUT_OF_THE_WAY:
+            low, descriptor = descriptor, fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY)
+            os.close(low)
+        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        yield Opened(path, descriptor, rights if is_directory else rights & _OF_FILES)
 
-    Gives descriptors that must stay open as long as the grants shall hold: the kernel makes the files of ``/proc`` anew
-    when it forgets them, and a grant is for the one that was there; these pin it and are of no other use."""
+
+def restrict(opened: Iterable[Opened], known: int) -> None:
+    """Leave this thread only what is ``opened``, on a kernel whose version is ``known``. Raises OSError.
+
+    A descriptor of something in ``/proc`` must stay open as long as its grant shall hold: the kernel makes these files
+    anew when it forgets them, and a grant is for the one that was there."""
     handled = (1 << max(count for since, count in _FILE_RIGHTS if known >= since)) - 1
-    ruleset = _create(handled, known)
-    pinned: list[int] = []
+    network = _NET_RIGHTS if handles_network(known) else 0
+    scoped = _SCOPES if scopes(known) else 0
+    size = 24 if scopes(known) else 16 if handles_network(known) else 8
+    ruleset = call(_CREATE_RULESET, _RULESET.pack(handled, network, scoped), size, 0)
     try:
-        for grant in grants:
-            descriptor = _grant(ruleset, grant, handled)
-            if descriptor >= 0:
-                if grant.path.startswith("/proc/"):
-                    pinned.append(descriptor)
-                else:
-                    os.close(descriptor)
+        for path, descriptor, rights in opened:
+            if rights & handled:
+                _grant(ruleset, path, _BENEATH.pack(rights & handled, descriptor))
         call(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
-    return pinned
 
 
-def _create(handled: int, known: int) -> int:
-    network = _NET_RIGHTS if handles_network(known) else 0
-    scoped = _SCOPES if scopes(known) else 0
-    fields: Sequence[int] = (handled, network, scoped)
-    size = 24 if scopes(known) else 16 if handles_network(known) else 8
-    attributes = ctypes.create_string_buffer(_RULESET.pack(*fields)[:size], size)
-    return call(_CREATE_RULESET, attributes, size, 0)
-
-
-def _grant(ruleset: int, grant: Grant, handled: int) -> int:
-    """Add one grant; gives the path's descriptor, -1 where it is not there."""
+def _grant(ruleset: int, path: str, beneath: bytes) -> None:
     try:
-        descriptor = os.open(grant.path, os.O_PATH | os.O_CLOEXEC)
+        call(_ADD_RULE, ruleset, _PATH_BENEATH, beneath, 0)
     except OSError as problem:
-        if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP):
-            return -1
-        raise
-    rights = grant.rights & handled
-    if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-        rights &= _OF_FILES
-    try:
-        if rights:
-            beneath = ctypes.create_string_buffer(_BENEATH.pack(rights, descriptor), _BENEATH.size)
-            call(_ADD_RULE, ruleset, _PATH_BENEATH, beneath, 0)
-    except OSError as problem:
-        os.close(descriptor)
-        raise OSError(
-            problem.errno, f"Landlock refuses '{grant.path}': {os.strerror(problem.errno or 0)}"
-        ) from problem
-    return descriptor
+        reason = os.strerror(problem.errno or 0)
+        raise OSError(problem.errno, f"Landlock refuses '{path}': {reason}") from problem

@@ -14,13 +14,14 @@ import errno
 import os
 import platform
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from appliance.workers.jail.calls import call
-from appliance.workers.jail.syscalls import AUDIT_ARCHITECTURES, Calls
+from appliance.workers.jail.syscalls import AUDIT_ARCHITECTURES, FILTER_CALLS, Calls
 
+_CALL: Final = FILTER_CALLS.get(platform.machine(), -1)
 _SET_FILTER: Final = 1
 _ASK_ACTION: Final = 2
 _ALL_THREADS: Final = 1 << 0
@@ -33,7 +34,7 @@ _UNKNOWN: Final = _ERRNO | errno.ENOSYS
 
 _LOAD: Final = 0x20
 _JUMP_EQUAL: Final = 0x15
-_JUMP_GREATER: Final = 0x25
+_JUMP_AT_LEAST: Final = 0x35
 _AND: Final = 0x54
 _RETURN: Final = 0x06
 _NUMBER_AT: Final = 0
@@ -74,57 +75,85 @@ class _Step(NamedTuple):
     value: int
 
 
+class _Program(ctypes.Structure):
+    """The kernel's ``struct sock_fprog``."""
+
+    _fields_ = (("steps", ctypes.c_ushort), ("code", ctypes.c_char_p))
+
+
+_STEP: Final = struct.Struct("=HBBI")
+_VALUE: Final = struct.Struct("=I")
+_Steps = tuple[_Step, ...]
+_ALLOWED: Final[_Steps] = (_Step(_RETURN, 0, 0, _ALLOW),)
+_REFUSED: Final[_Steps] = (_Step(_RETURN, 0, 0, _REFUSE),)
+_NOT_KNOWN: Final[_Steps] = (_Step(_RETURN, 0, 0, _UNKNOWN),)
+_OWN_PID: Final = 0x7FFFFFFF
+"""In place of the process's own number: larger than any."""
+
+
 def can_filter() -> bool:
     """Whether there is a list for this architecture, and this kernel takes a filter."""
-    calls = seccomp_call()
-    if calls < 0:
+    if _CALL < 0:
         return False
     with suppress(OSError):
-        action = ctypes.c_uint32(_ERRNO)
-        call(calls, _ASK_ACTION, 0, ctypes.byref(action))
+        call(_CALL, _ASK_ACTION, 0, _VALUE.pack(_ERRNO))
         return True
     return False
 
 
-def seccomp_call() -> int:
-    """Give the number of the call that sets a filter, -1 on an architecture without a list."""
-    machine = platform.machine()
-    return Calls(machine).judged["seccomp"] if machine in AUDIT_ARCHITECTURES else -1
-
-
-def program(machine: str, pid: int, *, builds: bool) -> bytes:
-    """Assemble the filter of the worker process ``pid``; ``builds``: it may make and change files, as far as Landlock
-    lets it."""
+def program(machine: str, *, builds: bool) -> bytes:
+    """Assemble the filter of a worker process, but for its number (see ``of_process``); ``builds``: it may make and
+    change files, as far as Landlock lets it."""
     calls = Calls(machine)
-    plain = {**calls.always, **(calls.building if builds else {})}
+    verdicts = dict.fromkeys((*calls.always.values(), *(calls.building.values() if builds else ())), _ALLOWED)
+    for name, arguments in _judged(builds=builds):
+        if name in calls.judged:
+            verdicts[calls.judged[name]] = tuple(_body(arguments))
+    verdicts[calls.judged["clone3"]] = verdicts[calls.judged["openat2"]] = _NOT_KNOWN
     steps = [
         _Step(_LOAD, 0, 0, _ARCHITECTURE_AT),
         _Step(_JUMP_EQUAL, 1, 0, AUDIT_ARCHITECTURES[machine]),
         _Step(_RETURN, 0, 0, _REFUSE),
         _Step(_LOAD, 0, 0, _NUMBER_AT),
+        *_choice(tuple(_ranges(verdicts))),
     ]
-    for number in sorted(plain.values()):
-        steps += [_Step(_JUMP_EQUAL, 0, 1, number), _Step(_RETURN, 0, 0, _ALLOW)]
-    for name, arguments in _judged(pid, builds=builds):
-        if name in calls.judged:
-            body = list(_body(arguments))
-            steps += [_Step(_JUMP_EQUAL, 0, len(body), calls.judged[name]), *body]
-    steps += [
-        _Step(_JUMP_EQUAL, 2, 0, calls.judged["clone3"]),
-        _Step(_JUMP_EQUAL, 1, 0, calls.judged["openat2"]),
-        _Step(_JUMP_GREATER, 0, 1, NEWEST_CALL),
-        _Step(_RETURN, 0, 0, _UNKNOWN),
-        _Step(_RETURN, 0, 0, _REFUSE),
-    ]
-    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+    return b"".join(_STEP.pack(*step) for step in steps)
 
 
-def _judged(pid: int, *, builds: bool) -> Iterator[tuple[str, Sequence[_Argument]]]:
+def of_process(code: bytes, pid: int) -> bytes:
+    """Give the filter for the process ``pid``."""
+    return code.replace(_VALUE.pack(_OWN_PID), _VALUE.pack(pid))
+
+
+def _ranges(verdicts: Mapping[int, _Steps]) -> Iterator[tuple[int, _Steps]]:
+    """What becomes of calls from a number on, up to the next."""
+    before = None
+    for number in range(NEWEST_CALL + 1):
+        verdict = verdicts.get(number, _REFUSED)
+        if verdict != before:
+            yield number, verdict
+        before = verdict
+    yield NEWEST_CALL + 1, _NOT_KNOWN
+
+
+def _choice(ranges: Sequence[tuple[int, _Steps]]) -> Iterator[_Step]:
+    """Find the range of a number by halving: the kernel runs the filter for every number when it is put on."""
+    if len(ranges) == 1:
+        yield from ranges[0][1]
+        return
+    half = len(ranges) // 2
+    lower = tuple(_choice(ranges[:half]))
+    yield _Step(_JUMP_AT_LEAST, len(lower), 0, ranges[half][0])
+    yield from lower
+    yield from _choice(ranges[half:])
+
+
+def _judged(*, builds: bool) -> Iterator[tuple[str, Sequence[_Argument]]]:
     """Calls with the arguments that they must have. Processes are named by number: the own one, also as 0."""
-    own = (0, pid)
+    own = (0, _OWN_PID)
     yield "clone", (_Argument(0, (_THREAD,), _CLONE_MASK),)
-    yield "kill", (_Argument(0, (pid,)),)
-    yield "tgkill", (_Argument(0, (pid,)),)
+    yield "kill", (_Argument(0, (_OWN_PID,)),)
+    yield "tgkill", (_Argument(0, (_OWN_PID,)),)
     yield "prctl", (_Argument(0, _PROCESS_CONTROLS),)
     yield "prlimit64", (_Argument(0, own),)
     yield "fcntl", (_Argument(1, _FILE_CONTROLS),)
@@ -151,11 +180,10 @@ def _body(arguments: Sequence[_Argument]) -> Iterator[_Step]:
     yield _Step(_RETURN, 0, 0, _ALLOW)
 
 
-def install(filter_bytes: bytes) -> None:
+def install(code: bytes) -> None:
     """Put the filter on this process for good. Raises OSError. Wants no_new_privs."""
-    program_memory = ctypes.create_string_buffer(filter_bytes, len(filter_bytes))
-    head = struct.pack("@HP", len(filter_bytes) // 8, ctypes.addressof(program_memory))
     flags = _ALL_THREADS | _NO_MITIGATION
-    stayed = call(seccomp_call(), _SET_FILTER, flags, ctypes.create_string_buffer(head, len(head)))
+    head = _Program(len(code) // _STEP.size, code)
+    stayed = call(_CALL, _SET_FILTER, flags, ctypes.byref(head))
     if stayed:
         raise OSError(errno.ESRCH, f"thread {stayed} could not be given the filter")

@@ -15,6 +15,9 @@ AUDIT_ARCHITECTURES: Final[Mapping[str, int]] = MappingProxyType(
 )
 """What the kernel calls an architecture where it says by which one a call came in."""
 
+FILTER_CALLS: Final[Mapping[str, int]] = MappingProxyType({"x86_64": 317, "aarch64": 277})
+"""The number of the call that puts a filter on."""
+
 _READING: Final = """
 read 0 63, readv 19 65, pread64 17 67, preadv 295 69, preadv2 327 286, write 1 64, writev 20 66,
 close 3 57, close_range 436 436, lseek 8 62, fstat 5 80, stat 4 -, lstat 6 -, newfstatat 262 79,
@@ -76,7 +79,7 @@ _JUDGED: Final = """
 clone 56 220, clone3 435 435, kill 62 129, tgkill 234 131, prctl 157 167, prlimit64 302 261,
 fcntl 72 25, ioctl 16 29, open 2 -, openat 257 56, openat2 437 437, sched_setaffinity 203 122,
 sched_setscheduler 144 119, sched_setparam 142 118, sched_setattr 314 274, setpriority 141 140,
-ioprio_set 251 30, seccomp 317 277
+ioprio_set 251 30
 """
 """Allowed with some arguments only, or refused in a way of their own."""
 

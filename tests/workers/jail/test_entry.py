@@ -13,14 +13,15 @@ import pytest
 
 from appliance import configuration
 from appliance.domain.model import FormRoom, ModelVersion, Warmup, WarmupInput, WeightsFile
+from appliance.workers.confinement import confine_all
 from appliance.workers.jail.access import FileAccess, FormSite, access_to, access_to_build
 from appliance.workers.jail.calls import prctl
-from appliance.workers.jail.entry import enter, runtime_files
+from appliance.workers.jail.entry import Jail, runtime_files
+from appliance.workers.jail.landlock import OUT_OF_THE_WAY, Grant, open_grants
 from appliance.workers.jail.support import Support
 from tests.workers.bench import FP32_PAIR, spec, version_of
 from tests.workers.jail.forked import SUPPORT, in_fork, needs_filters, needs_landlock, outcome
 
-NO_NEW_PRIVILEGES = 38
 GET_DUMPABLE = 3
 DIGEST = "d" * 64
 
@@ -29,8 +30,8 @@ def jailed(
     access: FileAccess, do: Callable[[], object], *, support: Support = SUPPORT, site: str = ""
 ) -> str:
     def inside() -> object:
-        prctl(NO_NEW_PRIVILEGES, 1)
-        kept = enter(access, support, runtime_files(), site)
+        confine_all()
+        kept = Jail(support, runtime_files()).enter(access, site)
         said = do()
         for descriptor in kept:
             os.close(descriptor)
@@ -46,6 +47,36 @@ def test_python_goes_on_importing_what_it_has() -> None:
         return [importlib.import_module(name).__name__ for name in ("wave", "plistlib", "xmlrpc.client")]
 
     assert jailed(FileAccess(), tries) == str(["wave", "plistlib", "xmlrpc.client"])
+
+
+@needs_landlock
+def test_what_all_have_in_common_is_opened_once_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+    jail, really = Jail(SUPPORT, runtime_files()), os.open
+
+    def note(path: str, flags: int) -> int:
+        opened.append(path)
+        return really(path, flags)
+
+    def enter() -> list[object]:
+        confine_all()
+        jail.enter(FileAccess(reads=(str(tmp_path),)))
+        return opened
+
+    monkeypatch.setattr(os, "open", note)
+    assert in_fork(enter) == str(["/proc/self", str(tmp_path)])
+
+
+@needs_landlock
+def test_what_a_worker_opens_for_its_jail_is_out_of_the_way_of_what_it_keeps() -> None:
+    with open(os.devnull, "rb") as spare:
+        low = os.dup(spare.fileno())
+    os.close(low)
+    (opened,) = open_grants([Grant("/proc/self")])
+    os.close(opened.descriptor)
+    assert low < OUT_OF_THE_WAY <= opened.descriptor
 
 
 @needs_landlock
@@ -218,8 +249,8 @@ def test_an_ordinary_user_needs_no_privilege_for_it() -> None:
         os.setgroups([])
         os.setgid(65534)
         os.setuid(65534)
-        prctl(NO_NEW_PRIVILEGES, 1)
-        enter(FileAccess(), SUPPORT, runtime_files())
+        confine_all()
+        Jail(SUPPORT, runtime_files()).enter(FileAccess())
         status = Path("/proc/self/status").read_text()
         (held,) = (line.split()[1] for line in status.splitlines() if line.startswith("CapPrm"))
         return f"{int(held, 16)} {outcome(Path('/etc/passwd').read_bytes)}"

@@ -56,33 +56,44 @@ pidfd_send_signal 424, tkill 130, setuid 146
 }
 
 
+def filter_of(machine: str, pid: int = PID, *, builds: bool) -> bytes:
+    return seccomp.of_process(seccomp.program(machine, builds=builds), pid)
+
+
 def run(code: bytes, machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
-    """What a filter says of a call: the kernel's machine in a few lines."""
+    """What a filter says of a call."""
+    return trace(code, machine, number, *arguments, architecture=architecture)[0]
+
+
+def trace(
+    code: bytes, machine: str, number: int, *arguments: int, architecture: int | None = None
+) -> tuple[int, int]:
+    """What a filter says of a call, and after how many steps: the kernel's machine in a few lines."""
     known = AUDIT_ARCHITECTURES[machine] if architecture is None else architecture
     padded = (*arguments, *(0,) * (6 - len(arguments)))
     data = struct.pack("<iIQ6Q", number, known, 0, *padded)
     steps = [struct.unpack_from("=HBBI", code, at) for at in range(0, len(code), 8)]
-    at, held = 0, 0
+    at, held, done = 0, 0, 0
     while True:
         kind, then, otherwise, value = steps[at]
-        at += 1
+        at, done = at + 1, done + 1
         if kind == 0x20:
             (held,) = struct.unpack_from("<I", data, value)
         elif kind == 0x54:
             held &= value
         elif kind == 0x15:
             at += then if held == value else otherwise
-        elif kind == 0x25:
-            at += then if held > value else otherwise
+        elif kind == 0x35:
+            at += then if held >= value else otherwise
         else:
             assert kind == 0x06
-            return int(value)
+            return int(value), done
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("builds", [False, True])
 def test_what_a_worker_needs_is_allowed(machine: str, builds: bool) -> None:
-    code, calls = seccomp.program(machine, PID, builds=builds), Calls(machine)
+    code, calls = filter_of(machine, PID, builds=builds), Calls(machine)
     assert {run(code, machine, number) for number in calls.always.values()} == {ALLOW}
     assert {run(code, machine, number) for number in calls.building.values()} == {ALLOW if builds else REFUSE}
 
@@ -90,14 +101,14 @@ def test_what_a_worker_needs_is_allowed(machine: str, builds: bool) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("builds", [False, True])
 def test_what_leads_outwards_is_refused(machine: str, builds: bool) -> None:
-    code = seccomp.program(machine, PID, builds=builds)
+    code = filter_of(machine, PID, builds=builds)
     for name, number in HOSTILE[machine].items():
         assert run(code, machine, number) == REFUSE, name
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_what_is_newer_or_cannot_be_judged_is_unknown(machine: str) -> None:
-    code, judged = seccomp.program(machine, PID, builds=False), Calls(machine).judged
+    code, judged = filter_of(machine, PID, builds=False), Calls(machine).judged
     assert run(code, machine, judged["clone3"]) == UNKNOWN
     assert run(code, machine, judged["openat2"]) == UNKNOWN
     assert run(code, machine, seccomp.NEWEST_CALL) == REFUSE
@@ -107,8 +118,15 @@ def test_what_is_newer_or_cannot_be_judged_is_unknown(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_calls_by_another_architecture_are_refused(machine: str) -> None:
-    code = seccomp.program(machine, PID, builds=True)
+    code = filter_of(machine, PID, builds=True)
     assert run(code, machine, Calls(machine).always["read"], architecture=0x40000003) == REFUSE
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_call_is_found_by_halving(machine: str) -> None:
+    """The kernel runs the filter for each number when it is put on, which a worker waits for."""
+    code = filter_of(machine, builds=True)
+    assert max(trace(code, machine, number, 1)[1] for number in range(seccomp.NEWEST_CALL + 2)) <= 20
 
 
 JUDGED = [
@@ -145,7 +163,7 @@ JUDGED = [
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(("name", "arguments", "said"), JUDGED)
 def test_arguments_decide(machine: str, name: str, arguments: tuple[int, ...], said: int) -> None:
-    code = seccomp.program(machine, PID, builds=False)
+    code = filter_of(machine, PID, builds=False)
     assert run(code, machine, Calls(machine).judged[name], *arguments) == said
 
 
@@ -164,14 +182,14 @@ def test_arguments_decide(machine: str, name: str, arguments: tuple[int, ...], s
 def test_files_are_opened_to_be_read_unless_one_builds(flags: int, said: int) -> None:
     machine = platform.machine()
     number = Calls(machine).judged["openat"]
-    assert run(seccomp.program(machine, PID, builds=False), machine, number, 0, 0, flags) == said
-    assert run(seccomp.program(machine, PID, builds=True), machine, number, 0, 0, flags) == ALLOW
+    assert run(filter_of(machine, PID, builds=False), machine, number, 0, 0, flags) == said
+    assert run(filter_of(machine, PID, builds=True), machine, number, 0, 0, flags) == ALLOW
 
 
 def filtered(do: Callable[[], object], *, builds: bool = False) -> str:
     def inside() -> object:
         prctl(NO_NEW_PRIVILEGES, 1)
-        seccomp.install(seccomp.program(platform.machine(), os.getpid(), builds=builds))
+        seccomp.install(filter_of(platform.machine(), os.getpid(), builds=builds))
         return do()
 
     return in_fork(inside)
@@ -255,7 +273,7 @@ def test_threads_that_are_there_get_the_filter_too() -> None:
         thread.start()
         begun.wait()
         prctl(NO_NEW_PRIVILEGES, 1)
-        seccomp.install(seccomp.program(platform.machine(), os.getpid(), builds=False))
+        seccomp.install(filter_of(platform.machine(), os.getpid(), builds=False))
         ready.set()
         thread.join()
         return found[0]
