@@ -12,6 +12,7 @@ from tests.fuzz import (
     model_configurations,
     onnx_files,
     packages,
+    status_documents,
     store_files,
     worker_messages,
 )
@@ -22,6 +23,7 @@ OF_FILES: Mapping[str, Boundary] = {
     "model_configurations": model_configurations.BOUNDARY,
     "onnx_files": onnx_files.BOUNDARY,
     "packages": packages.BOUNDARY,
+    "status_documents": status_documents.BOUNDARY,
     "store_files": store_files.BOUNDARY,
     "worker_messages": worker_messages.BOUNDARY,
 }
