@@ -33,7 +33,7 @@ help: ## what each command does
 	@echo "  ARGS='--models DIR' what 'make run' gives to 'appliance serve'"
 	@echo "  PYTEST_ARGS='-k x'  what 'make test' and 'make unit' give to pytest"
 	@echo "  JOBS=0              how many processes 'make unit' tests in; 0: in its own (auto: one for each processor)"
-	@echo "  MINUTES=60          how long 'make fuzz' searches; FUZZ=frames, framing, http_head or http_json: what it searches"
+	@echo "  MINUTES=60          how long 'make fuzz' searches; FUZZ=frames, store_files, ...: what it searches (FUZZ=? lists)"
 
 install: $(SERVE_STAMP) ## make .venv with the 'appliance' command
 
@@ -68,8 +68,9 @@ unit: $(TEST_STAMP) ## the tests alone
 bench: $(TEST_STAMP) ## measure, beside the peers that are installed (python -m benchmarks.peers.setup)
 	$(BIN)/python -m benchmarks
 
-fuzz: ## fuzz what the native front end reads from the network (needs Rust's cargo and a C++ compiler)
-	native/fuzz/fuzz.sh run $(FUZZ) $(MINUTES)
+fuzz: ## fuzz a boundary: those of tests/fuzz, or what native code reads (needs Rust's cargo and a C++ compiler)
+	@if [ -e native/fuzz/$(FUZZ).dict ]; then native/fuzz/fuzz.sh run $(FUZZ) $(MINUTES); \
+	else $(BIN)/python -m tests.fuzz.search $(FUZZ) --minutes $(MINUTES); fi
 
 wheel: $(TEST_STAMP) ## build dist/*.whl
 	$(BIN)/python -m hatchling build -t wheel

@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
+from functools import cache
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
-from typing import Any, TypeVar, cast
+from types import UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.tls import HTTP, Tls, add_arguments, refused, tls_of, words
+from appliance.domain.manifest import INT64_MAX
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 FORMAT = 1
@@ -241,7 +244,7 @@ def understood(document: bytes, url: str, read: Callable[[Mapping[str, Any]], Re
         if fields["format"] != FORMAT:
             raise CommandFailed(f"the server speaks status format {fields['format']}, this command {FORMAT}")
         return read(fields)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise _no_appliance(url, f"its status cannot be read: {error!r}") from error
 
 
@@ -255,7 +258,7 @@ def _no_appliance(url: str, reason: str) -> CommandFailed:
 
 def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
     residency, slots = fields.get("residency", {}), fields.get("slots", ())
-    return _read(
+    found = _read(
         Snapshot,
         fields,
         server=_server_words(fields["server"]),
@@ -272,6 +275,9 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
             for each in (fields.get("quotas") or {}).get("refused", ())
         },
     )
+    if any(len(model.total.counts) > len(found.bounds_us) + 1 for model in found.models):
+        raise ValueError("more counts than there are buckets")
+    return found
 
 
 def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
@@ -286,12 +292,36 @@ def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
 
 def _read(kind: type[Read], fields: Mapping[str, Any], **made: object) -> Read:
     """A value of ``kind`` from what the document says under the names of its fields, and from what was ``made`` of it.
-    Raises TypeError where that is not all."""
+    Raises TypeError where that is not all, or not of its kind."""
     there = [
         each.name for each in dataclass_fields(cast(Any, kind)) if each.name in fields.keys() - made.keys()
     ]
     said = {name: tuple(fields[name]) if isinstance(fields[name], list) else fields[name] for name in there}
+    hints = _hints(cast(Any, kind))
+    for name, value in {**said, **made}.items():
+        if not _fits(value, hints[name]):
+            raise TypeError(f"{name} is a {type(value).__name__}")
     return kind(**said, **made)
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether it is of a field's type. Numbers have bounds: they are divided and shown."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is UnionType:
+        return any(_fits(value, each) for each in inner)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(each, inner[0]) for each in value)
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(_fits(each, inner[1]) for each in value.values())
+    if hint in (int, float):
+        kinds = (int,) if hint is int else (int, float)
+        return type(value) in kinds and abs(cast(float, value)) <= INT64_MAX
+    return isinstance(value, hint)
 
 
 def _loading(fields: Mapping[str, Any] | None) -> str:

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.config.telemetry import TRACES
+from appliance.domain.manifest import INT64_MAX
 
 BAR_CELLS = 40
 PATHS = {"leased": "served by the front end under a lease", "asked": "served through the engine"}
@@ -111,28 +112,36 @@ def traced_request(line: str) -> TracedRequest | None:
     try:
         document = json.loads(line)
         root, *stages = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
-        arrived_ns = int(root["startTimeUnixNano"])
+        arrived_ns = _time(root, "start")
         return TracedRequest(
-            trace_id=root["traceId"],
+            trace_id=str(root["traceId"]),
             arrived_ns=arrived_ns,
-            total_ns=int(root["endTimeUnixNano"]) - arrived_ns,
-            error=root.get("status", {}).get("message", ""),
+            total_ns=_time(root, "end") - arrived_ns,
+            error=str(root.get("status", {}).get("message", "")),
             attributes=_attributes(root["attributes"]),
             stages=tuple(
                 StageSpan(
-                    name=span["name"],
-                    start_ns=int(span["startTimeUnixNano"]) - arrived_ns,
-                    end_ns=int(span["endTimeUnixNano"]) - arrived_ns,
+                    name=str(span["name"]),
+                    start_ns=_time(span, "start") - arrived_ns,
+                    end_ns=_time(span, "end") - arrived_ns,
                 )
                 for span in stages
             ),
         )
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
 
 
+def _time(span: Mapping[str, Any], which: str) -> int:
+    """When a span starts or ends, in Unix nanoseconds. Raises ValueError for what is no such time."""
+    found = int(span[f"{which}TimeUnixNano"])
+    if not 0 <= found <= INT64_MAX:
+        raise ValueError("a time that no clock has")
+    return found
+
+
 def _attributes(pairs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    return {pair["key"]: str(next(iter(pair["value"].values()))) for pair in pairs}
+    return {pair["key"]: str(next(iter(pair["value"].values()), "")) for pair in pairs}
 
 
 def view(traced: TracedRequest) -> RenderableType:
@@ -145,7 +154,7 @@ def view(traced: TracedRequest) -> RenderableType:
     for stage in traced.stages:
         takes_ns = stage.end_ns - stage.start_ns
         table.add_row(
-            printable(stage.name),
+            Text(printable(stage.name)),
             _microseconds(stage.start_ns),
             _microseconds(takes_ns),
             f"{takes_ns / max(traced.total_ns, 1):.0%}",
@@ -179,8 +188,10 @@ def _heading(traced: TracedRequest) -> Iterator[Text]:
 
 def _bar(stage: StageSpan, total_ns: int) -> Text:
     """Where the stage lies in the whole; at least a thin mark."""
-    start = round(stage.start_ns * BAR_CELLS / max(total_ns, 1))
-    end = round(stage.end_ns * BAR_CELLS / max(total_ns, 1))
+    start, end = (
+        min(max(round(ns * BAR_CELLS / max(total_ns, 1)), 0), BAR_CELLS)
+        for ns in (stage.start_ns, stage.end_ns)
+    )
     mark = "█" * (end - start) or "▏"
     return Text(" " * min(start, BAR_CELLS - 1) + mark, style="cyan")
 

@@ -116,7 +116,7 @@ def _placed(problem: Problem, overrides: Table) -> Problem:
 def _table(text: str, file: str) -> Table:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers and nesting without end, too
         raise ConfigInvalid([Problem(file=file, key="", text=f"is not TOML: {error}")]) from error
 
 

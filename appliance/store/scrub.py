@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from appliance.config.store import StoreConfig
 from appliance.domain.digest import is_digest
+from appliance.domain.manifest import INT64_MAX
 from appliance.durable import Folder, RealFolder, WriterLock, read_whole, replace_file
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
 from appliance.store.catalog import Catalog
@@ -142,13 +143,14 @@ def decode(data: bytes) -> ScrubRecord:
 def _is_sound(record: ScrubRecord) -> bool:
     numbers = (record.started_ms, record.finished_ms, record.blobs, record.bytes)
     return (
-        all(type(each) is int and each >= 0 for each in numbers)
+        all(type(each) is int and 0 <= each <= INT64_MAX for each in numbers)
         and (record.position == "" or (isinstance(record.position, str) and is_digest(record.position)))
         and all(
             isinstance(each.digest, str)
             and is_digest(each.digest)
             and isinstance(each.text, str)
             and type(each.found_ms) is int
+            and 0 <= each.found_ms <= INT64_MAX
             for each in record.damaged
         )
     )

@@ -308,8 +308,14 @@ def _console(colours: bool) -> tuple[Any, ...]:
 
 
 def _printable(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Keep one line one line: a name that a caller chose must not forge another. Tracebacks keep their lines."""
+    """Keep one line one line: a name that a caller chose must not forge another. Tracebacks keep theirs, set in, since
+    what was raised may tell of such names, too."""
     for key, value in fields.items():
-        if isinstance(value, str) and not value.isprintable() and key != "exception":
-            fields[key] = value.encode("unicode_escape").decode("ascii")
+        if isinstance(value, str) and not value.isprintable():
+            lines = value.split("\n") if key == "exception" else [value]
+            fields[key] = "\n    ".join(each if each.isprintable() else _escaped(each) for each in lines)
     return fields
+
+
+def _escaped(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii")

@@ -299,3 +299,13 @@ def test_the_fingerprint_changes_with_the_processor_and_the_runtime() -> None:
     said = EnvironmentFingerprint(one)(onnx)
     assert said.startswith("fake")
     assert said.endswith(one)
+
+
+def test_a_history_without_end_is_read_from_where_its_last_lines_can_be(tmp_path: Path) -> None:
+    """As long as a file may be: holes, and one line behind them."""
+    line = encoded(Change(at_ms=1, name="m", version=1, identity="m/1@d", ending=Ending.LIVE))
+    with (tmp_path / FILE).open("wb") as file:
+        file.truncate(1 << 42)
+        file.seek(0, 2)
+        file.write(b"\n" + line)
+    assert [change.name for change in read_history(tmp_path)] == ["m"]

@@ -193,6 +193,20 @@ def test_a_name_cannot_forge_a_line_on_the_console(tmp_path: Path) -> None:
     assert "\x1b" not in text
 
 
+@pytest.mark.usefixtures("root_logger")
+def test_an_error_that_a_library_raised_cannot_forge_one_either(tmp_path: Path) -> None:
+    control = configure(LogConfig(format=LogFormat.CONSOLE, file=str(tmp_path / "log")))
+    try:
+        raise RuntimeError("x\n2026 [error] forged\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}")
+    except RuntimeError:
+        logging.getLogger("some.library").exception("failed")
+    control.close()
+    text = (tmp_path / "log").read_text()
+    assert "Traceback" in text
+    assert "2026 [error] forged" in text
+    assert not [line for line in text.splitlines() if line.startswith("2026 ") or not line.isprintable()]
+
+
 def test_long_texts_are_cut(log: Log) -> None:
     log.control.event("request", error="x" * 100_000)
     (line,) = log.lines()

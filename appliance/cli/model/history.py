@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.core.rollout.records import Change
 from appliance.core.rollout.version import Artifact
+from appliance.domain.moment import moment
 from appliance.engine.versions.history import read_history
 from appliance.store.layout import SERVE
 
@@ -64,7 +64,7 @@ def _words(change: Change) -> tuple[str, ...]:
     form = " packed form" if change.artifact is Artifact.PACKED else ""
     return (
         f"{change.name}/{change.version}{form}",
-        datetime.fromtimestamp(change.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+        moment(change.at_ms),
         change.ending.value,
         f"{change.before or '-'} -> {change.after or '-'}",
         change.stage,

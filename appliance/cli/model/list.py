@@ -10,7 +10,6 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +19,7 @@ from appliance.cli.model.wait import find_appliance, told_by_holder
 from appliance.cli.rollout_progress import TRIALS
 from appliance.cli.snapshot import Source, add_url, understood
 from appliance.cli.terminal import bytes_text
+from appliance.domain.moment import moment
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.catalog import Catalog, InstalledVersion
 
@@ -194,5 +194,4 @@ def _state(each: ListedVersion) -> str:
 
 
 def _moment(at_ms: int) -> str:
-    """A time of the wall clock, in UTC: boxes of one fleet stand in many zones."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%m-%d %H:%MZ") if at_ms else "never"
+    return moment(at_ms, "%m-%d %H:%MZ") if at_ms else "never"

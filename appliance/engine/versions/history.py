@@ -6,6 +6,7 @@ A line that cannot be read, such as the last one before a power cut, is left out
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -74,7 +75,9 @@ def unfit(changes: Iterable[Change]) -> frozenset[int]:
 def _changes(folder: Path) -> Iterator[Change]:
     for file in (FILE_BEFORE, FILE):
         try:
-            data = (folder / file).read_bytes()[-2 * FILE_BYTES_MAX :]
+            with (folder / file).open("rb") as lines:
+                lines.seek(max(os.fstat(lines.fileno()).st_size - 2 * FILE_BYTES_MAX, 0))
+                data = lines.read(2 * FILE_BYTES_MAX)
         except FileNotFoundError:
             continue
         for line in data.splitlines():

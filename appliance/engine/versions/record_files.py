@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from appliance.core.rollout.records import Change, Proof, Standing
 from appliance.domain.errors import OperatorError
+from appliance.domain.manifest import INT64_MAX
 from appliance.durable import RealFolder, read_whole, replace_file
 from appliance.engine.versions.history import FILE, FILE_BEFORE, FILE_BYTES_MAX, encoded, read_history
 from appliance.engine.versions.record_table import FORMAT, RecordTable, as_json
@@ -82,16 +83,24 @@ class FileRecords:
                     if document["format"] != FORMAT:
                         raise ValueError(f"format {document['format']} is not {FORMAT}")
                     take(document)
-            except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            except (
+                OSError,
+                ValueError,
+                TypeError,
+                KeyError,
+                AttributeError,
+                ArithmeticError,
+                RecursionError,
+            ) as error:
                 self._report("records cannot be read; they begin anew", file=file, error=str(error))
 
     def _take_tries(self, document: Mapping[str, Any]) -> None:
         for identity, (tries, rejected, *later) in document["versions"].items():
             self._known.standings.put(
-                str(identity), Standing(int(tries), str(rejected) or None, *map(int, later[:2]))
+                str(identity), Standing(_whole(tries), str(rejected) or None, *map(_whole, later[:2]))
             )
         if (asked := document.get("asked")) is not None:
-            self._known.heed({str(key): int(at_ms) for key, at_ms in asked.items()})
+            self._known.heed({str(key): _whole(at_ms) for key, at_ms in asked.items()})
 
     def _take_proofs(self, document: Mapping[str, Any]) -> None:
         for identity, box, proven, assessment in document["proofs"]:
@@ -100,7 +109,7 @@ class FileRecords:
 
     def _take_costs(self, document: Mapping[str, Any]) -> None:
         for identity, box, packed, *numbers in document["costs"]:
-            memory_bytes, weights_bytes, load_ns, page_in_ns = (max(int(number), 0) for number in numbers)
+            memory_bytes, weights_bytes, load_ns, page_in_ns = (max(_whole(number), 0) for number in numbers)
             cost = Cost(memory_bytes, weights_bytes, load_ns, page_in_ns, packed=bool(packed))
             self._known.weigh(str(identity), str(box), cost)
 
@@ -304,4 +313,13 @@ def _seat_row(name: str, identity: str) -> bytes:
 def _assessment(fields: Sequence[Any]) -> Assessment:
     cases, worst, rows, runs, p50_ns, p99_ns, failure = fields
     deviations = tuple(Deviation(str(name), float(one), float(other)) for name, one, other in worst)
-    return Assessment(int(cases), deviations, int(rows), int(runs), int(p50_ns), int(p99_ns), str(failure))
+    return Assessment(
+        _whole(cases), deviations, _whole(rows), _whole(runs), _whole(p50_ns), _whole(p99_ns), str(failure)
+    )
+
+
+def _whole(number: Any) -> int:
+    """A count or time of a record. Raises ValueError for what none can be."""
+    if not abs(number) <= INT64_MAX:
+        raise ValueError("a number in it is none of its kind")
+    return int(number)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from appliance.core.memory import budget
 from appliance.core.rollout import reasons
 from appliance.core.rollout.reasons import Outlook, Refusal, Remark, Verdict, WaitReason
+from appliance.domain.moment import moment
 from appliance.engine.port import NEVER
 
 MB: Final = 1_000_000
@@ -187,9 +187,8 @@ def given_by_hand(name: str) -> str:
 
 
 def next_try(at_ms: int) -> str:
-    """When a version that was given up is tried again; ``at_ms`` is by the wall clock, in UTC here: boxes of one fleet
-    stand in many zones."""
-    return f"next try at {datetime.fromtimestamp(at_ms / 1_000, UTC):%Y-%m-%d %H:%M:%SZ}"
+    """When a version that was given up is tried again; ``at_ms`` is by the wall clock."""
+    return f"next try at {moment(at_ms)}"
 
 
 def with_next_try(reason: str, at_ms: int) -> str:

@@ -15,6 +15,8 @@ from typing import Any, Final, NoReturn
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
 # What this process forks is at once another program; the library would look after its threads each time, and complain.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# What the library writes by itself, past the log and its bounds, clients choose: how much, and some of the words.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from grpc import aio

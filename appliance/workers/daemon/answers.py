@@ -78,7 +78,9 @@ class ModelContract:
         for index, shape, size in zip(item.outputs, shapes, sizes, strict=True):
             spec = self._outputs[index]
             if self._batchable and (not shape or shape[0] != item.rows):
-                raise MessageInvalid(f"output '{spec.name}' of shape {list(shape)} for {item.rows} rows")
+                raise MessageInvalid(
+                    f"output '{spec.name}' of rank {len(shape)} that is not for {item.rows} rows"
+                )
             try:
                 fixed = spec.datatype.size > 0
                 right = size == byte_size(spec.datatype, shape) if fixed else size >= 4 * element_count(shape)
