@@ -18,6 +18,10 @@ from pathlib import PurePosixPath
 from appliance.domain.errors import ArtefactError
 
 
+class FileAbsent(ArtefactError):
+    """Nothing is at the path."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
     """A regular file as it was when it was found. ``path`` is where it was looked for, absolute."""
@@ -107,7 +111,7 @@ class ModelHome:
                 if stat.S_ISLNK(found.st_mode):
                     return self._followed(os.path.join(self.path, *steps))
         except FileNotFoundError:
-            raise ArtefactError("is missing") from None
+            raise FileAbsent("is missing") from None
         except OSError as error:
             raise ArtefactError(f"cannot be read: {error.strerror}") from error
         return found
