@@ -114,6 +114,17 @@ $(BIN)/python $(CLIENTS)/bin/python:
 	@echo "make: making $(patsubst %/bin/python,%,$@) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(patsubst %/bin/python,%,$@)
 
+# An environment that another Python made goes on being used: said where PYTHON asks for something else.
+ifeq ($(origin PYTHON),command line)
+  ASKED := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+  MADE := $(shell sed -n 's/^version *= *\([0-9]*\.[0-9]*\).*/\1/p' $(VENV)/pyvenv.cfg 2>/dev/null)
+  ifneq ($(MADE),)
+    ifneq ($(ASKED),$(MADE))
+      $(info make: .venv is of Python $(MADE) and goes on being used; 'make clean' first makes it anew with $(PYTHON))
+    endif
+  endif
+endif
+
 $(SERVE_STAMP): | $(BIN)/python
 	@echo "make: installing the appliance and what it needs (about a minute, once)"
 	@$(BIN)/python $(PIP) install --require-hashes -r requirements.lock

@@ -5,7 +5,7 @@ When the appliance was started again between the two, its counters began again, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
@@ -51,6 +51,11 @@ class Interval:
     versions: tuple[Activity, ...] = ()
     workers: tuple[WorkerActivity, ...] = ()
     over_quota: Mapping[str, float] = field(default_factory=dict)
+
+    def only(self, names: Collection[str]) -> Interval:
+        """The same with the versions of the models ``names`` alone, or all without any."""
+        kept = (each for each in self.versions if not names or each.model.name in names)
+        return replace(self, versions=tuple(kept))
 
     def busiest_first(self) -> Interval:
         """The same with the versions by rate, then in the order given."""

@@ -19,6 +19,7 @@ from appliance.cli.activity import Interval, between
 from appliance.cli.arguments import seconds
 from appliance.cli.command_table import Command
 from appliance.cli.failure import Exit
+from appliance.cli.model_names import check_known
 from appliance.cli.snapshot import Snapshot, Source, add_url, parse
 
 Show = Callable[[Interval], None]
@@ -28,6 +29,7 @@ FRAME_LINES = 2
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    parser.add_argument("names", metavar="NAME", nargs="*", help="models to show (default: all)")
     add_url(parser, "HTTP address")
     parser.add_argument("--workers", action="store_true", help="show the worker processes, too")
     parser.add_argument("--json", action="store_true", help="print the document that /status.json gives")
@@ -37,13 +39,14 @@ def _status(arguments: argparse.Namespace) -> int:
     """Fetch once and show."""
     document = Source(arguments).fetch()
     snapshot = parse(document, arguments.url)
+    check_known(arguments.names, {model.name for model in snapshot.models})
     if arguments.json:
         sys.stdout.write(document.decode().rstrip() + "\n")
         return Exit.OK
     from appliance.cli.activity_view import view
     from appliance.cli.text_table import output
 
-    output().print(view(between(None, snapshot), workers=arguments.workers))
+    output().print(view(between(None, snapshot).only(arguments.names), workers=arguments.workers))
     return Exit.OK
 
 

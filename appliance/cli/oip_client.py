@@ -1,4 +1,4 @@
-"""The gRPC side of ``appliance infer``: three calls of the Open Inference Protocol, and failures in one sentence."""
+"""The gRPC side of ``appliance infer``: four calls of the Open Inference Protocol, and failures in one sentence."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import grpc
 from google.protobuf.message import Message
 
 from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.model_names import check_known
 from appliance.cli.tls import Tls, refused
 from appliance.domain.inference import OutputTensor
 from appliance.domain.tensor import Datatype, TensorSpec, parse_datatype
@@ -116,9 +117,15 @@ class OipClient:
         """What the model takes and gives."""
         patience_s = max(CONNECT_S, self._timeout_s)
         metadata = pb.ModelMetadataResponse()
-        self._call(
-            "ModelMetadata", pb.ModelMetadataRequest(name=model, version=version), metadata, patience_s
-        )
+        try:
+            self._call(
+                "ModelMetadata", pb.ModelMetadataRequest(name=model, version=version), metadata, patience_s
+            )
+        except _NotFound:
+            index = pb.RepositoryIndexResponse()
+            self._call("RepositoryIndex", pb.RepositoryIndexRequest(), index, patience_s)
+            check_known([model], {each.name for each in index.models})
+            raise
         config = pb.ModelConfigResponse()
         self._call("ModelConfig", pb.ModelConfigRequest(name=model, version=version), config, patience_s)
         return Signature(
@@ -159,7 +166,12 @@ class OipClient:
                 f"no answer within the deadline of {timeout_s * 1_000:g} ms" if late else "the server refused"
             )
             text = f"{what}: {error.details()} ({error.code().name}){_when_again(error)}"
-            raise CommandFailed(text, Exit.REFUSED) from None
+            absent = error.code() is grpc.StatusCode.NOT_FOUND
+            raise (_NotFound if absent else CommandFailed)(text, Exit.REFUSED) from None
+
+
+class _NotFound(CommandFailed):
+    """The server knows no such model or version."""
 
 
 def _when_again(error: grpc.RpcError) -> str:

@@ -94,7 +94,9 @@ def welcome(started: Started, models: str, settings: GrpcConfig) -> str:
         f"Serving gRPC on {grpc}, HTTP on {http} ({started.front_end.value} front end)",
         f"Ready: {_listing(ready)}" if ready else f"No model in '{printable(models)}' is ready.",
         *(
-            printable(f"Not ready: {entry.name}/{entry.version}: {entry.reason or LOADING}")
+            printable(
+                f"Not ready: {'/'.join(filter(None, (entry.name, entry.version)))}: {entry.reason or LOADING}"
+            )
             for entry in broken[:SHOWN_MODELS]
         ),
     ]

@@ -36,7 +36,7 @@ class GrpcConfig(ListeningConfig):
         default=4096, metadata={"min": 1, "help": "RPCs under way on one connection"}
     )
     max_connections: int = field(
-        default=8192,
+        default=4096,
         metadata={"min": 1, "help": "open connections; more are closed at once (native front end)"},
     )
     max_connections_per_peer: int = field(

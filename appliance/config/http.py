@@ -95,7 +95,7 @@ class HttpConfig(ListeningConfig):
         },
     )
     max_connections: int = field(
-        default=8192,
+        default=4096,
         metadata={
             "min": 1,
             "help": "open connections; more are answered 503 and closed; the native front end counts those in their "

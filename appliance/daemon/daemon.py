@@ -162,6 +162,7 @@ class Daemon:
         self._parts.reconciler.watch()
         if self._parts.scrubbing is not None:
             self._parts.scrubbing.start()
+        self._parts.recent.watch(asyncio.get_running_loop(), self._parts.engine)
         self._parts.collector.calm()
         self._room = reserve(RESERVE_BYTES)
         self._parts.engine.watch(self._parts.collector.changed)

@@ -52,6 +52,7 @@ from appliance.store.catalog import InstalledVersion
 from appliance.store.layout import FORMS, SERVE, VIEWS
 from appliance.store.running import RunningVersion
 from appliance.telemetry.log import LogControl
+from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import Meters, StoreFigures
 from appliance.telemetry.trace import Tracer, open_tracer
 from appliance.workers.arena import Arena
@@ -77,6 +78,7 @@ class Parts:
     scrubbing: Scrubbing | None
     rereading: Rereading
     collector: Collector
+    recent: RecentFigures
     closing: tuple[tuple[str, Close], ...]
 
 
@@ -86,11 +88,8 @@ def make_parts(
     """Put everything together. ``end`` is told of parts that fail; ``reread`` reads the configuration again."""
     loop = asyncio.get_running_loop()
     kind = chosen(config.frontend.kind)
-    arena, tracer, records = (
-        Arena(config.arena),
-        open_tracer(config.trace, log.event),
-        _open_records(config, log),
-    )
+    arena, recent = Arena(config.arena), RecentFigures()
+    tracer, records = open_tracer(config.trace, log.event), _open_records(config, log)
     ticker = Ticker(loop, partial(end.failed_part, "the engine"))
     pool = WorkerPool(
         arena,
@@ -107,6 +106,7 @@ def make_parts(
         engine=engine,
         log=log,
         read=lambda: meters.read(),  # noqa: PLW0108  they read the front end that is made of this
+        recent=recent,
         metrics=config.metrics,
         tracer=tracer,
     )
@@ -133,6 +133,7 @@ def make_parts(
         ("the end of the workers", pool.close),
         ("closing the tensors' memory", arena.close),
         ("closing the collector", collector.close),
+        ("the end of the hour's figures", recent.close),
         ("writing the records", records.close if isinstance(records, FileRecords) else None),
         ("closing the traces", tracer.close if tracer is not None else None),
         ("closing the models", reconciler.close),  # last: a disk that hangs holds it up
@@ -147,6 +148,7 @@ def make_parts(
         scrubbing=scrubbing,
         rereading=Rereading(reconciler, front_end, quotas, reread, log, failed),
         collector=collector,
+        recent=recent,
         closing=tuple((what, close) for what, close in closing if close is not None),
     )
 

@@ -6,17 +6,35 @@ Unix socket away from one that lives. An ``edge`` is named as its section of the
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from appliance.domain.errors import AddressUnavailable
 
 _UNIX = "unix:"
 _UPPER: Final = ((1 << 64) - 1) << 64
+
+_PORT_ADVICE: Final[Mapping[int | None, str]] = MappingProxyType(
+    {
+        errno.EADDRINUSE: "stop what listens there",
+        errno.EACCES: "give the service the capability CAP_NET_BIND_SERVICE, which ports below 1024 need",
+        errno.EADDRNOTAVAIL: "give this machine that address, which none of its interfaces has ('ip address')",
+    }
+)
+_UNIX_ADVICE: Final[Mapping[int | None, str]] = MappingProxyType(
+    {
+        errno.EADDRINUSE: "stop what listens there",
+        errno.EEXIST: "move that file away",
+        errno.ENOENT: "make the directory of the socket",
+        errno.EACCES: "let this user write to the directory of the socket",
+    }
+)
 
 UNIX: Final = "unix"
 """The client that stands for all connections over Unix sockets."""
@@ -81,15 +99,16 @@ def check_free(address: Address, edge: str) -> None:
         else:
             _check_port(address)
     except OSError as error:
-        raise unavailable(address, edge, error.strerror or str(error)) from error
+        raise unavailable(address, edge, error) from error
 
 
-def unavailable(address: Address, edge: str, reason: str) -> AddressUnavailable:
-    """The error that tells which address and what to do."""
-    return AddressUnavailable(
-        f"{edge} cannot listen on {address.with_port(address.port)}: {reason}; stop what listens there or set "
-        f"{edge}.addresses to another address"
-    )
+def unavailable(address: Address, edge: str, reason: OSError | UnicodeError | str) -> AddressUnavailable:
+    """The error that tells which address, the system's ``reason``, and what to do about that one."""
+    number = reason.errno if isinstance(reason, OSError) else None
+    said = (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
+    advice = _UNIX_ADVICE.get(number) if address.path else _PORT_ADVICE.get(number)
+    ways = " or ".join(filter(None, (advice, f"set {edge}.addresses to another address")))
+    return AddressUnavailable(f"{edge} cannot listen on {address.with_port(address.port)}: {said}; {ways}")
 
 
 def _check_port(address: Address) -> None:

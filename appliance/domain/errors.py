@@ -108,8 +108,7 @@ class Problem:
     text: str
 
     def __str__(self) -> str:
-        place = f"{self.file}: {self.key}" if self.key else self.file
-        return f"{place}: {self.text}"
+        return ": ".join(filter(None, (self.file, self.key, self.text)))
 
 
 class WithProblems(Exception):

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from appliance.config.telemetry import MetricsConfig
 from appliance.engine.port import EnginePort
+from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics, Snapshot
 from appliance.telemetry.trace import Tracer
 
@@ -40,12 +41,13 @@ class LogControl(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """What a front end serves: the engine, the log, the figures of the moment, and where traces of single requests
-    go."""
+    """What a front end serves: the engine, the log, the figures of the moment and of the last hour, and where traces
+    of single requests go."""
 
     engine: EnginePort
     log: LogControl
     read: Callable[[], Snapshot]
+    recent: RecentFigures = field(default_factory=RecentFigures)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     tracer: Tracer | None = None
 

@@ -7,7 +7,7 @@ all models come back together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from appliance.domain.errors import Problem
@@ -35,9 +35,18 @@ class BrokenVersion:
 
     @property
     def reason(self) -> str:
-        """The problems in one line, as far as they fit in one; the log has each."""
-        said = "; ".join(map(str, self.problems))
+        """The problems in one line, as far as they fit in one; the log has each. Files are named from the version's
+        directory."""
+        said = "; ".join(str(replace(each, file=self._from_here(each.file))) for each in self.problems)
         return said if len(said) <= REASON_CHARACTERS_MAX else f"{said[:REASON_CHARACTERS_MAX]}..."
+
+    def _from_here(self, file: str) -> str:
+        for place in (f"{self.name}/{self.version}", self.name):
+            if file == place:
+                return ""
+            if file.startswith(f"{place}/"):
+                return file.removeprefix(f"{place}/")
+        return file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.repository.agreement import Agreement, agree, from_config_alone
 from appliance.repository.directory import BrokenVersion, RepositoryScan, ServableVersion
 from appliance.repository.findings import PROBLEMS_MAX, Findings, Place
+from appliance.repository.misplaced import SUFFIX, in_its_place, misplaced, misplaced_file
 from appliance.repository.model_config import (
     MODEL_FILE,
     ONNX,
@@ -32,7 +33,7 @@ from appliance.repository.model_config import (
     read_model_config,
     wanted_versions,
 )
-from appliance.repository.model_files import ModelFile, ModelHome
+from appliance.repository.model_files import FileAbsent, ModelFile, ModelHome
 from appliance.repository.onnx.firewall import GraphLimits, graph_flaws, graph_limits
 from appliance.repository.onnx.graph import read_graph
 from appliance.repository.onnx.summary import GraphSummary
@@ -87,13 +88,14 @@ def _read(
     try:
         listing = os.listdir(home.path)
     except NotADirectoryError:
-        return None
+        return _broken(name, misplaced_file(root, name)) if entry.endswith(SUFFIX) else None
     except OSError as error:
         return _broken(name, f"cannot be read: {error.strerror}")
     numbered = [found for found in listing if _NUMBER.fullmatch(found)]
     has_config = config is not None or CONFIG_FILE in listing
     if not has_config and not numbered:
-        return None
+        told = misplaced(root, name, listing)
+        return _broken(name, told) if told else None
     if not _NAME.fullmatch(entry):
         return _broken(
             name, "is not a name for a model: 1 to 128 of the characters A-Z a-z 0-9 . _ - are allowed"
@@ -284,6 +286,10 @@ class _VersionReader:
         try:
             file = self._home.file(relative)
             graph = _summary(file, graph_limits(self._settings))
+        except FileAbsent as error:
+            beside = in_its_place(self._home, self._directory)
+            self._findings.problem(place, f"{error}; {beside}" if beside else str(error))
+            return (), None
         except ArtefactError as error:
             self._findings.problem(place, str(error))
             return (), None

@@ -20,6 +20,10 @@ from appliance.domain.manifest import FileEntry
 from appliance.domain.regular_file import check_digest, opened, read_file
 
 
+class FileAbsent(ArtefactError):
+    """Nothing is at the path."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
     """A regular file as it was when it was found. ``path`` is where it was looked for, absolute; ``entry`` what its
@@ -108,7 +112,7 @@ class ModelHome:
                 if stat.S_ISLNK(found.st_mode):
                     return self._followed(os.path.join(self.path, *steps))
         except FileNotFoundError:
-            raise ArtefactError("is missing") from None
+            raise FileAbsent("is missing") from None
         except OSError as error:
             raise ArtefactError(f"cannot be read: {error.strerror}") from error
         return found

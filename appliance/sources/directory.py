@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid, Problem
 from appliance.repository.directory import RepositoryScan, merged
+from appliance.repository.misplaced import SUFFIX
 from appliance.repository.model_directory import printable, read_model_directory
 from appliance.sources.source import Look
 from appliance.store.catalog import Trial
@@ -126,7 +127,8 @@ def listing(root: Path) -> tuple[str, list[str]]:
             names = sorted(
                 entry.name
                 for entry in entries
-                if not entry.name.startswith(_PASSED_OVER) and (entry.is_symlink() or entry.is_dir())
+                if not entry.name.startswith(_PASSED_OVER)
+                and (entry.is_symlink() or entry.is_dir() or entry.name.endswith(SUFFIX))
             )
     except OSError as error:
         text = f"cannot be read: {error.strerror}; give a directory of models"
@@ -146,11 +148,12 @@ class Signature(NamedTuple):
 
 
 def signature_of(home: str) -> Signature | None:
-    """The signature of a directory, links counted as what they lead to; None when there is none. What keeps it from
-    being looked at counts as its only entry."""
+    """The signature of a directory, or of a file in its place, links counted as what they lead to; None when there is
+    none. What keeps it from being looked at counts as its only entry."""
     try:
-        if not stat.S_ISDIR(os.stat(home).st_mode):
-            return None
+        found = os.stat(home)
+        if not stat.S_ISDIR(found.st_mode):
+            return Signature((("", -1, found.st_size, found.st_ino, found.st_mtime_ns),), ())
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -130,7 +130,7 @@ def test_the_table_shortens_long_answers(infer: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
-        (("nope", "--zeros"), Exit.REFUSED, "unknown model: 'nope'"),
+        (("nope", "--zeros"), Exit.REFUSED, "no such model: 'nope'"),
         (("digits", "--zeros", "--version", "9"), Exit.REFUSED, "version 9 is not found"),
         (("not_onnx", "--zeros"), Exit.REFUSED, "not_onnx"),
         (("digits",), Exit.USAGE, "no input is given; the model takes image FP32 [-1, 8, 8]"),

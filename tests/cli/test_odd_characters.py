@@ -58,7 +58,7 @@ def test_a_model_directory_with_a_newline_in_its_name(
     while "Try:" not in process.log():
         assert time.monotonic() < end, process.log()
     (line,) = [line for line in process.log().splitlines() if line.startswith("Not ready:")]
-    assert line.startswith(f"Not ready: {SHOWN}/: {SHOWN}: is not a name")
+    assert line.startswith(f"Not ready: {SHOWN}: is not a name")
     for command in (["status"], ["top", "--once", "--interval", "0.1"]):
         assert main([*command, "--url", process.http]) == Exit.OK
         shown = capsys.readouterr().out

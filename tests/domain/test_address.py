@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
 
 import pytest
 
-from appliance.domain.address import Address, check_free, parse_address
+from appliance.domain.address import Address, check_free, parse_address, unavailable
 from appliance.domain.errors import AddressUnavailable
 
 
@@ -55,6 +56,27 @@ def test_a_port_in_use_is_named() -> None:
         ):
             check_free(Address("127.0.0.1", port), "grpc")
     check_free(Address("127.0.0.1", port), "grpc")
+
+
+def test_an_address_of_another_machine_says_where_to_look() -> None:
+    with pytest.raises(
+        AddressUnavailable, match=r"Cannot assign requested address; give this machine.*or set http"
+    ):
+        check_free(Address("192.0.2.1", 8000), "http")
+
+
+def test_a_socket_without_its_directory_says_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(
+        AddressUnavailable, match="No such file or directory; make the directory of the socket"
+    ):
+        check_free(Address("", 0, str(tmp_path / "nowhere" / "s")), "grpc")
+
+
+def test_a_privileged_port_names_the_capability() -> None:
+    text = str(
+        unavailable(Address("0.0.0.0", 81), "http", PermissionError(errno.EACCES, "Permission denied"))
+    )
+    assert "Permission denied; give the service the capability CAP_NET_BIND_SERVICE" in text
 
 
 def test_an_unknown_host_is_named() -> None:

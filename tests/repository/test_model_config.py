@@ -373,7 +373,7 @@ def test_all_problems_are_told_at_once(read_model: ReadModel) -> None:
     }
     (broken,) = found.broken
     assert broken.version == "1"
-    assert "m/config.pbtxt:2:1: max_batch_size: expected a whole number, found 'x'" in broken.reason
+    assert "config.pbtxt:2:1: max_batch_size: expected a whole number, found 'x'" in broken.reason
 
 
 def test_a_syntax_error_is_placed(read_model: ReadModel) -> None:

@@ -27,6 +27,7 @@ from appliance.tools.evaluation.process import compare, convert, make_golden, me
 from appliance.tools.variants.output import next_version
 from models.generators.bert_graph import sentence_encoder
 from tests.models.encoders import small_encoder
+from tests.repository.onnx_files import port
 from tests.tools.models import mlp_home, noisy_model, wide_model, write
 
 Steps = list[tuple[int, int, str]]
@@ -189,6 +190,43 @@ def test_a_process_that_dies_is_told_as_one(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sys, "executable", str(killer))
     with pytest.raises(ArtefactError, match="was ended by SIGSEGV: last words"):
         measure(MeasureJob(source=str(source)), _tell([]))
+
+
+def test_a_variant_that_ends_the_process_is_told_and_the_others_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "net.onnx", wide_model())
+    _golden(source)
+    files = {}
+    for method in ("crash", "int8-dynamic"):
+        files[method] = str(tmp_path / f"{method}.onnx")
+        convert(ConvertJob(source=str(source), method="int8-dynamic", target=files[method]), _tell([]))
+    chooser = tmp_path / "python"
+    chooser.write_text(
+        '#!/bin/sh\njob=$(cat)\ncase "$job" in *crash.onnx*) kill -SEGV $$ ;; esac\n'
+        f'printf %s "$job" | {sys.executable} "$@"\n'
+    )
+    chooser.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(chooser))
+    found = compare(CompareJob(source=str(source), files=files, budget_ms=1), _tell([]))
+    by_method = {each.method: each for each in found.candidates}
+    assert by_method.keys() == {"original", "int8-dynamic", "crash"}
+    assert by_method["crash"].problem == "the process that tried it was ended by SIGSEGV"
+    assert by_method["int8-dynamic"].accuracy
+    assert by_method["original"].holds
+
+
+def test_shapes_that_the_exporter_noted_wrongly_stop_no_method(tmp_path: Path) -> None:
+    model = wide_model()
+    for initializer in model.graph.initializer:
+        model.graph.value_info.append(port(initializer.name, [7, 7, 7]))
+    source = write(tmp_path / "net.onnx", model)
+    _golden(source)
+    for method in METHODS:
+        target = tmp_path / f"{method}.onnx"
+        assert convert(
+            ConvertJob(source=str(source), method=method, target=str(target)), _tell([])
+        ).file_bytes
 
 
 def test_jobs_and_results_travel_as_plain_values() -> None:

@@ -110,6 +110,30 @@ def test_what_cannot_be_served_is_told_at_once_and_nothing_is_left(tmp_path: Pat
     assert list(out.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ('platform: "ensemble"', r"(?s)'ensemble'.*has no version directory"),
+        ('backend: "python"', r"(?s)backend: 'python' is not enabled.*has no version directory"),
+    ],
+)
+def test_a_triton_entry_of_another_kind_says_what_it_is(
+    tmp_path: Path, out: Path, config: str, told: str
+) -> None:
+    (tmp_path / "entry").mkdir()
+    (tmp_path / "entry" / "config.pbtxt").write_text(config)
+    with pytest.raises(ModelInvalid, match=told):
+        import_model(tmp_path / "entry", out, None, None)
+
+
+def test_a_python_model_with_a_version_says_what_it_is(tmp_path: Path, out: Path) -> None:
+    (tmp_path / "entry" / "1").mkdir(parents=True)
+    (tmp_path / "entry" / "1" / "model.py").write_text("pass")
+    (tmp_path / "entry" / "config.pbtxt").write_text('backend: "python"')
+    with pytest.raises(ModelInvalid, match=r"(?s)backend: 'python' is not enabled.*model.onnx: is missing"):
+        import_model(tmp_path / "entry", out, None, None)
+
+
 def test_what_is_there_already_stays(tmp_path: Path, out: Path) -> None:
     (out / "classifier-a").mkdir()
     with pytest.raises(ModelInvalid, match="is there already"):

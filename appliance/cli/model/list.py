@@ -16,6 +16,7 @@ from typing import Any
 from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.wait import find_appliance, told_by_holder
+from appliance.cli.model_names import check_known
 from appliance.cli.rollout_progress import TRIALS
 from appliance.cli.snapshot import Source, add_url, understood
 from appliance.cli.terminal import bytes_text
@@ -77,12 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
     find_appliance(arguments)
     catalog = store_session.catalog_of(arguments.state_dir) if arguments.state_dir else Catalog()
     document, silence = _asked(arguments)
-    trust_of = package_policy.trust_of(arguments)
-    listed = [
-        each
-        for each in listing(catalog, document, trust_of)
-        if not arguments.names or each.name in arguments.names
-    ]
+    found = listing(catalog, document, package_policy.trust_of(arguments))
+    check_known(arguments.names, {each.name for each in found})
+    listed = [each for each in found if not arguments.names or each.name in arguments.names]
     if arguments.json:
         print(json.dumps({"answering": not silence, "versions": [asdict(each) for each in listed]}, indent=2))
     else:

@@ -101,7 +101,10 @@ def _trial(arguments: argparse.Namespace) -> int:
             store_session.ask_again(store, before, arguments.state_dir, name, trial.version)
         generation = store.catalog.generation
     if trial is None:
-        print(f"no version of {printable(name)} is on trial")
+        model = before.model(name)
+        ended = model.trial.version if model and model.trial else 0
+        none = f"no version of {printable(name)} was on trial; nothing was changed"
+        print(f"the trial of {printable(name)}/{ended} is ended" if ended else none)
         return Exit.OK
     print(f"{printable(arguments.model)} is {'to be ' * arguments.wait}on trial", flush=True)
     wait.wait_for(arguments, {name: trial.version}, generation, trial=True)

@@ -213,7 +213,7 @@ def _bind_path(server: aio.Server, address: Address, access: UnixAccess) -> str:
         give_to_group(address.path, access.group)
         os.chmod(address.path, access.mode)
     except OSError as error:
-        raise unavailable(address, SECTION, error.strerror or str(error)) from error
+        raise unavailable(address, SECTION, error) from error
     return bound
 
 

@@ -76,7 +76,7 @@ class HttpApplication:
                 *_inference_routes(self._inference),
                 *_protocol_routes(self._protocol),
                 *_extension_routes(self._protocol),
-                *_figures_routes(FiguresHandler(backend.read, backend.metrics)),
+                *_figures_routes(FiguresHandler(backend.read, backend.recent, backend.metrics)),
             ]
         )
         self.server = HttpServer(self._handle, config)
@@ -247,6 +247,7 @@ def _extension_routes(protocol: ProtocolHandler) -> Routes:
 def _figures_routes(figures: FiguresHandler) -> Routes:
     return [
         ("GET", "/", figures.page),
+        ("GET", "/models/*", figures.model_page),
         ("GET", "/status.json", figures.document),
         ("GET", "/metrics", figures.metrics),
     ]

@@ -1,5 +1,5 @@
-"""The figures of the moment: ``/metrics`` in the Prometheus text format, ``/status.json``, and the status page at
-``/``.
+"""The figures of the moment: ``/metrics`` in the Prometheus text format, ``/status.json``, and the pages for people
+at ``/`` and ``/models/NAME``.
 
 All are written on the loop that serves requests: one snapshot, and then text in slices of well under a millisecond with
 the turn of others between them.
@@ -15,12 +15,16 @@ from typing import Final
 from aiohttp import web
 
 from appliance.config.telemetry import MetricsConfig
+from appliance.domain.errors import UnknownModel
 from appliance.frontend.http.compression import response_encoding
-from appliance.frontend.http.status_page import PageParts, model_rows, page_text
+from appliance.frontend.http.model_page import model_main
+from appliance.frontend.http.page import PageParts, framed
+from appliance.frontend.http.status_page import TITLE, model_rows, overview
 from appliance.telemetry.metrics.engine import snapshot_families
 from appliance.telemetry.metrics.exposition import CONTENT_TYPE, exposition
 from appliance.telemetry.metrics.process import ProcessMetrics
 from appliance.telemetry.metrics.versions import Labelled, labelled
+from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import Snapshot
 from appliance.telemetry.status_document import model_document, status_header
 
@@ -31,10 +35,12 @@ NO_STORE: Final = "no-store"
 
 
 class FiguresHandler:
-    """Handles ``GET /metrics``, ``/status.json`` and ``/``. ``read`` gives the figures of the moment."""
+    """Handles ``GET /metrics``, ``/status.json``, ``/`` and ``/models/NAME``. ``read`` gives the figures of the moment,
+    ``recent`` those of the last hour."""
 
-    def __init__(self, read: Callable[[], Snapshot], config: MetricsConfig) -> None:
+    def __init__(self, read: Callable[[], Snapshot], recent: RecentFigures, config: MetricsConfig) -> None:
         self._read = read
+        self._recent = recent
         self._config = config
         self._process = ProcessMetrics()
         self._parts = PageParts.load()
@@ -67,16 +73,26 @@ class FiguresHandler:
         )
 
     async def page(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The page for people."""
+        """The page of all models."""
         snapshot = self._read()
-        status = snapshot.engine
-        workers = {worker.worker: worker for worker in status.workers}
+        workers = {worker.worker: worker for worker in snapshot.engine.workers}
         rows: list[str] = []
-        for version in status.versions:
-            rows.append(model_rows(version, workers))
+        for version in snapshot.engine.versions:
+            rows.append(model_rows(version, workers, self._recent))
             await _turn(len(rows))
-        trouble = "" if snapshot.store is None else snapshot.store.trouble
-        text = page_text(status, "".join(rows), self._parts, trouble)
+        return self._page(framed(snapshot, self._parts, TITLE, overview(snapshot, "".join(rows))))
+
+    async def model_page(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+        """The page of one model."""
+        snapshot = self._read()
+        versions = [each for each in snapshot.engine.versions if each.name == name]
+        if not versions:
+            raise UnknownModel(f"no model is called '{name}'")
+        workers = {worker.worker: worker for worker in snapshot.engine.workers}
+        main = model_main(versions, workers, self._recent)
+        return self._page(framed(snapshot, self._parts, name, main, "../"))
+
+    def _page(self, text: str) -> web.StreamResponse:
         return web.Response(
             body=text.encode(), content_type="text/html", charset="utf-8", headers=self._headers()
         )

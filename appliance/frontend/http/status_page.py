@@ -1,37 +1,46 @@
-"""The status page at ``/`` as HTML text.
-
-Pure. The page is complete as it is written here; a few lines of script keep it fresh from ``/status.json``. It loads
-nothing from anywhere, and its content security policy admits only this style and this script, by digest.
-"""
+"""The page at ``/``: all models of the appliance, and what it has left. Pure."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
-from typing import Final, Self
+from typing import Final
+from urllib.parse import quote
 
-from appliance import __version__
-from appliance.domain.histogram import HistogramValue
 from appliance.domain.model import VersionState
 from appliance.engine.versions.wording import with_next_try
+from appliance.frontend.http.plot import Span, sparkline
+from appliance.frontend.http.spoken import spoken_bytes, spoken_rate, spoken_time, spoken_us
 from appliance.telemetry.meter import Result, Stage
-from appliance.telemetry.snapshot import EngineStatus, ResidencyFigures, VersionStatus, WorkerStatus
+from appliance.telemetry.recent import KEPT, PERIOD_S, RecentFigures, Sample
+from appliance.telemetry.snapshot import (
+    EngineStatus,
+    ResidencyFigures,
+    Snapshot,
+    TrialStatus,
+    VersionStatus,
+    WorkerStatus,
+)
 from appliance.telemetry.status_document import batch_mean
+
+TITLE: Final = "Edge inference appliance"
+ON_TRIAL: Final = ("shadow", "canary")
+POINTS_MIN: Final = 30
+"""Of a picture: five minutes, so that the first moments are not stretched over all of it."""
+REFUSALS: Final = (Result.REFUSED, Result.EXPIRED, Result.UNAVAILABLE)
 
 _NO_BUDGET: Final = 1 << 62
 """What is said where it is not known how much memory there is."""
 _COLUMNS: Final = (
     ("Model", ""),
-    ("Version", "number"),
     ("State", ""),
+    ("Lately", ""),
     ("Rate", "number"),
-    ("Answered", "number"),
     ("p50", "number"),
     ("p99", "number"),
+    ("Answered", "number"),
+    ("Refused", "number"),
+    ("Failed", "number"),
     ("Queued", "number"),
     ("Running", "number"),
     ("Batch", "number"),
@@ -39,86 +48,34 @@ _COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageParts:
-    """What every page is made with: its style and its script."""
-
-    style: str
-    script: str
-
-    @classmethod
-    def load(cls) -> Self:
-        """Read both from beside this module."""
-        here = files("appliance.frontend.http")
-        return cls(
-            style=here.joinpath("status_page.css").read_text("utf-8"),
-            script=here.joinpath("status_page.js").read_text("utf-8"),
-        )
-
-    def content_security_policy(self) -> str:
-        """Admits this style, this script, and questions to the appliance itself; nothing else."""
-        return (
-            f"default-src 'none'; style-src '{_digest(self.style)}'; script-src '{_digest(self.script)}'; "
-            "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        )
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def page_text(status: EngineStatus, rows: str, parts: PageParts, trouble: str = "") -> str:
-    """The page; ``rows`` is the text of model_rows for each version, ``trouble`` why the store cannot be read."""
-    heads = "".join(f'<th scope="col" class="{kind}">{escape(name)}</th>' for name, kind in _COLUMNS)
-    accepting = "" if status.accepting else "draining: new requests are refused"
-    uptime = spoken_time((status.now_ns - status.started_ns) // 1_000_000_000)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Appliance status</title>
-<link rel="icon" href="data:,">
-<style>{parts.style}</style>
-</head>
-<body>
-<header>
-<h1>Edge inference appliance</h1>
-<span class="quiet">{escape(__version__)}</span>
-<span class="quiet" id="uptime">up {uptime}</span>
-<strong id="accepting">{accepting}</strong>
-<strong id="trouble">{escape(trouble)}</strong>
-<strong id="problems">{escape("; ".join(status.residency.problems))}</strong>
-</header>
-<dl class="tiles">{_tiles(status)}</dl>
-<h2>Models</h2>
-<div class="scroll"><table>
-<thead><tr>{heads}</tr></thead>
-<tbody id="models">{rows}</tbody>
+def overview(snapshot: Snapshot, rows: str) -> str:
+    """The main part of the page; ``rows`` is the text of model_rows for each version."""
+    heads = "".join(
+        f'<th role="columnheader" scope="col" class="{kind}">{escape(name)}</th>' for name, kind in _COLUMNS
+    )
+    return f"""<dl class="tiles">{_tiles(snapshot.engine)}</dl>
+<h2 id="models">Models</h2>
+<div class="scroll" tabindex="0" role="region" aria-labelledby="models"><table role="table">
+<thead role="rowgroup"><tr role="row">{heads}</tr></thead>
+<tbody role="rowgroup">{rows}</tbody>
 </table></div>
-<footer><span id="fresh">as of when this page was loaded; quantiles since the start</span> ·
-<a href="status.json">status.json</a> · <a href="metrics">metrics</a> · <a href="v2">v2 API</a></footer>
-<script>{parts.script}</script>
-</body>
-</html>
-"""
+<p class="quiet">Rate, p50 and p99 are of the last seconds; grey quantiles are since the start.</p>"""
 
 
 def _tiles(status: EngineStatus) -> str:
     ready = sum(version.state is VersionState.READY for version in status.versions)
     tiles = (
-        ("Models ready", "ready", f"{ready} of {len(status.versions)}"),
-        ("Queued", "queued", str(status.queued_requests)),
-        ("Running", "running", str(status.running_requests)),
-        ("Workers", "workers", str(sum(worker.pid > 0 for worker in status.workers))),
+        ("Models ready", f"{ready} of {len(status.versions)}"),
+        ("Queued", str(status.queued_requests)),
+        ("Running", str(status.running_requests)),
+        ("Workers", str(sum(worker.pid > 0 for worker in status.workers))),
         (
             "Tensor memory",
-            "arena",
             f"{spoken_bytes(status.arena_used_bytes)} of {spoken_bytes(status.arena_limit_bytes)}",
         ),
-        ("Model memory", "residency", _of_budget(status.residency)),
+        ("Model memory", _of_budget(status.residency)),
     )
-    return "".join(f'<div><dt>{name}</dt><dd id="{key}">{value}</dd></div>' for name, key, value in tiles)
+    return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)
 
 
 def _of_budget(residency: ResidencyFigures) -> str:
@@ -126,66 +83,99 @@ def _of_budget(residency: ResidencyFigures) -> str:
     return spoken_bytes(used) + (f" of {spoken_bytes(budget)}" if 0 < budget < _NO_BUDGET else "")
 
 
-def model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus]) -> str:
-    """The table rows of one version: its figures, and its reason when it has one. ``workers`` are by number."""
-    statistics = version.statistics
-    total = statistics.stages[Stage.TOTAL]
-    mean = batch_mean(statistics)
+def model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus], recent: RecentFigures) -> str:
+    """The table rows of one version: its figures, how its trial stands, and its reason when it has one. ``workers`` are
+    by number."""
+    results, mean = version.statistics.results, batch_mean(version.statistics)
+    latest = recent.latest(version.name, version.version)
     cells = (
-        _cell(version.name, "name"),
-        _cell(str(version.version or "–"), "number"),
-        f'<td><span class="badge {version.state.value}">{version.state.value}</span></td>',
-        _cell("–", "number"),
-        _cell(str(statistics.results.get(Result.SUCCESS, 0)), "number"),
-        _cell(_quantile(total, 0.50), "number quiet"),
-        _cell(_quantile(total, 0.99), "number quiet"),
-        _cell(str(version.queued), "number"),
-        _cell(str(version.running), "number"),
-        _cell("–" if mean is None else f"{mean:.2f}", "number"),
-        _cell(_spoken_workers(version.workers, workers)),
+        _name(version),
+        f"{badge(version)}",
+        _spark(recent.of(version.name, version.version)),
+        "–" if latest is None else spoken_rate(latest.answered),
+        _lately(version, latest, 0.50),
+        _lately(version, latest, 0.99),
+        str(results.get(Result.SUCCESS, 0)),
+        _bad(sum(results.get(each, 0) for each in REFUSALS)),
+        _bad(results.get(Result.FAILED, 0)),
+        str(version.queued),
+        str(version.running),
+        "–" if mean is None else f"{mean:.2f}",
+        escape(spoken_workers(version.workers, workers)),
     )
-    row = f"<tr>{''.join(cells)}</tr>"
-    if version.reason:
-        reason = with_next_try(version.reason, version.next_try_ms)
-        row += f'<tr class="reason"><td colspan="{len(cells)}">{escape(reason)}</td></tr>'
-    return row
+    row = "".join(
+        f'<td role="cell" data-label="{name}" class="{kind or "text"}"><span>{cell}</span></td>'
+        for (name, kind), cell in zip(_COLUMNS, cells, strict=True)
+    )
+    notes = "".join(
+        f'<tr role="row" class="note {kind}"><td role="cell" colspan="{len(cells)}">{text}</td></tr>'
+        for kind, text in _notes(version)
+    )
+    return f'<tr role="row">{row}</tr>{notes}'
 
 
-def _cell(text: str, kind: str = "") -> str:
-    return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
+def badge(version: VersionStatus) -> str:
+    """Its state in one word. A version on trial answers requests, and is not said to be loading."""
+    trial = version.trial.stage if version.trial is not None else ""
+    word = trial.upper() if trial in ON_TRIAL else version.state.value
+    return f'<span class="badge {word}">{word}</span>'
 
 
-def _quantile(histogram: HistogramValue, fraction: float) -> str:
-    if not any(histogram.counts):
-        return "–"
-    microseconds = histogram.quantile_ns(fraction) / 1_000
-    if microseconds < 1_000:
-        return f"{microseconds:.0f} µs"
-    if microseconds < 1_000_000:
-        return f"{microseconds / 1_000:.{2 if microseconds < 10_000 else 1}f} ms"
-    return f"{microseconds / 1_000_000:.2f} s"
+def trial_text(trial: TrialStatus) -> str:
+    """How a trial stands, as HTML: what is sent to it, what came of it, and what it is held against."""
+    begin = f"On trial ({trial.stage})" if trial.stage in ON_TRIAL else "Watched since it went live"
+    share = f"{trial.percent:g} % of the {f'clients by {trial.header}' if trial.header else 'requests'}"
+    if ":" in trial.header:
+        share = f"requests with {trial.header}"
+    said = [
+        f"{begin}: gets {share}" if trial.percent and trial.stage in ON_TRIAL else begin,
+        f"{trial.answered} answered, {trial.failed} failed" if trial.answered or trial.failed else "",
+        f"{trial.compared} answers compared, {trial.differing} different" if trial.compared else "",
+        f"held against version {trial.before}" if trial.before else "",
+    ]
+    return escape("; ".join(filter(None, said)))
 
 
-def _spoken_workers(numbers: Sequence[int], workers: Mapping[int, WorkerStatus]) -> str:
+def spoken_workers(numbers: Sequence[int], workers: Mapping[int, WorkerStatus]) -> str:
+    """The processes and their memory."""
     known = [workers[number] for number in numbers if number in workers]
     return ", ".join(f"{worker.pid} ({spoken_bytes(worker.memory_bytes)})" for worker in known) or "–"
 
 
-def spoken_bytes(count: int) -> str:
-    """``count`` bytes for people: 812 B, 4.5 MiB."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{count} B" if unit == "B" else f"{value:.{1 if value < 10 else 0}f} {unit}"
+def _name(version: VersionStatus) -> str:
+    name, number = escape(version.name), f"/{version.version}" if version.version else ""
+    return f'<a href="models/{quote(version.name, safe="")}">{name}{number}</a>'
 
 
-def spoken_time(seconds: int) -> str:
-    """``seconds`` for people: 3 min 12 s, 4 d 2 h."""
-    days, hours, minutes = seconds // 86_400, seconds // 3_600 % 24, seconds // 60 % 60
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"
+def _spark(samples: Sequence[Sample]) -> str:
+    if not samples:
+        return ""
+    rates, span = [each.answered for each in samples], span_of(samples)
+    return sparkline(rates, span, f"at most {spoken_rate(max(rates))} since {span.since}")
+
+
+def span_of(samples: Sequence[Sample]) -> Span:
+    """The time that pictures of the samples are of: an hour, or less where there are fewer of them."""
+    points = min(max(len(samples), POINTS_MIN), KEPT)
+    return Span(points, f"{spoken_time(int(points * PERIOD_S))} ago")
+
+
+def _lately(version: VersionStatus, latest: Sample | None, fraction: float) -> str:
+    """The quantile of the last period, or in grey since the start."""
+    if latest is not None and latest.p50_us:
+        return spoken_us(latest.p50_us if fraction == 0.50 else latest.p99_us)
+    total = version.statistics.stages[Stage.TOTAL]
+    return f'<span class="quiet">{spoken_us(total.quantile_ns(fraction) / 1_000)}</span>'
+
+
+def _bad(count: int) -> str:
+    return f'<span class="bad">{count}</span>' if count else "0"
+
+
+def _notes(version: VersionStatus) -> list[tuple[str, str]]:
+    notes = []
+    if version.trial is not None and version.trial.stage in ON_TRIAL:
+        notes.append(("busy", trial_text(version.trial)))
+    if version.reason:
+        notes.append(("bad", escape(with_next_try(version.reason, version.next_try_ms))))
+    return notes

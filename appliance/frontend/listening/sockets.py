@@ -124,8 +124,7 @@ class Listeners:
                 self._listen_unix(address, access) if address.path else self._listen_port(address, reuse_port)
             )
         except (OSError, UnicodeError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise unavailable(address, self._edge, reason) from error
+            raise unavailable(address, self._edge, error) from error
 
     def _listen_unix(self, address: Address, access: UnixAccess) -> list[str]:
         check_free(address, self._edge)

@@ -20,6 +20,7 @@ from typing import Final
 
 from appliance.domain.errors import ArtefactError
 from appliance.repository.onnx.firewall import GraphLimits
+from appliance.repository.onnx.foreign import HEAD_BYTES, foreign_format
 from appliance.repository.onnx.messages import PortReader, SparseMessage, TensorMessage
 from appliance.repository.onnx.protobuf import (
     INLINE_BYTES,
@@ -48,9 +49,6 @@ FIELDS_MAX: Final = 4_000_000
 OPSETS_MAX: Final = 1_000
 OPSETS_IN_ALL_MAX: Final = 100_000
 ATTRIBUTES_MAX: Final = 4_096
-
-_LFS_POINTER: Final = b"version https://git-lfs"
-_ORT_FORMAT: Final = b"ORTM"
 
 _MODEL_IR_VERSION: Final = varint_key(1)
 _MODEL_GRAPH: Final = length_key(7)
@@ -108,7 +106,7 @@ def read_graph(descriptor: int, limits: GraphLimits = GraphLimits()) -> GraphSum
         source: Source = FileSource(descriptor, size)
         if size <= INLINE_BYTES:
             source = MemorySource(source.read(0, size))
-        _check_head(source.read(0, min(size, 64)))
+        _check_head(source.read(0, min(size, HEAD_BYTES)))
         if size > limits.max_graph_bytes:
             raise ArtefactError(f"has {size} bytes; at most {limits.max_graph_bytes} are read")
         reader = _ModelReader(limits)
@@ -128,12 +126,8 @@ def _check_head(head: bytes) -> None:
     """Things often put where a model should be."""
     if not head:
         raise ArtefactError("is empty; an ONNX model is expected")
-    if head.startswith(_LFS_POINTER):
-        raise ArtefactError(
-            "is a Git LFS pointer and not the model itself; run 'git lfs pull' where it came from"
-        )
-    if head[4:8] == _ORT_FORMAT:
-        raise ArtefactError("is in ORT format; give the ONNX model it was made from")
+    if foreign := foreign_format(head):
+        raise ArtefactError(f"is {foreign}")
 
 
 class _ModelReader:

@@ -199,6 +199,16 @@ def _show(arguments: argparse.Namespace, key: str, found: Comparison, written: M
     from appliance.tools.commands.views import comparison_view
 
     Console().print(comparison_view(key, found, written))
+    if not written:
+        print("Nothing was written" + (", as --dry-run asks." if arguments.dry_run else _why_nothing(found)))
+
+
+def _why_nothing(found: Comparison) -> str:
+    """Why no variant became a version."""
+    held = [each for each in found.candidates[1:] if each.holds]
+    if not held:
+        return ": no variant keeps every output within its tolerance."
+    return ": no variant that keeps every output within its tolerance is faster than the original."
 
 
 def _plain(candidate: Candidate) -> dict[str, object]:

@@ -9,13 +9,15 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.tools.evaluation.jobs import (
+    Candidate,
     CompareJob,
     Comparison,
     Converted,
@@ -42,6 +44,10 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
 T = TypeVar("T")
 
 
+class ProcessEnded(ArtefactError):
+    """The process that did a job ended without a result, as when the runtime crashes on a model."""
+
+
 def measure(job: MeasureJob, progress: Progress) -> Measurement:
     """What a version costs. Raises ArtefactError when it cannot be loaded or run, here and below."""
     return _try("measure", job, Measurement, progress)
@@ -58,8 +64,29 @@ def convert(job: ConvertJob, progress: Progress) -> Converted:
 
 
 def compare(job: CompareJob, progress: Progress) -> Comparison:
-    """Hold variants against the original."""
-    return _try("compare", job, Comparison, progress)
+    """Hold variants against the original. Where that ends the process, each is tried alone, and the one that does it
+    says so, while the others are compared."""
+    try:
+        return _try("compare", job, Comparison, progress)
+    except ProcessEnded:
+        if not job.files:
+            raise
+        broken = list(_that_end_it(job, progress))
+        if not broken:
+            raise
+        files = {method: file for method, file in job.files.items() if method not in dict(broken)}
+        rest = compare(replace(job, files=files), progress)
+        told = tuple(Candidate(method=method, problem=problem) for method, problem in broken)
+        return replace(rest, candidates=(*rest.candidates, *told))
+
+
+def _that_end_it(job: CompareJob, progress: Progress) -> Iterator[tuple[str, str]]:
+    """The variants that end a process that tries them alone, and how."""
+    for method, file in job.files.items():
+        try:
+            _try("compare", replace(job, files={method: file}), Comparison, progress)
+        except ProcessEnded as ended:
+            yield method, str(ended)
 
 
 def check_equivalence(job: EquivalenceJob) -> Equivalence:
@@ -110,7 +137,7 @@ def _result(last: str, kind: type[T], status: int, errors: str) -> T:
         raise ArtefactError(said["refused"])
     how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
     lines = [line for line in errors.splitlines() if line.strip()]
-    raise ArtefactError(f"the process that tried it {how}{f': {lines[-1][:300]}' if lines else ''}")
+    raise ProcessEnded(f"the process that tried it {how}{f': {lines[-1][:300]}' if lines else ''}")
 
 
 def _environment() -> dict[str, str]:

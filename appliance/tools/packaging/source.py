@@ -20,13 +20,14 @@ from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.domain.golden import SET_FILE, TENSORS_NAME
 from appliance.repository.directory import RepositoryScan
 from appliance.repository.findings import Findings, Place
+from appliance.repository.misplaced import SUFFIX, in_its_place
 from appliance.repository.model_config import MODEL_FILE, ModelConfig, no_config, read_model_config
 from appliance.repository.model_directory import (
     CONFIG_BYTES_MAX,
     CONFIG_FILE,
     read_model_directory,
 )
-from appliance.repository.model_files import ModelFile, ModelHome
+from appliance.repository.model_files import FileAbsent, ModelFile, ModelHome
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
 from appliance.tools.subject import VERSION_NUMBER
@@ -67,9 +68,13 @@ def find_source(
         return _model_source(real.parent, int(real.name), include, settings)
     numbers = sorted(int(entry.name) for entry in real.iterdir() if VERSION_NUMBER.fullmatch(entry.name))
     if numbers or (real / CONFIG_FILE).is_file():
-        if not numbers or (version and version not in numbers):
-            text = f"has no version {version}; it has {', '.join(map(str, numbers)) or 'none'}"
-            raise _invalid(str(path), text)
+        if not numbers:
+            findings = Findings()
+            *_, said = _config(ModelHome(path=str(real)), settings, findings)
+            findings.problem(Place(file=str(path)), f"has no version directory; put the model into {path}/1/")
+            raise ModelInvalid((*said, *findings.problems))
+        if version and version not in numbers:
+            raise _invalid(str(path), f"has no version {version}; it has {', '.join(map(str, numbers))}")
         return _model_source(real, version or numbers[-1], include, settings)
     return _file_source(_only_model(real), version, include)
 
@@ -128,11 +133,13 @@ def _model_source(
 ) -> ModelSource:
     home = ModelHome(path=str(folder))
     findings = Findings()
-    text, config = _config(home, settings, findings)
+    text, config, said = _config(home, settings, findings)
     start = PurePosixPath(str(version))
     model = _found(home, start / config.model_file, findings)
     others = dict(_others(home, start, config, version, include, findings))
-    if model is None or findings.problems:
+    if model is None:
+        raise ModelInvalid((*said, *findings.problems))
+    if findings.problems:
         raise ModelInvalid(findings.problems)
     return ModelSource(
         name=plain_name(folder.name),
@@ -147,22 +154,25 @@ def _model_source(
 
 def _config(
     home: ModelHome, settings: RepositoryConfig, findings: Findings
-) -> tuple[bytes | None, ModelConfig]:
-    """The configuration's text and what it says. Its problems are told when the packed form is read."""
+) -> tuple[bytes | None, ModelConfig, Sequence[Problem]]:
+    """The configuration's text, what it says, and what is wrong with that: told here where there is no model, else when
+    the packed form is read."""
     nothing = no_config(CONFIG_FILE)
     if not os.path.lexists(os.path.join(home.path, CONFIG_FILE)):
-        return None, nothing
+        return None, nothing, ()
     try:
         text = home.file(PurePosixPath(CONFIG_FILE)).read(CONFIG_BYTES_MAX)
         tree = parse(text)
     except PbtxtError as error:
         findings.problem(Place(file=f"{CONFIG_FILE}:{error.line}:{error.column}"), str(error))
-        return None, nothing
+        return None, nothing, ()
     except ArtefactError as error:
         findings.problem(Place(file=CONFIG_FILE), str(error))
-        return None, nothing
-    config = read_model_config(tree, file=CONFIG_FILE, model_name="", settings=settings, findings=Findings())
-    return text, config
+        return None, nothing, ()
+    judged = Findings()
+    name = os.path.basename(home.path)
+    config = read_model_config(tree, file=CONFIG_FILE, model_name=name, settings=settings, findings=judged)
+    return text, config, judged.problems
 
 
 def _others(
@@ -191,6 +201,10 @@ def _others(
 def _found(home: ModelHome, relative: PurePosixPath, findings: Findings) -> ModelFile | None:
     try:
         return home.file(relative)
+    except FileAbsent as error:
+        beside = in_its_place(home, relative.parent) if relative.suffix == SUFFIX else ""
+        findings.problem(Place(file=str(relative)), f"{error}; {beside}" if beside else str(error))
+        return None
     except ArtefactError as error:
         findings.problem(Place(file=str(relative)), str(error))
         return None

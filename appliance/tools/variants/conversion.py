@@ -60,8 +60,15 @@ def _half(source: str, target: str) -> None:
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    model = onnx.load(source)
+    model = _without_shapes(onnx.load(source))
     _save(convert_float_to_float16(model, keep_io_types=True), target)
+
+
+def _without_shapes(model: Any) -> Any:
+    """The model without the shapes that its exporter noted down for values in between: converters infer them anew, and
+    stop where an exporter's note contradicts what they find, as torch's often does."""
+    del model.graph.value_info[:]
+    return model
 
 
 def _dynamic(source: str, target: str) -> None:
@@ -101,7 +108,7 @@ def _prepared(source: str) -> Any:
     import onnx
     from onnxruntime.quantization import quant_pre_process
 
-    whole = onnx.load(source)
+    whole = _without_shapes(onnx.load(source))
     if whole.ByteSize() > INLINE_BYTES_MAX:
         raise ArtefactError(
             f"has more than {INLINE_BYTES_MAX} bytes, which the quantiser does not take in one file"
@@ -110,7 +117,7 @@ def _prepared(source: str) -> Any:
         inline, path = os.path.join(folder, "whole.onnx"), os.path.join(folder, "prepared.onnx")
         onnx.save(whole, inline)
         quant_pre_process(inline, path, skip_symbolic_shape=True)
-        model = onnx.load(path)
+        model = _without_shapes(onnx.load(path))
     version = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 0)
     if version < QDQ_OPSET_MIN:
         raise ArtefactError(

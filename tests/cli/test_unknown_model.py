@@ -1,0 +1,45 @@
+"""A name that no model has: every command that takes one says so, and which may be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.failure import Exit
+from appliance.cli.main import main
+from appliance.cli.model_names import unknown_model
+from tests.conftest import Serve
+
+
+@pytest.mark.parametrize("command", [["infer", "--zeros"], ["status"], ["model", "list"]])
+def test_the_near_name_is_told(
+    serve: Serve,
+    model_directory: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+) -> None:
+    daemon = serve(model_directory("mlp"))
+    url = daemon.grpc if command[0] == "infer" else f"http://{daemon.http}"
+    assert main([*command, "mpl", "--url", url]) == Exit.REFUSED
+    assert "no such model: 'mpl'; did you mean 'mlp'?" in capsys.readouterr().err
+    assert main([*command, "mlp", "--url", url]) == Exit.OK
+    assert main([*command, "other", "--url", url]) == Exit.REFUSED
+    assert "no such model: 'other'; there are 'mlp'" in capsys.readouterr().err
+
+
+def test_status_of_one_model_shows_no_other(
+    serve: Serve, model_directory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon = serve(model_directory("mlp", "scalar"))
+    assert main(["status", "mlp", "--url", f"http://{daemon.http}"]) == Exit.OK
+    shown = capsys.readouterr().out
+    assert "mlp/1" in shown
+    assert "scalar" not in shown
+
+
+def test_few_of_many_names_are_told() -> None:
+    names = [f"model_{number}" for number in range(30)]
+    assert str(unknown_model("zzz", names)).endswith("'model_16', 'model_17' and 20 more")
+    assert str(unknown_model("zzz", [])).endswith("there are none")
