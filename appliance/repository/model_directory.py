@@ -69,7 +69,7 @@ def read_model_directory(
     Raises nothing for what is in the directory. Hostile files look for the place where that is not true, so whatever is
     raised is told as what is wrong with the one model, and all others are served."""
     try:
-        return _read(_home(root, entry, stored), entry, settings, config, only)
+        return _read(root, _home(root, entry, stored), entry, settings, config, only)
     except ArtefactError as error:
         return _broken(printable(entry), str(error))
     except Exception as error:  # noqa: BLE001  a defect ends the reading of its own model
@@ -82,7 +82,7 @@ def read_model_directory(
 
 
 def _read(
-    home: ModelHome, entry: str, settings: RepositoryConfig, config: bytes | None, only: int | None
+    root: str, home: ModelHome, entry: str, settings: RepositoryConfig, config: bytes | None, only: int | None
 ) -> RepositoryScan | None:
     name = printable(entry)
     try:

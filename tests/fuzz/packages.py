@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,6 +115,11 @@ CASES = st.one_of(
 )
 
 
+def asked(state: Path) -> Namespace:
+    """What the command line says to have the version wanted, whatever was before."""
+    return Namespace(state_dir=state, no_want=False, downgrade=True)
+
+
 def _judge(case: bytes, folder: Path, store: StoreWriter) -> None:
     path = folder / "case.model"
     path.write_bytes(case)
@@ -127,7 +133,7 @@ def _judge(case: bytes, folder: Path, store: StoreWriter) -> None:
     except PackageInvalid as error:
         _check(str(error))
     try:
-        told = _install(store, folder / "state", path, POLICY, want=True)
+        told = _install(store, path, POLICY, asked(folder / "state"))
     except (CommandFailed, PackageInvalid) as error:
         _check(str(error))
     else:

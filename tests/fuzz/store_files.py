@@ -36,7 +36,7 @@ from appliance.workers.port import Assessment, Deviation
 from tests.fuzz.boundary import Boundary, Judge, check_text
 from tests.fuzz.model_configurations import judge_scan
 from tests.fuzz.mutations import as_json, changed, changed_bytes
-from tests.fuzz.packages import PACKAGE, POLICY, memory
+from tests.fuzz.packages import PACKAGE, POLICY, asked, memory
 
 NO_FLOOR = StoreConfig(free_floor_bytes=0)
 CHANGE = Change(at_ms=1, name="small", version=1, identity="i", ending=Ending.LIVE, after=1)
@@ -47,7 +47,7 @@ def _make(state: Path) -> str:
     package = state.parent / "small.model"
     package.write_bytes(PACKAGE)
     with open_store(state, NO_FLOOR) as store:
-        _install(store, state, package, POLICY, want=True)
+        _install(store, package, POLICY, asked(state))
         (digest,) = [version.digest for _, version in store.catalog.installed()]
     package.unlink()
     running = RunningRecord(state)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from google.protobuf.descriptor import Descriptor
 
 from appliance.config.repository import RepositoryConfig
 from appliance.frontend.grpc.wire_pb import model_config_pb2 as pb
@@ -34,7 +34,7 @@ def test_each_line_is_what_the_document_says(line: str, said: str) -> None:
     assert found == said, (findings.problems, findings.notes)
 
 
-def _keys(message: Descriptor) -> Iterator[str]:
+def _keys(message: Any) -> Iterator[str]:
     for each in message.fields:
         if message.GetOptions().map_entry and each.name in ("key", "value"):
             pass
