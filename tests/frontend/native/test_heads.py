@@ -87,7 +87,7 @@ def test_nobody_puts_out_what_others_brought(world: World) -> None:
 
 
 def test_what_comes_once_puts_nothing_out(world: World) -> None:
-    known, other = _heads(1, ROOM), _heads(100)
+    known, other = _heads(1, ROOM), _heads(100, ROOM + 1)
     assert all(world.bring(head, "a") for head in known)
     assert not any(world.bring(head, "a") for head in other)
     assert world.templates == set(known)
