@@ -394,6 +394,9 @@ def test_requests_are_recognised_without_their_id() -> None:
     heads = {FastPath.http_head(target, b'{"id":"%d","inputs":[]}' % number) for number in range(3)}
     assert len(heads) == 1
     assert None not in heads
+    assert FastPath.http_head(target, b' { "id" : "x" ,\n\t"inputs": [ ] } ') in heads, (
+        "white space is no part of it"
+    )
     assert FastPath.http_head(target, b'{"inputs":[]}') not in heads
     assert FastPath.http_head("/v2/models/n/infer", b'{"id":"0","inputs":[]}') not in heads
     for other, text in (("/v2", b"{}"), (target, b'{"id":7}'), (target, b"[]")):

@@ -8,6 +8,7 @@ who brings ever new ones puts out its own, for which it must bring a head twice.
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from appliance.domain.model import ModelVersion
@@ -46,8 +47,8 @@ class Heads:
         self._fast_path = fast_path
         self._direct = direct
         self._heads: dict[bytes, _Considered] = {}
-        self._of: dict[str, OrderedDict[bytes, None]] = {}
-        """Those of each client that brought any, in the order in which they are looked at for room."""
+        self._of: OrderedDict[str, OrderedDict[bytes, None]] = OrderedDict()
+        """Those of each client that brought any; both in the order in which they are looked at for room."""
         self._seen: OrderedDict[int, None] = OrderedDict()
         """Hashes of heads that came once while there was no room."""
 
@@ -71,15 +72,24 @@ class Heads:
 
     def _make_room(self, head: bytes, client: str) -> bool:
         """Drop one for ``head``; False where that would be for a head that ``client`` may never bring again."""
-        most = max(self._of, key=lambda each: (len(self._of[each]), each == client))
-        if most == client and not self._came_before(hash(head)):
-            return False
-        heads = self._of[most]
-        spared = 0
-        while not self._fast_path.retire_template(next(iter(heads)), spare=spared < SPARED_MAX):
-            heads.move_to_end(next(iter(heads)))
-            spared += 1
-        self._forget(next(iter(heads)))
+        most = max(map(len, self._of.values()))
+        if len(self._of.get(client, ())) == most:
+            if not self._came_before(hash(head)):
+                return False
+            clients = [client]
+        else:
+            clients = [each for each, heads in self._of.items() if len(heads) == most]
+        looked_at = list(islice((each for client in clients for each in self._of[client]), SPARED_MAX))
+        for each in looked_at:
+            if self._fast_path.retire_template(each, spare=True):
+                break
+            owner = self._heads[each].client
+            self._of[owner].move_to_end(each)
+            self._of.move_to_end(owner)
+        else:
+            each = looked_at[0]
+            self._fast_path.retire_template(each, spare=False)
+        self._forget(each)
         return True
 
     def _came_before(self, mark: int) -> bool:

@@ -224,6 +224,18 @@ fn what_was_dropped_goes_to_the_engine_though_lanes_are_leased() {
 }
 
 #[test]
+fn what_was_retired_goes_to_the_engine_and_is_none_any_more() {
+    let rig = Rig::leased();
+    let _flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
+    let mut waiting = [wait(&rig), wait(&rig)];
+    assert!(!rig.direct.retire_template(crate::rig::HEAD, true), "requests came for it");
+    assert!(engines(&mut waiting).0.is_empty());
+    assert!(rig.direct.retire_template(crate::rig::HEAD, true), "none has come since");
+    assert_eq!(engines(&mut waiting).0, [0, 1]);
+    assert_eq!((rig.direct.templates(), rig.direct.has_templates()), ((0, 1), false));
+}
+
+#[test]
 fn who_goes_or_expires_leaves_its_seat_and_is_counted() {
     let rig = Rig::new();
     let with_engine = fill_engine(&rig);

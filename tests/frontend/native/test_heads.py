@@ -87,7 +87,7 @@ def test_nobody_puts_out_what_others_brought(world: World) -> None:
 
 
 def test_what_comes_once_puts_nothing_out(world: World) -> None:
-    known, other = _heads(1, ROOM), _heads(100)
+    known, other = _heads(1, ROOM), _heads(100, ROOM + 1)
     assert all(world.bring(head, "a") for head in known)
     assert not any(world.bring(head, "a") for head in other)
     assert world.templates == set(known)
@@ -118,4 +118,15 @@ def test_where_all_are_in_use_one_goes_all_the_same(world: World, monkeypatch: p
     world.in_use = set(known)
     assert not world.bring(b"new", "a")
     assert world.bring(b"new", "a")
-    assert world.templates == {*known[:3], *known[4:], b"new"}
+    assert world.templates == {*known[1:], b"new"}
+
+
+def test_of_clients_that_brought_as_many_those_whose_heads_are_in_use_keep_them(world: World) -> None:
+    known = _heads(1, ROOM)
+    for head in known:
+        assert world.bring(head, f"client {head!r}")
+    world.in_use = {*known[:2], known[5]}
+    for head in _heads(100):
+        assert world.bring(head, f"client {head!r}")
+    assert world.in_use <= world.templates
+    assert len(world.templates) == len(world.plans) == ROOM
