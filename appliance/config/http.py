@@ -72,8 +72,8 @@ class HttpConfig(ListeningConfig):
         metadata={
             "min": 1024,
             "unit": "bytes",
-            "help": "largest JSON text in a request; reading it holds up other requests for 10 to 30 ms per MiB, "
-            "so large tensors belong into binary tensor data; lower this where deadlines are tight",
+            "help": "largest JSON text in a request; reading it takes 20 to 60 ms of a processor per MiB, in steps "
+            "between which others have their turn, so large tensors belong into binary tensor data",
         },
     )
     max_json_answer_bytes: int = field(

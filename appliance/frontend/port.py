@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from appliance.config.telemetry import MetricsConfig
 from appliance.engine.port import EnginePort
+from appliance.frontend.turns import Turns
 from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics, Snapshot
 from appliance.telemetry.trace import Tracer
 
@@ -48,6 +49,8 @@ class Backend:
     read: Callable[[], Snapshot]
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     tracer: Tracer | None = None
+    turns: Turns = field(default_factory=Turns)
+    """Those of the loop, for what takes long."""
 
 
 class Bound(NamedTuple):
