@@ -67,15 +67,6 @@ class HttpConfig(ListeningConfig):
             "help": "largest request body, before and after decompression",
         },
     )
-    max_json_bytes: int = field(
-        default=4 * MEBIBYTE,
-        metadata={
-            "min": 1024,
-            "unit": "bytes",
-            "help": "largest JSON text in a request; reading it takes 20 to 60 ms of a processor per MiB, in steps "
-            "between which others have their turn, so large tensors belong into binary tensor data",
-        },
-    )
     max_json_answer_bytes: int = field(
         default=64 * MEBIBYTE,
         metadata={

@@ -22,6 +22,8 @@ from appliance.frontend.http.json_document import check_nesting, read_json
 from appliance.frontend.http.json_tensor import raw_from_json
 
 HEAD_LENGTH_HEADER: Final = "Inference-Header-Content-Length"
+JSON_BYTES_MAX: Final = 4 << 20
+"""Largest JSON of a request: reading a MiB takes 20 to 60 ms of a processor."""
 JSON_DATA: Final = -1
 """Size of an input whose data is in the JSON head."""
 

@@ -22,6 +22,7 @@ from appliance.frontend.http.compression import COMPRESS_MIN_BYTES, PIECE_BYTES,
 from appliance.frontend.http.connection import Connection, connection_of
 from appliance.frontend.http.infer_request import (
     HEAD_LENGTH_HEADER,
+    JSON_BYTES_MAX,
     InferHead,
     Planned,
     head_length,
@@ -218,9 +219,9 @@ class InferenceHandler:
     async def _plan(self, body: Body, length: int, name: str, version: str, exchange: Exchange) -> Planned:
         if length == 0 and body:
             return self._raw_plan(name, version, len(body))
-        if length > self._config.max_json_bytes:
+        if length > JSON_BYTES_MAX:
             raise MessageTooLarge(
-                f"request has {length} bytes of JSON, more than the limit of {self._config.max_json_bytes} bytes; "
+                f"request has {length} bytes of JSON, more than the limit of {JSON_BYTES_MAX} bytes; "
                 "send large tensors as binary tensor data"
             )
         text = bytes(memoryview(body)[:length])
