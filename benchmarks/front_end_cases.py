@@ -7,6 +7,7 @@ from benchmarks.comparison import LG, NATIVE, OWN, STREAM, Comparison, LimitTarg
 from benchmarks.http_json import HttpJson
 from benchmarks.idle_connections import IdleConnections
 from benchmarks.loading import SERVER_CPU
+from benchmarks.loop_turns import LoopTurns
 from benchmarks.results import Bound
 from benchmarks.saturation import Saturation
 from benchmarks.scale import Scale
@@ -130,6 +131,10 @@ FRONT_END_CASES: Mapping[str, Case] = {
     "frontend_stall": Case(
         title="The native front end with the interpreter held for 20 ms four times a second",
         procedure=Stalls(model="mlp", subject="appliance_stalled", calm=SUBJECT, rate=2000.0, p99_ms=2.0),
+    ),
+    "loop_turns": Case(
+        title="Requests that take Python long, all at once: how long others wait",
+        procedure=LoopTurns(subjects=(SUBJECT, "appliance_python"), longest_ms=50.0),
     ),
     "frontend_idle": Case(
         title="The native front end with 10,000 idle connections",

@@ -37,6 +37,7 @@ FORMER: Final[Mapping[str, str]] = MappingProxyType(
         "http.compress_min_bytes": _gone("answers from 1 KiB on are compressed for clients that ask"),
         "http.max_header_bytes": _gone("a request line or a header may have 16 KiB"),
         "http.native": _FRONT_END,
+        "http.max_json_bytes": _gone("4 MiB; large tensors belong into binary tensor data"),
         "http.max_headers": _gone("a request may have 100 headers"),
         "log.library_lines_per_s": _gone("libraries have 20 lines in a second"),
         "log.queue_lines": _gone("10,000 lines may wait to be written"),

@@ -67,15 +67,6 @@ class HttpConfig(ListeningConfig):
             "help": "largest request body, before and after decompression",
         },
     )
-    max_json_bytes: int = field(
-        default=4 * MEBIBYTE,
-        metadata={
-            "min": 1024,
-            "unit": "bytes",
-            "help": "largest JSON text in a request; reading it holds up other requests for 10 to 30 ms per MiB, "
-            "so large tensors belong into binary tensor data; lower this where deadlines are tight",
-        },
-    )
     max_json_answer_bytes: int = field(
         default=64 * MEBIBYTE,
         metadata={

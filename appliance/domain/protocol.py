@@ -1,4 +1,4 @@
-"""The inference protocol, the same over gRPC and HTTP: what the server calls itself, what parameters mean, top classes.
+"""The inference protocol, the same over gRPC and HTTP: what the server calls itself, and what parameters mean.
 
 Pure. The front ends turn their own form of a parameter (protobuf, JSON) into a plain mapping first. Keys without a
 meaning here pass through untouched, except those that start with ``triton_``, which the protocol reserves.
@@ -6,14 +6,12 @@ meaning here pass through untouched, except those that start with ``triton_``, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from heapq import nlargest
-from math import isnan
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from appliance.domain.classification import CLASSES_MAX
 from appliance.domain.errors import InvalidRequest, Unsupported
-from appliance.domain.inference import Answer, OutputTensor, Parameter, RequestHead
-from appliance.domain.tensor import FLOATS, Datatype, encode_bytes, numbers
+from appliance.domain.inference import Parameter
 
 SERVER_NAME: Final = "appliance"
 EXTENSIONS: Final = (
@@ -75,6 +73,8 @@ def output_classification(name: str, parameters: Mapping[str, Parameter]) -> int
     classes = _natural(parameters, "classification", f" of output '{name}'")
     if classes == 0 and "classification" in parameters:
         raise InvalidRequest(f"parameter 'classification' of output '{name}' must be at least 1, got 0")
+    if classes > CLASSES_MAX:
+        raise InvalidRequest(f"parameter 'classification' of output '{name}' must be at most {CLASSES_MAX}")
     return classes
 
 
@@ -113,58 +113,3 @@ def _refuse_shared_memory(kind: str, name: str, parameters: Mapping[str, Paramet
                 f"{kind} '{name}' asks for client shared memory ('{key}'), which is turned off here; "
                 "send and receive the tensor in the message"
             )
-
-
-# --- the classification extension
-
-
-def asked_outputs(answer: Answer, head: RequestHead) -> tuple[OutputTensor, ...]:
-    """The outputs of ``answer``, as classes where ``head`` asks for them."""
-    model = answer.model
-    tops = {output.name: output.classification for output in head.outputs if output.classification}
-    return tuple(
-        classify(
-            output,
-            tops[output.name],
-            batched=model.max_batch_size > 0,
-            labels=model.labels.get(output.name, ()),
-        )
-        if output.name in tops
-        else output
-        for output in answer.outputs
-    )
-
-
-def classify(output: OutputTensor, top: int, *, batched: bool, labels: Sequence[str] = ()) -> OutputTensor:
-    """The ``top`` classes of ``output`` as a BYTES tensor of shape [rows, k], or [k] when not ``batched``; k is at
-    most the number of classes. All dimensions but the batch one together count as classes.
-
-    A class is ``score:index`` or ``score:index:label``. Floating-point scores have six decimals, as C's ``%f`` prints
-    them; integers print as integers. Equal scores come in index order; NaN is below every number. Raises InvalidRequest
-    for a BYTES output."""
-    if output.datatype is Datatype.BYTES:
-        raise InvalidRequest(f"output '{output.name}' holds BYTES and cannot be classified")
-    scores = numbers(output.data, output.datatype, len(output.data) // output.datatype.size)
-    rows = output.shape[0] if batched and output.shape else 1
-    classes = len(scores) // rows if rows else 0
-    kept = min(top, classes)
-    words: list[bytes] = []
-    for row in range(rows):
-        words.extend(_row_words(scores[row * classes : (row + 1) * classes], kept, output.datatype, labels))
-    shape = (rows, kept) if batched else (kept,)
-    return OutputTensor(output.name, Datatype.BYTES, shape, encode_bytes(words))
-
-
-def _row_words(scores: Sequence[float], kept: int, datatype: Datatype, labels: Sequence[str]) -> list[bytes]:
-    spelled = "{:f}" if datatype in FLOATS else "{:d}"
-    words: list[bytes] = []
-    for index in nlargest(kept, range(len(scores)), key=lambda index: _rank(scores[index])):
-        word = f"{spelled.format(scores[index])}:{index}"
-        if index < len(labels) and labels[index]:
-            word += f":{labels[index]}"
-        words.append(word.encode())
-    return words
-
-
-def _rank(score: float) -> tuple[bool, float]:
-    return (False, 0.0) if isnan(score) else (True, score)

@@ -7,6 +7,7 @@ memory is taken; what a plan says about sizes is what the front ends then hold t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import (
@@ -17,7 +18,12 @@ from appliance.domain.inference import (
     TensorHead,
 )
 from appliance.domain.model import ModelVersion
+from appliance.domain.steps import STEP_ELEMENTS, Steps
 from appliance.domain.tensor import FREE, Datatype, TensorSpec, byte_size, element_count, split_bytes
+
+BYTES_ELEMENTS_MAX: Final = 1 << 24
+"""Most elements of a BYTES tensor: as many empty ones as the largest message has by default. They are walked one by
+one, and in a worker each becomes an object."""
 
 
 def plan_request(model: ModelVersion, head: RequestHead) -> RequestPlan:
@@ -50,42 +56,46 @@ def _plan(model: ModelVersion, head: RequestHead) -> RequestPlan:
     )
 
 
-def check_raw(plan: RequestPlan, planned: PlannedInput, raw: bytes | memoryview) -> None:
+def check_raw(plan: RequestPlan, planned: PlannedInput, raw: bytes | memoryview) -> Steps[None] | None:
     """Hold the raw bytes of one input to the plan; raises InvalidRequest when they are too few, too many or, for
-    BYTES, not that many whole elements."""
-    try:
-        _check_raw(plan, planned, raw)
-    except InvalidRequest as error:
-        error.model = (plan.model.name, plan.model.version)
-        raise
+    BYTES, not that many whole elements: that takes the steps that it gives."""
+    if planned.nbytes < 0:
+        return _check_bytes(plan, planned, raw)
+    if len(raw) != planned.nbytes:
+        raise _of(
+            plan,
+            f"input byte size mismatch for input '{planned.name}' for model '{plan.model.name}'. "
+            f"Expected {planned.nbytes}, got {len(raw)}",
+        )
+    return None
 
 
-def _check_raw(plan: RequestPlan, planned: PlannedInput, raw: bytes | memoryview) -> None:
-    if planned.nbytes >= 0:
-        if len(raw) != planned.nbytes:
-            raise InvalidRequest(
-                f"input byte size mismatch for input '{planned.name}' for model '{plan.model.name}'. "
-                f"Expected {planned.nbytes}, got {len(raw)}"
-            )
-        return
-    check_bytes_tensor(plan.model.name, planned, raw)
-
-
-def check_bytes_tensor(model_name: str, planned: PlannedInput, raw: bytes | memoryview) -> None:
-    """Hold a raw BYTES tensor to its element count."""
+def _check_bytes(plan: RequestPlan, planned: PlannedInput, raw: bytes | memoryview) -> Steps[None]:
+    """Hold a raw BYTES tensor to its element count; what is beyond that is not looked at."""
     found = 0
     try:
         for _ in split_bytes(memoryview(raw)):
             found += 1
+            if found % STEP_ELEMENTS == 0:
+                yield
+            if found > planned.elements:
+                break
     except InvalidRequest as error:
-        raise InvalidRequest(
-            f"{error} for inference input '{planned.name}' for model '{model_name}'"
-        ) from error
+        where = f"for inference input '{planned.name}' for model '{plan.model.name}'"
+        raise _of(plan, f"{error} {where}") from error
     if found != planned.elements:
-        raise InvalidRequest(
+        raise _of(
+            plan,
             f"unexpected number of string elements {found} for inference input '{planned.name}' "
-            f"for model '{model_name}', expecting {planned.elements}"
+            f"for model '{plan.model.name}', expecting {planned.elements}",
         )
+
+
+def _of(plan: RequestPlan, text: str) -> InvalidRequest:
+    """An error of a request for the plan's version."""
+    error = InvalidRequest(text)
+    error.model = (plan.model.name, plan.model.version)
+    return error
 
 
 def _match_inputs(model: ModelVersion, heads: Sequence[TensorHead]) -> dict[str, int]:
@@ -126,6 +136,11 @@ def _plan_input(
         )
     elements = element_count(head.shape)
     _check_shape(model, spec, head.shape)
+    if spec.datatype is Datatype.BYTES and elements > BYTES_ELEMENTS_MAX:
+        raise InvalidRequest(
+            f"input '{spec.name}' for model '{model.name}' has {elements} string elements; at most "
+            f"{BYTES_ELEMENTS_MAX} are accepted"
+        )
     nbytes = -1 if spec.datatype is Datatype.BYTES else byte_size(spec.datatype, head.shape)
     return PlannedInput(spec.name, source, spec.datatype, head.shape, nbytes, elements)
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from appliance.config.telemetry import MetricsConfig
 from appliance.engine.port import EnginePort
+from appliance.frontend.turns import Turns
 from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics, Snapshot
 from appliance.telemetry.trace import Tracer
@@ -50,6 +51,8 @@ class Backend:
     recent: RecentFigures = field(default_factory=RecentFigures)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     tracer: Tracer | None = None
+    turns: Turns = field(default_factory=Turns)
+    """Those of the loop, for what takes long."""
 
 
 class Bound(NamedTuple):

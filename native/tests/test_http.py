@@ -58,6 +58,7 @@ class HttpHost(Host):
         self.http: tuple[str, int] | str = listener.getsockname()
         self.server.serve_http(
             listeners=[],
+            hosts=None,
             limits=self._limits,
             server="s",
             full=FULL,
@@ -376,7 +377,7 @@ def test_idle_connections_need_no_edge(host: HttpHost) -> None:
 
 def test_limits_and_listeners_that_cannot_be_are_refused() -> None:
     with Host() as host:
-        arguments = {"server": "s", "full": FULL, "crowded": CROWDED}
+        arguments = {"hosts": None, "server": "s", "full": FULL, "crowded": CROWDED}
         for wrong in ({"headers": 0}, {"speed": 1}):
             with pytest.raises(ValueError, match=next(iter(wrong))):
                 host.server.serve_http(listeners=[], limits=LIMITS | wrong, **arguments)  # type: ignore[arg-type]

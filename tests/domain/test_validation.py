@@ -9,8 +9,9 @@ import pytest
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputHead, RequestHead, TensorHead
 from appliance.domain.model import Batching
+from appliance.domain.steps import finished
 from appliance.domain.tensor import Datatype, TensorSpec, encode_bytes
-from appliance.domain.validation import check_raw, plan_request
+from appliance.domain.validation import BYTES_ELEMENTS_MAX, check_raw, plan_request
 from tests.domain.sample import make_version
 
 TWO = (
@@ -121,7 +122,27 @@ def test_bytes_must_be_as_many_whole_elements_as_the_shape_says(raw: bytes, text
     plan = plan_request(
         make_version(inputs=TWO), head(TensorHead("a", "INT32", (1, 0, 3)), TensorHead("b", "BYTES", (1, 2)))
     )
-    check_raw(plan, plan.inputs[1], encode_bytes([b"", b"\xff"]))
+
+    def check(raw: bytes) -> None:
+        steps = check_raw(plan, plan.inputs[1], raw)
+        assert steps is not None
+        finished(steps)
+
+    check(encode_bytes([b"", b"\xff"]))
     with pytest.raises(InvalidRequest) as caught:
-        check_raw(plan, plan.inputs[1], raw)
+        check(raw)
     assert text in str(caught.value)
+
+
+def test_elements_beyond_the_shape_are_not_walked_and_there_are_not_too_many() -> None:
+    inputs = (TensorSpec(name="b", datatype=Datatype.BYTES, shape=(-1,)),)
+    model = make_version(inputs=inputs)
+    plan = plan_request(model, head(TensorHead("b", "BYTES", (1, 2))))
+    steps = check_raw(plan, plan.inputs[0], bytes(4 * 100_000))
+    assert steps is not None
+    with pytest.raises(InvalidRequest, match=r"string elements 3 .*, expecting 2"):
+        next(steps)
+    most = BYTES_ELEMENTS_MAX
+    assert plan_request(model, head(TensorHead("b", "BYTES", (1, most)))).inputs[0].elements == most
+    with pytest.raises(InvalidRequest, match=f"at most {most} are accepted"):
+        plan_request(model, head(TensorHead("b", "BYTES", (1, most + 1))))

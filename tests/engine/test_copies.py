@@ -9,6 +9,7 @@ from __future__ import annotations
 import tracemalloc
 
 from appliance.domain.inference import NO_DEADLINE, Answer
+from appliance.domain.steps import finished
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.port import Submission
 from appliance.frontend.grpc.envelope import EnvelopeLimits, scan
@@ -42,7 +43,7 @@ def test_600_kilobytes_in_and_out_take_one_copy_each() -> None:
     tracemalloc.start()
     try:
         envelope = scan(message, limits)
-        intake = take_in(envelope, rig.engine, limits)
+        intake = finished(take_in(envelope, rig.engine, limits))
         rig.engine.submit(
             Submission(
                 intake.plan,
@@ -64,7 +65,7 @@ def test_600_kilobytes_in_and_out_take_one_copy_each() -> None:
         assert isinstance(answer, Answer)
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
-        encoded = b"".join(response_parts(intake.plan, envelope.request_id, answer))
+        encoded = b"".join(response_parts(envelope.request_id, answer.model, answer.outputs))
         _, peak_out = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -18,6 +18,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from appliance.domain.errors import CallerError, InvalidRequest
+from appliance.domain.steps import finished
 from appliance.domain.tensor import encode_bytes
 from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, request_id_text, scan
 from appliance.frontend.grpc.request import take_in
@@ -86,7 +87,7 @@ class Judge:
 
     def _take_in(self, envelope: Envelope) -> None:
         try:
-            taken = take_in(envelope, self._engine, LIMITS)
+            taken = finished(take_in(envelope, self._engine, LIMITS))
         except CallerError:
             return
         except Exception as error:

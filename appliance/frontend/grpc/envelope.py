@@ -16,6 +16,7 @@ from appliance.domain.errors import InvalidRequest
 ID_TAG = 3 << 3 | 2
 RAW_TAG = 7 << 3 | 2
 _HEAD_TAGS = frozenset(field << 3 | 2 for field in (1, 2, 4, 5, 6))
+_TENSOR_TAGS = frozenset(field << 3 | 2 for field in (5, 6))
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
 _MAX_GROUP_DEPTH = 98
 _MAX_LENGTH = (1 << 31) - 1
@@ -80,6 +81,28 @@ def scan(message: bytes | memoryview, limits: EnvelopeLimits) -> Envelope:
     if head_start < end:
         head.append(message[head_start:])
     return _within_limits(Envelope(b"".join(head), request_id, tuple(raw)), limits)
+
+
+def check_nested_fields(head: bytes, limits: EnvelopeLimits) -> None:
+    """Refuse a head whose inputs and outputs have more fields than they can need: each parameter among them costs far
+    more than its bytes. Raises InvalidRequest."""
+    fields_left = 8 * limits.fields_max
+    position = 0
+    while position < len(head):
+        tag, position = _varint(head, position)
+        if tag not in _TENSOR_TAGS:
+            position = _skip_unknown(head, position, tag, limits.fields_max)
+            continue
+        length, position = _length(head, position)
+        end = position + length
+        while position < end:
+            fields_left -= 1
+            if fields_left < 0:
+                raise InvalidRequest(
+                    f"inputs and outputs have more than {8 * limits.fields_max} fields together"
+                )
+            tag, position = _varint(head, position)
+            position = _skip_unknown(head, position, tag, limits.fields_max)
 
 
 def request_id_text(request_id: bytes) -> str:

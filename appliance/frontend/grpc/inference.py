@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
+from appliance.domain.classification import asked_outputs
 from appliance.domain.errors import ApplianceError, DeadlineExpired, QuotaExceeded
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome
+from appliance.domain.steps import Steps
 from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
 from appliance.frontend.grpc.envelope import EnvelopeLimits, request_id_text, scan
 from appliance.frontend.grpc.request import Intake, take_in
 from appliance.frontend.grpc.response import response_parts
 from appliance.frontend.grpc.status import Refused, inference_status
+from appliance.frontend.turns import Turns
 from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
 
 T = TypeVar("T")
@@ -64,8 +67,15 @@ class Tally:
 class Inference:
     """Takes inferences to the engine and back."""
 
-    def __init__(self, engine: EnginePort, limits: EnvelopeLimits, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        engine: EnginePort,
+        limits: EnvelopeLimits,
+        tracer: Tracer | None = None,
+        turns: Turns | None = None,
+    ) -> None:
         self.engine = engine
+        self.turns = turns or Turns()
         self.tracer = tracer
         self.on_answer: Callable[[Intake, Answer, str], None] | None = None
         """Gets each answer, which is not yet released, to make a template of its request, and whose that was."""
@@ -86,7 +96,7 @@ class Inference:
         if remaining_s is not None and remaining_s <= 0:
             raise self.expired()
         future: asyncio.Future[Outcome] = self._loop.create_future()
-        call = self.check(message, caller)
+        call = await self.turns.take(self.check(message, caller))
         handle = self.submit(call, self.deadline_ns(remaining_s), _resolver(future))
         try:
             outcome = await future
@@ -96,7 +106,7 @@ class Inference:
                 discard(future.result())
             self.engine.cancel(handle)
             raise
-        return self.encode(call, outcome, b"".join)
+        return await self.turns.take(self.encode(call, outcome, b"".join))
 
     def caller(
         self, client: str, rpc: str, arrived_ns: int, metadata: Iterable[tuple[str, str | bytes]]
@@ -123,13 +133,14 @@ class Inference:
         trace = self.tracer.begin(rpc, arrived_ns, parent if isinstance(parent, str) else "")
         return Caller(client, trace) if client or trace else NOBODY
 
-    def check(self, message: Buffer, caller: Caller = NOBODY, client: str = "") -> Call:
+    def check(self, message: Buffer, caller: Caller = NOBODY, client: str = "") -> Steps[Call]:
         """Take a message apart and check it against what the engine serves now; raises Refused."""
         request_id = ""
         try:
             envelope = scan(message, self._limits)
             request_id = request_id_text(envelope.request_id)
-            return Call(request_id, take_in(envelope, self.engine, self._limits), caller, client)
+            intake = yield from take_in(envelope, self.engine, self._limits)
+            return Call(request_id, intake, caller, client)
         except ApplianceError as error:
             self.engine.rejected(error, request_id, caller.client)
             raise self.refused(error, request_id) from error
@@ -165,16 +176,19 @@ class Inference:
             self._answered(call.caller)
             raise self.refused(error, call.request_id) from error
 
-    def encode(self, call: Call, outcome: Outcome, join: Callable[[list[Buffer]], T]) -> T:
+    def encode(self, call: Call, outcome: Outcome, join: Callable[[list[Buffer]], T]) -> Steps[T]:
         """What ``join`` makes of the pieces of the ModelInferResponse, which it must copy: their memory is given back
-        when it returns. Raises Refused when the outcome is an error."""
+        when it returns, or when nobody waits for it any more. Raises Refused when the outcome is an error."""
         if not isinstance(outcome, Answer):
             self._answered(call.caller)
             raise self.refused(outcome, call.request_id) from outcome
         try:
             if self.on_answer is not None:
                 self.on_answer(call.intake, outcome, call.client)
-            encoded = join(response_parts(call.intake.plan, call.request_id.encode(), outcome))
+            outputs, head = outcome.outputs, call.intake.plan.head
+            if head.outputs:
+                outputs = yield from asked_outputs(outcome, head)
+            encoded = join(response_parts(call.request_id.encode(), outcome.model, outputs))
         except ApplianceError as error:
             raise self.refused(error, call.request_id) from error
         finally:

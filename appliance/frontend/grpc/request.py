@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputHead, Parameter, RequestHead, RequestPlan, TensorHead
 from appliance.domain.protocol import check_input_parameters, output_classification, request_meaning
+from appliance.domain.steps import STEP_ELEMENTS, Steps
 from appliance.domain.tensor import MAX_RANK, Datatype, element_count, encode_bytes, parse_datatype
 from appliance.domain.validation import check_raw
 from appliance.engine.port import Buffer, EnginePort
-from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, malformed
+from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, check_nested_fields, malformed
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 
+LARGE_HEAD_BYTES: Final = 64 * 1024
+"""From here on what is in a head is counted before it is read."""
 _PARAMETERS_MAX = 256
 _REPEATABLE_HEAD_BYTES_MAX = 4096
 
@@ -57,10 +60,13 @@ class Intake(NamedTuple):
     generation: int
 
 
-def take_in(envelope: Envelope, engine: EnginePort, limits: EnvelopeLimits) -> Intake:
+def take_in(envelope: Envelope, engine: EnginePort, limits: EnvelopeLimits) -> Steps[Intake]:
     """Check an opened message against what ``engine`` serves now. Raises InvalidRequest, UnknownModel, NotReady or
     Unsupported, in the words that clients match on."""
     raw = envelope.raw
+    if len(envelope.head) > LARGE_HEAD_BYTES:
+        check_nested_fields(envelope.head, limits)
+        yield
     request = _parsed(envelope.head, limits)
     parameters = read_parameters(request.parameters, "the request")
     meaning = request_meaning(parameters)
@@ -76,10 +82,10 @@ def take_in(envelope: Envelope, engine: EnginePort, limits: EnvelopeLimits) -> I
     if raw:
         _refuse_contents(request)
     plan, generation = engine.plan(head), engine.generation
-    tensors: tuple[Buffer, ...] = raw or tuple(
-        contents_to_raw(request.model_name, tensor) for tensor in request.inputs
-    )
-    _check_tensors(plan, tensors)
+    tensors = raw or (yield from _contents(request))
+    yield from _check_tensors(plan, tensors)
+    if engine.generation != generation:  # others had their turns meanwhile
+        plan, generation = engine.plan(head), engine.generation
     repeatable = bool(raw) and len(envelope.head) <= _REPEATABLE_HEAD_BYTES_MAX
     return Intake(
         plan, tensors, meaning.empty_final_response, envelope.head if repeatable else b"", generation
@@ -97,7 +103,7 @@ def _parsed(head: bytes, limits: EnvelopeLimits) -> pb.ModelInferRequest:
     return request
 
 
-def _check_tensors(plan: RequestPlan, tensors: tuple[Buffer, ...]) -> None:
+def _check_tensors(plan: RequestPlan, tensors: tuple[Buffer, ...]) -> Steps[None]:
     """Hold the tensors to the plan, in number and in bytes."""
     announced = plan.head.inputs
     if len(tensors) < len(announced):
@@ -112,7 +118,9 @@ def _check_tensors(plan: RequestPlan, tensors: tuple[Buffer, ...]) -> None:
         )
     for planned in plan.inputs:
         if planned.source >= 0:
-            check_raw(plan, planned, tensors[planned.source])
+            steps = check_raw(plan, planned, tensors[planned.source])
+            if steps is not None:
+                yield from steps
 
 
 def read_parameters(parameters: Mapping[str, pb.InferParameter], where: str) -> dict[str, Parameter]:
@@ -156,7 +164,14 @@ def _refuse_contents(request: pb.ModelInferRequest) -> None:
             )
 
 
-def contents_to_raw(model_name: str, tensor: pb.ModelInferRequest.InferInputTensor) -> bytes:
+def _contents(request: pb.ModelInferRequest) -> Steps[tuple[Buffer, ...]]:
+    tensors: list[Buffer] = []
+    for tensor in request.inputs:
+        tensors += ((yield from contents_to_raw(request.model_name, tensor)),)
+    return tuple(tensors)
+
+
+def contents_to_raw(model_name: str, tensor: pb.ModelInferRequest.InferInputTensor) -> Steps[Buffer]:
     """Raw little-endian bytes of ``tensor.contents``; raises InvalidRequest when they are not what its datatype and
     shape say."""
     datatype = parse_datatype(tensor.datatype)
@@ -179,7 +194,13 @@ def contents_to_raw(model_name: str, tensor: pb.ModelInferRequest.InferInputTens
     if datatype in _PACKED_AS_RAW and values:
         tensor.contents.DiscardUnknownFields()
         return tensor.contents.SerializeToString()[-expected * datatype.size :]
-    return _pack(model_name, tensor.name, datatype, values)
+    if expected <= STEP_ELEMENTS:
+        return _pack(model_name, tensor.name, datatype, values)
+    packed = bytearray()
+    for start in range(0, expected, STEP_ELEMENTS):
+        yield
+        packed += _pack(model_name, tensor.name, datatype, values[start : start + STEP_ELEMENTS])
+    return memoryview(packed)
 
 
 def _count_text(model_name: str, name: str, datatype: Datatype, found: int, expected: int) -> str:

@@ -5,8 +5,11 @@ Outputs always travel in raw_output_contents, one entry each: common clients rea
 
 from __future__ import annotations
 
-from appliance.domain.inference import Answer, RequestPlan
-from appliance.domain.protocol import FINAL_RESPONSE, asked_outputs
+from collections.abc import Sequence
+
+from appliance.domain.inference import OutputTensor
+from appliance.domain.model import ModelVersion
+from appliance.domain.protocol import FINAL_RESPONSE
 from appliance.engine.port import Buffer
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 
@@ -15,15 +18,14 @@ _RAW_TAG = b"\x32"
 _INFER_RESPONSE_TAG = b"\x12"
 
 
-def response_parts(plan: RequestPlan, request_id: bytes, answer: Answer) -> list[Buffer]:
+def response_parts(request_id: bytes, model: ModelVersion, outputs: Sequence[OutputTensor]) -> list[Buffer]:
     """The pieces of the serialised ModelInferResponse in order: name and version, the id if there is one, what
     describes the outputs, and of each output what stands before its tensor, and that. Tensors are not yet copied, so
     join the pieces before the answer is released."""
-    outputs = asked_outputs(answer, plan.head)
     described = pb.ModelInferResponse()
     for output in outputs:
         described.outputs.add(name=output.name, datatype=output.datatype.wire, shape=output.shape)
-    served = pb.ModelInferResponse(model_name=answer.model.name, model_version=str(answer.model.version))
+    served = pb.ModelInferResponse(model_name=model.name, model_version=str(model.version))
     parts: list[Buffer] = [served.SerializeToString()]
     if request_id:
         parts += (_ID_TAG + varint(len(request_id)), request_id)

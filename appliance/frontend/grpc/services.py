@@ -48,7 +48,7 @@ class Services:
     def __init__(self, backend: Backend, config: GrpcConfig, *, for_operator: bool = False) -> None:
         """``for_operator``: they may change settings."""
         engine, tracer = backend.engine, backend.tracer
-        self.inference = Inference(engine, EnvelopeLimits(), tracer)
+        self.inference = Inference(engine, EnvelopeLimits(), tracer, backend.turns)
         self._handlers = Handlers(engine, backend.log, tracer, for_operator=for_operator)
         self._health = HealthService(engine)
         health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)

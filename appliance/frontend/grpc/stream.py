@@ -194,12 +194,14 @@ class StreamSession:
         """The call in ``message``, once there is memory for it, or nothing of this stream that has some. Raises
         Refused."""
         caller = self._caller()
-        call = self._inference.check(message, caller, client)
+        take = self._inference.turns.take
         try:
+            call = await take(self._inference.check(message, caller, client))
             while self._must_wait(call):
                 while self._must_wait(call):
                     await self._window.released()
-                call = self._inference.check(message, caller, client)  # what serves may be another by now
+                checked = self._inference.check(message, caller, client)  # what serves may be another by now
+                call = await take(checked)
         except asyncio.CancelledError:
             self._inference.tally.cancelled += 1
             raise
@@ -217,7 +219,7 @@ class StreamSession:
             self._news.clear()
             while self._finished:
                 finished = self._finished.popleft()
-                await write(self._encode(finished))
+                await write(await self._encode(finished))
                 self._window.release(finished.nbytes)
             if reader.done() and not self._open and not self._finished:
                 if not reader.cancelled():
@@ -225,14 +227,15 @@ class StreamSession:
                 return
             await self._news.wait()
 
-    def _encode(self, finished: _Finished) -> bytes:
+    async def _encode(self, finished: _Finished) -> bytes:
         call, outcome, _ = finished
         if isinstance(outcome, _Refusal):
             return self._tell(outcome)
         assert call is not None
         final = True if call.intake.empty_final_response else None
         try:
-            return self._inference.encode(call, outcome, lambda parts: stream_response(parts, final))
+            encoding = self._inference.encode(call, outcome, lambda parts: stream_response(parts, final))
+            return await self._inference.turns.take(encoding)
         except Refused as refused:
             refusal = _Refusal(refused.status, refused.request_id)
         return self._tell(refusal)

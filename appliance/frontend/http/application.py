@@ -68,7 +68,7 @@ class HttpApplication:
     ) -> None:
         self._listener = listener
         self._hosts = host_names(config)
-        self._bodies = BodyReader(config)
+        self._bodies = BodyReader(config, backend.turns)
         self._inference = InferenceHandler(backend, config, self._bodies, quotas)
         self._protocol = ProtocolHandler(backend, self._bodies)
         self._router = Router(
@@ -76,7 +76,9 @@ class HttpApplication:
                 *_inference_routes(self._inference),
                 *_protocol_routes(self._protocol),
                 *_extension_routes(self._protocol),
-                *_figures_routes(FiguresHandler(backend.read, backend.recent, backend.metrics)),
+                *_figures_routes(
+                    FiguresHandler(backend.read, backend.recent, backend.metrics, backend.turns)
+                ),
             ]
         )
         self.server = HttpServer(self._handle, config)

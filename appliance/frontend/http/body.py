@@ -20,6 +20,7 @@ from appliance.config.http import HttpConfig
 from appliance.domain.errors import AnswersFull, InvalidRequest, MessageTooLarge, QueueFull
 from appliance.frontend.http.compression import request_encoding, unfold
 from appliance.frontend.http.status import HttpRefusal
+from appliance.frontend.turns import Turns
 
 Body = bytes | bytearray
 
@@ -34,8 +35,9 @@ class HeldBody(NamedTuple):
 class BodyReader:
     """Reads bodies within the limits of ``config``. Owns the count of bytes held in bodies."""
 
-    def __init__(self, config: HttpConfig) -> None:
+    def __init__(self, config: HttpConfig, turns: Turns) -> None:
         self._config = config
+        self._turns = turns
         self._held_bytes = 0
 
     @property
@@ -55,7 +57,7 @@ class BodyReader:
             taken = max(declared, len(body))
             if coding:
                 taken += self._take(limit)
-                body = await unfold(body, coding, limit)
+                body = await unfold(body, coding, limit, self._turns)
         except BaseException:
             self._held_bytes -= taken
             raise

@@ -6,13 +6,13 @@ loop gets a turn between pieces. Answers are compressed by the HTTP library.
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from http import HTTPStatus
 from typing import Final
 
 from appliance.domain.errors import InvalidRequest, MessageTooLarge
 from appliance.frontend.http.status import HttpRefusal
+from appliance.frontend.turns import Turns
 
 PIECE_BYTES: Final = 256 * 1024
 """Plain bytes made in one turn of the loop: about a millisecond."""
@@ -56,7 +56,7 @@ def _preference(item: str) -> tuple[str, bool]:
     return name.strip(), parameters.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
 
 
-async def unfold(body: bytes | bytearray | memoryview, coding: str, limit: int) -> bytearray:
+async def unfold(body: bytes | bytearray | memoryview, coding: str, limit: int, turns: Turns) -> bytearray:
     """The plain bytes of ``body``. Raises InvalidRequest when it is not whole, MessageTooLarge over ``limit``
     bytes."""
     # "deflate" means the zlib form, but some clients send the bare stream; the first byte tells them apart
@@ -77,7 +77,7 @@ async def unfold(body: bytes | bytearray | memoryview, coding: str, limit: int) 
                 plain += piece
                 if len(plain) > limit:
                     raise MessageTooLarge(f"request body is larger than {limit} bytes when decompressed")
-                await asyncio.sleep(0)
+                await turns.next()
     except zlib.error as error:
         raise InvalidRequest(f"request body is not valid {coding}: {error}") from None
     if not engine.eof:

@@ -7,7 +7,6 @@ the turn of others between them.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -20,6 +19,7 @@ from appliance.frontend.http.compression import response_encoding
 from appliance.frontend.http.model_page import model_main
 from appliance.frontend.http.page import PageParts, framed
 from appliance.frontend.http.status_page import TITLE, model_rows, overview
+from appliance.frontend.turns import Turns
 from appliance.telemetry.metrics.engine import snapshot_families
 from appliance.telemetry.metrics.exposition import CONTENT_TYPE, exposition
 from appliance.telemetry.metrics.process import ProcessMetrics
@@ -38,10 +38,13 @@ class FiguresHandler:
     """Handles ``GET /metrics``, ``/status.json``, ``/`` and ``/models/NAME``. ``read`` gives the figures of the moment,
     ``recent`` those of the last hour."""
 
-    def __init__(self, read: Callable[[], Snapshot], recent: RecentFigures, config: MetricsConfig) -> None:
+    def __init__(
+        self, read: Callable[[], Snapshot], recent: RecentFigures, config: MetricsConfig, turns: Turns
+    ) -> None:
         self._read = read
         self._recent = recent
         self._config = config
+        self._turns = turns
         self._process = ProcessMetrics()
         self._parts = PageParts.load()
 
@@ -54,7 +57,9 @@ class FiguresHandler:
         await response.prepare(request)
         if request.method != "HEAD":
             snapshot = self._read()
-            await _write(response, self._text(snapshot, await _all_labelled(snapshot)))
+            for text in _slices(self._text(snapshot, await self._labelled(snapshot))):
+                await response.write(text.encode())
+                await self._turns.next()
         await response.write_eof()
         return response
 
@@ -66,7 +71,8 @@ class FiguresHandler:
         models: list[str] = []
         for version in snapshot.engine.versions:
             models.append(json.dumps(model_document(version), separators=(",", ":")))
-            await _turn(len(models))
+            if len(models) % SLICE_MODELS == 0:
+                await self._turns.next()
         text = f'{json.dumps(header, separators=(",", ":"))[:-1]},"models":[{",".join(models)}]}}'
         return web.Response(
             body=text.encode(), content_type="application/json", headers={"Cache-Control": NO_STORE}
@@ -79,7 +85,8 @@ class FiguresHandler:
         rows: list[str] = []
         for version in snapshot.engine.versions:
             rows.append(model_rows(version, workers, self._recent))
-            await _turn(len(rows))
+            if len(rows) % SLICE_MODELS == 0:
+                await self._turns.next()
         return self._page(framed(snapshot, self._parts, TITLE, overview(snapshot, "".join(rows))))
 
     async def model_page(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
@@ -97,6 +104,14 @@ class FiguresHandler:
             body=text.encode(), content_type="text/html", charset="utf-8", headers=self._headers()
         )
 
+    async def _labelled(self, snapshot: Snapshot) -> list[Labelled]:
+        versions: list[Labelled] = []
+        for version in snapshot.engine.versions:
+            versions.append(labelled(version.statistics))
+            if len(versions) % SLICE_VERSIONS == 0:
+                await self._turns.next()
+        return versions
+
     def _headers(self) -> dict[str, str]:
         return {
             "Cache-Control": NO_STORE,
@@ -110,21 +125,6 @@ class FiguresHandler:
         yield from exposition(snapshot_families(snapshot, versions, self._config))
 
 
-async def _all_labelled(snapshot: Snapshot) -> list[Labelled]:
-    versions: list[Labelled] = []
-    for version in snapshot.engine.versions:
-        versions.append(labelled(version.statistics))
-        if len(versions) % SLICE_VERSIONS == 0:
-            await asyncio.sleep(0)
-    return versions
-
-
-async def _write(response: web.StreamResponse, pieces: Iterable[str]) -> None:
-    for text in _slices(pieces):
-        await response.write(text.encode())
-        await asyncio.sleep(0)
-
-
 def _slices(pieces: Iterable[str]) -> Iterator[str]:
     gathered: list[str] = []
     size = 0
@@ -135,8 +135,3 @@ def _slices(pieces: Iterable[str]) -> Iterator[str]:
             yield "".join(gathered)
             gathered, size = [], 0
     yield "".join(gathered)
-
-
-async def _turn(done: int) -> None:
-    if done % SLICE_MODELS == 0:
-        await asyncio.sleep(0)

@@ -15,12 +15,15 @@ from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputHead, Parameter, RequestHead, RequestPlan, TensorHead
 from appliance.domain.model import ModelVersion
 from appliance.domain.protocol import check_input_parameters, output_classification, request_meaning
+from appliance.domain.steps import Steps
 from appliance.domain.tensor import FREE, Datatype
 from appliance.domain.validation import check_raw
-from appliance.frontend.http.json_document import check_nesting, parse_json
+from appliance.frontend.http.json_document import check_nesting, read_json
 from appliance.frontend.http.json_tensor import raw_from_json
 
 HEAD_LENGTH_HEADER: Final = "Inference-Header-Content-Length"
+JSON_BYTES_MAX: Final = 4 << 20
+"""Largest JSON of a request: reading a MiB takes 20 to 60 ms of a processor."""
 JSON_DATA: Final = -1
 """Size of an input whose data is in the JSON head."""
 
@@ -69,9 +72,9 @@ def head_length(header: str | None, body_bytes: int) -> int:
     return length
 
 
-def parse_document(text: bytes) -> dict[str, Any]:
+def parse_document(text: bytes) -> Steps[dict[str, Any]]:
     """The JSON of a head; raises InvalidRequest."""
-    document = parse_json(text, "request")
+    document = yield from read_json(text, "request")
     if not isinstance(document, dict):
         raise InvalidRequest("request must be a JSON object with 'inputs'")
     return document
@@ -148,7 +151,7 @@ def raw_head(model: ModelVersion, version: str, nbytes: int) -> InferHead:
     )
 
 
-def tensors_of(request: InferHead, plan: RequestPlan, binary: memoryview) -> list[bytes | memoryview]:
+def tensors_of(request: InferHead, plan: RequestPlan, binary: memoryview) -> Steps[list[bytes | memoryview]]:
     """Raw tensors in the request's order, checked against ``plan``: views of ``binary`` (what follows the
     head), or made from JSON. Raises InvalidRequest."""
     name = plan.model.name
@@ -173,10 +176,12 @@ def tensors_of(request: InferHead, plan: RequestPlan, binary: memoryview) -> lis
         if source < 0:
             continue
         if request.sizes[source] == JSON_DATA:
-            tensors[source] = raw_from_json(
+            tensors[source] = yield from raw_from_json(
                 request.data[source], planned.datatype, planned.elements, planned.name
             )
-        check_raw(plan, planned, tensors[source])
+        steps = check_raw(plan, planned, tensors[source])
+        if steps is not None:
+            yield from steps
     return tensors
 
 

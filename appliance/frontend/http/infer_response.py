@@ -7,18 +7,19 @@ between pieces, and sent so; it is bounded as a whole.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted  # json.dumps takes ten times as long for a string
 from typing import Final
 
+from appliance.domain.classification import asked_outputs
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import Answer, OutputTensor, RequestHead
 from appliance.domain.model import ModelVersion
-from appliance.domain.protocol import asked_outputs
+from appliance.domain.steps import Steps
 from appliance.domain.tensor import Datatype
 from appliance.frontend.http.json_tensor import json_pieces, longest_text
+from appliance.frontend.turns import Turns
 
 PART_CHARACTERS: Final = 256 * 1024
 """Text that is joined at once: well under a millisecond."""
@@ -38,9 +39,10 @@ class InferResponse:
         return sum(map(len, self.parts))
 
 
-def copied_outputs(answer: Answer, head: RequestHead) -> tuple[OutputTensor, ...]:
+def copied_outputs(answer: Answer, head: RequestHead) -> Steps[tuple[OutputTensor, ...]]:
     """The outputs of ``answer`` in memory of their own; as classes where ``head`` asks for them."""
-    return tuple(output._replace(data=bytes(output.data)) for output in asked_outputs(answer, head))
+    outputs = yield from asked_outputs(answer, head)
+    return tuple(output._replace(data=bytes(output.data)) for output in outputs)
 
 
 def expected_bytes(outputs: Sequence[OutputTensor], binary: Mapping[str, bool], binary_default: bool) -> int:
@@ -59,10 +61,11 @@ async def encode(
     binary: Mapping[str, bool],
     binary_default: bool,
     max_json_bytes: int,
+    turns: Turns,
 ) -> InferResponse:
-    """Encode ``outputs`` of ``model``, each as binary data or JSON; raises InvalidRequest for one that was
-    asked for as JSON and has no JSON form, and where that would be more than ``max_json_bytes`` of it: numbers by
-    their datatype and shape, before any text is made."""
+    """Encode ``outputs`` of ``model``, each as binary data or JSON, a piece of that in each of ``turns``; raises
+    InvalidRequest for one that was asked for as JSON and has no JSON form, and where that would be more than
+    ``max_json_bytes`` of it: numbers by their datatype and shape, before any text is made."""
     spoken = [output for output in outputs if not binary.get(output.name, binary_default)]
     longest = sum(longest_text(output.datatype, len(output.data)) for output in spoken)
     if longest > max_json_bytes:
@@ -74,7 +77,7 @@ async def encode(
         for index, piece in enumerate(json_pieces(output.datatype, bytes(output.data), output.name)):
             if index:
                 text.put(",")
-                await asyncio.sleep(0)
+                await turns.next()
             text.put(piece)
             if text.size > max_json_bytes and output.datatype is Datatype.BYTES:
                 raise _too_long("more", max_json_bytes)

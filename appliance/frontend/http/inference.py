@@ -22,6 +22,8 @@ from appliance.frontend.http.compression import COMPRESS_MIN_BYTES, PIECE_BYTES,
 from appliance.frontend.http.connection import Connection, connection_of
 from appliance.frontend.http.infer_request import (
     HEAD_LENGTH_HEADER,
+    JSON_BYTES_MAX,
+    InferHead,
     Planned,
     head_length,
     id_of,
@@ -139,6 +141,7 @@ class InferenceHandler:
         self._quotas = quotas
         self.templates: Templates | None = None
         self._engine = backend.engine
+        self._turns = backend.turns
         self._tracer = backend.tracer
         self._config = config
         self._bodies = bodies
@@ -203,29 +206,36 @@ class InferenceHandler:
         try:
             body = held.data
             length = head_length(request.headers.get(HEAD_LENGTH_HEADER), len(body))
-            planned = self._plan(body, length, name, version, exchange)
-            return held, planned, tensors_of(planned.request, planned.plan, memoryview(body)[length:])
+            planned = await self._plan(body, length, name, version, exchange)
+            binary = memoryview(body)[length:]
+            tensors = await self._turns.take(tensors_of(planned.request, planned.plan, binary))
+            if planned.generation != self._engine.generation:  # others had their turns meanwhile
+                planned = self._planned(planned.request)
+            return held, planned, tensors
         except BaseException:
             self._bodies.release(held)
             raise
 
-    def _plan(self, body: Body, length: int, name: str, version: str, exchange: Exchange) -> Planned:
+    async def _plan(self, body: Body, length: int, name: str, version: str, exchange: Exchange) -> Planned:
         if length == 0 and body:
             return self._raw_plan(name, version, len(body))
-        if length > self._config.max_json_bytes:
+        if length > JSON_BYTES_MAX:
             raise MessageTooLarge(
-                f"request has {length} bytes of JSON, more than the limit of {self._config.max_json_bytes} bytes; "
+                f"request has {length} bytes of JSON, more than the limit of {JSON_BYTES_MAX} bytes; "
                 "send large tensors as binary tensor data"
             )
         text = bytes(memoryview(body)[:length])
-        document = parse_document(text)
+        document = await self._turns.take(parse_document(text))
         exchange.request_id = id_of(document)
-        head = parse_head(document, name, version)
-        plan = self._engine.plan(head.head)
-        planned = Planned(request=head, plan=plan, generation=self._engine.generation)
+        planned = self._planned(parse_head(document, name, version))
         if self.templates is not None:
             exchange.head = self.templates.head_of(exchange.target, text, planned)
         return planned
+
+    def _planned(self, request: InferHead) -> Planned:
+        return Planned(
+            request=request, plan=self._engine.plan(request.head), generation=self._engine.generation
+        )
 
     def _raw_plan(self, name: str, version: str, nbytes: int) -> Planned:
         model = self._engine.resolve(name, version)
@@ -238,7 +248,7 @@ class InferenceHandler:
     ) -> InferResponse:
         try:
             connection.count_unread(sum(len(output.data) for output in answer.outputs))
-            outputs = copied_outputs(answer, planned.plan.head)
+            outputs = await self._turns.take(copied_outputs(answer, planned.plan.head))
         finally:
             answer.release()
         asked, request_id = planned.request, exchange.request_id
@@ -250,6 +260,7 @@ class InferenceHandler:
             asked.binary_outputs,
             asked.binary_default,
             self._config.max_json_answer_bytes,
+            self._turns,
         )
         connection.count_unread(encoded.size)
         own = answer.model is planned.plan.model  # another version answers where the planned one failed

@@ -11,11 +11,13 @@ import json
 import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
 from appliance.domain.errors import InvalidRequest
+from appliance.domain.steps import Steps
 from appliance.domain.tensor import Datatype, encode_bytes, split_bytes
 from appliance.frontend.http.json_document import MAX_NESTING
 
@@ -47,7 +49,7 @@ _NOT_FINITE: Final[Mapping[str, float]] = MappingProxyType(
 )
 
 
-def raw_from_json(data: object, datatype: Datatype, elements: int, name: str) -> bytes:
+def raw_from_json(data: object, datatype: Datatype, elements: int, name: str) -> Steps[bytes | memoryview]:
     """The raw wire bytes of input ``name`` given as JSON ``data``. Raises InvalidRequest for the wrong number
     of elements, a value of the wrong kind or one that does not fit the datatype."""
     if datatype in RAW_ONLY:
@@ -55,13 +57,13 @@ def raw_from_json(data: object, datatype: Datatype, elements: int, name: str) ->
             f"input '{name}' is {datatype.wire}, which has no JSON form; send it as binary tensor data "
             "('binary_data_size')"
         )
-    flat = _flatten(data, name)
+    flat = yield from _flatten(data, name)
     if len(flat) != elements:
         raise InvalidRequest(
             f"Unable to parse 'data': shape does not match true shape of 'data' field of input '{name}': "
             f"{elements} elements expected, {len(flat)} given"
         )
-    return _bytes_elements(flat, name) if datatype is Datatype.BYTES else _packed(flat, datatype, name)
+    return (yield from _packed(flat, datatype, name))
 
 
 def json_pieces(datatype: Datatype, raw: bytes, name: str) -> Iterator[str]:
@@ -89,25 +91,52 @@ def longest_text(datatype: Datatype, nbytes: int) -> int:
     return nbytes if datatype is Datatype.BYTES else nbytes // datatype.size * _LONGEST.get(datatype, 0)
 
 
-def _flatten(data: object, name: str) -> list[Any]:
+def _flatten(data: object, name: str) -> Steps[list[Any]]:
     if not isinstance(data, list):
         if isinstance(data, dict) or data is None:
             raise InvalidRequest(f"'data' of input '{name}' must be an array")
         return [data]
     level: list[Any] = data
     for _ in range(MAX_NESTING):
-        kinds = set(map(type, level))
-        if list not in kinds:
+        if not level:
             return level
-        if len(kinds) > 1 or len(set(map(len, level))) > 1:
-            raise InvalidRequest(
-                f"'data' of input '{name}' is ragged: arrays at one depth must have one length"
-            )
-        level = list(chain.from_iterable(level))
+        below: list[Any] | None = [] if type(level[0]) is list else None
+        for number, piece in enumerate(_pieces(level)):
+            if number:
+                yield
+            kinds = set(map(type, piece))
+            if (
+                (kinds != {list} or set(map(len, piece)) != {len(level[0])})
+                if below is not None
+                else list in kinds
+            ):
+                raise InvalidRequest(
+                    f"'data' of input '{name}' is ragged: arrays at one depth must have one length"
+                )
+            if below is not None:
+                below.extend(chain.from_iterable(piece))
+        if below is None:
+            return level
+        level = below
     raise InvalidRequest(f"'data' of input '{name}' is nested deeper than {MAX_NESTING} levels")
 
 
-def _packed(flat: list[Any], datatype: Datatype, name: str) -> bytes:
+def _pieces(values: list[Any]) -> Iterator[list[Any]]:
+    return (values[start : start + PIECE_ELEMENTS] for start in range(0, len(values), PIECE_ELEMENTS))
+
+
+def _packed(flat: list[Any], datatype: Datatype, name: str) -> Steps[bytes | memoryview]:
+    pack = _bytes_elements if datatype is Datatype.BYTES else partial(_packed_piece, datatype)
+    if len(flat) <= PIECE_ELEMENTS:
+        return pack(flat, name)
+    raw = bytearray()
+    for piece in _pieces(flat):
+        yield
+        raw += pack(piece, name)
+    return memoryview(raw)
+
+
+def _packed_piece(datatype: Datatype, flat: list[Any], name: str) -> bytes:
     kinds = set(map(type, flat))
     if datatype in _FLOATS and str in kinds:
         flat = [_NOT_FINITE.get(value, value) if type(value) is str else value for value in flat]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from appliance.domain.errors import Cancelled, QuotaExceeded
 from appliance.domain.inference import NO_DEADLINE, Outcome
+from appliance.domain.steps import Steps
 from appliance.engine.port import Buffer
 from appliance.frontend.grpc.inference import NOBODY, Call, Caller, Inference, discard
 from appliance.frontend.grpc.services import INFER
@@ -56,30 +57,21 @@ class InferCalls:
         """Serve ``call``; its answer follows. ``message`` is as the server gives it; ``deadline_ns`` is on the engine's
         clock, 0 for none; ``attempts``: how often workers died with it already; ``arrived_ns``: when it came to the
         server, where it may have waited, 0 for now; ``client``: who sent it, to quotas."""
-        inference = self._inference
-        inference.tally.requests += 1
-        try:
-            if deadline_ns and deadline_ns <= inference.engine.now_ns():
-                raise inference.expired()
-            checked = inference.check(view_of(message), caller, client)
-            small = type(message) is bytes and len(message) <= KEPT_BYTES_MAX
-            waiting = _OpenCall(self, call, checked if small else checked.without_message())
-            waiting.handle = inference.submit(
-                checked, deadline_ns or NO_DEADLINE, waiting.done, attempts, arrived_ns
-            )
-            self._open[call] = waiting
-        except Refused as refused:
-            self._refuse(call, refused.status)
-        except Exception as error:  # noqa: BLE001  a defect ends its own request
-            self._break(call, error)
+        self._inference.tally.requests += 1
+        waiting = self._open[call] = _OpenCall(self, call)
+        steps = self._submitting(waiting, message, deadline_ns, attempts, caller, arrived_ns, client)
+        self._go_on(waiting, steps)
 
     def gone(self, call: int) -> None:
         """The client of ``call`` went away: its outcome is not wanted."""
         waiting = self._open.pop(call, None)
         if waiting is not None:
             waiting.gone = True
+            if waiting.task is not None:
+                waiting.task.cancel()
             self._inference.tally.cancelled += 1
-            self._inference.engine.cancel(waiting.handle)
+            if waiting.handle >= 0:
+                self._inference.engine.cancel(waiting.handle)
 
     def abandon(self) -> None:
         """The server was closed: every client went away."""
@@ -88,24 +80,67 @@ class InferCalls:
 
     def end(self, waiting: _OpenCall, outcome: Outcome) -> None:
         """Answer with ``outcome``."""
-        del self._open[waiting.call]
-        try:
-            self._inference.encode(waiting.checked, outcome, waiting.reply)
-        except Refused as refused:
-            self._refuse(waiting.call, refused.status)
-        except Exception as error:  # noqa: BLE001  a defect ends its own request, not the engine that tells the outcome
-            self._break(waiting.call, error)
+        self._go_on(waiting, self._answering(waiting, outcome))
 
     def reply(self, call: int, parts: list[Buffer]) -> bool:
         """Answer ``call``; its client may have gone meanwhile, of which the server tells by itself."""
         return self._server.reply(call, parts)
 
-    def _refuse(self, call: int, status: Status) -> None:
-        end_call(self._server, call, status)
+    def _submitting(
+        self,
+        waiting: _OpenCall,
+        message: Any,
+        deadline_ns: int,
+        attempts: int,
+        caller: Caller,
+        arrived_ns: int,
+        client: str,
+    ) -> Steps[None]:
+        inference = self._inference
+        if deadline_ns and deadline_ns <= inference.engine.now_ns():
+            raise inference.expired()
+        checked = yield from inference.check(view_of(message), caller, client)
+        small = type(message) is bytes and len(message) <= KEPT_BYTES_MAX
+        waiting.checked = checked if small else checked.without_message()
+        waiting.handle = inference.submit(
+            checked, deadline_ns or NO_DEADLINE, waiting.done, attempts, arrived_ns
+        )
 
-    def _break(self, call: int, error: Exception) -> None:
+    def _answering(self, waiting: _OpenCall, outcome: Outcome) -> Steps[None]:
+        assert waiting.checked is not None
+        yield from self._inference.encode(waiting.checked, outcome, waiting.reply)
+        self._open.pop(waiting.call, None)
+
+    def _go_on(self, waiting: _OpenCall, steps: Steps[None]) -> None:
+        """Do ``steps``, now if there is but one, and end the call where they fail: a defect ends its own request, not
+        the engine that tells the outcome."""
+        try:
+            next(steps)
+        except StopIteration:
+            return
+        except Exception as error:  # noqa: BLE001
+            self._fail(waiting, error)
+        else:
+            waiting.task = asyncio.get_running_loop().create_task(self._in_turns(waiting, steps))
+
+    async def _in_turns(self, waiting: _OpenCall, steps: Steps[None]) -> None:
+        turns = self._inference.turns
+        try:
+            await turns.next()
+            await turns.take(steps)
+        except Exception as error:  # noqa: BLE001
+            self._fail(waiting, error)
+        finally:
+            steps.close()
+            waiting.task = None
+
+    def _fail(self, waiting: _OpenCall, error: Exception) -> None:
+        self._open.pop(waiting.call, None)
+        if isinstance(error, Refused):
+            end_call(self._server, waiting.call, error.status)
+            return
         self._inference.tally.failed += 1
-        self._refuse(call, status_for(error, INFER))
+        end_call(self._server, waiting.call, status_for(error, INFER))
 
 
 def view_of(message: Any) -> Buffer:
@@ -126,15 +161,16 @@ def end_call(server: NativeServer, call: int, status: Status) -> None:
 
 
 class _OpenCall:
-    """One call that the engine has."""
+    """One call, which the engine has once it has a handle; the ``task`` does what takes long for it."""
 
-    __slots__ = ("_calls", "call", "checked", "gone", "handle")
+    __slots__ = ("_calls", "call", "checked", "gone", "handle", "task")
 
-    def __init__(self, calls: InferCalls, call: int, checked: Call) -> None:
+    def __init__(self, calls: InferCalls, call: int) -> None:
         self._calls = calls
         self.call = call
-        self.checked = checked
-        self.handle = 0
+        self.checked: Call | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.handle = -1
         self.gone = False
 
     def done(self, outcome: Outcome) -> None:

@@ -16,6 +16,7 @@ from appliance.frontend.http.application import HttpApplication, ListenerFigures
 from appliance.frontend.http.compression import COMPRESS_MIN_BYTES
 from appliance.frontend.http.connection import TOO_MANY_CONNECTIONS, Origin
 from appliance.frontend.http.hosts import host_names
+from appliance.frontend.http.infer_request import JSON_BYTES_MAX
 from appliance.frontend.http.status import plain_answer
 from appliance.frontend.native.ports import NativePort
 from appliance.frontend.native.templates import HttpTemplates
@@ -141,7 +142,7 @@ def _limits(config: HttpConfig) -> dict[str, int]:
         "connections_per_peer": config.max_connections_per_peer,
         "line_bytes": HEADER_BYTES_MAX,
         "headers": HEADERS_MAX,
-        "json_bytes": config.max_json_bytes,
+        "json_bytes": JSON_BYTES_MAX,
         "body_bytes": config.max_body_bytes,
         "keepalive_ms": math.ceil(config.keepalive_s * 1000),
         "handshake_ms": math.ceil(config.handshake_timeout_s * 1000),

@@ -93,11 +93,13 @@ class GrpcTemplates(TemplateMaker):
         not yet released, if there is none. An answer that another version gave, because the planned one failed, makes
         none."""
         head, plan = intake.head, intake.plan
+        if any(output.classification for output in plan.head.outputs):
+            return
         if not head or answer.model is not plan.model:
             return
         if not self._is_due(head, client, plan, intake.generation):
             return
-        begun, described, *tensors = response_parts(plan, b"", answer)
+        begun, described, *tensors = response_parts(b"", answer.model, answer.outputs)
         pieces = list(map(bytes, tensors[::2]))  # what stands before each tensor
         end = closing(True) if intake.empty_final_response else b""
         self._keep(head, plan, answer.outputs, Wording(bytes(begun), bytes(described), pieces, end))

@@ -8,7 +8,7 @@
 
 use httparse::{Header, ParserConfig, Status};
 use std::mem::MaybeUninit;
-use std::net::IpAddr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
 /// Longest head that is looked at.
@@ -166,8 +166,8 @@ impl Bounds {
         if !name.is_empty() && name.bytes().all(undotted) {
             return true;
         }
-        let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-        address.parse::<IpAddr>().is_ok()
+        let within = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        within.map_or(name.parse::<Ipv4Addr>().is_ok(), |name| name.parse::<Ipv6Addr>().is_ok())
             || names.iter().any(|own| name == own || (own.starts_with('.') && name.ends_with(own.as_str())))
     }
 }

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
+from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import DTypeLike
 
+from appliance.domain import classification
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputTensor
-from appliance.domain.protocol import classify
+from appliance.domain.protocol import output_classification
+from appliance.domain.steps import STEP_ELEMENTS, finished
 from appliance.domain.tensor import Datatype, split_bytes
 
 DTYPES: dict[Datatype, DTypeLike] = {
@@ -29,6 +33,10 @@ DTYPES: dict[Datatype, DTypeLike] = {
     Datatype.FP64: np.float64,
     Datatype.BF16: ml_dtypes.bfloat16,
 }
+
+
+def classify(output: OutputTensor, top: int, *, batched: bool, labels: Sequence[str] = ()) -> OutputTensor:
+    return finished(classification.classify(output, top, batched=batched, labels=labels))
 
 
 def words(output: OutputTensor) -> list[str]:
@@ -84,3 +92,43 @@ def test_empty_outputs_have_no_classes() -> None:
 def test_texts_cannot_be_ranked() -> None:
     with pytest.raises(InvalidRequest, match="holds BYTES"):
         classify(OutputTensor("y", Datatype.BYTES, (1, 1), b"\0\0\0\0"), 1, batched=True)
+
+
+def test_many_classes_are_ranked_in_steps_and_in_little_memory() -> None:
+    count, kept = 200_000, 50_000
+    scores = np.random.default_rng(7).integers(0, 5000, count).astype(np.float32)
+    scores[::1000] = np.nan
+    output = OutputTensor("y", Datatype.FP32, (1, count), memoryview(scores.tobytes()))
+    tracemalloc.start()
+    ranking = classification.classify(output, kept, batched=True)
+    taken = 0
+    while True:
+        try:
+            next(ranking)
+        except StopIteration as end:
+            ranked = end.value
+            break
+        taken += 1
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken >= count // STEP_ELEMENTS
+    assert peak < 8 * scores.nbytes
+    order = np.argsort(-np.where(np.isnan(scores), -np.inf, scores), kind="stable")[:kept]
+    assert words(ranked) == [f"{scores[index]:.6f}:{index}" for index in order]
+
+
+def test_there_are_bounds_on_classes() -> None:
+    most = classification.CLASSES_MAX
+    assert output_classification("y", {"classification": most}) == most
+    with pytest.raises(InvalidRequest, match="must be at most 1000000"):
+        output_classification("y", {"classification": most + 1})
+    many = OutputTensor("y", Datatype.UINT8, (2, most), bytes(2 * most))
+    with pytest.raises(InvalidRequest, match="at most 1000000 classes"):
+        classify(many, most, batched=True)
+
+
+def test_many_rows_take_many_steps() -> None:
+    rows = 10_000
+    output = OutputTensor("y", Datatype.UINT8, (rows, 2), bytes(range(2)) * rows)
+    assert sum(1 for _ in classification.classify(output, 1, batched=True)) > rows // STEP_ELEMENTS
+    assert words(classify(output, 1, batched=True)) == ["1:1"] * rows

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from appliance.domain.errors import InvalidRequest, UnknownModel, Unsupported
+from appliance.domain.steps import finished
 from appliance.domain.tensor import Datatype, encode_bytes
 from appliance.frontend.grpc.envelope import EnvelopeLimits, scan
 from appliance.frontend.grpc.request import Intake, take_in
@@ -40,7 +41,7 @@ def engine() -> EngineDouble:
 def take(engine: EngineDouble, request: pb.ModelInferRequest | bytes) -> Intake:
     message = request if isinstance(request, bytes) else request.SerializeToString()
     limits = EnvelopeLimits(tensors_max=16)
-    return take_in(scan(message, limits), engine, limits)
+    return finished(take_in(scan(message, limits), engine, limits))
 
 
 def typed_request(

@@ -7,10 +7,13 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.domain.classification import asked_outputs
 from appliance.domain.inference import Answer, OutputHead, OutputTensor, RequestHead, RequestPlan, TensorHead
 from appliance.domain.model import ModelVersion
+from appliance.domain.steps import finished
 from appliance.domain.tensor import Datatype, TensorSpec, split_bytes
 from appliance.domain.validation import plan_request
+from appliance.engine.port import Buffer
 from appliance.frontend.grpc.response import response_parts, stream_error, stream_response, varint
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.domain.sample import make_version
@@ -31,8 +34,12 @@ def answer_of(model: ModelVersion, *outputs: OutputTensor) -> Answer:
     return Answer(model=model, outputs=outputs, release=lambda: None)
 
 
+def parts_of(plan: RequestPlan, request_id: bytes, answer: Answer) -> list[Buffer]:
+    return response_parts(request_id, answer.model, finished(asked_outputs(answer, plan.head)))
+
+
 def read(plan: RequestPlan, request_id: bytes, answer: Answer) -> pb.ModelInferResponse:
-    return pb.ModelInferResponse.FromString(b"".join(response_parts(plan, request_id, answer)))
+    return pb.ModelInferResponse.FromString(b"".join(parts_of(plan, request_id, answer)))
 
 
 @given(
@@ -96,9 +103,7 @@ def test_classified_outputs_travel_beside_plain_ones() -> None:
 def test_stream_responses_wrap_a_response_and_may_tell_that_it_is_the_last() -> None:
     model = make_version()
     plan = plan_of(model)
-    parts = response_parts(
-        plan, b"7", answer_of(model, OutputTensor("y", Datatype.FP32, (100, 2), bytes(800)))
-    )
+    parts = parts_of(plan, b"7", answer_of(model, OutputTensor("y", Datatype.FP32, (100, 2), bytes(800))))
     plain = pb.ModelStreamInferResponse.FromString(stream_response(parts))
     assert plain.infer_response == pb.ModelInferResponse.FromString(b"".join(parts))
     assert not plain.infer_response.parameters

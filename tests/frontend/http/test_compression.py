@@ -10,14 +10,20 @@ import zlib
 import pytest
 
 from appliance.domain.errors import InvalidRequest, MessageTooLarge
+from appliance.frontend.http import compression
 from appliance.frontend.http.compression import (
     FOLDED_PIECE_BYTES,
     PIECE_BYTES,
     request_encoding,
     response_encoding,
-    unfold,
 )
 from appliance.frontend.http.status import HttpRefusal
+from appliance.frontend.turns import Turns
+
+
+async def unfold(body: bytes, coding: str, limit: int) -> bytearray:
+    return await compression.unfold(body, coding, limit, Turns())
+
 
 PLAIN = bytes(range(256)) * 4096
 

@@ -16,6 +16,7 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, encode_bytes
 from appliance.frontend.http.infer_response import PART_CHARACTERS, InferResponse, encode
 from appliance.frontend.http.json_tensor import PIECE_BYTES, json_pieces, longest_text
+from appliance.frontend.turns import Turns
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.frontend.http.raw_client import RawClient
@@ -41,7 +42,7 @@ MODEL = cast(ModelVersion, type("Model", (), {"name": "m", "version": 3})())
 
 
 def _encode(*outputs: OutputTensor, bound: int = BOUND) -> InferResponse:
-    return asyncio.run(encode(outputs, MODEL, "", {}, False, bound))
+    return asyncio.run(encode(outputs, MODEL, "", {}, False, bound, Turns()))
 
 
 def _tensor(datatype: Datatype, data: bytes, elements: int) -> OutputTensor:

@@ -13,8 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.domain.errors import InvalidRequest
+from appliance.domain.steps import finished
 from appliance.domain.tensor import Datatype, encode_bytes
-from appliance.frontend.http.json_tensor import PIECE_ELEMENTS, RAW_ONLY, json_pieces, raw_from_json
+from appliance.frontend.http import json_tensor
+from appliance.frontend.http.json_tensor import PIECE_ELEMENTS, RAW_ONLY, json_pieces
+
+
+def raw_from_json(data: object, datatype: Datatype, elements: int, name: str) -> bytes:
+    return bytes(finished(json_tensor.raw_from_json(data, datatype, elements, name)))
+
 
 INTEGERS = {
     Datatype.UINT8: (0, 2**8 - 1),

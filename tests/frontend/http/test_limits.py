@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from appliance.frontend.http.infer_request import JSON_BYTES_MAX
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
@@ -24,10 +25,10 @@ from tests.faults.gate import Gate
 from tests.fronts import Sections, native_only, with_front_end
 
 BIG = 3 * 224 * 224 * 4
+BODY = JSON_BYTES_MAX + BIG
 LIMITS = {
-    "max_body_bytes": 2 * BIG,
-    "max_bodies_bytes": 5 * BIG,
-    "max_json_bytes": 100_000,
+    "max_body_bytes": BODY,
+    "max_bodies_bytes": 5 * BODY // 2,
     "head_timeout_s": 0.5,
     "body_timeout_s": 0.5,
     "write_stall_s": 1.0,
@@ -278,7 +279,7 @@ def test_a_body_over_the_limit_in_chunks_is_413(connect: Connect) -> None:
     chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
     connection.sendall(INFER + b"Transfer-Encoding: chunked\r\n\r\n")
     try:
-        for _ in range(3 * BIG // 65_536):
+        for _ in range(3 * BODY // 2 // 65_536):
             connection.sendall(chunk)
     except (ConnectionResetError, BrokenPipeError):
         pass
@@ -288,7 +289,7 @@ def test_a_body_over_the_limit_in_chunks_is_413(connect: Connect) -> None:
 
 def test_a_compression_bomb_is_413(connect: Connect) -> None:
     connection = connect()
-    connection.sendall(_sized(gzip.compress(bytes(3 * BIG)), b"Content-Encoding: gzip"))
+    connection.sendall(_sized(gzip.compress(bytes(3 * BODY // 2)), b"Content-Encoding: gzip"))
     reply = _reply(connection)
     assert reply.status == 413
     assert "when decompressed" in json.loads(reply.read())["error"]
@@ -296,7 +297,7 @@ def test_a_compression_bomb_is_413(connect: Connect) -> None:
 
 def test_json_over_its_own_limit_is_413_and_says_what_to_do(connect: Connect) -> None:
     connection = connect()
-    connection.sendall(_sized(b" " * 100_001))
+    connection.sendall(_sized(b" " * (JSON_BYTES_MAX + 1)))
     reply = _reply(connection)
     assert reply.status == 413
     assert "binary tensor data" in json.loads(reply.read())["error"]
@@ -306,10 +307,10 @@ def test_all_bodies_together_are_bounded(server: ApplianceProcess, connect: Conn
     """Two declared lengths fit, the third does not, whoever is first; when one is gone there is room again."""
     held = [connect() for _ in range(2)]
     for connection in held:
-        connection.sendall(INFER + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (2 * BIG))
+        connection.sendall(INFER + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (BODY))
         assert connection.recv(100).startswith(b"HTTP/1.1 100")
     late = connect()
-    late.sendall(INFER + b"Content-Length: %d\r\n\r\n" % (2 * BIG))
+    late.sendall(INFER + b"Content-Length: %d\r\n\r\n" % (BODY))
     reply = _reply(late)
     assert reply.status == 429
     assert reply.headers["Retry-After"] == "1"

@@ -17,6 +17,7 @@ from appliance.frontend.http.infer_response import InferResponse, encode, identi
 from appliance.frontend.http.json_tensor import json_pieces
 from appliance.frontend.native.heads import Heads
 from appliance.frontend.native.templates import HEAD_BYTES_MAX, HttpTemplates
+from appliance.frontend.turns import Turns
 
 TARGET = "/v2/models/m/infer"
 MODEL = cast(ModelVersion, type("Model", (), {"name": 'q"m', "version": 3})())
@@ -108,7 +109,7 @@ def templates(fast_path: FastPathDouble, engine: Generation) -> HttpTemplates:
 async def _answer(
     request_id: str, binary: dict[str, bool], outputs: Sequence[OutputTensor] = OUTPUTS
 ) -> InferResponse:
-    return await encode(outputs, MODEL, request_id, binary, True, 4096)
+    return await encode(outputs, MODEL, request_id, binary, True, 4096, Turns())
 
 
 @pytest.mark.parametrize("request_id", ["", "7", 'an "id"'])

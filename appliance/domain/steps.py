@@ -1,0 +1,26 @@
+"""Work whose cost grows with what a client sent, in steps of about a millisecond: between two of them whoever does it
+may do something else.
+
+A step follows each ``yield``; work that is small has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[None, None, T]
+
+STEP_ELEMENTS: Final = 2048
+"""Elements of a tensor that one step looks at."""
+
+
+def finished(steps: Steps[T]) -> T:
+    """Do what is left of the work at once, and give what it comes to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
