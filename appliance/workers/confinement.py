@@ -25,6 +25,8 @@ OOM_SCORE: Final = 800
 LIMITS: Final = (
     (resource.RLIMIT_CORE, 0),
     (resource.RLIMIT_MSGQUEUE, 0),
+    (resource.RLIMIT_NICE, 0),
+    (resource.RLIMIT_RTPRIO, 0),
     (resource.RLIMIT_NOFILE, 4096),  # a model whose weights lie in a file of their own keeps it open
 )
 

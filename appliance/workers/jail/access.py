@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from appliance.domain.model import ModelVersion
+from appliance.store.layout import BLOBS
 
 FORM_FACTOR: Final = 2.25
 """A form is twice as large as its version, with gaps of an eighth at most."""
@@ -56,7 +57,8 @@ def access_to_build(version: ModelVersion) -> FileAccess:
     if not version.forms or not version.digest:
         return access_to(version)
     longest = max(int(FORM_FACTOR * version.file_bytes), FORM_BYTES_MIN)
-    site = FormSite(version.forms, version.digest, version.runtime, version.form_room.state, longest)
+    counted = os.path.join(version.form_room.state, BLOBS)
+    site = FormSite(version.forms, version.digest, version.runtime, counted, longest)
     return access_to(version)._replace(site=site)
 
 

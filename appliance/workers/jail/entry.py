@@ -16,6 +16,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -46,7 +47,6 @@ _KERNEL: Final = (
     "/sys/devices/system",
     "/sys/kernel/mm/transparent_hugepage",
     "/dev/urandom",
-    "/dev/zero",
 )
 _OWN_PROCESS: Final = "/proc/self"
 _ACCELERATORS: Final = ("/proc", "/sys")
@@ -71,8 +71,16 @@ def runtime_files() -> tuple[str, ...]:
         if "." in name or not file or os.path.realpath(file).startswith(known):
             continue
         found[os.path.dirname(file) if hasattr(module, "__path__") else file] = None
-    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    return (*found, *filter(None, libraries), *_SYSTEM)
+    return (*found, os.path.join(sys.base_prefix, "lib"), *_library_directories(), *_SYSTEM)
+
+
+def _library_directories() -> Iterator[str]:
+    """Those that are named to the loader and that it has found something in: it may find more there later."""
+    mapped = (line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines())
+    loaded = {os.path.dirname(path) for path in mapped if ".so" in os.path.basename(path)}
+    for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):
+        if os.path.isabs(path) and os.path.realpath(path) in loaded:
+            yield path
 
 
 class Jail:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import platform
 import struct
@@ -56,6 +57,12 @@ _DEVICE_CONTROLS: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 _PROCESS_CONTROLS: Final = (3, 15, 16, 0x53564D41)
 """PR_GET_DUMPABLE, PR_SET_NAME and PR_GET_NAME, PR_SET_VMA: names of threads and of memory."""
 _WHO_PROCESS: Final = 1
+_PRIVATE: Final = mmap.MAP_PRIVATE
+_OF_A_FILE: Final = (mmap.MAP_SHARED, mmap.MAP_SHARED | mmap.MAP_PRIVATE)
+"""Shared memory, whose flags are told from others by a combination."""
+_MAPPINGS: Final = (_PRIVATE, _PRIVATE | mmap.MAP_ANONYMOUS, *_OF_A_FILE)
+"""Memory of nobody's file that is shared would not be counted (RLIMIT_DATA)."""
+_MAPPING_MASK: Final = 0x0F | mmap.MAP_ANONYMOUS
 
 
 class _Argument(NamedTuple):
@@ -158,6 +165,7 @@ def _judged(*, builds: bool) -> Iterator[tuple[str, Sequence[_Argument]]]:
     yield "prlimit64", (_Argument(0, own),)
     yield "fcntl", (_Argument(1, _FILE_CONTROLS),)
     yield "ioctl", (_Argument(1, _DEVICE_CONTROLS),)
+    yield "mmap", (_Argument(3, _MAPPINGS, _MAPPING_MASK),)
     yield "open", () if builds else (_Argument(1, (os.O_RDONLY,), _WRITING),)
     yield "openat", () if builds else (_Argument(2, (os.O_RDONLY,), _WRITING),)
     for name in ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):

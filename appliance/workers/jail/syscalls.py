@@ -28,12 +28,12 @@ dup3 292 24, fadvise64 221 223, readahead 187 213
 """Of files that are open, or that may be opened to be read."""
 
 _MEMORY: Final = """
-mmap 9 222, munmap 11 215, mprotect 10 226, mremap 25 216, madvise 28 233, msync 26 227,
+munmap 11 215, mprotect 10 226, mremap 25 216, madvise 28 233, msync 26 227,
 mincore 27 232, brk 12 214, mlock 149 228, munlock 150 229, membarrier 324 283, mbind 237 235,
-get_mempolicy 239 236, set_mempolicy 238 237, memfd_create 319 279, pkey_alloc 330 289,
+get_mempolicy 239 236, set_mempolicy 238 237, pkey_alloc 330 289,
 pkey_mprotect 329 288, pkey_free 331 290
 """
-"""Of memory of its own."""
+"""Of memory that the kernel counts as its own."""
 
 _THREADS: Final = """
 futex 202 98, futex_waitv 449 449, set_robust_list 273 99, rseq 334 293,
@@ -79,7 +79,7 @@ _JUDGED: Final = """
 clone 56 220, clone3 435 435, kill 62 129, tgkill 234 131, prctl 157 167, prlimit64 302 261,
 fcntl 72 25, ioctl 16 29, open 2 -, openat 257 56, openat2 437 437, sched_setaffinity 203 122,
 sched_setscheduler 144 119, sched_setparam 142 118, sched_setattr 314 274, setpriority 141 140,
-ioprio_set 251 30
+ioprio_set 251 30, mmap 9 222
 """
 """Allowed with some arguments only, or refused in a way of their own."""
 

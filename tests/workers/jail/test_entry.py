@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import mmap
 import os
 import resource
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +49,35 @@ def test_python_goes_on_importing_what_it_has() -> None:
         return [importlib.import_module(name).__name__ for name in ("wave", "plistlib", "xmlrpc.client")]
 
     assert jailed(FileAccess(), tries) == str(["wave", "plistlib", "xmlrpc.client"])
+
+
+def test_of_the_directories_named_to_the_loader_those_count_that_it_found_something_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(runtime_files())
+    maps = Path("/proc/self/maps").read_text().split()
+    used = next(os.path.dirname(path) for path in maps if "/libc.so" in path)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f":.:/:{tmp_path}:{used}")
+    assert set(runtime_files()) - before <= {used}
+    assert used in runtime_files()
+    assert f"{sys.base_prefix}/lib" in runtime_files()
+
+
+@needs_filters
+def test_memory_that_is_not_counted_as_its_own_cannot_be_had() -> None:
+    def tries() -> list[str]:
+        shared, private = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        droppable = 0x08 | mmap.MAP_ANONYMOUS
+        return [
+            outcome(lambda: mmap.mmap(-1, 4096, flags=shared)),
+            outcome(lambda: mmap.mmap(-1, 4096, flags=droppable)),
+            outcome(lambda: os.memfd_create("more")),
+            outcome(lambda: mmap.mmap(-1, 4096, flags=private)),
+            outcome(lambda: os.open("/dev/zero", os.O_RDONLY)),
+        ]
+
+    refused, denied = "Operation not permitted", "Permission denied" if SUPPORT.landlock else "done"
+    assert jailed(FileAccess(), tries) == str([refused, refused, refused, "done", denied])
 
 
 @needs_landlock
@@ -142,11 +173,13 @@ def test_it_is_bounded_and_powerless() -> None:
             resource.RLIMIT_NPROC,
             resource.RLIMIT_FSIZE,
             resource.RLIMIT_MSGQUEUE,
+            resource.RLIMIT_NICE,
+            resource.RLIMIT_RTPRIO,
         )
         hard = [resource.getrlimit(number)[1] for number in limits]
         return f"{held} {hard[0] <= 4096} {hard[1] <= 4096} {hard[2:]}"
 
-    assert jailed(FileAccess(), tries) == "[0] True True [0, 0]"
+    assert jailed(FileAccess(), tries) == "[0] True True [0, 0, 0, 0]"
 
 
 @pytest.mark.parametrize(("landlock", "dumpable"), [(0, 0), (SUPPORT.landlock, int(SUPPORT.landlock > 0))])
@@ -205,7 +238,7 @@ def test_what_a_version_needs_is_its_own(tmp_path: Path) -> None:
     )
     assert not access.devices
     site = access_to_build(replace(version, form_room=FormRoom(state="/counted"))).site
-    assert site == FormSite(str(forms), DIGEST, "onnx", "/counted", 64 << 20)
+    assert site == FormSite(str(forms), DIGEST, "onnx", "/counted/blobs", 64 << 20)
 
 
 def test_a_model_of_no_file_needs_none() -> None:
