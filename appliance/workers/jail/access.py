@@ -29,8 +29,8 @@ class FormSite(NamedTuple):
 class FileAccess(NamedTuple):
     """``reads`` are files and directories, with all beneath them and what links in there lead to below ``home``, the
     directory of the model; ``roots`` are directories of models, in which links lead nowhere else. ``devices``: the
-    runtime needs those of the machine, and calls that nobody can list; such a worker is kept from files and signals
-    alone."""
+    runtime drives those of the machine by calls that nobody can list; such a worker is kept from those that are known
+    to lead outwards."""
 
     reads: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()

@@ -15,7 +15,8 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from glob import glob
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -25,6 +26,7 @@ from appliance.workers.jail import landlock, seccomp
 from appliance.workers.jail.access import FileAccess
 from appliance.workers.jail.calls import call, prctl
 from appliance.workers.jail.landlock import Grant
+from appliance.workers.jail.seccomp import Kind
 from appliance.workers.jail.support import Support
 
 THREADS_MAX: Final = 4096
@@ -49,8 +51,10 @@ _KERNEL: Final = (
     "/dev/urandom",
 )
 _OWN_PROCESS: Final = "/proc/self"
-_ACCELERATORS: Final = ("/proc", "/sys")
-"""Drivers read more of these than can be listed; what they write lies in ``/dev``."""
+_DRIVERS: Final = ("/proc", "/sys")
+"""They read more of these than can be listed."""
+_DEVICES: Final = ("/dev/nvidia*", "/dev/dri", "/dev/kfd", "/dev/dxg", "/dev/zero")
+"""What containers are given that may use an accelerator."""
 
 _PR_SET_DUMPABLE: Final = 4
 _CAPABILITIES: Final = struct.pack("=Ii", 0x20080522, 0)
@@ -93,8 +97,8 @@ class Jail:
         common = (Grant("/dev/null", landlock.USE), *map(Grant, (*_outermost(runtime), *_KERNEL)))
         self._opened = tuple(landlock.open_grants(common)) if support.landlock else ()
         machine = platform.machine()
-        kinds = (False, True) if support.filter else ()
-        self._filters = {builds: seccomp.program(machine, builds=builds) for builds in kinds}
+        kinds = Kind if support.filter else ()
+        self._filters = {kind: seccomp.program(machine, kind) for kind in kinds}
 
     def enter(self, access: FileAccess, site: str = "") -> list[int]:
         """Give up everything but what ``access`` and the files of the runtime are, and to build in the directory
@@ -110,14 +114,20 @@ class Jail:
         # Without Landlock, other workers could read its memory. With it they cannot, and the daemon, which is not root,
         # goes on knowing how much memory the worker shares with others, which the kernel tells of such processes alone.
         prctl(_PR_SET_DUMPABLE, 1 if support.landlock else 0)
-        if support.filter and not access.devices:
-            seccomp.install(seccomp.of_process(self._filters[access.site is not None], os.getpid()))
+        if support.filter:
+            seccomp.install(seccomp.of_process(self._filters[_kind(access)], os.getpid()))
         return [each.descriptor for each in own if each.path.startswith("/proc")]
 
 
 def close_memory() -> None:
     """Keep processes of the same user from reading the memory of this one, in which there may be keys."""
     prctl(_PR_SET_DUMPABLE, 0)
+
+
+def _kind(access: FileAccess) -> Kind:
+    if access.devices:
+        return Kind.DRIVING
+    return Kind.SERVING if access.site is None else Kind.BUILDING
 
 
 def _outermost(paths: Iterable[str]) -> Iterator[str]:
@@ -132,8 +142,9 @@ def _outermost(paths: Iterable[str]) -> Iterator[str]:
 def _grants(access: FileAccess, site: str) -> Iterator[Grant]:
     yield Grant(_OWN_PROCESS)
     if access.devices:
-        yield from map(Grant, _ACCELERATORS)
-        yield Grant("/dev", landlock.USE)
+        yield from map(Grant, _DRIVERS)
+        for path in chain.from_iterable(map(glob, _DEVICES)):
+            yield Grant(path, landlock.USE)
     yield from map(Grant, access.roots)
     for path in access.reads:
         yield Grant(path)

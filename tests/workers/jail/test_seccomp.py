@@ -21,6 +21,7 @@ import pytest
 from appliance.workers import priority
 from appliance.workers.jail import seccomp
 from appliance.workers.jail.calls import call, prctl
+from appliance.workers.jail.seccomp import Kind
 from appliance.workers.jail.syscalls import AUDIT_ARCHITECTURES, Calls
 from tests.workers.jail.forked import in_fork, needs_filters, outcome
 
@@ -56,8 +57,8 @@ pidfd_send_signal 424, tkill 130, setuid 146
 }
 
 
-def filter_of(machine: str, pid: int = PID, *, builds: bool) -> bytes:
-    return seccomp.of_process(seccomp.program(machine, builds=builds), pid)
+def filter_of(machine: str, pid: int = PID, *, kind: Kind = Kind.SERVING) -> bytes:
+    return seccomp.of_process(seccomp.program(machine, kind), pid)
 
 
 def run(code: bytes, machine: str, number: int, *arguments: int, architecture: int | None = None) -> int:
@@ -91,24 +92,45 @@ def trace(
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("builds", [False, True])
-def test_what_a_worker_needs_is_allowed(machine: str, builds: bool) -> None:
-    code, calls = filter_of(machine, PID, builds=builds), Calls(machine)
+@pytest.mark.parametrize("kind", Kind)
+def test_what_a_worker_needs_is_allowed(machine: str, kind: Kind) -> None:
+    code, calls = filter_of(machine, kind=kind), Calls(machine)
     assert {run(code, machine, number) for number in calls.always.values()} == {ALLOW}
-    assert {run(code, machine, number) for number in calls.building.values()} == {ALLOW if builds else REFUSE}
+    assert {run(code, machine, number) for number in calls.building.values()} == {
+        REFUSE if kind is Kind.SERVING else ALLOW
+    }
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("builds", [False, True])
-def test_what_leads_outwards_is_refused(machine: str, builds: bool) -> None:
-    code = filter_of(machine, PID, builds=builds)
+@pytest.mark.parametrize("kind", [Kind.SERVING, Kind.BUILDING])
+def test_what_leads_outwards_is_refused(machine: str, kind: Kind) -> None:
+    code = filter_of(machine, kind=kind)
     for name, number in HOSTILE[machine].items():
         assert run(code, machine, number) == REFUSE, name
 
 
+BESIDE_DEVICES = frozenset(
+    {"connect", "bind", "accept4", "fork", "vfork", "link", "symlink", "mknod", "chmod", "chown", "mkdir"}
+    | {"setuid", "setrlimit", "memfd_create"}
+)
+"""What Landlock, no_new_privs, limits or having no socket for it see to."""
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_leads_outwards_is_refused_to_those_that_drive_devices(machine: str) -> None:
+    code = filter_of(machine, kind=Kind.DRIVING)
+    for name, number in HOSTILE[machine].items():
+        assert run(code, machine, number) == (ALLOW if name in BESIDE_DEVICES else REFUSE), name
+    assert run(code, machine, Calls(machine).judged["socket"], socket.AF_UNIX) == ALLOW
+    assert run(code, machine, Calls(machine).judged["clone"], 0x01200011) == ALLOW
+    assert run(code, machine, Calls(machine).judged["clone"], 0x10000000) == REFUSE
+    assert run(code, machine, Calls(machine).judged["kill"], PID - 1) == REFUSE
+    assert run(code, machine, seccomp.NEWEST_CALL + 1) == UNKNOWN
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_what_is_newer_or_cannot_be_judged_is_unknown(machine: str) -> None:
-    code, judged = filter_of(machine, PID, builds=False), Calls(machine).judged
+    code, judged = filter_of(machine, kind=Kind.SERVING), Calls(machine).judged
     assert run(code, machine, judged["clone3"]) == UNKNOWN
     assert run(code, machine, judged["openat2"]) == UNKNOWN
     assert run(code, machine, seccomp.NEWEST_CALL) == REFUSE
@@ -118,14 +140,14 @@ def test_what_is_newer_or_cannot_be_judged_is_unknown(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_calls_by_another_architecture_are_refused(machine: str) -> None:
-    code = filter_of(machine, PID, builds=True)
+    code = filter_of(machine, kind=Kind.BUILDING)
     assert run(code, machine, Calls(machine).always["read"], architecture=0x40000003) == REFUSE
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_call_is_found_by_halving(machine: str) -> None:
     """The kernel runs the filter for each number when it is put on, which a worker waits for."""
-    code = filter_of(machine, builds=True)
+    code = filter_of(machine, kind=Kind.BUILDING)
     assert max(trace(code, machine, number, 1)[1] for number in range(seccomp.NEWEST_CALL + 2)) <= 20
 
 
@@ -168,7 +190,7 @@ JUDGED = [
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(("name", "arguments", "said"), JUDGED)
 def test_arguments_decide(machine: str, name: str, arguments: tuple[int, ...], said: int) -> None:
-    code = filter_of(machine, PID, builds=False)
+    code = filter_of(machine, kind=Kind.SERVING)
     assert run(code, machine, Calls(machine).judged[name], *arguments) == said
 
 
@@ -187,14 +209,14 @@ def test_arguments_decide(machine: str, name: str, arguments: tuple[int, ...], s
 def test_files_are_opened_to_be_read_unless_one_builds(flags: int, said: int) -> None:
     machine = platform.machine()
     number = Calls(machine).judged["openat"]
-    assert run(filter_of(machine, PID, builds=False), machine, number, 0, 0, flags) == said
-    assert run(filter_of(machine, PID, builds=True), machine, number, 0, 0, flags) == ALLOW
+    assert run(filter_of(machine, kind=Kind.SERVING), machine, number, 0, 0, flags) == said
+    assert run(filter_of(machine, kind=Kind.BUILDING), machine, number, 0, 0, flags) == ALLOW
 
 
-def filtered(do: Callable[[], object], *, builds: bool = False) -> str:
+def filtered(do: Callable[[], object], *, kind: Kind = Kind.SERVING) -> str:
     def inside() -> object:
         prctl(NO_NEW_PRIVILEGES, 1)
-        seccomp.install(filter_of(platform.machine(), os.getpid(), builds=builds))
+        seccomp.install(filter_of(platform.machine(), os.getpid(), kind=kind))
         return do()
 
     return in_fork(inside)
@@ -260,7 +282,7 @@ def test_the_kernel_is_not_asked_for_more() -> None:
         numbers = HOSTILE[platform.machine()].values()
         return {outcome(partial(call, number, 0, 0, 0, 0, 0)) for number in numbers}
 
-    assert filtered(tries, builds=True) == str({REFUSED})
+    assert filtered(tries, kind=Kind.BUILDING) == str({REFUSED})
 
 
 @needs_filters
@@ -277,7 +299,7 @@ def test_threads_that_are_there_get_the_filter_too() -> None:
         thread.start()
         begun.wait()
         prctl(NO_NEW_PRIVILEGES, 1)
-        seccomp.install(filter_of(platform.machine(), os.getpid(), builds=False))
+        seccomp.install(filter_of(platform.machine(), os.getpid()))
         ready.set()
         thread.join()
         return found[0]
