@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.workers.jail.calls import prctl
+from appliance.workers.jail.user import UserIds
 from appliance.workers.port import WorkerSettings
 
 LANE_DESCRIPTOR: Final = 3
@@ -31,6 +32,7 @@ LIMITS: Final = (
 )
 
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_KEEPCAPS: Final = 8
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -83,6 +85,17 @@ def confine(parent: int, settings: WorkerSettings) -> None:
     if settings.cpus:
         os.sched_setaffinity(0, settings.cpus)
     _prefer_for_oom()
+
+
+def become(ids: UserIds) -> None:
+    """Be another user, in no group but its own; capabilities are kept until they are dropped. Raises OSError."""
+    uid, gid = ids
+    parent = os.getppid()
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    prctl(_PR_SET_KEEPCAPS, 1)
+    os.setresuid(uid, uid, uid)
+    die_with_parent(parent)  # which the kernel has forgotten with the user
 
 
 def limit(number: int, bound: int) -> None:

@@ -161,7 +161,9 @@ class Zygote:
         if access is None:
             return []
         site = "" if access.site is None else prepare_site(access.site, self._runtimes)
-        return self._jail.enter(access, site)
+        if site and settings.user:
+            os.chown(site, *settings.user)
+        return self._jail.enter(access, site, settings.user)
 
     def _kill(self, worker: int) -> None:
         pid = self._pids.get(worker)

@@ -21,13 +21,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from appliance.workers.confinement import limit
+from appliance.workers.confinement import become, limit
 from appliance.workers.jail import landlock, seccomp
 from appliance.workers.jail.access import FileAccess
 from appliance.workers.jail.calls import call, prctl
 from appliance.workers.jail.landlock import Grant
 from appliance.workers.jail.seccomp import Kind
 from appliance.workers.jail.support import Support
+from appliance.workers.jail.user import UserIds
 
 THREADS_MAX: Final = 4096
 """Of all processes of the user together; the kernel counts none of root's."""
@@ -100,15 +101,17 @@ class Jail:
         kinds = Kind if support.filter else ()
         self._filters = {kind: seccomp.program(machine, kind) for kind in kinds}
 
-    def enter(self, access: FileAccess, site: str = "") -> list[int]:
+    def enter(self, access: FileAccess, site: str = "", user: UserIds = ()) -> list[int]:
         """Give up everything but what ``access`` and the files of the runtime are, and to build in the directory
-        ``site`` unless it is "". Gives the descriptors that must stay open as long as the jail shall be as it is; all
-        others that it opened are the caller's to close. Raises OSError."""
+        ``site`` unless it is "", as another ``user`` if there is one. Gives the descriptors that must stay open as long
+        as the jail shall be as it is; all others that it opened are the caller's to close. Raises OSError."""
         support = self._support
+        if user:
+            become(user)
+        _drop_capabilities()
         own = list(landlock.open_grants(_grants(access, site))) if support.landlock else []
         limit(resource.RLIMIT_NPROC, THREADS_MAX)
         limit(resource.RLIMIT_FSIZE, 0 if access.site is None else access.site.file_bytes_max)
-        _drop_capabilities()
         if support.landlock:
             landlock.restrict((*self._opened, *own), support.landlock)
         # Without Landlock, other workers could read its memory. With it they cannot, and the daemon, which is not root,

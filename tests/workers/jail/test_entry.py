@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import mmap
 import os
 import resource
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -22,19 +24,28 @@ from appliance.workers.jail.calls import prctl
 from appliance.workers.jail.entry import Jail, runtime_files
 from appliance.workers.jail.landlock import OUT_OF_THE_WAY, Grant, open_grants
 from appliance.workers.jail.support import Support
+from appliance.workers.jail.user import UserIds, workers_user
 from tests.workers.bench import FP32_PAIR, spec, version_of
 from tests.workers.jail.forked import SUPPORT, in_fork, needs_filters, needs_landlock, outcome
 
 GET_DUMPABLE = 3
+GET_PDEATHSIG = 2
+NOBODY = (65534, 65534)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 DIGEST = "d" * 64
 
 
 def jailed(
-    access: FileAccess, do: Callable[[], object], *, support: Support = SUPPORT, site: str = ""
+    access: FileAccess,
+    do: Callable[[], object],
+    *,
+    support: Support = SUPPORT,
+    site: str = "",
+    user: UserIds = (),
 ) -> str:
     def inside() -> object:
         confine_all()
-        kept = Jail(support, runtime_files()).enter(access, site)
+        kept = Jail(support, runtime_files()).enter(access, site, user)
         said = do()
         for descriptor in kept:
             os.close(descriptor)
@@ -291,7 +302,59 @@ def test_a_kernel_that_lacks_a_part_is_refused_where_all_are_required(
     assert len(list(configuration.confinement_problems(asked))) == problems
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@needs_root
+def test_roots_worker_becomes_a_user_of_its_own_and_goes_on_reading_roots_models(tmp_path: Path) -> None:
+    own, site = tmp_path / "own", tmp_path / "site"
+    for directory in (own, site):
+        directory.mkdir(mode=0o700)
+    os.chown(site, *NOBODY)
+    (own / "model").write_text("m")
+    (own / "model").chmod(0o600)
+
+    def tries() -> list[str]:
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        return [
+            *(" ".join(status[name].split()) for name in ("Uid", "Gid", "Groups", "CapEff")),
+            outcome((own / "model").read_bytes),
+            outcome(lambda: (own / "model").write_text("x")),
+            outcome(lambda: (site / "form").write_text("x")),
+        ]
+
+    access = FileAccess(reads=(str(own),), site=FormSite(str(tmp_path), DIGEST, "onnx", str(tmp_path), 1000))
+    said = jailed(access, tries, site=str(site), user=NOBODY)
+    ids = " ".join(["65534"] * 4)
+    denied = "Permission denied"
+    assert said == str([ids, ids, "", "0000000000000004", "done", denied, "done"])
+    assert (site / "form").stat().st_uid == NOBODY[0]
+
+
+@needs_root
+def test_who_became_another_user_still_ends_with_its_parent() -> None:
+    def told() -> int:
+        number = ctypes.c_int()
+        prctl(GET_PDEATHSIG, ctypes.addressof(number))
+        return number.value
+
+    assert jailed(FileAccess(), told, support=Support(0, False), user=NOBODY) == str(int(signal.SIGKILL))
+
+
+@pytest.mark.parametrize(("name", "ids"), [("nobody", 2), ("root", 0), ("no such user", 0)])
+@needs_root
+def test_whom_workers_become(name: str, ids: int) -> None:
+    assert len(workers_user(name)) == ids
+
+
+@needs_root
+def test_workers_become_nobody_else_where_that_would_take_from_them_what_they_need() -> None:
+    def ordinary() -> object:
+        os.setuid(NOBODY[0])
+        return workers_user("nobody")
+
+    assert in_fork(ordinary) == "()"
+    assert jailed(FileAccess(), lambda: workers_user("nobody")) == "()", "root's without capabilities"
+
+
+@needs_root
 def test_an_ordinary_user_needs_no_privilege_for_it() -> None:
     def inside() -> str:
         os.setgroups([])
