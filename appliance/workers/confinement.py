@@ -21,7 +21,6 @@ LANE_DESCRIPTOR: Final = 3
 MEMORY_DESCRIPTOR: Final = 4
 DOORBELL_DESCRIPTOR: Final = 5
 OUT_OF_THE_WAY: Final = 16
-DESCRIPTOR_MAX: Final = (1 << 31) - 1
 OOM_SCORE: Final = 800
 LIMITS: Final = (
     (resource.RLIMIT_CORE, 0),
@@ -77,7 +76,6 @@ def confine_all() -> None:
 
 def confine(parent: int, settings: WorkerSettings) -> None:
     """Confine this freshly forked worker by what is its own."""
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     die_with_parent(parent)
     if settings.memory_limit_bytes > 0:
@@ -106,9 +104,10 @@ def limit(number: int, bound: int) -> None:
 
 
 def close_others(kept: int, pinned: Sequence[int]) -> None:
-    """Close all descriptors but the first, ``kept`` from LANE_DESCRIPTOR on, and those ``pinned``."""
+    """Close all descriptors but the first, ``kept`` from LANE_DESCRIPTOR on, and those ``pinned``, as far as the limit
+    goes: what was opened before it was set may lie beyond."""
     low = LANE_DESCRIPTOR + kept
-    for high in (*sorted(pinned), DESCRIPTOR_MAX):
+    for high in (*sorted(pinned), resource.getrlimit(resource.RLIMIT_NOFILE)[1]):
         os.closerange(low, high)
         low = high + 1
 

@@ -137,8 +137,9 @@ class Zygote:
         """In the child: confine, serve, leave. Never returns."""
         status = 1
         try:
+            signal.set_wakeup_fd(-1)
             for end in (self._control, self._wakeup, self._wakeup_end):
-                end.detach()
+                end.close()
             arrange(descriptors)
             confine(self._pid, request.settings)
             close_others(len(descriptors), self._enter_jail(request.settings))
