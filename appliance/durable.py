@@ -32,6 +32,7 @@ LOCK_PAUSE_S: Final = 0.005
 """Between tries to take a lock: whoever asks whether it is held has it for some microseconds."""
 _ODD: Final = frozenset({"", ".", ".."})
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ANONYMOUS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -263,7 +264,7 @@ class RealFolder:
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(f"'{path}' is not a regular file")
-            with mmap.mmap(-1, READ_BYTES) as pages, memoryview(pages) as buffer:
+            with mmap.mmap(-1, READ_BYTES, flags=_ANONYMOUS) as pages, memoryview(pages) as buffer:
                 while count := os.readv(descriptor, [buffer]):
                     with buffer[:count] as piece:
                         yield piece

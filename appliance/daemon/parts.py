@@ -57,6 +57,7 @@ from appliance.telemetry.snapshot import Meters, StoreFigures
 from appliance.telemetry.trace import Tracer, open_tracer
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool
+from appliance.workers.jail.user import workers_user
 from appliance.workers.memory import MemorySamples, free_bytes, memory_bytes
 from appliance.workers.port import WorkerTerms
 
@@ -164,7 +165,11 @@ def _make_engine(
             restart=extended(RestartPolicy, config.restart),
             swap=SwapTerms(extended(RolloutPolicy, config.swap), records, environment),
             residency=_residency(config, Costs(records, environment)),
-            workers=WorkerTerms(config=config.workers, roots=_model_roots(config)),
+            workers=WorkerTerms(
+                config=config.workers,
+                roots=_model_roots(config),
+                user=workers_user(),
+            ),
         ),
         scheduler=Scheduler(extended(Planning, config.scheduling)),
         arena=arena,

@@ -14,21 +14,24 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.workers.jail.calls import prctl
+from appliance.workers.jail.user import UserIds
 from appliance.workers.port import WorkerSettings
 
 LANE_DESCRIPTOR: Final = 3
 MEMORY_DESCRIPTOR: Final = 4
 DOORBELL_DESCRIPTOR: Final = 5
 OUT_OF_THE_WAY: Final = 16
-DESCRIPTOR_MAX: Final = (1 << 31) - 1
 OOM_SCORE: Final = 800
 LIMITS: Final = (
     (resource.RLIMIT_CORE, 0),
     (resource.RLIMIT_MSGQUEUE, 0),
+    (resource.RLIMIT_NICE, 0),
+    (resource.RLIMIT_RTPRIO, 0),
     (resource.RLIMIT_NOFILE, 4096),  # a model whose weights lie in a file of their own keeps it open
 )
 
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_KEEPCAPS: Final = 8
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -73,7 +76,6 @@ def confine_all() -> None:
 
 def confine(parent: int, settings: WorkerSettings) -> None:
     """Confine this freshly forked worker by what is its own."""
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     die_with_parent(parent)
     if settings.memory_limit_bytes > 0:
@@ -81,6 +83,17 @@ def confine(parent: int, settings: WorkerSettings) -> None:
     if settings.cpus:
         os.sched_setaffinity(0, settings.cpus)
     _prefer_for_oom()
+
+
+def become(ids: UserIds) -> None:
+    """Be another user, in no group but its own; capabilities are kept until they are dropped. Raises OSError."""
+    uid, gid = ids
+    parent = os.getppid()
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    prctl(_PR_SET_KEEPCAPS, 1)
+    os.setresuid(uid, uid, uid)
+    die_with_parent(parent)  # which the kernel has forgotten with the user
 
 
 def limit(number: int, bound: int) -> None:
@@ -91,9 +104,10 @@ def limit(number: int, bound: int) -> None:
 
 
 def close_others(kept: int, pinned: Sequence[int]) -> None:
-    """Close all descriptors but the first, ``kept`` from LANE_DESCRIPTOR on, and those ``pinned``."""
+    """Close all descriptors but the first, ``kept`` from LANE_DESCRIPTOR on, and those ``pinned``, as far as the limit
+    goes: what was opened before it was set may lie beyond."""
     low = LANE_DESCRIPTOR + kept
-    for high in (*sorted(pinned), DESCRIPTOR_MAX):
+    for high in (*sorted(pinned), resource.getrlimit(resource.RLIMIT_NOFILE)[1]):
         os.closerange(low, high)
         low = high + 1
 

@@ -144,6 +144,9 @@ def place_form(forms: str, name: str) -> None:
     if os.path.isfile(os.path.join(site, FORM_FILE)):
         shutil.rmtree(path, ignore_errors=True)
         os.rename(site, path)
+        if os.geteuid() == 0:  # its builder may have been another user, to whom it belongs no longer
+            for each in (path, *os.scandir(path)):
+                os.chown(each, 0, 0, follow_symlinks=False)
     else:
         shutil.rmtree(site, ignore_errors=True)
         os.stat(path)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from appliance.config.workers import WorkersConfig
 from appliance.domain.model import ModelVersion
 from appliance.workers.jail.access import FileAccess, access_to, access_to_build
+from appliance.workers.jail.user import UserIds
 
 Shape = tuple[int, ...]
 
@@ -327,12 +328,14 @@ PoolEvent = (
 
 class WorkerSettings(NamedTuple):
     """How one worker process runs. ``cpus`` empty: no affinity. ``memory_limit_bytes`` 0: none. ``access`` is all that
-    its jail leaves it of the file system; None: it is in no jail, which only tests want."""
+    its jail leaves it of the file system; None: it is in no jail, which only tests want. ``user``: whom it becomes (see
+    ``jail.user``)."""
 
     threads: int
     cpus: tuple[int, ...]
     memory_limit_bytes: int
     access: FileAccess | None = None
+    user: UserIds = ()
 
     def serving(self, versions: Sequence[ModelVersion], *, shared: bool, devices: bool) -> WorkerSettings:
         """Give those of a worker that serves ``versions``; one that is ``shared`` may get any other, too."""
@@ -354,17 +357,18 @@ class WorkerSettings(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTerms:
     """What worker processes go by. One that versions share reads below ``roots``; None: no jail confines what workers
-    read, as where they are simulated."""
+    read, as where they are simulated. They become ``user``."""
 
     config: WorkersConfig = field(default_factory=WorkersConfig)
     roots: tuple[str, ...] | None = None
+    user: UserIds = ()
 
     def settings(self, number: int) -> WorkerSettings:
         """Give those of the ``number``-th worker."""
         config = self.config
         cpus = config.cpus[number % len(config.cpus)] if config.cpus else ()
         access = None if self.roots is None else FileAccess(roots=self.roots)
-        return WorkerSettings(config.threads, cpus, config.memory_limit_bytes, access)
+        return WorkerSettings(config.threads, cpus, config.memory_limit_bytes, access, self.user)
 
 
 class PoolStatistics(NamedTuple):

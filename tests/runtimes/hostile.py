@@ -7,6 +7,7 @@ of the input are the number of the daemon's process; parameters of the model nam
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import platform
 import resource
@@ -111,6 +112,9 @@ def process_attempts(targets: Targets) -> Iterator[tuple[str, Attempt]]:
     yield "execute", partial(os.execv, "/bin/true", ["true"])
     yield "outlive its parent", partial(_libc, "prctl", 1, 0, 0, 0, 0)
     yield "raise its limits", partial(resource.setrlimit, resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
+    yield "be scheduled before others", partial(os.setpriority, os.PRIO_PROCESS, 0, -1)
+    yield "memory without a limit", partial(mmap.mmap, -1, mmap.PAGESIZE)
+    yield "more memory without a limit", partial(os.memfd_create, "more")
     yield "be told to by a file", partial(_libc, "fcntl", 3, 8, targets.daemon)
     column = ("x86_64", "aarch64").index(platform.machine())
     for name, numbers in CALLS.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -30,7 +31,7 @@ from appliance.workers.port import (
     WorkerSettings,
 )
 from models.generate import write_model
-from tests.workers.bench import FOUR, PLAIN, Bench, fake, row, spec, version_of
+from tests.workers.bench import FOUR, FREE, PLAIN, Bench, fake, row, spec, version_of
 
 
 def test_a_worker_loads_runs_forgets_and_stops(shared_bench: Bench) -> None:
@@ -132,6 +133,24 @@ def test_a_worker_has_only_its_lane_and_standard_descriptors(shared_bench: Bench
     for each in (neighbour, worker):
         shared_bench.call(shared_bench.pool.stop, each)
         shared_bench.event(WorkerExited)
+
+
+def test_a_worker_has_no_descriptor_of_a_zygote_that_began_with_large_numbers(
+    make_bench: Callable[..., Bench],
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    with open(os.devnull, "rb") as spare:
+        taken = [os.dup(spare.fileno()) for _ in range(5000)]
+    try:
+        bench = make_bench()
+        worker = bench.start(FREE)
+        bench.load(worker, fake())
+        assert sorted(map(int, os.listdir(f"/proc/{bench.pids[worker]}/fd"))) == [0, 1, 2, 3]
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_worker_is_confined(shared_bench: Bench) -> None:

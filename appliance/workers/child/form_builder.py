@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,9 +17,8 @@ from typing import Final
 from appliance.domain.digest import digest_of, digests_of_file
 from appliance.domain.errors import ArtefactError, FormHasNoRoom, LoadFailed
 from appliance.domain.model import ModelVersion, WeightsFile
-from appliance.durable import RealFolder
 from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, check_signature
-from appliance.store.blobs import BlobShelf
+from appliance.store.layout import BLOBS
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.proof import compare_answers, open_golden, run_golden
 from appliance.workers.forms import (
@@ -167,11 +167,10 @@ def _check_quota(version: ModelVersion, size: int) -> None:
 
 def _taken(version: ModelVersion) -> int:
     """Bytes of all blobs and forms."""
-    folder = RealFolder(Path(version.form_room.state))
-    try:
-        blobs = sum(blob.size for blob in BlobShelf(folder).listing().values())
-    finally:
-        folder.close()
+    blobs = 0
+    for group in os.scandir(os.path.join(version.form_room.state, BLOBS)):
+        with suppress(OSError):  # it may be removed meanwhile
+            blobs += sum(blob.stat(follow_symlinks=False).st_size for blob in os.scandir(group))
     return blobs + sum(form_bytes(version.forms).values())
 
 

@@ -33,7 +33,7 @@ class Scratch:
         """A region of ``nbytes`` bytes or more; earlier contents may be gone."""
         if self._region is None or len(self._region.view) < nbytes:
             size = max(SCRATCH_FIRST_BYTES, 1 << (nbytes - 1).bit_length() if nbytes else 0)
-            self._region = region_of(mmap.mmap(-1, size))
+            self._region = region_of(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         return self._region
 
     def holds(self, nbytes: int) -> bool:

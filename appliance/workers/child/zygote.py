@@ -139,8 +139,9 @@ class Zygote:
         """In the child: confine, serve, leave. Never returns."""
         status = 1
         try:
+            signal.set_wakeup_fd(-1)
             for end in (self._control, self._wakeup, self._wakeup_end):
-                end.detach()
+                end.close()
             lane_end, words, *ring = descriptors
             # Of its own: what is set on a description holds for all that share it.
             os.dup2(words, STANDARD_ERROR)
@@ -169,7 +170,9 @@ class Zygote:
         if access is None:
             return []
         site = "" if access.site is None else prepare_site(access.site, self._runtimes)
-        return self._jail.enter(access, site)
+        if site and settings.user:
+            os.chown(site, *settings.user)
+        return self._jail.enter(access, site, settings.user)
 
     def _kill(self, worker: int) -> None:
         pid = self._pids.get(worker)

@@ -143,7 +143,7 @@ class WorkerPool:
             return
         state = WorkerProcess(worker, DaemonLane(ours), memory)
         if settings.access is not None:
-            state.kept_from = self._support.kept_from(devices=settings.access.devices)
+            state.kept_from = self._support.kept_from
         self._workers[worker] = state
         try:
             self._zygote.fork(worker, settings, theirs, memory)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from appliance.domain.model import ModelVersion
+from appliance.store.layout import BLOBS
 
 FORM_FACTOR: Final = 2.25
 """A form is twice as large as its version, with gaps of an eighth at most."""
@@ -28,8 +29,8 @@ class FormSite(NamedTuple):
 class FileAccess(NamedTuple):
     """``reads`` are files and directories, with all beneath them and what links in there lead to below ``home``, the
     directory of the model; ``roots`` are directories of models, in which links lead nowhere else. ``devices``: the
-    runtime needs those of the machine, and calls that nobody can list; such a worker is kept from files and signals
-    alone."""
+    runtime drives those of the machine by calls that nobody can list; such a worker is kept from those that are known
+    to lead outwards."""
 
     reads: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
@@ -55,8 +56,8 @@ def access_to_build(version: ModelVersion) -> FileAccess:
     """Give what a worker needs that builds the packed form of ``version``; without a place for that, what it reads."""
     if not version.forms or not version.digest:
         return access_to(version)
-    longest, room = longest_file(version), version.form_room
-    site = FormSite(version.forms, version.digest, version.runtime, room.state, longest)
+    counted = os.path.join(version.form_room.state, BLOBS)
+    site = FormSite(version.forms, version.digest, version.runtime, counted, longest_file(version))
     return access_to(version)._replace(site=site)
 
 

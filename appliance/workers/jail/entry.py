@@ -15,16 +15,20 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from glob import glob
+from itertools import chain, islice
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from appliance.workers.confinement import limit
+from appliance.workers.confinement import become, limit
 from appliance.workers.jail import landlock, seccomp
 from appliance.workers.jail.access import FileAccess
 from appliance.workers.jail.calls import call, prctl
 from appliance.workers.jail.landlock import Grant
+from appliance.workers.jail.seccomp import Kind
 from appliance.workers.jail.support import Support
+from appliance.workers.jail.user import UserIds
 
 THREADS_MAX: Final = 4096
 """Of all processes of the user together; the kernel counts none of root's."""
@@ -46,11 +50,12 @@ _KERNEL: Final = (
     "/sys/devices/system",
     "/sys/kernel/mm/transparent_hugepage",
     "/dev/urandom",
-    "/dev/zero",
 )
 _OWN_PROCESS: Final = "/proc/self"
-_ACCELERATORS: Final = ("/proc", "/sys")
-"""Drivers read more of these than can be listed; what they write lies in ``/dev``."""
+_DRIVERS: Final = ("/proc", "/sys")
+"""They read more of these than can be listed."""
+_DEVICES: Final = ("/dev/nvidia*", "/dev/dri", "/dev/kfd", "/dev/dxg", "/dev/zero")
+"""What containers are given that may use an accelerator."""
 
 _PR_SET_DUMPABLE: Final = 4
 _CAPABILITIES: Final = struct.pack("=Ii", 0x20080522, 0)
@@ -71,8 +76,16 @@ def runtime_files() -> tuple[str, ...]:
         if "." in name or not file or os.path.realpath(file).startswith(known):
             continue
         found[os.path.dirname(file) if hasattr(module, "__path__") else file] = None
-    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    return (*found, *filter(None, libraries), *_SYSTEM)
+    return (*found, os.path.join(sys.base_prefix, "lib"), *_library_directories(), *_SYSTEM)
+
+
+def _library_directories() -> Iterator[str]:
+    """Those that are named to the loader and that it has found something in: it may find more there later."""
+    mapped = (line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines())
+    loaded = {os.path.dirname(path) for path in mapped if ".so" in os.path.basename(path)}
+    for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):
+        if os.path.isabs(path) and os.path.realpath(path) in loaded:
+            yield path
 
 
 class Jail:
@@ -85,31 +98,39 @@ class Jail:
         common = (Grant("/dev/null", landlock.USE), *map(Grant, (*_outermost(runtime), *_KERNEL)))
         self._opened = tuple(landlock.open_grants(common)) if support.landlock else ()
         machine = platform.machine()
-        kinds = (False, True) if support.filter else ()
-        self._filters = {builds: seccomp.program(machine, builds=builds) for builds in kinds}
+        kinds = Kind if support.filter else ()
+        self._filters = {kind: seccomp.program(machine, kind) for kind in kinds}
 
-    def enter(self, access: FileAccess, site: str = "") -> list[int]:
+    def enter(self, access: FileAccess, site: str = "", user: UserIds = ()) -> list[int]:
         """Give up everything but what ``access`` and the files of the runtime are, and to build in the directory
-        ``site`` unless it is "". Gives the descriptors that must stay open as long as the jail shall be as it is; all
-        others that it opened are the caller's to close. Raises OSError."""
+        ``site`` unless it is "", as another ``user`` if there is one. Gives the descriptors that must stay open as long
+        as the jail shall be as it is; all others that it opened are the caller's to close. Raises OSError."""
         support = self._support
+        if user:
+            become(user)
+        _drop_capabilities()
         own = list(landlock.open_grants(_grants(access, site))) if support.landlock else []
         limit(resource.RLIMIT_NPROC, THREADS_MAX)
         limit(resource.RLIMIT_FSIZE, 0 if access.site is None else access.site.file_bytes_max)
-        _drop_capabilities()
         if support.landlock:
             landlock.restrict((*self._opened, *own), support.landlock)
         # Without Landlock, other workers could read its memory. With it they cannot, and the daemon, which is not root,
         # goes on knowing how much memory the worker shares with others, which the kernel tells of such processes alone.
         prctl(_PR_SET_DUMPABLE, 1 if support.landlock else 0)
-        if support.filter and not access.devices:
-            seccomp.install(seccomp.of_process(self._filters[access.site is not None], os.getpid()))
+        if support.filter:
+            seccomp.install(seccomp.of_process(self._filters[_kind(access)], os.getpid()))
         return [each.descriptor for each in own if each.path.startswith("/proc")]
 
 
 def close_memory() -> None:
     """Keep processes of the same user from reading the memory of this one, in which there may be keys."""
     prctl(_PR_SET_DUMPABLE, 0)
+
+
+def _kind(access: FileAccess) -> Kind:
+    if access.devices:
+        return Kind.DRIVING
+    return Kind.SERVING if access.site is None else Kind.BUILDING
 
 
 def _outermost(paths: Iterable[str]) -> Iterator[str]:
@@ -124,8 +145,9 @@ def _outermost(paths: Iterable[str]) -> Iterator[str]:
 def _grants(access: FileAccess, site: str) -> Iterator[Grant]:
     yield Grant(_OWN_PROCESS)
     if access.devices:
-        yield from map(Grant, _ACCELERATORS)
-        yield Grant("/dev", landlock.USE)
+        yield from map(Grant, _DRIVERS)
+        for path in chain.from_iterable(map(glob, _DEVICES)):
+            yield Grant(path, landlock.USE)
     yield from map(Grant, access.roots)
     for path in access.reads:
         yield Grant(path)

@@ -1,4 +1,6 @@
-"""A seccomp filter for workers: the system calls of ``syscalls`` are allowed, everything else is refused.
+"""A seccomp filter for workers: the system calls of ``syscalls`` are allowed, everything else is refused. Where a
+runtime drives a device, nobody can list what its driver does: then those that lead outwards are refused, and the rest
+allowed.
 
 Refused calls fail with EPERM and cost nothing else. Those that are newer than this list, and those whose arguments lie
 in memory where a filter cannot read them, fail with ENOSYS, so that a library does what it does on older kernels. A
@@ -11,11 +13,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import platform
+import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from appliance.workers.jail.calls import call
@@ -46,16 +51,33 @@ NEWEST_CALL: Final = 462
 
 _THREAD: Final = 0x00010100
 """Flags of clone that make a thread: memory in common, one process."""
-_CLONE_MASK: Final = _THREAD | 0x7E020000
-"""With those that make namespaces."""
+_NAMESPACES: Final = 0x7E020000
+"""Those that make some."""
 _WRITING: Final = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | (os.O_TMPFILE & ~os.O_DIRECTORY)
 _FILE_CONTROLS: Final = (0, 1, 2, 3, 4, 1030, 1034)
 """F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GET_SEALS."""
+_LOCKS: Final = (5, 6, 7, 36, 37, 38, 1033)
+"""F_GETLK, F_SETLK, F_SETLKW, the same for open files, F_ADD_SEALS."""
 _DEVICE_CONTROLS: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS and TIOCGWINSZ, by which it is asked whether something is a terminal, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
 _PROCESS_CONTROLS: Final = (3, 15, 16, 0x53564D41)
 """PR_GET_DUMPABLE, PR_SET_NAME and PR_GET_NAME, PR_SET_VMA: names of threads and of memory."""
 _WHO_PROCESS: Final = 1
+_PRIVATE: Final = mmap.MAP_PRIVATE
+_OF_A_FILE: Final = (mmap.MAP_SHARED, mmap.MAP_SHARED | mmap.MAP_PRIVATE)
+"""Shared memory, whose flags are told from others by a combination."""
+_MAPPINGS: Final = (_PRIVATE, _PRIVATE | mmap.MAP_ANONYMOUS, *_OF_A_FILE)
+"""Memory of nobody's file that is shared would not be counted (RLIMIT_DATA)."""
+_MAPPING_MASK: Final = 0x0F | mmap.MAP_ANONYMOUS
+
+
+class Kind(Enum):
+    """What a worker does that the filter has to know: serve; make and change files, as far as Landlock lets it; drive
+    a device."""
+
+    SERVING = auto()
+    BUILDING = auto()
+    DRIVING = auto()
 
 
 class _Argument(NamedTuple):
@@ -101,12 +123,16 @@ def can_filter() -> bool:
     return False
 
 
-def program(machine: str, *, builds: bool) -> bytes:
-    """Assemble the filter of a worker process, but for its number (see ``of_process``); ``builds``: it may make and
-    change files, as far as Landlock lets it."""
+def program(machine: str, kind: Kind) -> bytes:
+    """Assemble the filter of a worker process, but for its number (see ``of_process``)."""
     calls = Calls(machine)
-    verdicts = dict.fromkeys((*calls.always.values(), *(calls.building.values() if builds else ())), _ALLOWED)
-    for name, arguments in _judged(builds=builds):
+    if kind is Kind.DRIVING:
+        verdicts = dict.fromkeys(range(NEWEST_CALL + 1), _ALLOWED)
+        verdicts |= dict.fromkeys(calls.leading_outwards.values(), _REFUSED)
+    else:
+        verdicts = dict.fromkeys(calls.always.values(), _ALLOWED)
+        verdicts |= dict.fromkeys(calls.building.values(), _ALLOWED if kind is Kind.BUILDING else _REFUSED)
+    for name, arguments in _judged(kind):
         if name in calls.judged:
             verdicts[calls.judged[name]] = tuple(_body(arguments))
     verdicts[calls.judged["clone3"]] = verdicts[calls.judged["openat2"]] = _NOT_KNOWN
@@ -148,18 +174,30 @@ def _choice(ranges: Sequence[tuple[int, _Steps]]) -> Iterator[_Step]:
     yield from _choice(ranges[half:])
 
 
-def _judged(*, builds: bool) -> Iterator[tuple[str, Sequence[_Argument]]]:
-    """Calls with the arguments that they must have. Processes are named by number: the own one, also as 0."""
+def _judged(kind: Kind) -> Iterator[tuple[str, Sequence[_Argument]]]:
+    """Calls with the arguments that they must have."""
+    yield from _judged_always()
+    if kind is Kind.DRIVING:
+        yield "clone", (_Argument(0, (0,), _NAMESPACES),)
+        yield "fcntl", (_Argument(1, (*_FILE_CONTROLS, *_LOCKS)),)
+        yield "socket", (_Argument(0, (socket.AF_UNIX,)),)
+        return
+    reads = () if kind is Kind.BUILDING else (os.O_RDONLY,)
+    yield "clone", (_Argument(0, (_THREAD,), _THREAD | _NAMESPACES),)
+    yield "fcntl", (_Argument(1, _FILE_CONTROLS),)
+    yield "ioctl", (_Argument(1, _DEVICE_CONTROLS),)
+    yield "mmap", (_Argument(3, _MAPPINGS, _MAPPING_MASK),)
+    yield "open", (_Argument(1, reads, _WRITING),) if reads else ()
+    yield "openat", (_Argument(2, reads, _WRITING),) if reads else ()
+
+
+def _judged_always() -> Iterator[tuple[str, Sequence[_Argument]]]:
+    """Those of processes, which are named by number: the own one, also as 0."""
     own = (0, _OWN_PID)
-    yield "clone", (_Argument(0, (_THREAD,), _CLONE_MASK),)
     yield "kill", (_Argument(0, (_OWN_PID,)),)
     yield "tgkill", (_Argument(0, (_OWN_PID,)),)
     yield "prctl", (_Argument(0, _PROCESS_CONTROLS),)
     yield "prlimit64", (_Argument(0, own),)
-    yield "fcntl", (_Argument(1, _FILE_CONTROLS),)
-    yield "ioctl", (_Argument(1, _DEVICE_CONTROLS),)
-    yield "open", () if builds else (_Argument(1, (os.O_RDONLY,), _WRITING),)
-    yield "openat", () if builds else (_Argument(2, (os.O_RDONLY,), _WRITING),)
     for name in ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):
         yield name, (_Argument(0, own),)
     yield "setpriority", (_Argument(0, (0,)), _Argument(1, own))

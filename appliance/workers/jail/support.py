@@ -33,14 +33,15 @@ class Support(NamedTuple):
         if not landlock.scopes(self.landlock):
             yield f"signals: {had} does not know them, nor abstract sockets; 6 (Linux 6.12) does"
 
-    def kept_from(self, *, devices: bool = False) -> tuple[str, ...]:
+    @property
+    def kept_from(self) -> tuple[str, ...]:
         """What a worker is kept from, in one word each: files, network, signals, calls."""
         known = self.landlock
         parts = (
             ("files", known > 0),
-            ("network", landlock.handles_network(known) and not devices),
+            ("network", landlock.handles_network(known) and self.filter),
             ("signals", landlock.scopes(known)),
-            ("calls", self.filter and not devices),
+            ("calls", self.filter),
         )
         return tuple(word for word, held in parts if held)
 

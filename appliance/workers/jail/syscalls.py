@@ -1,7 +1,7 @@
 """Numbers of the system calls that a worker may do, as far as they exist: on x86-64 and on aarch64.
 
 From the kernel's own lists (``asm/unistd_64.h`` and ``asm-generic/unistd.h``); a number is never given to another call.
-What is not here is refused (see ``seccomp``).
+What is not here is refused (see ``seccomp``), but to a worker that drives a device.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ dup3 292 24, fadvise64 221 223, readahead 187 213
 """Of files that are open, or that may be opened to be read."""
 
 _MEMORY: Final = """
-mmap 9 222, munmap 11 215, mprotect 10 226, mremap 25 216, madvise 28 233, msync 26 227,
+munmap 11 215, mprotect 10 226, mremap 25 216, madvise 28 233, msync 26 227,
 mincore 27 232, brk 12 214, mlock 149 228, munlock 150 229, membarrier 324 283, mbind 237 235,
-get_mempolicy 239 236, set_mempolicy 238 237, memfd_create 319 279, pkey_alloc 330 289,
+get_mempolicy 239 236, set_mempolicy 238 237, pkey_alloc 330 289,
 pkey_mprotect 329 288, pkey_free 331 290
 """
-"""Of memory of its own."""
+"""Of memory that the kernel counts as its own."""
 
 _THREADS: Final = """
 futex 202 98, futex_waitv 449 449, set_robust_list 273 99, rseq 334 293,
@@ -79,9 +79,25 @@ _JUDGED: Final = """
 clone 56 220, clone3 435 435, kill 62 129, tgkill 234 131, prctl 157 167, prlimit64 302 261,
 fcntl 72 25, ioctl 16 29, open 2 -, openat 257 56, openat2 437 437, sched_setaffinity 203 122,
 sched_setscheduler 144 119, sched_setparam 142 118, sched_setattr 314 274, setpriority 141 140,
-ioprio_set 251 30
+ioprio_set 251 30, mmap 9 222, socket 41 198
 """
 """Allowed with some arguments only, or refused in a way of their own."""
+
+_LEADING_OUTWARDS: Final = """
+execve 59 221, execveat 322 281, ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271,
+process_madvise 440 440, kcmp 312 272, migrate_pages 256 238, pidfd_open 434 434, pidfd_getfd 438 438,
+pidfd_send_signal 424 424, tkill 200 130, rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240,
+unshare 272 97, setns 308 268, mount 165 40, umount2 166 39, pivot_root 155 41, chroot 161 51,
+fsopen 430 430, fsconfig 431 431, fsmount 432 432, fspick 433 433, open_tree 428 428, move_mount 429 429,
+mount_setattr 442 442, open_by_handle_at 304 265, fanotify_init 300 262, quotactl 179 60,
+quotactl_fd 443 443, swapon 167 224, swapoff 168 225, acct 163 89, bpf 321 280, perf_event_open 298 241,
+io_uring_setup 425 425, io_uring_enter 426 426, io_uring_register 427 427, userfaultfd 323 282,
+add_key 248 217, request_key 249 218, keyctl 250 219, init_module 175 105, finit_module 313 273,
+delete_module 176 106, kexec_load 246 104, kexec_file_load 320 294, reboot 169 142, syslog 103 116,
+iopl 172 -, ioperm 173 -, sethostname 170 161, setdomainname 171 162, settimeofday 164 170,
+clock_settime 227 112, clock_adjtime 305 266, adjtimex 159 171, personality 135 92
+"""
+"""Refused to a worker whose runtime does more than can be listed, because it drives a device."""
 
 
 def _numbers(text: str, column: int) -> Mapping[str, int]:
@@ -100,3 +116,4 @@ class Calls:
         )
         self.building = _numbers(_BUILDING, column)
         self.judged = _numbers(_JUDGED, column)
+        self.leading_outwards = _numbers(_LEADING_OUTWARDS, column)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import mmap
 import os
 import resource
+import signal
+import socket
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,19 +24,28 @@ from appliance.workers.jail.calls import prctl
 from appliance.workers.jail.entry import Jail, runtime_files
 from appliance.workers.jail.landlock import OUT_OF_THE_WAY, Grant, open_grants
 from appliance.workers.jail.support import Support
+from appliance.workers.jail.user import UserIds, workers_user
 from tests.workers.bench import FP32_PAIR, spec, version_of
 from tests.workers.jail.forked import SUPPORT, in_fork, needs_filters, needs_landlock, outcome
 
 GET_DUMPABLE = 3
+GET_PDEATHSIG = 2
+NOBODY = (65534, 65534)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 DIGEST = "d" * 64
 
 
 def jailed(
-    access: FileAccess, do: Callable[[], object], *, support: Support = SUPPORT, site: str = ""
+    access: FileAccess,
+    do: Callable[[], object],
+    *,
+    support: Support = SUPPORT,
+    site: str = "",
+    user: UserIds = (),
 ) -> str:
     def inside() -> object:
         confine_all()
-        kept = Jail(support, runtime_files()).enter(access, site)
+        kept = Jail(support, runtime_files()).enter(access, site, user)
         said = do()
         for descriptor in kept:
             os.close(descriptor)
@@ -47,6 +61,35 @@ def test_python_goes_on_importing_what_it_has() -> None:
         return [importlib.import_module(name).__name__ for name in ("wave", "plistlib", "xmlrpc.client")]
 
     assert jailed(FileAccess(), tries) == str(["wave", "plistlib", "xmlrpc.client"])
+
+
+def test_of_the_directories_named_to_the_loader_those_count_that_it_found_something_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(runtime_files())
+    maps = Path("/proc/self/maps").read_text().split()
+    used = next(os.path.dirname(path) for path in maps if "/libc.so" in path)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f":.:/:{tmp_path}:{used}")
+    assert set(runtime_files()) - before <= {used}
+    assert used in runtime_files()
+    assert f"{sys.base_prefix}/lib" in runtime_files()
+
+
+@needs_filters
+def test_memory_that_is_not_counted_as_its_own_cannot_be_had() -> None:
+    def tries() -> list[str]:
+        shared, private = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        droppable = 0x08 | mmap.MAP_ANONYMOUS
+        return [
+            outcome(lambda: mmap.mmap(-1, 4096, flags=shared)),
+            outcome(lambda: mmap.mmap(-1, 4096, flags=droppable)),
+            outcome(lambda: os.memfd_create("more")),
+            outcome(lambda: mmap.mmap(-1, 4096, flags=private)),
+            outcome(lambda: os.open("/dev/zero", os.O_RDONLY)),
+        ]
+
+    refused, denied = "Operation not permitted", "Permission denied" if SUPPORT.landlock else "done"
+    assert jailed(FileAccess(), tries) == str([refused, refused, refused, "done", denied])
 
 
 @needs_landlock
@@ -142,11 +185,13 @@ def test_it_is_bounded_and_powerless() -> None:
             resource.RLIMIT_NPROC,
             resource.RLIMIT_FSIZE,
             resource.RLIMIT_MSGQUEUE,
+            resource.RLIMIT_NICE,
+            resource.RLIMIT_RTPRIO,
         )
         hard = [resource.getrlimit(number)[1] for number in limits]
         return f"{held} {hard[0] <= 4096} {hard[1] <= 4096} {hard[2:]}"
 
-    assert jailed(FileAccess(), tries) == "[0] True True [0, 0]"
+    assert jailed(FileAccess(), tries) == "[0] True True [0, 0, 0, 0]"
 
 
 @pytest.mark.parametrize(("landlock", "dumpable"), [(0, 0), (SUPPORT.landlock, int(SUPPORT.landlock > 0))])
@@ -163,10 +208,25 @@ def test_a_kernel_without_anything_is_served_all_the_same() -> None:
     )
 
 
+@needs_filters
 @needs_landlock
-def test_a_worker_with_devices_keeps_its_calls() -> None:
-    said = jailed(FileAccess(devices=True), lambda: outcome(lambda: os.waitpid(os.fork() or os._exit(0), 0)))
-    assert said == "done"
+def test_a_worker_with_devices_keeps_its_calls_but_those_that_lead_outwards() -> None:
+    def tries() -> list[str]:
+        return [
+            outcome(lambda: os.waitpid(os.fork() or os._exit(0), 0)),
+            outcome(lambda: mmap.mmap(-1, 4096)),
+            outcome(lambda: os.memfd_create("more")),
+            outcome(lambda: socket.socket(socket.AF_UNIX).close()),
+            outcome(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
+            outcome(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)),
+            outcome(lambda: os.execv("/bin/true", ["true"])),
+            outcome(lambda: os.open("/dev/tty", os.O_RDWR)),
+        ]
+
+    refused = "Operation not permitted"
+    assert jailed(FileAccess(devices=True), tries) == str(
+        [*["done"] * 4, *[refused] * 3, "Permission denied"]
+    )
 
 
 def test_what_a_version_needs_is_its_own(tmp_path: Path) -> None:
@@ -205,7 +265,7 @@ def test_what_a_version_needs_is_its_own(tmp_path: Path) -> None:
     )
     assert not access.devices
     site = access_to_build(replace(version, form_room=FormRoom(state="/counted"))).site
-    assert site == FormSite(str(forms), DIGEST, "onnx", "/counted", 64 << 20)
+    assert site == FormSite(str(forms), DIGEST, "onnx", "/counted/blobs", 64 << 20)
 
 
 def test_a_model_of_no_file_needs_none() -> None:
@@ -223,8 +283,7 @@ def test_a_model_of_no_file_needs_none() -> None:
 )
 def test_what_is_lacking_is_named(support: Support, lacking: list[str], kept_from: tuple[str, ...]) -> None:
     assert [text.partition(":")[0] for text in support.lacking] == lacking
-    assert support.kept_from() == kept_from
-    assert not {"calls", "network"} & set(support.kept_from(devices=True))
+    assert support.kept_from == kept_from
 
 
 @pytest.mark.parametrize(
@@ -243,7 +302,59 @@ def test_a_kernel_that_lacks_a_part_is_refused_where_all_are_required(
     assert len(list(configuration.confinement_problems(asked))) == problems
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@needs_root
+def test_roots_worker_becomes_a_user_of_its_own_and_goes_on_reading_roots_models(tmp_path: Path) -> None:
+    own, site = tmp_path / "own", tmp_path / "site"
+    for directory in (own, site):
+        directory.mkdir(mode=0o700)
+    os.chown(site, *NOBODY)
+    (own / "model").write_text("m")
+    (own / "model").chmod(0o600)
+
+    def tries() -> list[str]:
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        return [
+            *(" ".join(status[name].split()) for name in ("Uid", "Gid", "Groups", "CapEff")),
+            outcome((own / "model").read_bytes),
+            outcome(lambda: (own / "model").write_text("x")),
+            outcome(lambda: (site / "form").write_text("x")),
+        ]
+
+    access = FileAccess(reads=(str(own),), site=FormSite(str(tmp_path), DIGEST, "onnx", str(tmp_path), 1000))
+    said = jailed(access, tries, site=str(site), user=NOBODY)
+    ids = " ".join(["65534"] * 4)
+    denied = "Permission denied"
+    assert said == str([ids, ids, "", "0000000000000004", "done", denied, "done"])
+    assert (site / "form").stat().st_uid == NOBODY[0]
+
+
+@needs_root
+def test_who_became_another_user_still_ends_with_its_parent() -> None:
+    def told() -> int:
+        number = ctypes.c_int()
+        prctl(GET_PDEATHSIG, ctypes.addressof(number))
+        return number.value
+
+    assert jailed(FileAccess(), told, support=Support(0, False), user=NOBODY) == str(int(signal.SIGKILL))
+
+
+@pytest.mark.parametrize(("name", "ids"), [("nobody", 2), ("root", 0), ("no such user", 0)])
+@needs_root
+def test_whom_workers_become(name: str, ids: int) -> None:
+    assert len(workers_user(name)) == ids
+
+
+@needs_root
+def test_workers_become_nobody_else_where_that_would_take_from_them_what_they_need() -> None:
+    def ordinary() -> object:
+        os.setuid(NOBODY[0])
+        return workers_user("nobody")
+
+    assert in_fork(ordinary) == "()"
+    assert jailed(FileAccess(), lambda: workers_user("nobody")) == "()", "root's without capabilities"
+
+
+@needs_root
 def test_an_ordinary_user_needs_no_privilege_for_it() -> None:
     def inside() -> str:
         os.setgroups([])

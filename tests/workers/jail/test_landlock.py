@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +129,32 @@ def test_what_is_granted_of_the_own_process_stays(tree: Path) -> None:
     assert in_fork(tries) == str(["done", "done", "done", DENIED, DENIED])
 
 
+@needs_landlock
+def test_a_grant_is_for_the_directory_that_was_there(tree: Path) -> None:
+    """A directory of models that is exchanged under a worker is another one: it sees nothing of that."""
+
+    def tries() -> list[str]:
+        restrict(Grant(str(tree / "mine")))
+        os.write(entered, b"x")
+        os.read(exchanged, 1)
+        return [outcome((tree / "mine/file").read_bytes), outcome((tree / "moved/file").read_bytes)]
+
+    has_entered, entered = os.pipe()
+    exchanged, exchange = os.pipe()
+
+    def exchange_it() -> None:
+        os.read(has_entered, 1)
+        (tree / "mine").rename(tree / "moved")
+        (tree / "mine").mkdir()
+        (tree / "mine/file").write_text("new")
+        os.write(exchange, b"x")
+
+    threading.Thread(target=exchange_it, daemon=True).start()
+    assert in_fork(tries) == str([DENIED, "done"])
+    for each in (has_entered, entered, exchanged, exchange):
+        os.close(each)
+
+
 @needs_network_rules
 def test_tcp_can_be_neither_bound_nor_connected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -172,6 +201,28 @@ def test_what_versions_can_do(known: int, files: bool, network: bool, scopes: bo
     assert landlock.handles_files(known) is files
     assert landlock.handles_network(known) is network
     assert landlock.scopes(known) is scopes
+
+
+@pytest.mark.parametrize(
+    ("known", "files", "network", "scoped"),
+    [(1, 13, 0, 0), (2, 14, 0, 0), (3, 15, 0, 0), (4, 15, 2, 0), (5, 16, 2, 0), (6, 16, 2, 2), (7, 16, 2, 2)],
+)
+def test_all_that_a_version_can_refuse_is_asked_of_it(
+    monkeypatch: pytest.MonkeyPatch, known: int, files: int, network: int, scoped: int
+) -> None:
+    """As many rights as the kernel's header has at each: on files (devices from 5 on), TCP ports, and scopes."""
+    asked: list[tuple[int, ...]] = []
+
+    def note(number: int, *arguments: Any) -> int:
+        if number == 444:
+            attributes, size, flags = arguments
+            asked.append((size, flags, *struct.unpack("=QQQ", attributes)))
+        return os.open(os.devnull, os.O_RDONLY) if number == 444 else 0
+
+    monkeypatch.setattr(landlock, "call", note)
+    landlock.restrict([], known)
+    size = 24 if scoped else 16 if network else 8
+    assert asked == [(size, 0, (1 << files) - 1, (1 << network) - 1, (1 << scoped) - 1)]
 
 
 @needs_landlock
