@@ -288,14 +288,17 @@ def test_what_is_installed_while_a_form_is_built_comes_before_it(
     assert os.listdir(tmp_path / FORMS) == []
 
 
-def test_a_worker_that_dies_while_it_builds_names_the_model(
+def test_a_worker_that_dies_while_it_builds_names_the_model_and_leaves_nothing(
     make_bench: Callable[..., Bench], version: ModelVersion, tmp_path: Path
 ) -> None:
     bench = make_bench()
     worker = bench.start(PLAIN.building(with_forms(version, tmp_path)))
     bench.call(bench.pool.build_form, worker, 500, with_forms(version, tmp_path))
+    while not os.listdir(tmp_path):
+        pass
     os.kill(bench.pids[worker], signal.SIGKILL)
     exited = bench.event(WorkerExited)
     assert (exited.worker, exited.loading) == (worker, 500)
+    assert os.listdir(tmp_path) == []
     assert build(bench, with_forms(version, tmp_path)).failure == ""
     assert len(os.listdir(tmp_path)) == 1
