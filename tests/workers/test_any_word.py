@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from appliance.workers.codec import MessageInvalid
-from appliance.workers.daemon.pending_replies import BYTES_MAX
+from appliance.workers.daemon.pending_replies import BYTES_MAX, COUNT_MAX, SLACK_NS
 from appliance.workers.daemon.process import WorkerProcess
+from appliance.workers.jail.access import FORM_BYTES_MIN
 from appliance.workers.lane import DaemonLane, socket_pair
 from appliance.workers.messages import (
     FROM_WORKER,
@@ -29,6 +30,7 @@ from appliance.workers.messages import (
 )
 from appliance.workers.port import (
     REASON_CHARACTERS_MAX,
+    SEEDS_MAX,
     Assessment,
     Deviation,
     Fetch,
@@ -102,6 +104,28 @@ WORDS = (
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, "", 0, 8, "no room", True)),
 )
 
+LATE_NS = 100 + SLACK_NS
+MOST = ModelLoaded(WORKER, MODEL, ((COUNT_MAX, 1),) * SEEDS_MAX, LATE_NS, BYTES_MAX, None, FORM_BYTES_MIN)
+BOUNDS = (
+    Word((Load(MODEL, VERSION),), MOST),
+    Word((Load(MODEL, VERSION),), ModelLoaded(WORKER, MODEL, ((1, LATE_NS),), 0, 0)),
+    Word((Load(MODEL, VERSION),), ModelRefused(WORKER, MODEL, "x" * REASON_CHARACTERS_MAX)),
+    *(
+        Word((Load(MODEL, VERSION, TOLD),), MOST._replace(assessment=proof))
+        for proof in (
+            PROOF._replace(p50_ns=4),
+            PROOF._replace(runs=COUNT_MAX),
+            Assessment(0, (), 0, 0, 0, 0, ""),
+        )
+    ),
+    Word(
+        (Load(MODEL, VERSION, TOLD),), ModelProgress(WORKER, MODEL, LoadStage.READING, BYTES_MAX, BYTES_MAX)
+    ),
+    Word((PageIn(MODEL, True),), WeightsPagedIn(WORKER, MODEL, BYTES_MAX, 300 + SLACK_NS, "")),
+    Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 0, 0, "")),
+)
+"""As far as a word may go."""
+
 
 def changed(value: Any, annotation: Any) -> Iterator[tuple[str, Any]]:
     """``value`` with one thing in it that nobody expects, and where."""
@@ -164,7 +188,7 @@ def test_every_word_is_tried() -> None:
     assert {type(word.said) for word in WORDS} == FROM_WORKER
 
 
-@pytest.mark.parametrize("word", WORDS, ids=lambda word: type(word.said).__name__)
+@pytest.mark.parametrize("word", [*WORDS, *BOUNDS], ids=lambda word: type(word.said).__name__)
 def test_what_is_true_is_believed(made: Callable[[Word], WorkerProcess], word: Word) -> None:
     assert made(word).pending.settle(word.said) is word.asked[0]
 
