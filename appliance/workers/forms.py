@@ -156,6 +156,20 @@ def place_form(forms: str, name: str, bytes_max: int) -> int:
     return nbytes
 
 
+def site_size(forms: str, digest: str) -> tuple[int, int]:
+    """How many files lie where a version's form is built, and how many bytes they take on the disk."""
+    files = nbytes = 0
+    for name, known in _all(forms):
+        if known == digest and name.startswith(BUILDING):
+            with (
+                suppress(OSError),
+                os.scandir(os.path.join(forms, name)) as entries,
+            ):  # it may be removed meanwhile
+                for entry in entries:
+                    files, nbytes = files + 1, nbytes + entry.stat(follow_symlinks=False).st_blocks * 512
+    return files, nbytes
+
+
 def discard_site(forms: str, digest: str) -> None:
     """Remove what was being built for a version, and was not."""
     if forms and digest:

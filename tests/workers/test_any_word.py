@@ -66,7 +66,7 @@ TOLD = LoadWish(assess=True, tell=True)
 
 NUMBERS = (0, 1, -1, -(1 << 63), 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 FRACTIONS = (0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, 5e-324, 1.7e308)
-TEXTS = ("", "x" * 900_000, "\x00", "\x1b[2J", "../" * 50, "\U0010ffff" * 8193)
+TEXTS = ("", "x" * 20_000, "\x00", "\x1b[2J", "../" * 50, "\U0010ffff" * 8193)
 VALUES: dict[type, tuple[Any, ...]] = {
     int: NUMBERS,
     float: FRACTIONS,
@@ -77,8 +77,8 @@ VALUES: dict[type, tuple[Any, ...]] = {
         for enum in (ItemStatus, LoadStage, FormVerdict)
     },
 }  # fmt: skip
-LENGTHS = (0, 2, 100, 40_000)
-WORDS_MAX = 64 << 10
+LENGTHS = (0, 2, 100, 5_000)
+WORDS_MAX = 1 << 10
 
 
 class Word(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from typing import Final
 
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
@@ -19,10 +20,16 @@ from appliance.workers.forms import (
     place_form,
     prove_form,
     refuse_form,
+    site_size,
 )
 from appliance.workers.jail.access import longest_file
 from appliance.workers.messages import Build, Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict
+
+LOOK_S: Final = 0.5
+BUILDING_COPIES: Final = 3
+"""A form is written twice, and has a document."""
+BUILDING_FILES_MAX: Final = 16
 
 
 def mark_form(asked: object, judged: FormJudged) -> None:
@@ -40,6 +47,36 @@ def mark_form(asked: object, judged: FormJudged) -> None:
         drop_form(path, judged.reason)
     else:
         refuse_form(path, judged.reason)
+
+
+def watch_site(
+    loop: asyncio.AbstractEventLoop,
+    version: ModelVersion,
+    builds: Callable[[], bool],
+    stop: Callable[[str], None],
+) -> None:
+    """Have a builder stopped that writes more than building takes, for as long as it ``builds``: nothing else keeps it
+    from filling the disk."""
+
+    def judge(looked: asyncio.Future[str]) -> None:
+        if builds() and (problem := looked.result()):
+            stop(problem)
+        elif builds():
+            loop.call_later(LOOK_S, look)
+
+    def look() -> None:
+        loop.run_in_executor(None, site_problem, version).add_done_callback(judge)
+
+    loop.call_later(LOOK_S, look)
+
+
+def site_problem(version: ModelVersion) -> str:
+    """What is too much of what lies where a form of the version is built, for people; "" when nothing is."""
+    files, nbytes = site_size(version.forms, version.digest)
+    most = BUILDING_COPIES * longest_file(version)
+    if files <= BUILDING_FILES_MAX and nbytes <= most:
+        return ""
+    return f"more than {BUILDING_FILES_MAX} files, or {most} bytes, for a packed form"
 
 
 def after_builder(

@@ -20,7 +20,7 @@ from appliance.config.workers import WorkersConfig
 from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion, run_timeout_ms, run_timeout_problem
 from appliance.workers.arena import Arena
 from appliance.workers.codec import MessageInvalid
-from appliance.workers.daemon.forms_on_disk import after_builder, mark_form
+from appliance.workers.daemon.forms_on_disk import after_builder, mark_form, watch_site
 from appliance.workers.daemon.pending_replies import BackgroundTask
 from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended
 from appliance.workers.daemon.zygote_client import ZygoteClient
@@ -184,6 +184,9 @@ class WorkerPool:
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         """Build a packed form."""
         self._ask_in_background(worker, Build(model, _for_worker(version)), background=True)
+        if state := self._workers.get(worker):
+            stop = partial(self._condemn, state, ExitCause.NONSENSE)
+            watch_site(self._loop, version, lambda: worker in self._workers, stop)
 
     def unload(self, worker: int, model: int) -> None:
         """Forget a model."""
@@ -197,9 +200,8 @@ class WorkerPool:
         """Give a batch to the worker."""
         state = self._workers.get(worker)
         if state is None:
-            self._on_event(
-                WorkerExited(worker, ExitCause.DIED, (run.batch,), -1, "the worker was gone already")
-            )
+            gone = "the worker was gone already"
+            self._on_event(WorkerExited(worker, ExitCause.DIED, (run.batch,), -1, gone))
             return
         state.pending.owe_run(run)
         self._ask(state, run)
@@ -384,10 +386,9 @@ class WorkerPool:
         if not state.pending.in_line:
             state.since_ns = time.monotonic_ns()
         self._loop.remove_reader(state.lane.fileno())
+        self._watch()
         if state.orphaned and not state.pid:
             self._gone(state, state.detail)  # nobody said which process it is
-        else:
-            self._watch()
 
     def _zygote_said(self, message: FromZygote) -> None:
         state = None if isinstance(message, Ready) else self._workers.get(message.worker)
