@@ -343,6 +343,7 @@ class WorkerPool:
             return False
         except MessageInvalid as problem:
             self._condemn(state, ExitCause.NONSENSE, str(problem))
+            self._loop.remove_reader(state.lane.fileno())
         return True
 
     def _settle(self, state: WorkerProcess, message: FromWorker) -> None:
@@ -369,8 +370,7 @@ class WorkerPool:
         """Have the worker killed for ``cause``. What it finished before counts, unless it talked nonsense."""
         if state.cause is not None:
             return
-        state.cause = cause
-        state.detail = detail
+        state.cause, state.detail = cause, detail
         state.since_ns = time.monotonic_ns()
         if self._zygote.withdraw(state.id):
             self._loop.call_soon(self._gone, state, detail)
