@@ -37,6 +37,7 @@ DROPPED_FILE: Final = "dropped"
 """In the place of a form that could not be read."""
 ANEW_FILE: Final = "anew"
 """In a form that was built in the place of one that was dropped, until it has been loaded."""
+FILES: Final = frozenset({FORM_FILE, GRAPH_FILE, WEIGHTS_FILE, ANEW_FILE})
 BUILDING: Final = BUILDING_FORM
 FORM_BYTES_MAX: Final = 16 << 20
 REASON_BYTES_MAX: Final = 4096
@@ -138,18 +139,39 @@ def make_site(forms: str, name: str) -> str:
     return site
 
 
-def place_form(forms: str, name: str) -> None:
-    """Give the form that was built for ``name`` its name; nothing was where one was there already. Raises OSError."""
+def place_form(forms: str, name: str, bytes_max: int) -> int:
+    """Give the form that was built for ``name`` its name; nothing was where one was there already. Gives how many bytes
+    it has. Raises OSError, and ArtefactError for what no builder leaves: other files, or more than ``bytes_max``."""
     path, site = os.path.join(forms, name), os.path.join(forms, f"{BUILDING}{name}")
-    if os.path.isfile(os.path.join(site, FORM_FILE)):
-        shutil.rmtree(path, ignore_errors=True)
-        os.rename(site, path)
-        if os.geteuid() == 0:  # its builder may have been another user, to whom it belongs no longer
-            for each in (path, *os.scandir(path)):
-                os.chown(each, 0, 0, follow_symlinks=False)
-    else:
+    if not os.path.isfile(os.path.join(site, FORM_FILE)):
         shutil.rmtree(site, ignore_errors=True)
-        os.stat(path)
+        return sum(entry.stat().st_size for entry in os.scandir(path))
+    nbytes = 0
+    with os.scandir(site) as entries:
+        for entry in entries:
+            nbytes += entry.stat(follow_symlinks=False).st_size
+            if entry.name not in FILES or not entry.is_file(follow_symlinks=False) or nbytes > bytes_max:
+                raise ArtefactError("its builder left other files, or larger ones, than a form has")
+    shutil.rmtree(path, ignore_errors=True)
+    os.rename(site, path)
+    if os.geteuid() == 0:  # its builder may have been another user, to whom it belongs no longer
+        for each in (path, *os.scandir(path)):
+            os.chown(each, 0, 0, follow_symlinks=False)
+    return nbytes
+
+
+def site_size(forms: str, digest: str) -> tuple[int, int]:
+    """How many files lie where a version's form is built, and how many bytes they take on the disk."""
+    files = nbytes = 0
+    for name, known in _all(forms):
+        if known == digest and name.startswith(BUILDING):
+            with (
+                suppress(OSError),
+                os.scandir(os.path.join(forms, name)) as entries,
+            ):  # it may be removed meanwhile
+                for entry in entries:
+                    files, nbytes = files + 1, nbytes + entry.stat(follow_symlinks=False).st_blocks * 512
+    return files, nbytes
 
 
 def discard_site(forms: str, digest: str) -> None:

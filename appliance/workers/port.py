@@ -422,7 +422,8 @@ class WorkerPort(Protocol):
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         """Build the packed form of ``version`` in the directory ``version.forms`` in the background, under a ``model``
-        id never used before: FormBuilt follows. Best asked of a worker that does nothing else and is stopped then."""
+        id never used before: FormBuilt follows, and then the worker's end. To be asked of one that does nothing
+        else."""
 
     def dispatch(self, worker: int, run: Run) -> None:
         """Give a batch to the worker; batches of one worker run in order."""

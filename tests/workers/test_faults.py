@@ -342,6 +342,23 @@ def test_the_truth_ahead_of_time_is_believed_and_then_nonsense(shared_bench: Ben
     bench.free(placed)
 
 
+def test_a_worker_that_talked_nonsense_is_listened_to_no_more(make_bench: Callable[..., Bench]) -> None:
+    """Whatever it goes on to say until it is killed, which a zygote that stands does not do."""
+    bench = make_bench()
+    worker, zygote = bench.start(), bench.pool.statistics().zygote_pid
+    model = bench.load(worker, fake("wrong", say=NOISE["no msgpack"].hex()))
+    os.kill(zygote, signal.SIGSTOP)
+    placed = bench.place([FOUR], [0])
+    bench.dispatch(worker, model, placed)
+    state = bench.pool._workers[worker]
+    while state.cause is None:
+        bench.call(lambda: None)
+    assert not bench.loop.remove_reader(state.lane.fileno())
+    os.kill(zygote, signal.SIGCONT)
+    assert bench.event(WorkerExited).cause is ExitCause.NONSENSE
+    bench.free(placed)
+
+
 @pytest.fixture
 def left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[socket.socket]]:
     """The workers' sides of all lanes, held open as a process would that a worker has left behind."""

@@ -8,9 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from appliance.domain.model import ModelVersion
 from appliance.workers.daemon.forms_on_disk import mark_form, take_up_form
-from appliance.workers.forms import ANEW_FILE, DROPPED_FILE, FORM_FILE, REFUSED_FILE, make_site
-from appliance.workers.messages import Build, Load
+from appliance.workers.forms import (
+    ANEW_FILE,
+    DROPPED_FILE,
+    FORM_BYTES_MAX,
+    FORM_FILE,
+    GRAPH_FILE,
+    REFUSED_FILE,
+    WEIGHTS_FILE,
+    make_site,
+)
+from appliance.workers.jail.access import longest_file
+from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict
 from tests.workers.bench import fake
 
@@ -44,22 +55,45 @@ def test_a_form_that_is_not_there_is_not_marked(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def built_in(forms: Path, *files: str) -> ModelVersion:
+    """A version, with these files where its form is built."""
+    site = Path(make_site(str(forms), NAME))
+    for name in files:
+        (site / name).write_bytes(b"123")
+    return replace(fake(), digest=DIGEST, forms=str(forms))
+
+
 def test_what_was_built_gets_its_name_and_what_was_not_goes(tmp_path: Path) -> None:
-    asked = Build(2, replace(fake(), digest=DIGEST, forms=str(tmp_path)))
-    Path(make_site(str(tmp_path), NAME), FORM_FILE).touch()
+    version = built_in(tmp_path, FORM_FILE, GRAPH_FILE)
     built = FormBuilt(1, 2, NAME, 9, 1, "")
-    assert take_up_form(asked, built) == built
-    assert os.listdir(tmp_path) == [NAME]
-    make_site(str(tmp_path), NAME)
-    failed = FormBuilt(1, 2, "", 0, 1, "no")
-    assert take_up_form(asked, failed) == failed
-    assert os.listdir(tmp_path) == [NAME]
+    for _ in range(2):
+        assert take_up_form(version, built) == built._replace(nbytes=6)
+        assert os.listdir(tmp_path) == [NAME]
+        make_site(str(tmp_path), NAME)
+    for said in (FormBuilt(1, 2, "", 0, 1, "no"), None):
+        built_in(tmp_path, FORM_FILE)
+        assert take_up_form(version, said) == said
+        assert os.listdir(tmp_path) == [NAME]
 
 
 def test_a_form_that_was_only_said_to_be_built_is_none(tmp_path: Path) -> None:
-    asked = Build(2, replace(fake(), digest=DIGEST, forms=str(tmp_path)))
-    make_site(str(tmp_path), NAME)
-    said = take_up_form(asked, FormBuilt(1, 2, NAME, 9, 1, ""))
+    version = built_in(tmp_path)
+    said = take_up_form(version, FormBuilt(1, 2, NAME, 9, 1, ""))
+    assert said is not None
     assert (said.name, said.nbytes) == ("", 0)
     assert "could not be put into its place" in said.failure
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("what", ["another file", "a link", "too much"])
+def test_what_no_builder_leaves_is_no_form(tmp_path: Path, what: str) -> None:
+    version = built_in(tmp_path, FORM_FILE, GRAPH_FILE, *(["more"] if what == "another file" else []))
+    site = tmp_path / f".building-{NAME}"
+    if what == "a link":
+        (site / WEIGHTS_FILE).symlink_to("/etc/hostname")
+    elif what == "too much":
+        os.truncate(site / GRAPH_FILE, longest_file(version) + FORM_BYTES_MAX - 2)
+    said = take_up_form(version, FormBuilt(1, 2, NAME, 9, 1, ""))
+    assert said is not None
+    assert "other files, or larger ones" in said.failure
     assert os.listdir(tmp_path) == []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from appliance.workers.daemon.held_memory import HeldMemory
 from appliance.workers.lane import FrameWriter
 from appliance.workers.messages import FromWorker
 from appliance.workers.port import (
@@ -72,3 +74,21 @@ def test_what_models_take_in_one_process_is_told_apart(shared_bench: Bench) -> N
     assert bench.event(ModelLoaded).memory_bytes == pytest.approx(sizes[0], abs=10 << 20)
     bench.call(bench.pool.stop, worker)
     bench.event(WorkerExited)
+
+
+def test_no_model_has_what_another_took_or_what_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    holds = {1: 10, 7: 10}
+    monkeypatch.setattr("appliance.workers.daemon.held_memory.private_bytes", holds.__getitem__)
+    memory, much = HeldMemory(), 1 << 40
+    memory.weigh()  # there is no process yet
+    memory.begin(7, zygote=1)
+    holds[7] = 110
+    assert memory.took(100, fake(), 100) == 100
+    holds[7] = 150
+    memory.weigh()
+    holds[7] = 170
+    assert memory.took(200, fake(), 20) == 20
+    assert [memory.took(300, fake(), said) for said in (much, much, 40, 0)] == [50, 50, 40, 0]
+    memory.left(100)
+    assert memory.took(300, fake(), much) == 150
+    assert memory.took(300, replace(fake(), device="cuda"), much) == much

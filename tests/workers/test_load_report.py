@@ -9,7 +9,8 @@ import pytest
 
 from appliance.domain.model import ModelVersion, Warmup, WarmupInput
 from appliance.domain.tensor import FREE, Datatype
-from appliance.workers.child.loading import LoadReport
+from appliance.workers.child.loading import READS_MAX, LoadReport
+from appliance.workers.daemon.pending_replies import PROGRESS_MAX
 from appliance.workers.messages import Load
 from appliance.workers.port import LoadStage, LoadWish, ModelLoaded, ModelProgress, WorkerExited
 from tests.workers.bench import Bench, fake, spec
@@ -78,3 +79,16 @@ def test_a_stage_is_said_once() -> None:
     report.begin(LoadStage.SESSION)
     report.begin(LoadStage.SESSION)
     assert said == [(LoadStage.READING, 0, 8), (LoadStage.SESSION, 0, 8)]
+
+
+def test_no_file_is_read_in_more_words_than_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes, and also where another one is read in its place."""
+    monkeypatch.setattr("appliance.workers.child.loading.SILENCE_NS", 0)
+    said: list[tuple[LoadStage, int, int]] = []
+    report = LoadReport(Load(1, fake(), TOLD), lambda *word: said.append(word))
+    for _ in range(2):
+        before = len(said)
+        for done in range(100_001):
+            report.read(done, 100_000)
+        assert READS_MAX // 2 < len(said) - before <= READS_MAX + 1
+    assert 2 * (READS_MAX + 1 + len(LoadStage)) <= PROGRESS_MAX

@@ -20,9 +20,10 @@ from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.store.layout import FORMS, blob_path
 from appliance.workers.child.form_builder import build_form
 from appliance.workers.child.loading import Loader
+from appliance.workers.daemon.forms_on_disk import BUILDING_FILES_MAX
 from appliance.workers.forms import DROPPED_FILE, REFUSED_FILE, form_name, refuse_forms
-from appliance.workers.jail.access import FORM_FACTOR
-from appliance.workers.port import FormBuilt, FormVerdict, LoadWish, WorkerExited
+from appliance.workers.jail.access import FORM_BYTES_MIN, FORM_FACTOR
+from appliance.workers.port import ExitCause, FormBuilt, FormVerdict, LoadWish, WorkerExited
 from tests.workers.bench import PLAIN, Bench
 from tests.workers.transformers import (
     DIGEST,
@@ -288,14 +289,37 @@ def test_what_is_installed_while_a_form_is_built_comes_before_it(
     assert os.listdir(tmp_path / FORMS) == []
 
 
-def test_a_worker_that_dies_while_it_builds_names_the_model(
+def test_a_worker_that_dies_while_it_builds_names_the_model_and_leaves_nothing(
     make_bench: Callable[..., Bench], version: ModelVersion, tmp_path: Path
 ) -> None:
     bench = make_bench()
     worker = bench.start(PLAIN.building(with_forms(version, tmp_path)))
     bench.call(bench.pool.build_form, worker, 500, with_forms(version, tmp_path))
+    while not os.listdir(tmp_path):
+        pass
     os.kill(bench.pids[worker], signal.SIGKILL)
     exited = bench.event(WorkerExited)
     assert (exited.worker, exited.loading) == (worker, 500)
+    assert os.listdir(tmp_path) == []
     assert build(bench, with_forms(version, tmp_path)).failure == ""
     assert len(os.listdir(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(("files", "size"), [(BUILDING_FILES_MAX + 1, 1), (1, 3 * FORM_BYTES_MIN + 4096)])
+def test_a_builder_that_fills_the_disk_is_stopped_and_leaves_nothing(
+    shared_bench: Bench, version: ModelVersion, tmp_path: Path, files: int, size: int
+) -> None:
+    built = replace(with_forms(version, tmp_path), file_bytes=0)
+    worker = shared_bench.start(PLAIN.building(built))
+    while not os.listdir(tmp_path):
+        pass
+    os.kill(shared_bench.pids[worker], signal.SIGSTOP)
+    shared_bench.call(shared_bench.pool.build_form, worker, 500, built)
+    (site,) = tmp_path.iterdir()
+    for number in range(files):
+        with open(site / str(number), "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    exited = shared_bench.event(WorkerExited)
+    assert (exited.cause, exited.loading) == (ExitCause.NONSENSE, 500)
+    assert "for a packed form" in exited.detail
+    assert os.listdir(tmp_path) == []

@@ -7,7 +7,11 @@ from dataclasses import replace
 import pytest
 
 from appliance.workers.codec import MessageInvalid
-from appliance.workers.daemon.pending_replies import JUDGED_MAX, PROGRESS_MAX, PendingReplies
+from appliance.workers.daemon.pending_replies import (
+    JUDGED_MAX,
+    PROGRESS_MAX,
+    PendingReplies,
+)
 from appliance.workers.jail.access import FORM_BYTES_MIN
 from appliance.workers.messages import Build, EvictWeights, FromWorker, Load, PageIn
 from appliance.workers.port import (
@@ -292,6 +296,8 @@ def test_answers_aside_that_cannot_be(
         owes.settle(said)
 
 
+DIGEST = "d" * 64
+FORM = f"{DIGEST}-0123456789abcdef"
 GOOD = Assessment(1, (Deviation("y", 0.0, 0.0),), 1, 5, 3, 4, "")
 
 
@@ -327,6 +333,30 @@ def test_assessments_that_cannot_be(owes: PendingReplies, assess: bool, found: A
 def test_an_assessment_that_can_be(owes: PendingReplies) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(assess=True)), 1, 1)
     owes.settle(ModelLoaded(WORKER, 9, (), 1, 1, GOOD, 5))
+
+
+@pytest.mark.parametrize("ticket", [50, 51])
+def test_outputs_are_fetched_only_when_it_is_their_turn(owes: PendingReplies, ticket: int) -> None:
+    stored = Fetched(WORKER, RunResult(ticket, ItemStatus.FAILED, (), (), 0, "gone"))
+    owes.owe_run(Run(1, MODEL, (ITEM,)))
+    owes.owe_fetch(Fetch(50, 4096, 128), 300)
+    with pytest.raises(MessageInvalid, match="not what it owes next"):
+        owes.settle(stored)
+    owes.settle(RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3))
+    if ticket != 50:
+        with pytest.raises(MessageInvalid, match="not what it owes next"):
+            owes.settle(stored)
+    else:
+        owes.settle(stored)
+
+
+def test_a_batch_waits_for_the_weights_of_its_own_model_alone(owes: PendingReplies) -> None:
+    owes.expect_background(EvictWeights(MODEL), 1000)
+    owes.expect_background(PageIn(9, True), 1000)
+    owes.owe_run(Run(1, MODEL, (ITEM,)))
+    assert owes.overdue(201, 0) == "a batch took longer than 0 ms"
+    owes.settle(WeightsEvicted(WORKER, MODEL, 1))
+    assert owes.loads == 0
 
 
 AT_LENGTH = "x" * (REASON_CHARACTERS_MAX + 1)
@@ -379,7 +409,7 @@ def test_a_word_on_the_way_pays_nothing(background: bool) -> None:
 
 
 def test_words_on_the_way_are_bounded(owes: PendingReplies) -> None:
-    said = ModelProgress(WORKER, 9, LoadStage.READING, 3, 4)
+    said = ModelProgress(WORKER, 9, LoadStage.READING, 4, 4)
     owes.owe_load(Load(9, fake(), LoadWish(tell=True)), 100, 200)
     for _ in range(PROGRESS_MAX):
         owes.settle(said)
@@ -401,10 +431,6 @@ def test_words_on_the_way_that_cannot_be(owes: PendingReplies, tell: bool, said:
     owes.owe_load(Load(9, fake(), LoadWish(tell=tell)), 1, 1)
     with pytest.raises(MessageInvalid):
         owes.settle(said)
-
-
-DIGEST = "d" * 64
-FORM = f"{DIGEST}-0123456789abcdef"
 
 
 def judged(model: int = MODEL, name: str = FORM, reason: str = "") -> FormJudged:
@@ -446,7 +472,10 @@ def test_a_form_is_built_under_a_name_of_its_version_alone() -> None:
     owes.expect_background(Build(MODEL, replace(fake(), digest=DIGEST)), 100)
     with pytest.raises(MessageInvalid, match="a name that is none"):
         owes.settle(FormBuilt(WORKER, MODEL, f"{'e' * 64}-0123456789abcdef", 1, 1, ""))
-    owes.settle(FormBuilt(WORKER, MODEL, FORM, 1, 1, ""))
+    built = FormBuilt(WORKER, MODEL, FORM, 1, 1, "")
+    assert owes.form[1] is None
+    owes.settle(built)
+    assert owes.form == (replace(fake(), digest=DIGEST), built)
 
 
 def test_nothing_is_judged_of_a_version_without_a_digest_or_when_nothing_is_loaded(

@@ -37,6 +37,8 @@ from appliance.workers.priority import yield_disk, yield_processor
 Result = TypeVar("Result")
 SILENCE_NS: Final = 50_000_000
 """Between two words about how much is read."""
+READS_MAX: Final = 200
+"""Words about that for one file: the daemon takes only so many."""
 
 
 Tell = Callable[[LoadStage, int, int], None]
@@ -52,7 +54,7 @@ class LoadReport:
         self._tell = tell if load.wish.tell else None
         self._stage: LoadStage | None = None
         self._done_bytes = self._total_bytes = 0
-        self._silent_until_ns = 0
+        self._silent_until_ns = self._silent_until_bytes = 0
 
     def begin(self, stage: LoadStage) -> None:
         """The load has come to ``stage``."""
@@ -63,13 +65,16 @@ class LoadReport:
     def read(self, done_bytes: int, total_bytes: int) -> None:
         """So much of the file of weights is in memory."""
         self._stage = LoadStage.READING
+        if done_bytes < self._done_bytes:  # another file, of the same version
+            self._silent_until_bytes = 0
         self._done_bytes, self._total_bytes = done_bytes, total_bytes
-        if time.monotonic_ns() >= self._silent_until_ns:
+        if done_bytes >= self._silent_until_bytes and time.monotonic_ns() >= self._silent_until_ns:
             self._say()
 
     def _say(self) -> None:
         if self._tell is not None and self._stage is not None:
             self._silent_until_ns = time.monotonic_ns() + SILENCE_NS
+            self._silent_until_bytes = self._done_bytes + self._total_bytes // READS_MAX
             self._tell(self._stage, self._done_bytes, self._total_bytes)
 
 

@@ -38,6 +38,8 @@ class ModelContract:
                 result.ticket != item.ticket
                 or result.status is not ItemStatus.OK
                 or needed > item.out_capacity
+                or result.needed
+                or result.error
             ):
                 self.check_result(item, result, item.out_capacity)
                 well = well and result.status is ItemStatus.OK
@@ -50,9 +52,11 @@ class ModelContract:
         if result.status.failed:
             check_failure(result)
             return
+        if result.error:
+            raise MessageInvalid("outputs, and a reason why there are none")
         needed = self._needed(item, result.shapes, result.sizes)
         if result.status is ItemStatus.OK:
-            if needed > capacity:
+            if needed > capacity or result.needed:
                 raise MessageInvalid(f"outputs of {needed} bytes where {capacity} fit")
         elif result.needed != needed or needed <= capacity:
             raise MessageInvalid(
@@ -97,6 +101,8 @@ def check_failure(result: RunResult) -> None:
     """Raise MessageInvalid unless a result that failed says why, in as many words as are taken."""
     if not result.error:
         raise MessageInvalid("a failure without a reason")
+    if result.shapes or result.sizes or result.needed:
+        raise MessageInvalid("a failure with outputs")
     if len(result.error) > ERROR_CHARACTERS_MAX:
         raise MessageInvalid(
             f"a failure in {len(result.error)} characters where {ERROR_CHARACTERS_MAX} are taken"

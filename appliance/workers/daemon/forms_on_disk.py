@@ -6,11 +6,30 @@ a form of the version that was being loaded or built, and no other.
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
+from typing import Final
 
-from appliance.workers.forms import discard_site, drop_form, place_form, prove_form, refuse_form
+from appliance.domain.errors import ArtefactError
+from appliance.domain.model import ModelVersion
+from appliance.workers.forms import (
+    FORM_BYTES_MAX,
+    discard_site,
+    drop_form,
+    place_form,
+    prove_form,
+    refuse_form,
+    site_size,
+)
+from appliance.workers.jail.access import longest_file
 from appliance.workers.messages import Build, Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict
+
+LOOK_S: Final = 0.5
+BUILDING_COPIES: Final = 3
+"""A form is written twice, and has a document."""
+BUILDING_FILES_MAX: Final = 16
 
 
 def mark_form(asked: object, judged: FormJudged) -> None:
@@ -30,17 +49,60 @@ def mark_form(asked: object, judged: FormJudged) -> None:
         refuse_form(path, judged.reason)
 
 
-def take_up_form(asked: object, built: FormBuilt) -> FormBuilt:
-    """Put a form that was built into its place, or remove what is left of one that was not; gives what came of it."""
-    assert isinstance(asked, Build)
-    version = asked.version
-    if built.failure:
-        discard_site(version.forms, version.digest)
-        return built
-    try:
-        place_form(version.forms, built.name)
-    except OSError as problem:
-        discard_site(version.forms, version.digest)
-        reason = f"{version.key}: its packed form could not be put into its place: {problem.strerror}"
-        return built._replace(name="", nbytes=0, failure=reason)
+def watch_site(
+    loop: asyncio.AbstractEventLoop,
+    version: ModelVersion,
+    builds: Callable[[], bool],
+    stop: Callable[[str], None],
+) -> None:
+    """Have a builder stopped that writes more than building takes, for as long as it ``builds``: nothing else keeps it
+    from filling the disk."""
+
+    def judge(looked: asyncio.Future[str]) -> None:
+        if builds() and (problem := looked.result()):
+            stop(problem)
+        elif builds():
+            loop.call_later(LOOK_S, look)
+
+    def look() -> None:
+        loop.run_in_executor(None, site_problem, version).add_done_callback(judge)
+
+    loop.call_later(LOOK_S, look)
+
+
+def site_problem(version: ModelVersion) -> str:
+    """What is too much of what lies where a form of the version is built, for people; "" when nothing is."""
+    files, nbytes = site_size(version.forms, version.digest)
+    most = BUILDING_COPIES * longest_file(version)
+    if files <= BUILDING_FILES_MAX and nbytes <= most:
+        return ""
+    return f"more than {BUILDING_FILES_MAX} files, or {most} bytes, for a packed form"
+
+
+def after_builder(
+    loop: asyncio.AbstractEventLoop,
+    version: ModelVersion | None,
+    built: FormBuilt | None,
+    then: Callable[[FormBuilt | None], None],
+) -> None:
+    """Take up beside the loop what a worker that has ended built of ``version``, unless that is None; ``then`` gets
+    what came of it."""
+    if version is None:
+        then(None)
+    else:
+        taken_up = loop.run_in_executor(None, take_up_form, version, built)
+        taken_up.add_done_callback(lambda done: then(done.result()))
+
+
+def take_up_form(version: ModelVersion, built: FormBuilt | None) -> FormBuilt | None:
+    """Put a form that was built into its place, or remove what is left of one that was not; gives what came of it. Its
+    builder has ended. Removing large files takes a while: not for the event loop."""
+    if built is not None and not built.failure:
+        try:
+            nbytes = place_form(version.forms, built.name, longest_file(version) + FORM_BYTES_MAX)
+            return built._replace(nbytes=nbytes)
+        except (OSError, ArtefactError) as problem:
+            reason = f"{version.key}: its packed form could not be put into its place: {problem}"
+            built = built._replace(name="", nbytes=0, failure=reason)
+    discard_site(version.forms, version.digest)
     return built

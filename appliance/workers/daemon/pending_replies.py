@@ -102,6 +102,8 @@ class PendingReplies:
         self._models: dict[int, _Model] = {}
         self._loaded_models: set[int] = set()
         self._held: dict[int, _Held] = {}
+        self._builds: ModelVersion | None = None
+        self._built: FormBuilt | None = None
         self._words: defaultdict[int, Counter[type]] = defaultdict(Counter)
 
     def __len__(self) -> int:
@@ -116,6 +118,11 @@ class PendingReplies:
     def background(self) -> int:
         """How many answers are awaited beside them."""
         return len(self._background)
+
+    @property
+    def form(self) -> tuple[ModelVersion | None, FormBuilt | None]:
+        """The version whose packed form was to be built, and what came of that as it says."""
+        return self._builds, self._built
 
     @property
     def loads(self) -> int:
@@ -162,6 +169,8 @@ class PendingReplies:
 
     def expect_background(self, asked: BackgroundTask, timeout_ns: int) -> None:
         """Something was asked for that is done beside the line."""
+        if isinstance(asked, Build):
+            self._builds = asked.version
         self._background.append(_Owed(asked, None, timeout_ns))
 
     def owe_run(self, run: Run) -> None:
@@ -342,6 +351,7 @@ class PendingReplies:
                 raise MessageInvalid("a packed form that was not built and has a name")
             if not message.failure:
                 _check_form_name(message.name, asked.version)
+            self._built = message
 
 
 def _check_times(owed: _Owed, *durations_ns: int) -> None:

@@ -20,7 +20,7 @@ from appliance.config.workers import WorkersConfig
 from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion, run_timeout_ms, run_timeout_problem
 from appliance.workers.arena import Arena
 from appliance.workers.codec import MessageInvalid
-from appliance.workers.daemon.forms_on_disk import mark_form, take_up_form
+from appliance.workers.daemon.forms_on_disk import after_builder, mark_form, watch_site
 from appliance.workers.daemon.pending_replies import BackgroundTask
 from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended
 from appliance.workers.daemon.zygote_client import ZygoteClient
@@ -38,6 +38,7 @@ from appliance.workers.messages import (
     KillSent,
     Load,
     PageIn,
+    Ready,
     Stop,
     ToWorker,
     Unload,
@@ -183,6 +184,9 @@ class WorkerPool:
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         """Build a packed form."""
         self._ask_in_background(worker, Build(model, _for_worker(version)), background=True)
+        if state := self._workers.get(worker):
+            stop = partial(self._condemn, state, ExitCause.NONSENSE)
+            watch_site(self._loop, version, lambda: worker in self._workers, stop)
 
     def unload(self, worker: int, model: int) -> None:
         """Forget a model."""
@@ -196,9 +200,8 @@ class WorkerPool:
         """Give a batch to the worker."""
         state = self._workers.get(worker)
         if state is None:
-            self._on_event(
-                WorkerExited(worker, ExitCause.DIED, (run.batch,), -1, "the worker was gone already")
-            )
+            gone = "the worker was gone already"
+            self._on_event(WorkerExited(worker, ExitCause.DIED, (run.batch,), -1, gone))
             return
         state.pending.owe_run(run)
         self._ask(state, run)
@@ -223,15 +226,16 @@ class WorkerPool:
 
     def learn(self, worker: int, learn: Learn) -> None:
         """Let a worker with rings know a plan."""
-        state = self._workers.get(worker)
-        if state is not None and state.memory is not None:
-            self._send(state, learn)
+        self._tell_of_plans(worker, learn)
 
     def forget(self, worker: int, plans: tuple[int, ...]) -> None:
         """Let a worker with rings forget plans."""
+        self._tell_of_plans(worker, Forget(plans))
+
+    def _tell_of_plans(self, worker: int, message: Learn | Forget) -> None:
         state = self._workers.get(worker)
         if state is not None and state.memory is not None:
-            self._send(state, Forget(plans))
+            self._send(state, message)
 
     def memory(self, worker: int) -> LaneMemory | None:
         """What the worker shares with the native front end."""
@@ -339,6 +343,7 @@ class WorkerPool:
             return False
         except MessageInvalid as problem:
             self._condemn(state, ExitCause.NONSENSE, str(problem))
+            self._loop.remove_reader(state.lane.fileno())
         return True
 
     def _settle(self, state: WorkerProcess, message: FromWorker) -> None:
@@ -347,8 +352,6 @@ class WorkerPool:
         if isinstance(message, FormJudged):
             mark_form(asked, message)
             return
-        if isinstance(message, FormBuilt):
-            message = take_up_form(asked, message)
         event = state.seen(message, asked, now_ns)
         after = state.pending.awaited
         if after.background is not before.background:
@@ -356,7 +359,10 @@ class WorkerPool:
         leaves = state.stopping and not state.pending
         if (leaves or after.in_line is not before.in_line) and state.cause is None:
             state.since_ns = now_ns
-        self._on_event(event)
+        if isinstance(message, FormBuilt):
+            self.stop(state.id)  # it is told of when nothing more can be written to it
+        else:
+            self._on_event(event)
 
     # --- ending
 
@@ -364,8 +370,7 @@ class WorkerPool:
         """Have the worker killed for ``cause``. What it finished before counts, unless it talked nonsense."""
         if state.cause is not None:
             return
-        state.cause = cause
-        state.detail = detail
+        state.cause, state.detail = cause, detail
         state.since_ns = time.monotonic_ns()
         if self._zygote.withdraw(state.id):
             self._loop.call_soon(self._gone, state, detail)
@@ -381,36 +386,29 @@ class WorkerPool:
         if not state.pending.in_line:
             state.since_ns = time.monotonic_ns()
         self._loop.remove_reader(state.lane.fileno())
+        self._watch()
         if state.orphaned and not state.pid:
             self._gone(state, state.detail)  # nobody said which process it is
-        else:
-            self._watch()
 
     def _zygote_said(self, message: FromZygote) -> None:
-        if isinstance(message, Forked):
-            self._forked(message)
-        elif isinstance(message, Exited):
-            state = self._workers.get(message.worker)
-            if state is not None:
-                self._hear_last_words(state)
-                self._gone(state, state.detail or describe_status(message.status))
-        elif isinstance(message, KillSent):
-            state = self._workers.get(message.worker)
-            if state is not None:
-                state.kill_sent = True
-        elif isinstance(message, ForkFailed):
-            state = self._workers.get(message.worker)
-            if state is not None:
-                self._gone(state, message.reason)
-
-    def _forked(self, message: Forked) -> None:
-        state = self._workers.get(message.worker)
+        state = None if isinstance(message, Ready) else self._workers.get(message.worker)
         if state is None:
             return
-        state.pid = message.pid
-        state.held.begin(message.pid, self._zygote.pid)
+        if isinstance(message, Forked):
+            self._forked(state, message.pid)
+        elif isinstance(message, Exited):
+            self._hear_last_words(state)
+            self._gone(state, state.detail or describe_status(message.status))
+        elif isinstance(message, KillSent):
+            state.kill_sent = True
+        elif isinstance(message, ForkFailed):
+            self._gone(state, message.reason)
+
+    def _forked(self, state: WorkerProcess, pid: int) -> None:
+        state.pid = pid
+        state.held.begin(pid, self._zygote.pid)
         state.since_ns = state.background_ns = time.monotonic_ns()
-        self._on_event(WorkerStarted(state.id, message.pid, state.kept_from))
+        self._on_event(WorkerStarted(state.id, pid, state.kept_from))
         self._listen(state)  # not earlier: nothing it says may come before WorkerStarted
 
     def _hear_last_words(self, state: WorkerProcess) -> None:
@@ -442,7 +440,15 @@ class WorkerPool:
         state.lane.close()
         cause = state.cause or (ExitCause.STOPPED if state.stopping and not state.pending else ExitCause.DIED)
         loading = state.pending.loading() if state.pid or blamed else -1
-        self._on_event(WorkerExited(state.id, cause, state.pending.batches(), loading, detail))
+        exited = WorkerExited(state.id, cause, state.pending.batches(), loading, detail)
+        version, built = state.pending.form
+        said = None if cause is ExitCause.NONSENSE else built
+        after_builder(self._loop, version, said, partial(self._ended, exited))
+
+    def _ended(self, exited: WorkerExited, built: FormBuilt | None) -> None:
+        if built is not None:
+            self._on_event(built)
+        self._on_event(exited)
         if self._empty is not None and not self._workers and not self._empty.done():
             self._empty.set_result(None)
 
@@ -459,10 +465,7 @@ class WorkerPool:
         for state in list(self._workers.values()):
             if state.pid or state.cause is not None:
                 self._judge(state, now)
-        if any(
-            state.pending or state.stopping or state.ended or state.cause is not None
-            for state in self._workers.values()
-        ):
+        if any(state.is_awaited for state in self._workers.values()):
             self._watch()
 
     def _judge(self, state: WorkerProcess, now_ns: int) -> None:

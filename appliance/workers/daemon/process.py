@@ -45,6 +45,11 @@ class WorkerProcess:
         self.stopping = False
         self.held = HeldMemory()
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether an answer of it is, or its end."""
+        return bool(self.pending) or self.stopping or self.ended or self.cause is not None
+
     def seen(self, said: PoolEvent, asked: object, now_ns: int) -> PoolEvent:
         """What it said, with what we see ourselves in the place of its word where that counts for other models: the
         memory that a load took, and how long that and an eviction did."""
