@@ -52,6 +52,7 @@ from appliance.store.layout import (
     LOCK,
     VIEWS,
 )
+from appliance.store.privacy import keep_private
 from appliance.store.running import RunningVersion, read_incumbents, read_running
 from appliance.store.trouble import told
 from appliance.store.views import FormShelf, ViewShelf
@@ -431,7 +432,8 @@ def open_store(state: Path, config: StoreConfig) -> Iterator[StoreWriter]:
 def locked(state: Path) -> Iterator[RealFolder]:
     """The state directory, made if need be, with the lock of its one writer. Raises StoreBusy and StoreUnavailable."""
     with told(str(state), "open the store"):
-        state.mkdir(mode=0o755, exist_ok=True)
+        state.mkdir(mode=0o700, exist_ok=True)
+        keep_private(state)
         if not (state / CATALOG).exists():
             sync_name(state)
         lock = WriterLock(state / LOCK)
