@@ -179,9 +179,9 @@ class StoreWriter:
         name = arrival.manifest.name
         version = self._better(name, arrival.version(now_ms))
         # What cannot be is refused before anything is done.
+        known = edits.with_version(self.catalog, name, version, arrival.minimum)
         if not downgrade:
             edits.check_install(self.catalog, name, version, want=want)
-        known = edits.with_version(self.catalog, name, version, arrival.minimum)
         if want:
             edits.wanting(known, name, version.version, now_ms)
         coming, before, attempt = Coming(name, version, now_ms), self.catalog, _Attempt(arrival.manifest.key)

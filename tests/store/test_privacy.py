@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from appliance.cli.failure import Exit
+from appliance.cli.main import main
 from appliance.config.repository import RepositoryConfig
 from appliance.durable import SHARED, is_held
 from appliance.engine.versions.record_files import FileRecords
@@ -83,13 +86,11 @@ def as_user(user: int, groups: list[int], do: Callable[[], object]) -> str:
 
 
 @pytest.fixture
-def reachable(tmp_path: Path) -> Path:
+def reachable() -> Iterator[Path]:
     """A state directory that others can get to, as far as it is up to those above it."""
-    for above in tmp_path.parents:
-        if above != Path("/tmp") and above.stat().st_uid == os.geteuid() and len(above.parts) > 1:
-            above.chmod(above.stat().st_mode | 0o011)
-    tmp_path.chmod(0o755)
-    return tmp_path / "state"
+    with tempfile.TemporaryDirectory() as above:
+        os.chmod(above, 0o755)
+        yield Path(above) / "state"
 
 
 def test_everything_is_the_owner_s_alone(state: Path, umask: int) -> None:
@@ -165,6 +166,19 @@ def test_a_group_may_look_where_the_operator_says_so(reachable: Path, umask: int
             return census.usage(catalog).unsaid
 
     assert "can only be told by the user that owns that directory" in as_user(NOBODY, [GROUP], usage)
+    words = ["--state-dir", str(reachable)]
+    for command in (
+        ["model", "list"],
+        ["model", "history"],
+        ["store", "gc"],
+        ["store", "check"],
+        ["store", "usage"],
+    ):
+        assert main([*command, *words]) == Exit.OK, "its modules may lie where nobody else can read them"
+    for looks in (["model", "list"], ["store", "usage"], ["store", "check"], ["model", "history"]):
+        assert as_user(NOBODY, [GROUP], partial(main, [*looks, *words])) == str(int(Exit.OK)), looks
+    for changes in (["store", "gc"], ["store", "gc", "--dry-run"], ["model", "uninstall", "digits"]):
+        assert as_user(NOBODY, [GROUP], partial(main, [*changes, *words])) == str(int(Exit.USAGE)), changes
     assert as_user(NOBODY, [GROUP], lambda: (reachable / CATALOG).write_bytes(b"")) == "PermissionError"
 
 
