@@ -3,7 +3,8 @@
 ``Folder`` is the port, so that tests can put a disk below it that loses what was not synced; ``RealFolder`` is the
 kernel's. Paths are relative, steps joined by "/"; no step is followed when it is a symbolic link, so nothing outside
 the folder is ever touched. Rules kept here: bytes are synced before a name leads to them; a name is there for good
-only after its directory was synced; nothing that has a name is written to.
+only after its directory was synced; nothing that has a name is written to; what is made is its owner's alone, and is
+read by a group only in a folder of the mode SHARED, which an operator gave to that group.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from appliance.domain.errors import StoreBusy
 Bytes = bytes | bytearray | memoryview
 
 READ_BYTES: Final = 4 << 20
-READ_ONLY: Final = 0o444
+READ_ONLY: Final = 0o440
+REPLACED: Final = 0o640
+SHARED: Final = 0o2750
+"""The mode of a directory whose group may read what is in it: what is made there belongs to the same group. Any other
+directory is its owner's alone."""
 LOCK_TRIES: Final = 8
 LOCK_PAUSE_S: Final = 0.005
 """Between tries to take a lock: whoever asks whether it is held has it for some microseconds."""
@@ -120,7 +125,7 @@ def replace_file(folder: Folder, path: str, temporary: str, data: bytes) -> None
     """Put ``data`` in the place of what is at ``path``, whole or not at all and for good, by way of ``temporary``."""
     remove_file(folder, temporary)
     try:
-        with folder.create(temporary, 0o644) as file:
+        with folder.create(temporary, REPLACED) as file:
             file.write(data)
             file.sync()
             if file.size() != len(data):
@@ -138,6 +143,28 @@ def ensure_directory(folder: Folder, path: str) -> None:
     if folder.status(path) is None:
         folder.make_directory(path)
     folder.sync_directory(path.rpartition("/")[0])
+
+
+def make_own_directory(path: Path) -> None:
+    """Have a directory at ``path``, as private as the one that it is in. Raises OSError."""
+    above = RealFolder(path.parent)
+    try:
+        with suppress(FileExistsError):
+            above.make_directory(path.name)
+    finally:
+        above.close()
+
+
+def gives_away(owner: os.stat_result) -> bool:
+    """Whether what this process makes has to be given to the ``owner`` of the directory that it is in: what root makes
+    in somebody's directory, as an operator does, would be read by nobody else."""
+    return os.geteuid() == 0 and owner.st_uid != 0
+
+
+def give_to_owner(descriptor: int, owner: os.stat_result) -> None:
+    """Give what is open, and was made by this process, to the ``owner`` of its directory, where that is to be done."""
+    if gives_away(owner) and os.fstat(descriptor).st_uid == 0:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def sync_name(path: Path) -> None:
@@ -179,6 +206,8 @@ class RealFolder:
         """Raise OSError when ``path`` is no directory that can be read. It may itself be a link."""
         self._path = path
         self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._owner = os.fstat(self._root)
+        self._shared = stat.S_IMODE(self._owner.st_mode) == SHARED
 
     def close(self) -> None:
         """Let go of the directory."""
@@ -186,13 +215,18 @@ class RealFolder:
 
     def create(self, path: str, mode: int = READ_ONLY) -> NewFile:
         """See Folder."""
-        with self._parent(path) as (parent, name):
-            return _RealFile(os.open(name, _CREATE, mode, dir_fd=parent))
+        return _RealFile(self.open(path, _CREATE, mode))
 
     def make_directory(self, path: str) -> None:
         """See Folder."""
         with self._parent(path) as (parent, name):
-            os.mkdir(name, 0o755, dir_fd=parent)
+            os.mkdir(name, 0o700, dir_fd=parent)
+            if self._shared or gives_away(self._owner):
+                descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
+                try:
+                    self._settle(descriptor, SHARED)
+                finally:
+                    os.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
         """See Folder."""
@@ -271,10 +305,20 @@ class RealFolder:
         finally:
             os.close(descriptor)
 
-    def open(self, path: str, flags: int, mode: int = 0o644) -> int:
-        """A descriptor of the file at ``path``, not followed if it is a link; the caller closes it."""
+    def open(self, path: str, flags: int, mode: int = REPLACED) -> int:
+        """A descriptor of the file at ``path``, not followed if it is a link; the caller closes it. Of ``mode`` a file
+        that is made has what the folder's own lets others have."""
         with self._parent(path) as (parent, name):
-            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=parent)
+            descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode & 0o700, dir_fd=parent)
+        if flags & os.O_CREAT:
+            self._settle(descriptor, mode)
+        return descriptor
+
+    def _settle(self, descriptor: int, mode: int) -> None:
+        """Have what was made belong to whom the folder does, and be read by its group where it is SHARED."""
+        give_to_owner(descriptor, self._owner)
+        if self._shared:
+            os.fchmod(descriptor, mode)
 
     def free_bytes(self) -> int:
         """See Folder."""
@@ -356,8 +400,9 @@ class WriterLock:
         """Raises StoreBusy with the holder's pid, and OSError. ``pause`` waits so many seconds for one who only asks
         whether the lock is held."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o644)
+        self._descriptor = os.open(path, flags, 0o600)  # who cannot open it cannot hold it either
         try:
+            give_to_owner(self._descriptor, os.stat(path.parent))
             self._take(pause)
         except BlockingIOError:
             pid = _number(os.pread(self._descriptor, 32, 0))

@@ -41,6 +41,7 @@ from appliance.frontend.choice import (
     make_front_end,
     make_quotas,
 )
+from appliance.frontend.listening.sockets import place_problem
 from appliance.frontend.port import Backend, FrontEnd
 from appliance.maintenance.interpreter import Collector
 from appliance.maintenance.scrubbing import Scrubbing, store_figures
@@ -50,6 +51,7 @@ from appliance.sources.source import Source
 from appliance.sources.store import StoreSource
 from appliance.store.catalog import InstalledVersion
 from appliance.store.layout import FORMS, SERVE, VIEWS
+from appliance.store.privacy import Mended, keep_private
 from appliance.store.running import RunningVersion
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.recent import RecentFigures
@@ -88,6 +90,7 @@ def make_parts(
 ) -> Parts:
     """Put everything together. ``end`` is told of parts that fail; ``reread`` reads the configuration again."""
     loop = asyncio.get_running_loop()
+    _check_open(config, log)
     kind = chosen(config.frontend.kind)
     arena, recent = Arena(config.arena), RecentFigures()
     tracer, records = open_tracer(config.trace, log.event), _open_records(config, log)
@@ -187,6 +190,17 @@ def _make_shell(ticker: Ticker, log: LogControl, tracer: Tracer | None) -> Shell
         log=log,
         tracer=tracer,
     )
+
+
+def _check_open(config: ApplianceConfig, log: LogControl) -> None:
+    """Close what is open to other users of this machine and need not be, and tell of it."""
+    if config.control.socket and (problem := place_problem(config.control.socket)):
+        log.event("the operator's socket is not safe where it is", problem=problem)
+    mended = keep_private(Path(config.state_dir).absolute()) if config.state_dir else Mended()
+    if mended.entries:
+        log.event("the state directory was open to others, and is not any more", entries=mended.entries)
+    if mended.problem:
+        log.event("the state directory cannot be kept from others", error=mended.problem)
 
 
 def _open_records(config: ApplianceConfig, log: LogControl) -> Records:

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from appliance.domain.errors import InvalidRequest
 from appliance.domain.model import Batching
-from appliance.domain.tensor import FREE, MAX_RANK, Datatype, TensorSpec
+from appliance.domain.tensor import FREE, MAX_RANK, Datatype, TensorSpec, byte_size
 from appliance.repository.findings import Findings, Place, shown_names
 from appliance.repository.model_config import ModelConfig
 from appliance.repository.onnx.summary import GraphPort, GraphSummary, PortKind
+from appliance.repository.section import NAME_BYTES_MAX
 from appliance.repository.tensor_config import TensorConfig
 
 INITIALIZERS_ARE_CONSTANT_BELOW: Final = (
@@ -229,7 +231,17 @@ def _spec(
             f"is {written}, but '{port.name}' is {datatype.config_name} in the graph",
         )
     shape = _shape(port, said, batched, place, findings)
-    return TensorSpec(name=port.name, datatype=datatype or Datatype.BYTES, shape=shape, optional=optional)
+    spec = TensorSpec(name=port.name, datatype=datatype or Datatype.BYTES, shape=shape, optional=optional)
+    _check_size(spec, said.section.place() if said else place, findings)
+    return spec
+
+
+def _check_size(spec: TensorSpec, place: Place, findings: Findings) -> None:
+    """What keeps a tensor of the shape from ever being given, whatever its free dimensions are."""
+    try:
+        byte_size(spec.datatype, [max(size, 1) for size in spec.shape])
+    except InvalidRequest as error:
+        findings.problem(place, f"{shown_names((spec.name,), 1)}: {error}")
 
 
 def _shape(
@@ -268,12 +280,13 @@ def _written_specs(tensors: Sequence[TensorConfig], findings: Findings) -> tuple
             )
         if tensor.dims is None:
             findings.problem(tensor.section.place("dims"), "is needed where there is no graph to tell it")
-        specs[tensor.name] = TensorSpec(
+        spec = specs[tensor.name] = TensorSpec(
             name=tensor.name,
             datatype=tensor.datatype or Datatype.BYTES,
             shape=tensor.dims or (),
             optional=bool(tensor.optional),
         )
+        _check_size(spec, tensor.section.place(), findings)
     return tuple(specs.values())
 
 
@@ -333,6 +346,9 @@ def check_ports(side: str, ports: Sequence[GraphPort], place: Place, findings: F
         elif port.name in seen:
             findings.problem(place, f"the graph has two {side}s called '{port.name}'")
         seen.add(port.name)
+        if len(port.name.encode(errors="replace")) > NAME_BYTES_MAX:
+            name = shown_names((port.name,), 1)
+            findings.problem(place, f"{side} {name} has a name of more than {NAME_BYTES_MAX} bytes")
         if port.kind is not PortKind.TENSOR:
             findings.problem(
                 place, f"{side} '{port.name}' is {_KIND_NAMES[port.kind]}; only tensors can be served"

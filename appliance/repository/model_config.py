@@ -39,6 +39,12 @@ VERSIONS_MAX: Final = 1_000
 LATEST: Final = VersionPolicy()
 
 PRIORITY_LEVELS_MAX: Final = 1_000
+PREFERRED_MAX: Final = 64
+"""Preferred sizes: each decision of the scheduler looks at all."""
+ROWS_MAX: Final = 1 << 20
+"""Of a batch, as of one whose model does not say."""
+TIME_US_MAX: Final = INT64_MAX // 2_000
+"""A time from now on is counted in nanoseconds of 63 bits, after 146 years of running as well."""
 
 _ACTIONS: Final = MappingProxyType({action.name: action for action in TimeoutAction})
 
@@ -154,14 +160,16 @@ def read_model_config(
         section=section,
         kind=_read_kind(section, settings),
         model_file=_read_model_file(section, model_file),
-        max_batch_size=section.integer("max_batch_size") if section.has("max_batch_size") else None,
+        max_batch_size=section.integer("max_batch_size", maximum=ROWS_MAX)
+        if section.has("max_batch_size")
+        else None,
         inputs=tuple(map(read_input, section.sections("input"))) if section.has("input") else None,
         outputs=tuple(map(read_output, section.sections("output"))) if section.has("output") else None,
         batching=_read_batching(batching) if batching else None,
         preferred_place=preferred_place,
-        policy=_read_policy(section, VERSIONS_MAX),
+        policy=_read_policy(section),
         instances=_read_instances(section, settings),
-        warmups=_read_warmups(section),
+        warmups=tuple(map(read_warmup, section.sections("model_warmup", most=WARMUPS_MAX))),
         parameters=_read_parameters(section),
     )
     section.close()
@@ -213,7 +221,7 @@ def _read_model_file(section: Section, default: str) -> str:
     return name
 
 
-def _read_policy(section: Section, versions_max: int) -> VersionPolicy:
+def _read_policy(section: Section) -> VersionPolicy:
     inner = section.section("version_policy")
     if inner is None:
         return LATEST
@@ -226,10 +234,8 @@ def _read_policy(section: Section, versions_max: int) -> VersionPolicy:
     elif every:
         policy = VersionPolicy(choice=VersionChoice.ALL)
     elif specific:
-        numbers = specific.integers("versions", minimum=1, maximum=INT64_MAX)
-        if len(numbers) > versions_max:
-            specific.problem("versions", f"names {len(numbers)} versions; the limit is {versions_max}")
-        elif numbers:
+        numbers = specific.integers("versions", minimum=1, maximum=INT64_MAX, most=VERSIONS_MAX)
+        if numbers:
             policy = VersionPolicy(choice=VersionChoice.SPECIFIC, numbers=numbers)
         else:
             specific.problem("versions", "names no version")
@@ -237,13 +243,6 @@ def _read_policy(section: Section, versions_max: int) -> VersionPolicy:
         if choice:
             choice.close()
     return policy
-
-
-def _read_warmups(section: Section) -> tuple[WarmupConfig, ...]:
-    found = section.sections("model_warmup")
-    if len(found) > WARMUPS_MAX:
-        section.problem("model_warmup", f"is given {len(found)} times; at most {WARMUPS_MAX} are read")
-    return tuple(map(read_warmup, found[:WARMUPS_MAX]))
 
 
 def _read_parameters(section: Section) -> Mapping[str, str]:
@@ -275,8 +274,8 @@ def _read_batching(section: Section) -> Batching:
     section.refuse({"preserve_ordering": "is not offered: answers go back as they finish; remove it"})
     default_policy = section.section("default_queue_policy")
     batching = Batching(
-        preferred_batch_size=section.integers("preferred_batch_size", minimum=1),
-        max_queue_delay_us=section.integer("max_queue_delay_microseconds", maximum=INT64_MAX // 1_000),
+        preferred_batch_size=section.integers("preferred_batch_size", minimum=1, most=PREFERRED_MAX),
+        max_queue_delay_us=section.integer("max_queue_delay_microseconds", maximum=TIME_US_MAX),
         priority_levels=levels,
         default_priority_level=_default_level(section, levels),
         default_queue_policy=_queue_policy(default_policy) if default_policy else QueuePolicy(),
@@ -314,7 +313,7 @@ def _queue_policy(section: Section) -> QueuePolicy:
     plain = QueuePolicy()
     policy = QueuePolicy(
         timeout_action=section.choice("timeout_action", _ACTIONS) or plain.timeout_action,
-        default_timeout_us=section.integer("default_timeout_microseconds", maximum=INT64_MAX // 1_000),
+        default_timeout_us=section.integer("default_timeout_microseconds", maximum=TIME_US_MAX),
         allow_timeout_override=section.flag("allow_timeout_override", default=plain.allow_timeout_override),
         max_queue_size=section.integer("max_queue_size", maximum=(1 << 32) - 1),
     )

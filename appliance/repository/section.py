@@ -17,6 +17,11 @@ from appliance.repository.pbtxt import Field, Message, Scalar, ScalarKind, Value
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
+TEXT_BYTES_MAX: Final = 64 << 10
+NAME_BYTES_MAX: Final = 4096
+"""Of what clients are shown, too, and what names something: as in a package's manifest."""
+VALUES_MAX: Final = 1_024
+"""Of a list, and entries of a map."""
 
 _TRUE: Final = frozenset({"true", "True", "t", "1"})
 _FALSE: Final = frozenset({"false", "False", "f", "0"})
@@ -64,20 +69,22 @@ class Section:
         number = self._number(self.place(name), value, minimum, maximum)
         return default if number is None else number
 
-    def integers(self, name: str, *, minimum: int = 0, maximum: int = INT32_MAX) -> tuple[int, ...]:
-        """A list of whole numbers, each within bounds."""
+    def integers(
+        self, name: str, *, minimum: int = 0, maximum: int = INT32_MAX, most: int = VALUES_MAX
+    ) -> tuple[int, ...]:
+        """A list of whole numbers, each within bounds, and no more than ``most`` of them."""
         found = [
             self._number(self._at(name, value, index), value, minimum, maximum)
-            for index, value in enumerate(self._values(name))
+            for index, value in enumerate(self._few(name, most))
         ]
         return tuple(number for number in found if number is not None)
 
-    def text(self, name: str, *, default: str = "") -> str:
-        """A string."""
+    def text(self, name: str, *, default: str = "", longest: int = TEXT_BYTES_MAX) -> str:
+        """A string of no more than ``longest`` bytes."""
         value = self._single(name)
         if value is None:
             return default
-        found = self._text(self.place(name), value)
+        found = self._text(self.place(name), value, longest)
         return default if found is None else found
 
     def flag(self, name: str, *, default: bool = False) -> bool:
@@ -115,10 +122,11 @@ class Section:
         value = self._single(name)
         return None if value is None else self._inner(self.place(name), value)
 
-    def sections(self, name: str) -> tuple[Section, ...]:
-        """A list of messages."""
+    def sections(self, name: str, *, most: int = VALUES_MAX) -> tuple[Section, ...]:
+        """A list of messages, no more than ``most`` of them."""
         found = [
-            self._inner(self._at(name, value, index), value) for index, value in enumerate(self._values(name))
+            self._inner(self._at(name, value, index), value)
+            for index, value in enumerate(self._few(name, most))
         ]
         return tuple(section for section in found if section is not None)
 
@@ -168,6 +176,13 @@ class Section:
         self._asked.add(name)
         return tuple(value for field in self._fields.get(name, ()) for value in field.values)
 
+    def _few(self, name: str, most: int) -> tuple[Value, ...]:
+        """The values of a repeated field; more than ``most`` are a problem, and only so many are read."""
+        values = self._values(name)
+        if len(values) > most:
+            self.problem(name, f"has {len(values)} values; at most {most} are read")
+        return values[:most]
+
     def _single(self, name: str) -> Value | None:
         values = self._values(name)
         if len(values) > 1:
@@ -193,14 +208,17 @@ class Section:
             return number
         return None
 
-    def _text(self, place: Place, value: Value) -> str | None:
+    def _text(self, place: Place, value: Value, longest: int) -> str | None:
         if not isinstance(value, Scalar) or value.kind is not ScalarKind.STRING:
             self._findings.problem(place, f"expected a string in quotes, found {_shown(value)}")
+            return None
+        if len(value.data) > longest:
+            self._findings.problem(place, f"has {len(value.data)} bytes; at most {longest} are allowed")
             return None
         try:
             return value.data.decode()
         except UnicodeDecodeError:
-            self._findings.problem(place, f"{value.data!r} is not UTF-8")
+            self._findings.problem(place, f"{_shown(value)} is not UTF-8")
             return None
 
     def _entries(self, name: str, maximum: int | None = None) -> Iterable[tuple[str | int, Section]]:
@@ -209,7 +227,11 @@ class Section:
         seen: set[str | int] = set()
         for entry in self.sections(name):
             place = entry.place("key")
-            key: str | int = entry.text("key") if maximum is None else entry.integer("key", maximum=maximum)
+            key: str | int = (
+                entry.text("key", longest=NAME_BYTES_MAX)
+                if maximum is None
+                else entry.integer("key", maximum=maximum)
+            )
             shown = f'"{key[:SHOWN_MAX]}"' if isinstance(key, str) else str(key)
             if key in seen:
                 self._findings.problem(place, f"key {shown} is given twice")

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.domain.tensor import FREE, Datatype
-from appliance.repository.section import INT64_MAX, Section
+from appliance.repository.section import INT64_MAX, NAME_BYTES_MAX, Section
 
 _DATATYPES: Final = MappingProxyType({datatype.config_name: datatype for datatype in Datatype})
 _UNOFFERED_INPUT: Final = MappingProxyType(
@@ -61,7 +61,7 @@ def read_datatype(section: Section) -> Datatype | None:
 
 
 def _read_tensor(section: Section, *, output: bool = False) -> TensorConfig:
-    name = section.text("name")
+    name = section.text("name", longest=NAME_BYTES_MAX)
     if not name:
         section.problem("name", "is missing")
     dims = section.integers("dims", minimum=FREE, maximum=INT64_MAX) if section.has("dims") else None

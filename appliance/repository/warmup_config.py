@@ -16,13 +16,16 @@ from appliance.domain.model import Warmup, WarmupInput
 from appliance.domain.tensor import Datatype, TensorSpec, byte_size, element_count, split_bytes
 from appliance.repository.findings import Findings, shown_names
 from appliance.repository.model_files import ModelFile, ModelHome
-from appliance.repository.section import INT64_MAX, Section
+from appliance.repository.section import INT64_MAX, NAME_BYTES_MAX, Section
 from appliance.repository.tensor_config import read_datatype
 
 WARMUP_DIRECTORY: Final = "warmup"
 COUNT_MAX: Final = 10_000
+STRING_BYTES_MIN: Final = 4
 WARMUPS_MAX: Final = 1_000
 STRINGS_BYTES_MAX: Final = 64 << 20
+REQUEST_BYTES_MAX: Final = 1 << 30
+"""Of all inputs of a warm-up, which a worker makes; above what any request may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ def read_warmup(section: Section) -> WarmupConfig:
         section.problem("name", "is missing; every warm-up needs one")
     warmup = WarmupConfig(
         section=section,
-        name=section.text("name"),
+        name=section.text("name", longest=NAME_BYTES_MAX),
         batch_size=section.integer("batch_size"),
         count=section.integer("count", maximum=COUNT_MAX),
         tensors=tuple(_read_tensor(name, inner) for name, inner in section.entries("inputs")),
@@ -121,7 +124,19 @@ def plan_warmup(
         for tensor in config.tensors
         if _is_known(tensor, specs, findings)
     ]
+    if sum(_row_bytes(each) for each in planned) * rows > REQUEST_BYTES_MAX:
+        findings.problem(
+            config.section.place(), f"is a request of more than {REQUEST_BYTES_MAX} bytes; make it smaller"
+        )
     return Warmup(name=config.name, batch_size=rows, count=config.count or 1, inputs=tuple(planned))
+
+
+def _row_bytes(planned: WarmupInput) -> int:
+    """What a row of it takes, strings without their contents."""
+    size = planned.spec.datatype.size or STRING_BYTES_MIN
+    for dimension in planned.spec.shape:
+        size *= dimension
+    return size
 
 
 def _is_known(tensor: WarmupTensor, specs: Mapping[str, TensorSpec], findings: Findings) -> bool:

@@ -165,7 +165,6 @@ class Overlay:
             root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._folder()))
             self._lock = WriterLock(root / ".new")
             os.rename(root / ".new", root / LOCK)
-            root.chmod(0o755)
             self._root = root
         return self._root
 
@@ -176,7 +175,7 @@ def _written(repository: Path, name: str, files: Mapping[str, bytes]) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
     for entry in (repository, *repository.rglob("*")):
-        entry.chmod(0o755 if entry.is_dir() else 0o644)
+        entry.chmod(0o700 if entry.is_dir() else 0o600)
     return repository
 
 

@@ -18,6 +18,7 @@ from appliance.domain.errors import ArtefactError, OperatorError, Problem
 from appliance.domain.manifest_codec import MANIFEST_BYTES_MAX, decode
 from appliance.domain.model import FormRoom
 from appliance.domain.regular_file import read_file
+from appliance.durable import make_own_directory
 from appliance.repository.directory import BrokenVersion, RepositoryScan, ServableVersion, merged
 from appliance.repository.model_directory import read_model_directory
 from appliance.sources.source import Look
@@ -69,7 +70,7 @@ class StoreSource:
         self._published = False
         try:
             self._running = RunningRecord(self._state)
-            (self._state / FORMS).mkdir(exist_ok=True)
+            make_own_directory(self._state / FORMS)
         except OSError as error:
             raise OperatorError(
                 f"state_dir: '{self._state}' cannot be used: {error.strerror}; it must be a directory in which the "
@@ -150,7 +151,7 @@ class StoreSource:
             )
         try:
             running = RunningRecord(self._state)
-            (self._state / FORMS).mkdir(exist_ok=True)
+            make_own_directory(self._state / FORMS)
         except OSError as error:
             raise OperatorError(f"'{self._state}' cannot be used: {error.strerror}") from error
         self._running.close()

@@ -22,7 +22,15 @@ from typing import Any, Final
 from appliance.domain.digest import is_digest
 from appliance.domain.errors import StoreUnavailable
 from appliance.domain.manifest import is_name
-from appliance.durable import RealFolder, WriterLock, is_held, read_whole, remove_file, replace_file
+from appliance.durable import (
+    RealFolder,
+    WriterLock,
+    is_held,
+    make_own_directory,
+    read_whole,
+    remove_file,
+    replace_file,
+)
 from appliance.store.catalog import is_version
 from appliance.store.layout import INCUMBENTS, RUNNING, RUNNING_LOCK, SERVE
 
@@ -58,7 +66,7 @@ class RunningRecord:
         self._folder = RealFolder(state)
 
     def _take_lock(self) -> None:
-        (self._state / SERVE).mkdir(exist_ok=True)
+        make_own_directory(self._state / SERVE)
         self._lock = WriterLock(self._state / RUNNING_LOCK)
 
     def publish(self, versions: Iterable[RunningVersion]) -> None:
@@ -90,13 +98,17 @@ class RunningRecord:
 def read_running(state: Path) -> tuple[RunningVersion, ...]:
     """What runs from ``state``; nothing when no daemon lives. Raises StoreUnavailable when a daemon lives and does not
     say what it runs in a way that can be read."""
-    if not is_held(state / RUNNING_LOCK):
-        return ()
     try:
+        if not is_held(state / RUNNING_LOCK):
+            return ()
         data = _read(state, RUNNING)
         if data is None:
             raise ValueError("it is not there, because its disk was full or the daemon is just starting")
         return _parsed(data)
+    except PermissionError as error:
+        raise StoreUnavailable(
+            f"what the daemon runs from '{state}' can only be told by the user that owns that directory"
+        ) from error
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreUnavailable(
             f"'{state / RUNNING}' does not tell what the daemon runs ({error}), so nothing is removed; make some room "

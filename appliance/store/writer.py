@@ -52,6 +52,7 @@ from appliance.store.layout import (
     LOCK,
     VIEWS,
 )
+from appliance.store.privacy import keep_private
 from appliance.store.running import RunningVersion, read_incumbents, read_running
 from appliance.store.trouble import told
 from appliance.store.views import FormShelf, ViewShelf
@@ -178,9 +179,9 @@ class StoreWriter:
         name = arrival.manifest.name
         version = self._better(name, arrival.version(now_ms))
         # What cannot be is refused before anything is done.
+        known = edits.with_version(self.catalog, name, version, arrival.minimum)
         if not downgrade:
             edits.check_install(self.catalog, name, version, want=want)
-        known = edits.with_version(self.catalog, name, version, arrival.minimum)
         if want:
             edits.wanting(known, name, version.version, now_ms)
         coming, before, attempt = Coming(name, version, now_ms), self.catalog, _Attempt(arrival.manifest.key)
@@ -431,7 +432,8 @@ def open_store(state: Path, config: StoreConfig) -> Iterator[StoreWriter]:
 def locked(state: Path) -> Iterator[RealFolder]:
     """The state directory, made if need be, with the lock of its one writer. Raises StoreBusy and StoreUnavailable."""
     with told(str(state), "open the store"):
-        state.mkdir(mode=0o755, exist_ok=True)
+        state.mkdir(mode=0o700, exist_ok=True)
+        keep_private(state)
         if not (state / CATALOG).exists():
             sync_name(state)
         lock = WriterLock(state / LOCK)

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -131,11 +132,11 @@ def drop_form(path: str, reason: str) -> None:
 def make_site(forms: str, name: str) -> str:
     """Make an empty directory in which the form ``name`` can be built, and remove what is superseded by it. Raises
     OSError."""
-    Path(forms).mkdir(mode=0o755, exist_ok=True)  # and nothing above it: its disk may not be mounted
+    Path(forms).mkdir(mode=0o700, exist_ok=True)  # and nothing above it: its disk may not be mounted
     site = os.path.join(forms, f"{BUILDING}{name}")
     shutil.rmtree(site, ignore_errors=True)
     remove_superseded(forms, form_digest(name), name)
-    os.mkdir(site)
+    os.mkdir(site, 0o700)
     return site
 
 
@@ -157,6 +158,7 @@ def place_form(forms: str, name: str, bytes_max: int) -> int:
     if os.geteuid() == 0:  # its builder may have been another user, to whom it belongs no longer
         for each in (path, *os.scandir(path)):
             os.chown(each, 0, 0, follow_symlinks=False)
+    os.chmod(path, stat.S_IMODE(os.stat(forms).st_mode))  # who may read the state may count what forms take
     return nbytes
 
 

@@ -9,11 +9,13 @@ import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
+from appliance.cli.model.list import listing
 from appliance.config.repository import RepositoryConfig
 from appliance.config.store import PackagesConfig, Unsigned
 from appliance.daemon.parts import trust_of
 from appliance.package.keys import read_public_key
 from appliance.sources.store import StoreSource
+from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion
 from tests.architecture.sources import ROOT
 from tests.cli.test_model_packages import Capture, printed, run
 
@@ -85,3 +87,21 @@ def test_an_old_package_takes_an_order_and_one_below_the_minimum_is_never_wanted
     capsys.readouterr()
     assert run("list", *words, "--json") == Exit.OK
     assert [each["wish"] for each in printed(capsys)["versions"]] == ["below the minimum", "wanted", ""]
+
+
+@pytest.mark.parametrize(
+    ("catalog", "daemon", "shown"),
+    [
+        ("key a", "key a", "key a"),
+        ("key a", "withdrawn a", "withdrawn a"),
+        ("withdrawn a", "key a", "withdrawn a"),
+        ("", "key a", "key a"),
+        ("key a", "", "key a"),
+    ],
+)
+def test_whoever_knows_that_a_key_was_withdrawn_is_believed(catalog: str, daemon: str, shown: str) -> None:
+    version = InstalledVersion(version=1, digest="0" * 64, trust="key a", files=(), installed_at_ms=0)
+    installed = Catalog(models=(CatalogModel(name="m", versions=(version,)),)) if catalog else Catalog()
+    entry = {"name": "m", "version": 1, "workers": [], "trust": daemon}
+    (listed,) = listing(installed, {"workers": [], "models": [entry]}, lambda version: catalog)
+    assert listed.trust == shown

@@ -248,6 +248,22 @@ def test_nobody_waits_for_a_version_that_memory_can_never_hold(
     assert problem.startswith("m/1 can never fit into memory")
 
 
+def test_a_state_directory_that_is_open_to_others_is_closed_and_served(
+    serve: Serve, state: Path, install: Callable[[int], None]
+) -> None:
+    """With its packed form, its records and its scrub."""
+    install(1)
+    for path in (state, *state.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    daemon = serve(None, STORE, arguments=("--state-dir", str(state)))
+    daemon.wait_log("the state directory was open to others, and is not any more")
+    daemon.wait_log("the store was scrubbed")
+    assert ask(daemon.grpc, "m").get_response().model_version == "1"
+    daemon.signal(signal.SIGTERM)
+    daemon.process.wait(30)
+    assert not [str(path) for path in (state, *state.rglob("*")) if path.stat().st_mode & 0o077]
+
+
 def test_a_second_daemon_is_refused_with_the_reason(
     serve: Serve, state: Path, install: Callable[[int], None]
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.cli.failure import Exit
+from appliance.cli.main import main
 from appliance.config.store import Unsigned
 from appliance.domain.digest import digest_of
 from appliance.domain.golden import GoldenSet, encode_golden
@@ -168,6 +170,33 @@ def test_what_the_repository_refuses_is_told(laid_out: Laid, tmp_path: Path) -> 
     found = check(tmp_path, with_file(manifest, "config.pbtxt", config), contents | {"config.pbtxt": config})
     assert "unheard_of" in said(found)
     assert "sequence_batching" in said(found)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        b'parameters { key: "run_timeout_ms" value { string_value: "' + b"7" * 5_000 + b'" } }',
+        b"dynamic_batching { preferred_batch_size: [ " + b"1, " * 64 + b"1 ] }",
+        b'parameters { key: "k" value { string_value: "' + b"v" * 900_000 + b'" } }',
+    ],
+)
+def test_what_no_box_would_serve_is_refused_by_all_who_read_a_package(
+    laid_out: Laid, tmp_path: Path, config: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, contents = laid_out
+    contents = {**contents, "config.pbtxt": contents["config.pbtxt"] + config}
+    found = check(tmp_path, with_file(manifest, "config.pbtxt", contents["config.pbtxt"]), contents)
+    assert "layers/config.pbtxt" in said(found)
+    installing = ["model", "install", str(tmp_path / "layers-1.model"), "--allow-unsigned"]
+    assert main([*installing, "--state-dir", str(tmp_path / "state")]) == Exit.REFUSED
+    assert "layers/config.pbtxt" in capsys.readouterr().err
+    for file, content in contents.items():
+        (tmp_path / "unpacked" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "unpacked" / file).write_bytes(content)
+    packing = ["model", "pack", str(tmp_path / "unpacked"), "--no-proof", "-o", str(tmp_path / "again.model")]
+    assert main(packing) != Exit.OK
+    assert "config.pbtxt" in capsys.readouterr().err
+    assert not (tmp_path / "again.model").exists()
 
 
 def test_a_graph_that_reaches_outside_is_told(laid_out: Laid, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_more_versions_than_a_model_may_have_cannot_be_asked_for(read_model: Rea
     problem = only_problem(found)
     assert (problem.key, problem.text) == (
         "version_policy.specific.versions",
-        "names 4999 versions; the limit is 1000",
+        "has 4999 values; at most 1000 are read",
     )
     assert len(found.broken) == 1
 
@@ -112,7 +112,7 @@ def test_more_versions_than_a_model_may_have_cannot_be_asked_for(read_model: Rea
 def test_more_warm_ups_than_anybody_waits_for_are_refused(read_model: ReadModel) -> None:
     warm = 'inputs { key: "x" value { dims: 4 zero_data: true data_type: TYPE_FP32 } }'
     found = read_model("".join(f'model_warmup {{ name: "{n}" {warm} }}' for n in range(WARMUPS_MAX + 1)))
-    assert only_problem(found).text == f"is given {WARMUPS_MAX + 1} times; at most {WARMUPS_MAX} are read"
+    assert only_problem(found).text == f"has {WARMUPS_MAX + 1} values; at most {WARMUPS_MAX} are read"
 
 
 def test_functions_that_ask_for_operator_sets_without_end_are_told_in_part(read_model: ReadModel) -> None:

@@ -88,5 +88,5 @@ def assert_served(state: Path, catalog: Catalog) -> None:
             data = blob.read_bytes()
             assert len(data) == file.size
             assert digest_of(data) == file.digest
-            assert blob.stat().st_mode & 0o777 == 0o444
+            assert blob.stat().st_mode & 0o777 == 0o400
             assert blob.samefile(state / view_path(version.digest) / file.path)

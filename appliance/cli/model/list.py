@@ -141,10 +141,10 @@ def _completed(
 ) -> ListedVersion:
     if entry is None:
         return listed
-    trial = entry.get("trial")
+    trial, trust = entry.get("trial"), entry.get("trust", "")
     return replace(
         listed,
-        trust=entry.get("trust") or listed.trust,
+        trust=trust if trust.startswith(DOUBTFUL) else listed.trust or trust,
         trial=trial["stage"] if trial else "",
         memory_bytes=sum(memory.get(worker, 0) for worker in entry["workers"]),
         **{name: entry[name] for name in SAME if name in entry},

@@ -16,6 +16,7 @@ from appliance.config.store import StoreConfig
 from appliance.durable import is_held
 from appliance.store.census import Garbage, census_of
 from appliance.store.layout import LOCK
+from appliance.store.trouble import told
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _looked(state: Path, config: StoreConfig) -> tuple[Garbage, int, bool]:
     """The garbage, what is free on the disk, and whether another process writes meanwhile."""
     store_session.catalog_of(state)
-    with store_session.told(), census_of(state, config) as census:
+    with store_session.told(), told(str(state), "look for garbage"), census_of(state, config) as census:
         writes = is_held(state / LOCK)
         found = census.garbage(lambda: store_session.catalog_of(state))
         return found, census.free_bytes, writes or is_held(state / LOCK)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from appliance.core.rollout.records import Change, Proof, Standing
 from appliance.domain.errors import OperatorError
 from appliance.domain.manifest import INT64_MAX
-from appliance.durable import RealFolder, read_whole, replace_file
+from appliance.durable import RealFolder, make_own_directory, read_whole, replace_file
 from appliance.engine.versions.history import FILE, FILE_BEFORE, FILE_BYTES_MAX, encoded, read_history
 from appliance.engine.versions.record_table import FORMAT, RecordTable, as_json
 from appliance.engine.versions.records import Cost, MemoryRecords, model_of
@@ -48,7 +48,7 @@ class FileRecords:
         self._post = post
         self._report = report
         try:
-            folder.mkdir(exist_ok=True)
+            make_own_directory(folder)
             self._folder = RealFolder(folder)
             self._known = MemoryRecords(changes=read_history(folder))
         except OSError as error:

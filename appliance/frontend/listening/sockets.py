@@ -226,6 +226,19 @@ def give_to_group(path: str, group: int) -> None:
         raise PermissionError(error.errno, text) from error
 
 
+def place_problem(path: str) -> str:
+    """Why another user could put a socket of theirs into the place of the one at ``path``; "" where none can."""
+    try:
+        found = os.stat(os.path.dirname(path) or ".")
+    except OSError:
+        return ""  # nothing listens there, which is told by who tries to
+    if found.st_uid not in (0, os.geteuid()):
+        return f"its directory belongs to user {found.st_uid}, who can replace it; give it one of its own"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+        return "others may write to its directory, and replace it; take that away (chmod go-w), or use another one"
+    return ""
+
+
 def _handed(sockets: list[socket.socket], take: Callable[[list[int]], T]) -> T:
     taken = take([each.fileno() for each in sockets])
     for each in sockets:

@@ -237,6 +237,7 @@ def main(arguments: list[str]) -> int:
     ignore_terminal_signals()
     rename("appliance-zyg")
     confine_all()
+    os.umask(0o077)  # a packed form is as private as the directory that it is built in
     if not kernel_support().landlock:
         close_memory()  # or a worker of the same user could write to it
     take_turns(USUAL_TURN_NS)  # not those of the daemon, for the workers' sake

@@ -14,7 +14,13 @@ import pytest
 from appliance.config.listening import mode_problems
 from appliance.configuration import load
 from appliance.domain.errors import AddressUnavailable, ConfigInvalid
-from appliance.frontend.listening.sockets import Listeners, UnixAccess, group_problems, unix_access
+from appliance.frontend.listening.sockets import (
+    Listeners,
+    UnixAccess,
+    group_problems,
+    place_problem,
+    unix_access,
+)
 from tests.appliance_process import ApplianceProcess
 from tests.fronts import EVERY_FRONT_END, FRONT_ENDS
 
@@ -124,3 +130,18 @@ def test_what_is_wrong_with_both_ports_is_told_at_once(tmp_path: Path) -> None:
     assert {problem.key for problem in told.value.problems} == {
         f"{section}.{key}" for section in ("grpc", "http") for key in ("unix_mode", "unix_group")
     }
+
+
+def test_a_socket_that_another_user_could_replace_is_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "control")
+    tmp_path.chmod(0o755)
+    assert place_problem(path) == ""
+    for mode, says in ((0o777, "others may write"), (0o775, "others may write"), (0o1777, "")):
+        tmp_path.chmod(mode)
+        assert says in place_problem(path)
+        assert bool(says) is bool(place_problem(path))
+    assert place_problem(str(tmp_path / "nowhere" / "control")) == ""
+    if os.geteuid() == 0:
+        tmp_path.chmod(0o755)
+        os.chown(tmp_path, 65534, -1)
+        assert "belongs to user 65534" in place_problem(path)

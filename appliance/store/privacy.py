@@ -1,0 +1,90 @@
+"""Who may look into a state directory: its owner, who alone writes there, and its group where the operator gave it to
+one (``chgrp GROUP DIR; chmod 2750 DIR``).
+
+Workers read their version's files as the user that the daemon is, and in their jail no others. One that were another
+user could not open a single one: such a worker would have to be given descriptors, or the capability to read what
+another user owns, which the jail leaves to root's workers already (``workers/jail/entry.py``).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from appliance.durable import SHARED, gives_away
+
+
+class Mended(NamedTuple):
+    """How many entries were open to others, or closed to the group, and why some still are, "" when none is."""
+
+    entries: int = 0
+    problem: str = ""
+
+
+def keep_private(state: Path) -> Mended:
+    """Have everything in the state directory be as it would be made now: releases before this one let everybody read.
+    Cheap where that is so already, as what is uppermost tells, which is changed last. Raises nothing."""
+    try:
+        root = os.stat(state)
+        if _shared(root) or not root.st_mode & 0o077:
+            with os.scandir(state) as entries:
+                if not any(_differs(each.stat(follow_symlinks=False), each.name, root) for each in entries):
+                    return Mended()
+        else:
+            os.chmod(state, 0o700)
+            root = os.stat(state)
+    except OSError as error:
+        return Mended(problem=error.strerror or str(error))
+    changed, problem = 0, ""
+    for parent, name in _entries(state):
+        try:
+            changed += _mend(parent, name, root)
+        except FileNotFoundError:
+            continue  # it went meanwhile
+        except OSError as error:
+            problem = f"{name}: {error.strerror}"
+    return Mended(changed, problem)
+
+
+def _entries(state: Path) -> Iterator[tuple[int, str]]:
+    """Everything below, the uppermost last, as a descriptor of its directory and its name; no link is followed."""
+    for _, directories, files, descriptor in os.fwalk(state, topdown=False):
+        yield from ((descriptor, name) for name in (*directories, *files))
+
+
+def _differs(found: os.stat_result, name: str, root: os.stat_result) -> bool:
+    """Whether there is something to do for a directory or a file."""
+    if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
+        return False
+    strange = (gives_away(root) and found.st_uid != root.st_uid) or (
+        _shared(root) and found.st_gid != root.st_gid
+    )
+    return strange or stat.S_IMODE(found.st_mode) != _mode(found, name, root)
+
+
+def _mode(found: os.stat_result, name: str, root: os.stat_result) -> int:
+    """What the permissions of an entry should be."""
+    own = found.st_mode & 0o700
+    if stat.S_ISDIR(found.st_mode):
+        return (
+            SHARED if _shared(root) else own | found.st_mode & stat.S_ISGID
+        )  # as made below such a directory
+    return own | (own & 0o400) >> 3 if _shared(root) and not name.endswith(".lock") else own
+
+
+def _shared(root: os.stat_result) -> bool:
+    return stat.S_IMODE(root.st_mode) == SHARED
+
+
+def _mend(parent: int, name: str, root: os.stat_result) -> bool:
+    """Whether there was anything to do for the entry."""
+    found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if not _differs(found, name, root):
+        return False
+    user, group = root.st_uid if gives_away(root) else -1, root.st_gid if _shared(root) else -1
+    os.chown(name, user, group, dir_fd=parent, follow_symlinks=False)
+    os.chmod(name, _mode(found, name, root), dir_fd=parent)
+    return True

@@ -1,0 +1,193 @@
+"""Who may look into a state directory: its owner and, where the operator says so, a group; nobody else."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.failure import Exit
+from appliance.cli.main import main
+from appliance.config.repository import RepositoryConfig
+from appliance.durable import SHARED, is_held
+from appliance.engine.versions.record_files import FileRecords
+from appliance.sources.store import StoreSource
+from appliance.store.catalog_file import read_catalog
+from appliance.store.census import census_of
+from appliance.store.layout import CATALOG, LOCK, RUNNING_LOCK, SCRUB_LOCK, SERVE
+from appliance.store.privacy import Mended, keep_private
+from appliance.store.scrub import Scrub
+from appliance.store.writer import open_store
+from tests.sources.test_store import contents
+from tests.store.arrivals import arrival
+from tests.store.stores import NO_FLOOR
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+NOBODY, GROUP = 65534, 60_001
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def fill(state: Path, *versions: int) -> None:
+    """Have whoever writes there write: the writer, a daemon, its records, a scrub."""
+    with open_store(state, NO_FLOOR) as store:
+        for version in versions or (1, 2):
+            store.install(arrival("digits", version, contents(version)), want=True, now_ms=version)
+    source = StoreSource(state, RepositoryConfig(), tuple)
+    source.read()
+    records = FileRecords(state / SERVE, lambda call: call(), lambda *line, **more: None)
+    records.reject("digits/1@" + "0" * 64, "wrong")
+    records.close()
+    scrub = Scrub(state, NO_FLOOR, wall_ms=lambda: 1, elapsed_s=lambda: 1.0, pause=lambda seconds: None)
+    scrub.run_pass()
+    scrub.close()
+    source.close()
+
+
+def entries(state: Path) -> dict[str, os.stat_result]:
+    return {str(path.relative_to(state)): path.stat() for path in (state, *state.rglob("*"))}
+
+
+def opened_up(state: Path) -> None:
+    """As releases left it that let everybody read."""
+    for path in (state, *state.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o444 if path.stat().st_nlink > 1 else 0o644)
+
+
+def as_user(user: int, groups: list[int], do: Callable[[], object]) -> str:
+    """What comes of doing it as somebody else."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups(groups)
+            os.setgid(user)
+            os.setuid(user)
+            said = str(do())
+        except Exception as error:  # noqa: BLE001  whatever it is, is the answer
+            said = type(error).__name__
+        os.write(write, said.encode()[:4096])
+        os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A state directory that others can get to, as far as it is up to those above it."""
+    with tempfile.TemporaryDirectory() as above:
+        os.chmod(above, 0o755)
+        yield Path(above) / "state"
+
+
+def test_everything_is_the_owner_s_alone(state: Path, umask: int) -> None:
+    fill(state)
+    found = entries(state)
+    assert {
+        "catalog.json",
+        "store.lock",
+        "serve/running.lock",
+        "serve/tries.json",
+        "scrub.json",
+        "serve/forms",
+    } < set(found)
+    for path, status in found.items():
+        assert not status.st_mode & 0o077, path
+        wanted = 0o700 if stat.S_ISDIR(status.st_mode) else 0o400 if status.st_nlink > 1 else 0o600
+        assert stat.S_IMODE(status.st_mode) == wanted, path
+
+
+def test_what_was_open_is_closed_once(state: Path) -> None:
+    fill(state)
+    opened_up(state)
+    mended = keep_private(state)
+    assert (mended.entries > 20, mended.problem) == (True, "")
+    assert not any(status.st_mode & 0o077 for status in entries(state).values())
+    assert keep_private(state) == Mended()
+
+
+def test_a_writer_closes_what_it_finds_open(state: Path) -> None:
+    fill(state)
+    opened_up(state)
+    with open_store(state, NO_FLOOR):
+        assert not any(status.st_mode & 0o077 for status in entries(state).values())
+
+
+def test_a_walk_that_was_cut_short_is_walked_again(state: Path) -> None:
+    fill(state)
+    opened_up(state)
+    state.chmod(0o700)
+    assert keep_private(state).entries
+    assert keep_private(state) == Mended()
+
+
+@ROOT_ONLY
+def test_nobody_else_reaches_anything_or_holds_a_lock(reachable: Path) -> None:
+    fill(reachable)
+    for lock in (LOCK, RUNNING_LOCK, SCRUB_LOCK):
+        assert as_user(NOBODY, [], partial(is_held, reachable / lock)) == "PermissionError"
+    assert as_user(NOBODY, [], lambda: read_catalog(reachable)) == "StoreUnavailable"
+    assert as_user(NOBODY, [], lambda: os.listdir(reachable)) == "PermissionError"
+
+
+@ROOT_ONLY
+def test_a_group_may_look_where_the_operator_says_so(reachable: Path, umask: int) -> None:
+    fill(reachable)
+    os.chown(reachable, -1, GROUP)
+    reachable.chmod(SHARED)
+    assert keep_private(reachable).entries
+    assert keep_private(reachable) == Mended()
+    fill(reachable, 3)
+    for path, status in entries(reachable).items():
+        assert status.st_gid == GROUP, path
+        assert not status.st_mode & 0o027, path
+        assert bool(status.st_mode & 0o040) is not path.endswith(".lock"), path
+    assert "digits" in as_user(NOBODY, [GROUP], lambda: read_catalog(reachable))
+    for lock in (LOCK, RUNNING_LOCK, SCRUB_LOCK):
+        assert as_user(NOBODY, [GROUP], partial(is_held, reachable / lock)) == "PermissionError"
+
+    def usage() -> str:
+        catalog = read_catalog(reachable)
+        assert catalog is not None
+        with census_of(reachable, NO_FLOOR) as census:
+            return census.usage(catalog).unsaid
+
+    assert "can only be told by the user that owns that directory" in as_user(NOBODY, [GROUP], usage)
+    words = ["--state-dir", str(reachable)]
+    for command in (
+        ["model", "list"],
+        ["model", "history"],
+        ["store", "gc"],
+        ["store", "check"],
+        ["store", "usage"],
+    ):
+        assert main([*command, *words]) == Exit.OK, "its modules may lie where nobody else can read them"
+    for looks in (["model", "list"], ["store", "usage"], ["store", "check"], ["model", "history"]):
+        assert as_user(NOBODY, [GROUP], partial(main, [*looks, *words])) == str(int(Exit.OK)), looks
+    for changes in (["store", "gc"], ["store", "gc", "--dry-run"], ["model", "uninstall", "digits"]):
+        assert as_user(NOBODY, [GROUP], partial(main, [*changes, *words])) == str(int(Exit.USAGE)), changes
+    assert as_user(NOBODY, [GROUP], lambda: (reachable / CATALOG).write_bytes(b"")) == "PermissionError"
+
+
+@ROOT_ONLY
+def test_what_root_makes_in_somebody_s_directory_is_that_one_s(reachable: Path) -> None:
+    reachable.mkdir()
+    os.chown(reachable, NOBODY, NOBODY)
+    with open_store(reachable, NO_FLOOR) as store:
+        store.install(arrival("digits", 1, contents(1)), want=True, now_ms=1)
+    assert {status.st_uid for status in entries(reachable).values()} == {NOBODY}
+    assert as_user(NOBODY, [], lambda: fill(reachable, 2)) == "None"
+    assert {status.st_uid for status in entries(reachable).values()} == {NOBODY}
