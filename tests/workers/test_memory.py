@@ -43,7 +43,7 @@ def test_what_the_kernel_does_not_tell_counts_as_nothing(
 ) -> None:
     odd = tmp_path / "odd"
     odd.write_bytes(ODD[said])
-    monkeypatch.setattr(memory, "open", lambda _, *how, **more: open(odd, *how, **more), raising=False)
+    monkeypatch.setattr(memory, "open", lambda _, *how, **more: odd.open(*how, **more), raising=False)
     told = 12 << 10 if said in ("one of two", "twice") else 0
     assert resident_of(os.getpid()) == Resident(told, 0)
     assert unshared_bytes(os.getpid()) == told
