@@ -32,5 +32,5 @@ def test_a_path_that_is_no_text_ends_no_server(
 
 def _assert_served(address: str) -> None:
     with grpc.insecure_channel(address) as channel:
-        live = channel.unary_unary(f"/{SERVICE}/ServerLive")
+        live = channel.unary_unary(f"/{SERVICE}/ServerLive", None, None)
         assert live(b"", wait_for_ready=True, timeout=BACK_S) == b"\x08\x01"
