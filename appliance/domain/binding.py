@@ -9,6 +9,7 @@ literals, tuples, string-keyed mappings, optional values and dataclasses.
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -26,6 +27,9 @@ NO_KEYS: Final[Mapping[str, str]] = types.MappingProxyType({})
 SHOWN_MAX: Final = 200  # characters of a value in a problem
 KEY_MAX: Final = 300  # characters of the path of one
 PROBLEMS_MAX: Final = 1_000  # in one table
+NUMBER_MAX: Final = (1 << 63) - 1
+MOST: Final[Mapping[str, int]] = types.MappingProxyType({"h": 10**6, "s": 10**9, "ms": 10**12})
+"""Where a field does not say what is most: a lifetime, which fits into every clock."""
 _WORDS: Final[Mapping[type, str]] = types.MappingProxyType(
     {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 )
@@ -218,10 +222,13 @@ class _Binder:
                 self._choice(metadata["choices"], each, key)
             if not isinstance(each, (int, float)):
                 continue
+            if not abs(each) < math.inf:
+                raise self._wrong(key, f"must be a finite number, got {_shown(each)}")
             if "min" in metadata and not each >= metadata["min"]:
                 raise self._wrong(key, f"must be at least {metadata['min']}{unit}, got {_shown(each)}")
-            if "max" in metadata and not each <= metadata["max"]:
-                raise self._wrong(key, f"must be at most {metadata['max']}{unit}, got {_shown(each)}")
+            most = metadata.get("max", MOST.get(str(metadata.get("unit")), NUMBER_MAX))
+            if not each <= most:
+                raise self._wrong(key, f"must be at most {most}{unit}, got {_shown(each)}")
 
     def _note(self, key: str, text: str) -> None:
         self._noted += 1

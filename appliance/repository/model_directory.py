@@ -49,6 +49,7 @@ LABEL_BYTES_MAX: Final = 4 << 20
 """A label file: some hundred thousand classes, which stay in memory."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+NO_NAME: Final = "is not a name for a model: 1 to 128 of the characters A-Z a-z 0-9 . _ - are allowed"
 _NUMBER: Final = re.compile(r"[0-9]+")
 _CANONICAL_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
 
@@ -85,6 +86,8 @@ def _read(
     root: str, home: ModelHome, entry: str, settings: RepositoryConfig, config: bytes | None, only: int | None
 ) -> RepositoryScan | None:
     name = printable(entry)
+    if entry in ("", ".", "..") or "/" in entry or "\0" in entry:  # of no directory that is listed
+        return _broken(name, NO_NAME)
     try:
         listing = os.listdir(home.path)
     except NotADirectoryError:
@@ -97,9 +100,7 @@ def _read(
         told = misplaced(root, name, listing)
         return _broken(name, told) if told else None
     if not _NAME.fullmatch(entry):
-        return _broken(
-            name, "is not a name for a model: 1 to 128 of the characters A-Z a-z 0-9 . _ - are allowed"
-        )
+        return _broken(name, NO_NAME)
     if len(numbered) > VERSIONS_MAX:
         return _broken(name, f"has {len(numbered)} version directories; the limit is {VERSIONS_MAX}")
     return _ModelReader(name, home, settings, config).read(has_config, numbered, only)

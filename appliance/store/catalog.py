@@ -192,8 +192,8 @@ def version_problems(name: str, version: InstalledVersion) -> Iterator[tuple[str
     if not _TRUST.fullmatch(version.trust):
         yield "trust", "is neither 'unsigned' nor 'key KEYID'"
     for key in ("installed_at_ms", "last_wanted_ms", "fetch_ms"):
-        if getattr(version, key) < 0:
-            yield key, "is below zero"
+        if not 0 <= getattr(version, key) <= INT64_MAX:
+            yield key, "is below zero or beyond all times"
     yield from (("files", text) for text in _misplaced([file.path for file in version.files]))
     if MANIFEST not in {file.path for file in version.files if file.digest == version.digest}:
         yield "files", f"have no {MANIFEST} of the version's digest"

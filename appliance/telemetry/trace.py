@@ -188,7 +188,8 @@ class Tracer:
         if client:
             trace.attributes["appliance.client"] = client
         offset_ns = self._wall_ns() - self._now_ns()
-        stamps_ns = [stamp_ns + offset_ns if stamp_ns else 0 for stamp_ns in stamps_ns]
+        # Of a clock that was set to its beginning, nothing is before that.
+        stamps_ns = [max(stamp_ns + offset_ns, 1) if stamp_ns else 0 for stamp_ns in stamps_ns]
         told = Told(SPAN, trace.parent, stamps_ns, trace.attributes, trace.error[:TEXT_MAX])
         self._sink.write(trace_line(told, self._resource, self._random_bits))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
@@ -97,14 +97,14 @@ class MemorySamples:
 
 
 def resident_of(pid: int) -> Resident:
-    """As the kernel has it; nothing when the process is gone."""
+    """As the kernel has it; nothing when the process is gone, or of what the kernel does not tell."""
     sizes = _sizes(f"/proc/{pid}/status", ("RssAnon", "RssFile"))
-    return Resident(*sizes) if sizes else Resident(0, 0)
+    return Resident(sizes.get("RssAnon", 0), sizes.get("RssFile", 0))
 
 
 def unshared_bytes(pid: int) -> int:
     """Pages that no other process has; 0 when the process is gone, or another user's."""
-    return sum(_sizes(f"/proc/{pid}/smaps_rollup", ("Private_Clean", "Private_Dirty")))
+    return sum(_sizes(f"/proc/{pid}/smaps_rollup", ("Private_Clean", "Private_Dirty")).values())
 
 
 def private_bytes(pid: int) -> int:
@@ -115,20 +115,19 @@ def private_bytes(pid: int) -> int:
     """
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:  # as text it would have a worker import a codec
-            fields = file.read().split()
-    except OSError:
+            _, resident, shared, *_ = map(int, file.read().split())
+    except (OSError, ValueError):
         return 0
-    return (int(fields[1]) - int(fields[2])) * mmap.PAGESIZE
+    return (resident - shared) * mmap.PAGESIZE
 
 
-def _sizes(path: str, wanted: tuple[str, ...]) -> list[int]:
+def _sizes(path: str, wanted: tuple[str, ...]) -> dict[str, int]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
     except OSError:
-        return []
-    parts = [line.partition(":") for line in lines]
-    return [int(rest.split()[0]) * KIB for name, _, rest in parts if name in wanted]
+        return {}
+    return {name: size for name in wanted for size in _kibibytes(lines, name)}
 
 
 # --- the machine's
@@ -159,10 +158,15 @@ def _files(place: Path) -> int:
 
 
 def _machine(memory: Path, wanted: str) -> list[int]:
-    for line in _text(memory).splitlines():
+    return _kibibytes(_text(memory).splitlines(), wanted)
+
+
+def _kibibytes(lines: Iterable[str], wanted: str) -> list[int]:
+    """What the first line of that name says, in bytes; nothing where none says a number."""
+    for line in lines:
         name, _, rest = line.partition(":")
         amount = rest.split()
-        if name == wanted and amount and amount[0].isdecimal():
+        if name == wanted and amount and amount[0].isascii() and amount[0].isdecimal():
             return [int(amount[0]) * KIB]
     return []
 

@@ -129,6 +129,28 @@ def settings(section: type = ApplianceConfig, prefix: str = "") -> Iterator[str]
             yield from settings(types[field.name], f"{prefix}{field.name}.")
 
 
+def test_documents_name_no_test_that_is_not_there() -> None:
+    python = [path for place in ("tests", "native/tests") for path in (ROOT / place).rglob("test_*.py")]
+    sources = {name_of(path): path.read_text() for path in python}
+    there = {name for text in sources.values() for name in re.findall(r"def (test_\w+)", text)}
+    there |= {path.stem for path in python}
+    named = {name for path in documents() for name in re.findall(r"`(test_\w+)`", path.read_text())}
+    assert len(named) > 40
+    assert not named - there
+    places = re.findall(r"`(\S+/test_\w+\.py)` `(test_\w+)`", (ROOT / "docs" / "SECURITY.md").read_text())
+    assert len(places) > 10
+    assert not [place for place in places if f"def {place[1]}(" not in sources[place[0]]]
+
+
+def test_every_class_of_holes_has_a_test_or_is_said_to_be_open() -> None:
+    text = (ROOT / "docs" / "SECURITY.md").read_text()
+    tables = "".join(text.split("\n## ")[number] for number in (3, 4))
+    rows = [line for line in tables.splitlines() if line.startswith("| ")]
+    assert len(rows) > 30
+    said = [row for row in rows[1:] if not row.startswith(("| class |", "| rule |"))]
+    assert not [row for row in said if "`test_" not in row and "not protected (below)" not in row]
+
+
 def test_architecture_is_read_in_five_minutes() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().split()) <= ARCHITECTURE_WORDS
 

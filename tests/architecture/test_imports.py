@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.architecture.rust import product_code_of, rust_files
 from tests.architecture.sources import ROOT, Import, imports_of, name_of, python_files
 
 LEVELS: Mapping[str, int] = {
@@ -172,6 +173,26 @@ def test_the_scheduler_sees_no_clock_and_no_system() -> None:
 def test_nothing_is_pickled() -> None:
     forbidden = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
     assert not [found for found in OURS if found.module.split(".")[0] in forbidden]
+
+
+def test_what_serves_connects_to_nothing() -> None:
+    """But for its own Unix sockets, which are tried before they are taken."""
+    opening = re.compile(r"\.connect\(|create_connection\(|urlopen\(|ClientSession\(|[a-z]secure_channel\(")
+    ours = [
+        path for path in python_files("appliance") if path.relative_to(ROOT).parts[1] not in ("cli", "tools")
+    ]
+    found = {name_of(path) for path in ours if opening.search(path.read_text(encoding="utf-8"))}
+    assert found == {"appliance/domain/address.py"}
+    native = [path for path in rust_files() if "::connect(" in product_code_of(path)]
+    assert not native
+    clients = {"http", "urllib", "requests", "httpx", "ftplib", "smtplib"}
+    assert not [
+        each
+        for each in OURS
+        if each.module.split(".")[0] in clients
+        and not each.file.startswith(("appliance/cli/", "appliance/tools/"))
+        and each.module not in ("urllib.parse", "http")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,9 @@ def test_only_an_integer_is_an_integer(value: object) -> None:
     assert problems(Inner, {"size": value})["size"].startswith("must be an integer")
 
 
-def test_not_a_number_is_out_of_range() -> None:
-    assert "at least" in problems(Inner, {"share": float("nan")})["share"]
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_are_finite(value: float) -> None:
+    assert "must be a finite number" in problems(Inner, {"share": value})["share"]
 
 
 def test_each_value_of_a_list_is_checked() -> None:

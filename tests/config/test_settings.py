@@ -54,6 +54,23 @@ def test_every_setting_says_what_it_is_for() -> None:
     assert not list(silent(ApplianceConfig))
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[swap]\nwatch_s = 1e300", "at most 1000000000 s"),
+        ("[store]\nscrub_interval_h = 1e9", "at most 1000000 h"),
+        ("[restart]\nrestart_delay_ms = 9223372036854775807", "at most 1000000000000 ms"),
+        ("[store]\nquota_bytes = 9223372036854775808", "at most 9223372036854775807 bytes"),
+        ("[http]\nkeepalive_s = inf", "must be a finite number"),
+        ("[swap]\ntries = " + "9" * 5000, "is not TOML"),
+        ("models = " + "[" * 5000, "is not TOML"),
+    ],
+)
+def test_no_number_is_beyond_what_can_be_counted(text: str, says: str) -> None:
+    with pytest.raises(ConfigInvalid, match=says):
+        loading.parse(text, "a.toml")
+
+
 @pytest.mark.parametrize("key", FORMER)
 def test_a_setting_that_was_is_an_error_that_says_what_became_of_it(key: str) -> None:
     section, _, name = key.rpartition(".")

@@ -43,6 +43,13 @@ class Boundary:
         return path
 
 
+def check_shown(text: str) -> None:
+    """Nothing in it moves a terminal's cursor, or turns the direction of what follows."""
+    for each in text.split("\n"):
+        if not each.isprintable():
+            raise RuleBroken(f"shows {each[:300]!r}")
+
+
 def check_text(error: BaseException | str) -> None:
     """An error's text is short enough to be shown, and can be."""
     text = str(error)

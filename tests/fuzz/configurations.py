@@ -86,4 +86,4 @@ def opened() -> Iterator[Judge]:
         yield judge
 
 
-BOUNDARY = Boundary(kept="configurations", cases=CASES, opened=opened, examples=500)
+BOUNDARY = Boundary(kept="configurations", cases=CASES, opened=opened, examples=250)

@@ -116,4 +116,4 @@ def opened() -> Iterator[Judge]:
         yield lambda case: judge_scan(read_model_directory(str(root), "m", SETTINGS, case))
 
 
-BOUNDARY = Boundary(kept="model_configurations", cases=CASES, opened=opened, examples=800)
+BOUNDARY = Boundary(kept="model_configurations", cases=CASES, opened=opened, examples=400)

@@ -13,8 +13,11 @@ from typing import Any
 
 import onnx
 from hypothesis import strategies as st
+from rich.console import Console
 
 from appliance.cli.failure import CommandFailed
+from appliance.cli.model.inspect import as_json as shown_json
+from appliance.cli.model.inspect import view
 from appliance.cli.model.install import _install
 from appliance.config.store import Unsigned
 from appliance.domain.digest import digest_of
@@ -28,7 +31,7 @@ from appliance.package.verification import Policy, inspect_package, verify_packa
 from appliance.store.writer import StoreWriter, open_store
 from appliance.tools.packaging.packing import Labels, lay_out
 from appliance.tools.packaging.source import find_source
-from tests.fuzz.boundary import Boundary, Judge, RuleBroken, check_text
+from tests.fuzz.boundary import Boundary, Judge, RuleBroken, check_shown, check_text
 from tests.fuzz.model_configurations import UNFORESEEN
 from tests.fuzz.mutations import as_json, changed, changed_bytes
 from tests.package.archives import archive, member
@@ -128,10 +131,15 @@ def _judge(case: bytes, folder: Path, store: StoreWriter) -> None:
     for problem in found.problems:
         _check(str(problem))
     try:
-        for problem in inspect_package(path, POLICY).problems:
-            _check(str(problem))
+        seen = inspect_package(path, POLICY)
     except PackageInvalid as error:
         _check(str(error))
+    else:
+        json.dumps(shown_json(seen))
+        console = Console(file=io.StringIO(), width=120, color_system=None)
+        console.print(view(seen, 10))
+        assert isinstance(console.file, io.StringIO)
+        check_shown(console.file.getvalue())
     try:
         told = _install(store, path, POLICY, asked(folder / "state"))
     except (CommandFailed, PackageInvalid) as error:

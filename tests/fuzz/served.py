@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,8 +23,10 @@ GROWTH_BYTES: Final = 1 << 30
 ASKED_EACH: Final = 25
 """So many hostile inputs for one request of somebody else."""
 LINE: Final = re.compile(r"[0-9-]{10}T[0-9:.]{15}Z \[[a-z]+ *\] .*")
-OF_LIBRARY: Final = "ExecuteBatchError"
-"""What gRPC's library has a traceback for whenever a client goes away within a stream."""
+OF_LIBRARY: Final = re.compile(r"ExecuteBatchError|\[grpc\._cython\.cygrpc\]|_server_main_loop")
+"""What gRPC's library has a traceback for: clients that go away within a stream, and paths that are not UTF-8, after
+which another server takes its place."""
+BACK_S: Final = 10.0
 DEFECT: Final = re.compile(r"Traceback|panicked|nobody foresaw|Unhandled|\[(?:error|critical) ")
 TENSOR: Final = {"datatype": "INT32", "shape": [1, 16], "data": list(range(16))}
 INPUT: Final = json.dumps({"inputs": [{"name": name, **TENSOR} for name in ("INPUT0", "INPUT1")]}).encode()
@@ -78,7 +81,7 @@ class Served:
             log.seek(self._read)
             text = log.read().decode(errors="replace")
             self._read = log.tell()
-        if OF_LIBRARY in text:
+        if OF_LIBRARY.search(text):
             return
         if DEFECT.search(text):
             raise RuleBroken(f"logged a defect: {text[:3000]}")
@@ -108,6 +111,18 @@ class Served:
         return int(found[1]) << 10 if found else 0
 
     def _connected(self, to: str) -> socket.socket:
+        end = time.monotonic() + BACK_S
+        while True:
+            try:
+                return self._connect(to)
+            except (ConnectionRefusedError, FileNotFoundError):
+                if time.monotonic() > end or self.daemon.process.poll() is not None:
+                    raise RuleBroken(
+                        f"nobody listens any more; its log:\n{self.daemon.log()[-3000:]}"
+                    ) from None
+                time.sleep(0.05)
+
+    def _connect(self, to: str) -> socket.socket:
         if to == "control":
             client = socket.socket(socket.AF_UNIX)
             client.settimeout(HANG_S)

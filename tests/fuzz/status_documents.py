@@ -21,7 +21,7 @@ from appliance.cli.trace import view as view_of_trace
 from appliance.telemetry.status_document import status_document
 from tests.cli.test_trace import line
 from tests.frontend.http.engine_figures import made_up_snapshot
-from tests.fuzz.boundary import Boundary, Judge, RuleBroken
+from tests.fuzz.boundary import Boundary, Judge, RuleBroken, check_shown
 from tests.fuzz.mutations import HOSTILE, TEXTS, as_json, changed, changed_at, changed_bytes, places
 
 URL = "127.0.0.1:1"
@@ -73,9 +73,9 @@ def judge(case: bytes) -> None:
 
 
 def _check(text: str) -> None:
-    for each in text.split("\n"):
-        if not each.isprintable() or each.startswith("forged"):
-            raise RuleBroken(f"shows {each[:300]!r}")
+    check_shown(text)
+    if any(each.startswith("forged") for each in text.split("\n")):
+        raise RuleBroken(f"shows a line that is none of its own: {text[:1000]}")
 
 
 @contextmanager

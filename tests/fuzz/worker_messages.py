@@ -182,4 +182,4 @@ def opened() -> Iterator[Judge]:
     yield judge
 
 
-BOUNDARY = Boundary(kept="worker_messages", cases=CASES, opened=opened, examples=1500)
+BOUNDARY = Boundary(kept="worker_messages", cases=CASES, opened=opened, examples=1000)

@@ -145,3 +145,14 @@ def test_paths_that_lead_out_of_the_model_are_refused(path: str) -> None:
     assert path_problems(path)
     with pytest.raises(InvalidRequest):
         Overlay().put("m", {"1/model.onnx": b"", path: b""})
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../m", "a/b", "/tmp/m", "m\0", "..\0", ".m", "m" * 200])
+def test_a_name_that_leads_out_of_its_repository_is_refused_and_nothing_is_written(
+    name: str, tmp_path: Path
+) -> None:
+    overlay = Overlay(tmp_path)
+    with pytest.raises(InvalidRequest):
+        overlay.put(name, {"1/model.onnx": b"x"})
+    overlay.close()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

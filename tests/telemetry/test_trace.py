@@ -34,7 +34,7 @@ def traceparent(flags: str = "01") -> str:
 class Traces:
     """A tracer whose clock stands where it is put, and what it has written."""
 
-    def __init__(self, path: Path, config: TraceConfig) -> None:
+    def __init__(self, path: Path, config: TraceConfig, wall_ns: int = WALL_NS) -> None:
         self._path = path
         self.now_ns = 0
         self.told: list[int] = []
@@ -43,7 +43,7 @@ class Traces:
             Sink(FileTarget(path, 1 << 20), 1_000),
             lambda _, traces, reason: self.told.append(traces),
             lambda: self.now_ns,
-            lambda: WALL_NS + self.now_ns,
+            lambda: wall_ns + self.now_ns,
             random.Random(1).getrandbits,
         )
 
@@ -233,3 +233,11 @@ def test_no_tracer_where_nothing_is_traced_and_an_error_where_it_cannot_be(tmp_p
     assert open_tracer(config, unsaid) is None
     with pytest.raises(OperatorError, match=r"trace\.file"):
         open_tracer(replace(config, one_in=1), unsaid)
+
+
+def test_no_moment_is_before_that_at_which_a_clock_begins(tmp_path: Path) -> None:
+    """The wall clock was set to 1970 while the request ran."""
+    traces = Traces(tmp_path / "traces.jsonl", TraceConfig(one_in=1), -7_000_000_000)
+    traces.served(5_000_000_000)
+    (spans,) = traces.spans()
+    assert all(int(span[key]) >= 0 for span in spans for key in ("startTimeUnixNano", "endTimeUnixNano"))

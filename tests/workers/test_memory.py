@@ -7,18 +7,48 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+import pytest
+
+from appliance.workers import memory
 from appliance.workers.memory import (
     EXACT_AGE_NS,
     EXACT_AT_ONCE,
     MOVED_BYTES,
     MemorySamples,
     Resident,
+    free_bytes,
+    memory_bytes,
+    private_bytes,
     resident_of,
     unshared_bytes,
 )
 
 MIB = 1 << 20
 SECOND = 1_000_000_000
+
+
+ODD = {
+    "nothing": b"",
+    "no fields": b"\n\n:\n",
+    "no numbers": b"RssAnon:\nRssFile:  kB\nPrivate_Clean: x kB\n1 x\n",
+    "one of two": b"Name: x\nRssAnon:\t     12 kB\nPrivate_Dirty: 12 kB\n",
+    "no text": b"RssAnon: \xff\xfe kB\n\0\0",
+    "twice": b"RssAnon: 12 kB\nRssAnon: 99 kB\nPrivate_Clean: 12 kB\nPrivate_Clean: 99 kB\n",
+}
+
+
+@pytest.mark.parametrize("said", ODD)
+def test_what_the_kernel_does_not_tell_counts_as_nothing(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / "odd"
+    odd.write_bytes(ODD[said])
+    monkeypatch.setattr(memory, "open", lambda _, *how, **more: odd.open(*how, **more), raising=False)
+    told = 12 << 10 if said in ("one of two", "twice") else 0
+    assert resident_of(os.getpid()) == Resident(told, 0)
+    assert unshared_bytes(os.getpid()) == told
+    assert private_bytes(os.getpid()) == 0
+    assert memory_bytes(tmp_path, odd, odd) == free_bytes(tmp_path, odd, odd) == 0
 
 
 class Box:

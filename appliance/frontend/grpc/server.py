@@ -6,8 +6,10 @@ per request: one future, no task, no metadata unless there is an error.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 # The library's newer listener passes each event on between threads once more than the older one, which at concurrency 1
@@ -23,6 +25,7 @@ from grpc import aio
 
 from appliance.config.grpc import GrpcConfig
 from appliance.domain.address import Address, check_free, parse_address, unavailable
+from appliance.domain.errors import AddressUnavailable
 from appliance.frontend.grpc.control import ControlHandlers
 from appliance.frontend.grpc.inference import NOBODY
 from appliance.frontend.grpc.services import INFER, AnswerMessage, ServeStream, Services, Terms
@@ -40,6 +43,8 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 SECTION: Final = "grpc"
 RPCS_MAX: Final = 131_072
 """Under way at a time, of all clients, as many as the native front end has at most; more are RESOURCE_EXHAUSTED."""
+BROKEN_S: Final = 0.5
+"""How long a server that broke may go unnoticed."""
 
 
 class GrpcServer:
@@ -51,15 +56,24 @@ class GrpcServer:
         self._control = control
         self._services = Services(backend, config, for_operator=control is not None)
         self._server: aio.Server | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._shown: _Shown | None = None
 
     async def open(self) -> tuple[str, ...]:
         """Listen; gives the addresses as bound. Raises AddressUnavailable, and OperatorError for certificates that
         cannot be used."""
         config = self._config
-        addresses = [parse_address(text) for text in config.addresses]
-        if not addresses:
+        if not config.addresses:
             return ()
+        if (certificates := read_certificates(config, SECTION)) is not None:
+            self._shown = _Shown(certificates)
+        bound = await self._listen(config.addresses)
+        self._keeping = asyncio.create_task(self._keep(bound))
+        return bound
+
+    async def _listen(self, addresses: Sequence[str]) -> tuple[str, ...]:
+        """Have a server there; gives where it is."""
+        config = self._config
         server = aio.server(options=_options(config), maximum_concurrent_rpcs=RPCS_MAX)
         server.add_generic_rpc_handlers(
             tuple(
@@ -67,16 +81,28 @@ class GrpcServer:
                 for service, methods in self._methods().items()
             )
         )
-        if (certificates := read_certificates(config, SECTION)) is not None:
-            self._shown = _Shown(certificates)
         access = unix_access(config.unix_mode, config.unix_group)
         bound = tuple(
             _bind_path(server, address, access) if address.path else self._bind_port(server, address)
-            for address in addresses
+            for address in map(parse_address, addresses)
         )
         self._server = server
         await server.start()
         return bound
+
+    async def _keep(self, bound: Sequence[str]) -> None:
+        """Put another server in the place of one that broke: the library's ends for good at a path that is not UTF-8,
+        and says so only to those who ask."""
+        while (server := self._server) is not None:
+            try:
+                if not await server.wait_for_termination(BROKEN_S):
+                    return
+            except Exception:  # noqa: BLE001  whatever broke it, and the library has logged it
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(BROKEN_S):
+                        await server.stop(None)
+                with suppress(AddressUnavailable):  # tried again: what broke stays broken
+                    await self._listen(bound)
 
     def announce_stop(self) -> None:
         """Health turns NOT_SERVING; requests are still served."""
@@ -96,6 +122,8 @@ class GrpcServer:
     async def close(self) -> None:
         """Close at once what is still open. May be called twice, and without ``open``."""
         server, self._server = self._server, None
+        if self._keeping is not None:
+            self._keeping.cancel()
         if server is not None:
             await server.stop(None)
 

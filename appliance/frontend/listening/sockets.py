@@ -25,6 +25,8 @@ BACKLOG: Final = 4096
 FIRST_INHERITED: Final = 3
 """The first descriptor of socket activation, as ``sd_listen_fds`` numbers them."""
 UNNAMED: Final = "unknown"
+GROUP_MAX: Final = (1 << 32) - 2
+"""Number of the last group that there can be."""
 WORKERS_NEED: Final = 512
 """Left for workers, models' files, the store and the rest: some ten for each worker that is started or replaced."""
 
@@ -259,7 +261,7 @@ def group_problems(group: str) -> Iterator[str]:
     """Why ``group`` cannot be that of a Unix socket; "" stands for that of the process."""
     try:
         _group_of(group)
-    except KeyError:
+    except (KeyError, ValueError):
         yield f"'{group}' is no group of this machine; give the name of one, or its number"
 
 
@@ -271,7 +273,11 @@ def unix_access(mode: str, group: str) -> UnixAccess:
 def _group_of(group: str) -> int:
     if not group:
         return -1
-    return int(group) if group.isascii() and group.isdecimal() else grp.getgrnam(group).gr_gid
+    if not (group.isascii() and group.isdecimal()):
+        return grp.getgrnam(group).gr_gid
+    if int(group) > GROUP_MAX:
+        raise KeyError(group)
+    return int(group)
 
 
 def raise_descriptor_limit() -> None:

@@ -193,7 +193,7 @@ class Zygote:
 
     def _kill_strays(self) -> None:
         """Children that are no workers were left behind by some. Theirs come here in their turn."""
-        with suppress(FileNotFoundError):  # the kernel can be built without such lists
+        with suppress(OSError):  # the kernel can be built without such lists, and a container hide them
             for child in map(int, Path(f"/proc/self/task/{self._pid}/children").read_text().split()):
                 if child not in self._workers:
                     os.kill(child, signal.SIGKILL)

@@ -118,7 +118,8 @@ def test_groups_by_name_and_number() -> None:
     assert unix_access("0660", name) == UnixAccess(0o660, os.getegid())
     assert unix_access("0660", "12") == UnixAccess(0o660, 12)
     assert not list(group_problems(""))
-    assert "is no group of this machine" in next(group_problems("no-such-group"))
+    for group in ("no-such-group", "a\0b", str(1 << 32), "9" * 5000):
+        assert "is no group of this machine" in next(group_problems(group))
 
 
 def test_what_is_wrong_with_both_ports_is_told_at_once(tmp_path: Path) -> None:
