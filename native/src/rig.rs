@@ -2,10 +2,10 @@
 
 use crate::corpus::message;
 use crate::fastpath::admission::Admission;
-use crate::fastpath::direct::{Attached, Direct};
+use crate::fastpath::direct::Direct;
 use crate::fastpath::flight::Flight;
 use crate::lanes::memory::{Completion, LaneMemory, ServerEnd, Submission, WorkerEnd, doorbell};
-use crate::lanes::slots::Arena;
+use crate::lanes::slots::{MemoryObject, Slots};
 use crate::measure::clock::now_ns;
 use crate::measure::limits::{LIMITS, Limits};
 use crate::resources::Resources;
@@ -27,6 +27,8 @@ pub(crate) const SLOTS: usize = 8;
 pub(crate) struct Rig {
     pub(crate) direct: Arc<Direct>,
     pub(crate) worker: WorkerEnd,
+    /// What tensors of its lanes lie in.
+    pub(crate) tensors: Arc<MemoryObject>,
 }
 
 fn descriptor(made: i32) -> OwnedFd {
@@ -38,24 +40,24 @@ fn descriptor(made: i32) -> OwnedFd {
 impl Rig {
     pub(crate) fn new() -> Self {
         // SAFETY: a valid name and no other pointers.
-        let memory = descriptor(unsafe { libc::memfd_create(c"arena".as_ptr(), 0) });
+        let memory = descriptor(unsafe { libc::memfd_create(c"tensors".as_ptr(), 0) });
         // SAFETY: no pointers.
         assert_eq!(unsafe { libc::ftruncate(memory.as_raw_fd(), (SLOT * SLOTS) as i64) }, 0);
         let direct = Arc::new(Direct::default());
-        let arena = Arena::map(memory.as_raw_fd(), SLOT * SLOTS).unwrap();
+        let tensors = Arc::new(MemoryObject::map(1, memory.as_raw_fd(), SLOT * SLOTS).unwrap());
         let slots = vec![(SLOT, (0..SLOTS).map(|number| number * SLOT).collect())];
-        direct.attach(Attached { arena, method: 0 }, slots, vec![1_000_000], 0).unwrap();
+        direct.attach(0, Slots::new(slots, SLOT * SLOTS).unwrap(), vec![1_000_000], 0).unwrap();
         let lane = LaneMemory::create().unwrap();
         let worker = WorkerEnd::new(LaneMemory::open(lane.fd()).unwrap(), doorbell().unwrap());
-        direct.open_lane(1, 1, ServerEnd::new(Arc::new(lane)), None).unwrap();
+        direct.open_lane(1, 1, (ServerEnd::new(Arc::new(lane)), tensors.clone()), None).unwrap();
         direct.add_template(HEAD.to_vec(), spec(1)).unwrap();
-        Self { direct, worker }
+        Self { direct, worker, tensors }
     }
 
     /// Another lane, whose worker does nothing.
     pub(crate) fn open_lane(&self, lane: u32, group: u32) {
         let end = ServerEnd::new(Arc::new(LaneMemory::create().unwrap()));
-        self.direct.open_lane(lane, group, end, None).unwrap();
+        self.direct.open_lane(lane, group, (end, self.tensors.clone()), None).unwrap();
     }
 
     pub(crate) fn leased() -> Self {

@@ -13,6 +13,7 @@ behaves:
 - ``fail_at_load``: raises LoadFailed
 - ``fork``: leaves a process behind with every run, which holds all that the worker has and never ends
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
+- ``look``: raises RunFailed with where it can reach the bytes whose complement is ``secret`` (hexadecimal)
 - ``wrong``: writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as identity
 - ``evictable_bytes`` as a parameter beside any mode: the session says that its weights can be evicted, and that these
   are the bytes; ``page_in_fails`` gives the reason for which paging in fails, ``page_in_gate`` is for that what
@@ -39,6 +40,7 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, TensorSpec, aligned
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, RuntimeSettings, Session
 from tests.runtimes.ring_faults import inject_ring_fault
+from tests.runtimes.shared_memory import places_of
 
 LANE_DESCRIPTOR: Final = 3
 """Where a worker's lane is: the only descriptor it has but the standard ones."""
@@ -142,6 +144,8 @@ class FakeSession:
                 _hang()
         elif self._mode == "eat_memory":
             self._eat()
+        elif self._mode == "look":
+            raise RunFailed(str(places_of(self._parameters["secret"])))
         elif self._mode == "wrong":
             os.write(LANE_DESCRIPTOR, bytes.fromhex(self._parameters.get("say", GARBAGE)))
 

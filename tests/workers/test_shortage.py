@@ -36,7 +36,7 @@ def no_descriptors() -> Iterator[None]:
 def test_a_worker_that_cannot_be_started_has_died_and_the_next_one_starts(shared_bench: Bench) -> None:
     bench = shared_bench
     with no_descriptors():
-        bench.call(bench.pool.start, 700, PLAIN)
+        bench.call(bench.pool.start, 700, 0, PLAIN)
         bench.call(bench.pool.load, 700, 701, fake())
         exited = bench.event(WorkerExited)
     assert (exited.worker, exited.cause, exited.loading) == (700, ExitCause.DIED, -1)
@@ -54,7 +54,7 @@ def test_a_worker_without_memory_for_its_lane_has_died_and_leaves_nothing(
 
     bench = make_bench(rings=rings)
     before = os.listdir("/proc/self/fd")
-    bench.call(bench.pool.start, 700, PLAIN)
+    bench.call(bench.pool.start, 700, 0, PLAIN)
     assert "no memory for rings" in bench.event(WorkerExited).detail
     assert os.listdir("/proc/self/fd") == before
 
@@ -79,7 +79,7 @@ def test_a_fork_that_fails_is_nothing_that_a_model_did(shared_bench: Bench) -> N
     bench = shared_bench
 
     def start_in_vain() -> None:
-        bench.pool.start(700, PLAIN)
+        bench.pool.start(700, 0, PLAIN)
         bench.pool.load(700, 701, fake())
         bench.pool._zygote_said(ForkFailed(700, "fork failed: no more processes"))
 
@@ -137,7 +137,7 @@ def test_many_requests_that_cannot_be_said_are_tried_again_together(
     shortage.of_descriptors = True
     with caplog.at_level(logging.ERROR, "appliance.workers"), listening("cannot be told anything") as said:
         for worker in range(700, 705):
-            bench.call(bench.pool.start, worker, PLAIN)
+            bench.call(bench.pool.start, worker, 0, PLAIN)
         bench.wait(said)
     assert len([each for each in caplog.messages if "cannot be told anything" in each]) == 1
     shortage.of_descriptors = False
@@ -151,7 +151,7 @@ def test_a_worker_is_killed_while_another_cannot_be_started(
     zygote = bench.pool.statistics().zygote_pid
     worker = bench.start()
     shortage.of_descriptors = True
-    bench.call(bench.pool.start, 700, PLAIN)
+    bench.call(bench.pool.start, 700, 0, PLAIN)
     bench.call(bench.pool.kill, worker, ExitCause.HUNG)
     exited = bench.event(WorkerExited)
     assert (exited.worker, exited.cause) == (worker, ExitCause.HUNG)

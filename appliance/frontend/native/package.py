@@ -12,7 +12,7 @@ from appliance.config.grpc import GrpcConfig
 from appliance.frontend.port import KEEPALIVE_TIMEOUT_S
 
 PACKAGE: Final = "edge_appliance_native"
-VERSION: Final = "0.8"
+VERSION: Final = "0.9"
 """What both sides say to one another changes with it."""
 HOW: Final = "'make native' builds it (with Rust's cargo)"
 PING_PERIOD_S: Final = 10.0

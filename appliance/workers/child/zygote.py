@@ -4,7 +4,7 @@ Single-threaded, and it has no session, so a fork of it is a clean start for a w
 ever signals a worker, so a process number that was given to another process is never hit. It lives no longer than the
 daemon, and the workers no longer than it. What a worker has forked and leaves behind is killed with it.
 
-Run as ``python -m appliance.workers.child.zygote CONTROL_FD ARENA_FD ARENA_BYTES DAEMON_PID RUNTIME ...``.
+Run as ``python -m appliance.workers.child.zygote CONTROL_FD DAEMON_PID RUNTIME ...``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.domain.errors import ApplianceError
-from appliance.runtimes.runtime import Region, Runtime, extra_files, open_runtimes
+from appliance.runtimes.runtime import Runtime, extra_files, open_runtimes
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.form_builder import prepare_site
 from appliance.workers.child.leased import import_native, open_ring_lane
@@ -61,15 +61,14 @@ from appliance.workers.port import WorkerSettings
 from appliance.workers.priority import USUAL_TURN_NS, take_turns
 
 CONTROL_BYTES_MAX: Final = 64 << 10
-DESCRIPTORS_MAX: Final = 3
+DESCRIPTORS_MAX: Final = 4
 
 
 class Zygote:
     """Serves fork and kill requests of one control socket."""
 
-    def __init__(self, control: socket.socket, arena: Region, runtimes: Mapping[str, Runtime]) -> None:
+    def __init__(self, control: socket.socket, runtimes: Mapping[str, Runtime]) -> None:
         self._control = control
-        self._arena = arena
         self._runtimes = runtimes
         self._pid = os.getpid()
         self._workers: dict[int, int] = {}
@@ -114,9 +113,10 @@ class Zygote:
         return True
 
     def _fork(self, request: Fork, descriptors: Sequence[int]) -> None:
-        """``descriptors``: the worker's end of its lane and, for a worker with rings, their memory and the doorbell."""
+        """``descriptors``: the worker's end of its lane; for a worker with rings, their memory and the doorbell; and
+        the memory of its tensors."""
         try:
-            if len(descriptors) > 1 and import_native():
+            if len(descriptors) > 2 and import_native():
                 _settle()
             pid = os.fork()
         except (OSError, ImportError) as problem:
@@ -136,16 +136,18 @@ class Zygote:
         try:
             for end in (self._control, self._wakeup, self._wakeup_end):
                 end.detach()
-            arrange(descriptors)
-            confine(self._pid, request.settings, kept=len(descriptors))
+            *kept, tensors = descriptors
+            arena = region_of(mmap.mmap(tensors, 0))
+            arrange(kept)
+            confine(self._pid, request.settings, kept=len(kept))
             self._enter_jail(request.settings)
             rename("appliance-wkr")
             end = socket.socket(fileno=LANE_DESCRIPTOR)
             lane: WorkerLane = SocketWorkerLane(end)
             leased = None
-            if len(descriptors) > 1:
-                lane, leased = open_ring_lane(end, MEMORY_DESCRIPTOR, DOORBELL_DESCRIPTOR, self._arena)
-            run_worker(request.worker, lane, self._arena, self._runtimes, request.settings, leased)
+            if len(kept) > 1:
+                lane, leased = open_ring_lane(end, MEMORY_DESCRIPTOR, DOORBELL_DESCRIPTOR, arena)
+            run_worker(request.worker, lane, arena, self._runtimes, request.settings, leased)
             status = 0
         except BaseException as problem:  # noqa: BLE001 - said, and the process ends
             os.write(2, f"appliance worker {os.getpid()}: {type(problem).__name__}: {problem}\n".encode())
@@ -216,7 +218,7 @@ def _note(number: int, frame: object) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry of the process; gives its exit status."""
-    control_fd, arena_fd, arena_bytes, daemon = map(int, arguments[:4])
+    control_fd, daemon = map(int, arguments[:2])
     die_with_parent(daemon)
     adopt_orphans()
     ignore_terminal_signals()
@@ -225,15 +227,13 @@ def main(arguments: list[str]) -> int:
         close_memory()  # or a worker of the same user could write to it
     take_turns(USUAL_TURN_NS)  # not those of the daemon, for the workers' sake
     control = socket.socket(fileno=control_fd)
-    memory = mmap.mmap(arena_fd, arena_bytes)
-    os.close(arena_fd)
     try:
-        runtimes = open_runtimes(arguments[4:])
+        runtimes = open_runtimes(arguments[2:])
     except ApplianceError as problem:
         print(f"appliance workers: {problem}", file=sys.stderr)
         return 2
     try:
-        Zygote(control, region_of(memory), runtimes).serve()
+        Zygote(control, runtimes).serve()
     except ConnectionError:
         return 0  # the daemon went away while something was said to it
     return 0

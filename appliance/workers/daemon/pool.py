@@ -90,9 +90,8 @@ class WorkerPool:
         self._workers: dict[int, WorkerProcess] = {}
         self._rings = rings
         self._support = kernel_support()
-        self._zygote = ZygoteClient(
-            (arena.fd, arena.size), runtimes, loop, self._zygote_said, self._zygote_died
-        )
+        self._arena = arena
+        self._zygote = ZygoteClient(runtimes, loop, self._zygote_said, self._zygote_died)
         self._watching: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
 
@@ -130,14 +129,16 @@ class WorkerPool:
         """See WorkerPort."""
         return self._rings is not None
 
-    def start(self, worker: int, settings: WorkerSettings) -> None:
+    def start(self, worker: int, group: int, settings: WorkerSettings) -> None:
         """Fork a worker; what is said to it before it runs waits in its lane. Without descriptors or memory for that it
         has died, of nothing that a model did."""
         assert worker not in self._workers, f"worker {worker} exists already"
         try:
+            tensors = self._arena.attach(worker, group)
             memory = None if self._rings is None else self._rings()
             ours, theirs = socket_pair()
         except OSError as problem:
+            self._arena.detach(worker)
             reason = f"no worker could be started: {problem}"
             self._on_event(WorkerExited(worker, ExitCause.DIED, (), -1, reason))
             return
@@ -145,7 +146,7 @@ class WorkerPool:
         if settings.access is not None:
             state.kept_from = self._support.kept_from(devices=settings.access.devices)
         self._workers[worker] = state
-        self._zygote.fork(worker, settings, theirs, memory)
+        self._zygote.fork(worker, settings, theirs, tensors.fd, memory)
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         """Load a version; a ``run_timeout_ms`` that is no number refuses it."""
@@ -369,7 +370,7 @@ class WorkerPool:
         self._watch()
 
     def _lane_ended(self, state: WorkerProcess) -> None:
-        """The worker's side of the lane is closed: its process is ending and touches the arena no more."""
+        """The worker's side of the lane is closed: its process is ending and touches no tensors any more."""
         if state.ended:
             return
         state.ended = True
@@ -437,6 +438,7 @@ class WorkerPool:
         if not state.ended:
             self._loop.remove_reader(state.lane.fileno())
         state.lane.close()
+        self._arena.detach(state.id)
         cause = state.cause or (ExitCause.STOPPED if state.stopping and not state.pending else ExitCause.DIED)
         loading = state.pending.loading() if state.pid else -1
         self._on_event(WorkerExited(state.id, cause, state.pending.batches(), loading, detail))

@@ -23,7 +23,7 @@ fn a_request_flies_and_lands() {
     assert_eq!((taken.template, taken.rows, taken.out_offset - taken.offset), (1, 1, 64));
     assert_eq!(poll(&mut flight), Poll::Ready(Ok(Landing::Well)));
     let mut answer = BytesMut::new();
-    rig.direct.attached().unwrap().arena.write(taken.out_offset as usize, b"good");
+    rig.tensors.write(taken.out_offset as usize, b"good");
     flight.answer(&mut answer);
     assert_eq!(&answer[..], b"open\x1a\x0242describedgood");
     assert_eq!(answer.len(), flight.answer_length());
