@@ -10,7 +10,7 @@ use crate::measure::clock::now_ns;
 use crate::measure::limits::{LIMITS, Limits};
 use crate::resources::Resources;
 use crate::templates::template::TemplateSpec;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ pub(crate) fn rebuilt(head: &[u8], id: &[u8], tensors: &[&[u8]]) -> Bytes {
 }
 
 pub(crate) const HEAD: &[u8] = b"\x0a\x01m";
-pub(crate) const SLOT: usize = 128;
+/// A page, so that what is in it can be discarded.
+pub(crate) const SLOT: usize = 4096;
 pub(crate) const SLOTS: usize = 8;
 
 /// A front end with one lane, and the worker at its other end.
@@ -37,14 +38,18 @@ fn descriptor(made: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(made) }
 }
 
+fn object(number: u32) -> Arc<MemoryObject> {
+    // SAFETY: a valid name and no other pointers.
+    let memory = descriptor(unsafe { libc::memfd_create(c"tensors".as_ptr(), 0) });
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::ftruncate(memory.as_raw_fd(), (SLOT * SLOTS) as i64) }, 0);
+    Arc::new(MemoryObject::map(number, memory.as_raw_fd(), SLOT * SLOTS).unwrap())
+}
+
 impl Rig {
     pub(crate) fn new() -> Self {
-        // SAFETY: a valid name and no other pointers.
-        let memory = descriptor(unsafe { libc::memfd_create(c"tensors".as_ptr(), 0) });
-        // SAFETY: no pointers.
-        assert_eq!(unsafe { libc::ftruncate(memory.as_raw_fd(), (SLOT * SLOTS) as i64) }, 0);
         let direct = Arc::new(Direct::default());
-        let tensors = Arc::new(MemoryObject::map(1, memory.as_raw_fd(), SLOT * SLOTS).unwrap());
+        let tensors = object(1);
         let slots = vec![(SLOT, (0..SLOTS).map(|number| number * SLOT).collect())];
         direct.attach(0, Slots::new(slots, SLOT * SLOTS).unwrap(), vec![1_000_000], 0).unwrap();
         let lane = LaneMemory::create().unwrap();
@@ -56,8 +61,27 @@ impl Rig {
 
     /// Another lane, whose worker does nothing.
     pub(crate) fn open_lane(&self, lane: u32, group: u32) {
+        self.open_lane_with(lane, group, self.tensors.clone());
+    }
+
+    /// The same with a memory object of its own.
+    pub(crate) fn open_lane_apart(&self, lane: u32, group: u32) {
+        self.open_lane_with(lane, group, object(lane));
+    }
+
+    fn open_lane_with(&self, lane: u32, group: u32, object: Arc<MemoryObject>) {
         let end = ServerEnd::new(Arc::new(LaneMemory::create().unwrap()));
-        self.direct.open_lane(lane, group, (end, self.tensors.clone()), None).unwrap();
+        self.direct.open_lane(lane, group, (end, object), None).unwrap();
+    }
+
+    /// What is in each slot of the first lane, as far as a request's tensor.
+    pub(crate) fn stored(&self) -> Vec<BytesMut> {
+        let of = |slot| {
+            let mut stored = BytesMut::new();
+            self.tensors.append_to(slot * SLOT, 8, &mut stored);
+            stored
+        };
+        (0..SLOTS).map(of).collect()
     }
 
     pub(crate) fn leased() -> Self {

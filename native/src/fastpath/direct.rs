@@ -216,8 +216,7 @@ impl Direct {
 
     /// Whether requests for this method may be the front end's own.
     pub(crate) fn may_serve(&self, method: u32) -> bool {
-        self.has_templates.load(Acquire)
-            && self.method.get() == Some(&method)
+        self.has_templates.load(Acquire) && self.method.get() == Some(&method)
     }
 
     /// What may be under way on a stream of this method, if it may be the front end's own.
