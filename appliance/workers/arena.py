@@ -78,7 +78,10 @@ class _SizeClass:
 
     def keep(self, slot: Slot, resident: int) -> None:
         """Note a free slot that keeps its pages, of which ``resident`` bytes count."""
-        self.warm.setdefault(slot.memory, []).append((slot, resident))
+        kept = self.warm.get(slot.memory)
+        if kept is None:
+            kept = self.warm[slot.memory] = []
+        kept.append((slot, resident))
 
     def take(self, memory: MemoryObject, level: int) -> tuple[Slot, int]:
         """A free slot for ``memory``, and what it counted: rather one that was there. One that has pages elsewhere

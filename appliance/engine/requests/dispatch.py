@@ -37,10 +37,12 @@ class Batches:
         """Give ``requests`` to a worker; what that is told."""
         served = requests[0].served
         batch = Batch(action.lane, served, now_ns)
+        memory = self._arena.of_worker(action.lane)
         for request in requests:
             if request.attempts:
                 served.meter.retried()
-            request.bring(self._arena, action.lane)
+            if memory is not None:
+                request.bring(self._arena, memory)
             request.attempts += 1
             request.held = True
             request.batch = batch

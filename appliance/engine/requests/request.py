@@ -214,11 +214,11 @@ class Request:
         self.memory.store(arena, slot, self._ordered(tensors), span)
         return True
 
-    def bring(self, arena: Arena, worker: int) -> None:
-        """Have its tensors lie where a worker that is to run it can reach them. Most were put there at once; the others
-        waited for a model, or are tried again elsewhere."""
-        memory, slot = arena.of_worker(worker), self.memory.slot
-        if memory is not None and slot is not None and slot.memory is not memory:
+    def bring(self, arena: Arena, memory: MemoryObject) -> None:
+        """Have its tensors lie where the worker that is to run it can reach them. Most were put there at once; the
+        others waited for a model, or are tried again elsewhere."""
+        slot = self.memory.slot
+        if slot is not None and slot.memory is not memory:
             self.memory.move(arena, memory, self._input_bytes())
 
     def fits(self, arena: Arena) -> bool:
