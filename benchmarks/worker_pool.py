@@ -63,7 +63,9 @@ class TimedPool:
     def start(self) -> tuple[int, float]:
         """A new worker."""
         worker = next(self._ids)
-        started, took = self._timed(WorkerStarted, lambda: self._pool.start(worker, WorkerSettings(1, (), 0)))
+        started, took = self._timed(
+            WorkerStarted, lambda: self._pool.start(worker, 0, WorkerSettings(1, (), 0))
+        )
         self._pids[worker] = started.pid
         return worker, took
 
@@ -103,7 +105,7 @@ class TimedPool:
             byte_size(spec.datatype, shape) for spec, shape in zip(version.inputs, shapes, strict=True)
         )
         taken = sum(map(aligned, sizes))
-        slot = self._arena.allocate(taken + OUTPUT_BYTES)
+        slot = self._arena.allocate(taken + OUTPUT_BYTES, self._arena.of_group(0))
         if slot is None:
             raise PoolFailed("no memory for a request")
         wanted = tuple(range(len(version.outputs)))

@@ -167,7 +167,7 @@ class Engine:
     def _make_leases(
         self, config: EngineConfig, served: Mapping[int, Served], pool: workers.WorkerPort
     ) -> Leases:
-        lanes = Lanes(pool, config.lease_limit)
+        lanes = Lanes(pool, self._arena, config.lease_limit)
         templates = Templates(
             routes=self._routes,
             batch_keys=self._batch_keys,

@@ -1,30 +1,30 @@
-"""One shared memory object for tensors: size-classed slots, taken and given back in constant time.
+"""The memory of tensors: size-classed slots, taken and given back in constant time, in a memory object for each group
+of workers.
 
-Sparse: a page costs memory only once it was touched. Free slots are used last in, first out, so that the touched set
-stays as small as the load. Idle slots from TRIM_FROM_BYTES up keep their pages only up to ``kept_bytes``; beyond that
-their pages go back to the kernel when they are freed. The memory cannot be resized through its descriptor.
-Owner: the thread of the daemon's event loop.
+A slot is a place that is the same in every object, and has pages in one of them: that which the workers map that serve
+its request, or one of the daemon's own while there are none. So there is one bound for all, and a request goes over to
+another group by one copy, for which there is always room. Free slots are used last in, first out, rather in the object
+that they were in, so that the touched set stays as small as the load. Idle slots from TRIM_FROM_BYTES up keep their
+pages only up to ``kept_bytes``; beyond that their pages go back to the kernel when they are freed. An object lasts as
+long as it has a worker or a slot. Owner: the thread of the daemon's event loop.
 """
 
 from __future__ import annotations
 
-import fcntl
-import mmap
-import os
 from dataclasses import dataclass
 from typing import Final
 
 from appliance.config.workers import PAGE_BYTES, ArenaConfig, class_problems
 from appliance.domain.errors import ConfigInvalid, Problem
 from appliance.domain.tensor import ALIGNMENT, aligned
+from appliance.workers.memory_object import MemoryObject
 
 __all__ = ["ALIGNMENT", "Arena", "ArenaStatistics", "Slot", "aligned"]
 
 TRIM_FROM_BYTES: Final = 64 << 10
 KEPT_BYTES: Final = 32 << 20
 """Idle memory of large slots that stays resident: two of the largest images, which the next request finds warm."""
-
-_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+NO_GROUP: Final = -1
 
 
 def _charge(nbytes: int) -> int:
@@ -33,14 +33,19 @@ def _charge(nbytes: int) -> int:
 
 
 class Slot:
-    """A piece of the arena: ``size`` usable bytes from ``offset``. Identity matters; made by the arena only."""
+    """A piece of ``memory``: ``size`` usable bytes from ``offset``. Identity matters; made by the arena only."""
 
-    __slots__ = ("level", "offset", "size")
+    __slots__ = ("level", "memory", "offset", "size")
 
-    def __init__(self, offset: int, level: int) -> None:
+    def __init__(self, offset: int, level: int, memory: MemoryObject) -> None:
         self.offset = offset
         self.level = level
+        self.memory = memory
         self.size = 0
+
+    def view(self, nbytes: int) -> memoryview:
+        """Its first bytes, writable."""
+        return self.memory.view(self.offset, nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,8 @@ class ArenaStatistics:
 
 
 class _SizeClass:
-    """Free slots of one size. ``warm`` ones keep their pages, ``cold`` ones have none; unused ones are not yet made."""
+    """Free slots of one size. ``warm`` ones keep their pages, by the object in which; ``cold`` ones have none; unused
+    ones are not yet made."""
 
     __slots__ = ("cold", "count", "first", "made", "slot_bytes", "used", "warm")
 
@@ -67,24 +73,46 @@ class _SizeClass:
         self.count = count
         self.made = 0
         self.used = 0
-        self.warm: list[tuple[Slot, int]] = []
+        self.warm: dict[MemoryObject, list[tuple[Slot, int]]] = {}
         self.cold: list[Slot] = []
+
+    def keep(self, slot: Slot, resident: int) -> None:
+        """Note a free slot that keeps its pages, of which ``resident`` bytes count."""
+        kept = self.warm.get(slot.memory)
+        if kept is None:
+            kept = self.warm[slot.memory] = []
+        kept.append((slot, resident))
+
+    def take(self, memory: MemoryObject, level: int) -> tuple[Slot, int]:
+        """A free slot for ``memory``, and what it counted: rather one that was there. One that has pages elsewhere
+        loses them."""
+        if kept := self.warm.get(memory):
+            return kept.pop()
+        if self.cold:
+            return self.cold.pop(), 0
+        if self.made < self.count:
+            self.made += 1
+            return Slot(self.first + (self.made - 1) * self.slot_bytes, level, memory), 0
+        slot, resident = next(kept for kept in self.warm.values() if kept).pop()
+        slot.memory.discard(slot.offset, self.slot_bytes)
+        return slot, resident
 
 
 class Arena:
-    """Allocator over one memory object of ``size`` bytes behind descriptor ``fd``. Raises ConfigInvalid when the size
-    classes make no sense."""
+    """Allocator over memory objects of ``size`` bytes; ``own`` is the one that no worker has. Raises ConfigInvalid when
+    the size classes make no sense."""
 
     def __init__(self, config: ArenaConfig, kept_bytes: int = KEPT_BYTES) -> None:
         self._config = config
         self._kept_bytes = kept_bytes
         self._classes: list[_SizeClass] = []
         self.size = self._lay_out()
-        self.fd = os.memfd_create("appliance-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, self.size)
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
-        self._map = mmap.mmap(self.fd, self.size)
-        self._view = memoryview(self._map)
+        self._objects: set[MemoryObject] = set()
+        self._made = 0
+        self.own = self._make(NO_GROUP)
+        self.own.workers = 1  # the daemon
+        self._by_group: dict[int, MemoryObject] = {}
+        self._by_worker: dict[int, MemoryObject] = {}
         self._allocated = 0
         self._allocated_max = 0
         self._idle_kept = 0
@@ -101,20 +129,63 @@ class Arena:
             position += slot_bytes * count
         return position
 
-    @property
-    def memory(self) -> memoryview:
-        """All of the arena as writable bytes."""
-        return self._view
+    # --- who maps what
 
-    def allocate(self, nbytes: int) -> Slot | None:
-        """A slot of at least ``nbytes`` bytes, page-aligned; its contents are arbitrary. None when nothing fits now.
+    def attach(self, worker: int, group: int) -> MemoryObject:
+        """The object that a new worker shall map, as the others of its ``group`` do. Raises OSError."""
+        memory = self._by_group.get(group)
+        if memory is None:
+            memory = self._by_group[group] = self._make(group)
+        memory.workers += 1
+        self._by_worker[worker] = memory
+        return memory
+
+    def detach(self, worker: int) -> None:
+        """A worker's process has ended, or none was started. What still lies in the object of the last one of a group
+        stays there until it is needed in another, or by nobody."""
+        memory = self._by_worker.pop(worker, None)
+        if memory is None:
+            return
+        memory.workers -= 1
+        if not memory.workers:
+            del self._by_group[memory.group]
+            for size_class in self._classes:
+                for slot, resident in size_class.warm.pop(memory, ()):
+                    self._idle_kept -= resident
+                    size_class.cold.append(slot)
+            self._close_unused(memory)
+
+    def _make(self, group: int) -> MemoryObject:
+        memory = MemoryObject(self._made, group, self.size)
+        self._made += 1
+        self._objects.add(memory)
+        return memory
+
+    def of_worker(self, worker: int) -> MemoryObject | None:
+        """What a worker maps; None when it is gone."""
+        return self._by_worker.get(worker)
+
+    def of_group(self, group: int) -> MemoryObject:
+        """Where a request for a group is put that no worker has yet."""
+        return self._by_group.get(group, self.own)
+
+    def _close_unused(self, memory: MemoryObject) -> None:
+        if not memory.workers and not memory.slots:
+            self._objects.remove(memory)
+            memory.close()
+
+    # --- slots
+
+    def allocate(self, nbytes: int, memory: MemoryObject) -> Slot | None:
+        """A slot of at least ``nbytes`` bytes of ``memory``, page-aligned; its contents are arbitrary. None when
+        nothing fits now.
 
         A slot is charged, and may be used, for ``nbytes`` rounded up to whole pages.
         """
         charge = _charge(nbytes)
         level = self._level_for(charge)
         if level is not None:
-            return self._take(level, self._classes[level], charge)
+            return self._take(level, self._classes[level], charge, memory)
         self._exhausted += 1
         return None
 
@@ -129,17 +200,12 @@ class Arena:
                     return level
         return None
 
-    def _take(self, level: int, size_class: _SizeClass, charge: int) -> Slot:
-        if size_class.warm:
-            slot, resident = size_class.warm.pop()
-            self._idle_kept -= resident
-        elif size_class.cold:
-            slot = size_class.cold.pop()
-        else:
-            slot = Slot(size_class.first + size_class.made * size_class.slot_bytes, level)
-            size_class.made += 1
+    def _take(self, level: int, size_class: _SizeClass, charge: int, memory: MemoryObject) -> Slot:
+        slot, resident = size_class.take(memory, level)
+        self._idle_kept -= resident
         size_class.used += 1
-        slot.size = charge
+        memory.slots += 1
+        slot.memory, slot.size = memory, charge
         self._allocated += charge
         if self._allocated > self._allocated_max:
             self._allocated_max = self._allocated
@@ -149,6 +215,18 @@ class Arena:
         """How many slots there are of the smallest size that holds ``nbytes``; 0 when none does."""
         return next((count for size, count in self._config.classes if size >= nbytes), 0)
 
+    def move(self, slot: Slot, memory: MemoryObject, nbytes: int) -> None:
+        """Have a slot be in ``memory`` from now on, with what its first ``nbytes`` bytes are."""
+        before = slot.memory
+        if before is memory:
+            return
+        memory.view(slot.offset, nbytes)[:] = slot.view(nbytes)
+        before.discard(slot.offset, self._classes[slot.level].slot_bytes)
+        before.slots -= 1
+        memory.slots += 1
+        slot.memory = memory
+        self._close_unused(before)
+
     def free(self, slot: Slot) -> None:
         """Give a slot back; the caller must have dropped every view through which it could still be written."""
         charge = slot.size
@@ -157,18 +235,18 @@ class Arena:
         self._allocated -= charge
         size_class = self._classes[slot.level]
         size_class.used -= 1
-        if size_class.slot_bytes < TRIM_FROM_BYTES:
-            size_class.warm.append((slot, 0))
+        slot.memory.slots -= 1
+        if not slot.memory.workers:  # its pages go with it
+            size_class.cold.append(slot)
+            self._close_unused(slot.memory)
+        elif size_class.slot_bytes < TRIM_FROM_BYTES:
+            size_class.keep(slot, 0)
         elif self._idle_kept + charge <= self._kept_bytes:
             self._idle_kept += charge
-            size_class.warm.append((slot, charge))
+            size_class.keep(slot, charge)
         else:
-            self._map.madvise(mmap.MADV_REMOVE, slot.offset, size_class.slot_bytes)
+            slot.memory.discard(slot.offset, size_class.slot_bytes)
             size_class.cold.append(slot)
-
-    def view(self, offset: int, nbytes: int) -> memoryview:
-        """Writable bytes of the arena; both ends must lie inside one slot of the caller's."""
-        return self._view[offset : offset + nbytes]
 
     def statistics(self) -> ArenaStatistics:
         """Counters and gauges of this moment."""
@@ -185,21 +263,23 @@ class Arena:
         """Assert that every slot ever made is either used or free once, and that the sums are right."""
         kept = 0
         for level, size_class in enumerate(self._classes):
-            free = [slot for slot, _ in size_class.warm] + size_class.cold
+            warm = [each for kept in size_class.warm.values() for each in kept]
+            free = [slot for slot, _ in warm] + size_class.cold
             offsets = {slot.offset for slot in free}
             assert len(offsets) == len(free), f"a slot of class {level} is free twice"
             assert len(free) + size_class.used == size_class.made <= size_class.count
             assert all(slot.level == level and slot.size == 0 for slot in free)
-            kept += sum(resident for _, resident in size_class.warm)
+            assert all(slot.memory is memory for memory, kept in size_class.warm.items() for slot, _ in kept)
+            assert all(memory.workers for memory in size_class.warm), "pages are kept that nobody uses"
+            kept += sum(resident for _, resident in warm)
         assert kept == self._idle_kept <= self._kept_bytes
+        used = sum(size_class.used for size_class in self._classes)
+        assert used == sum(memory.slots for memory in self._objects)
+        assert all(memory.workers or memory.slots for memory in self._objects)
         assert 0 <= self._allocated <= self._config.memory_limit_bytes
         assert self._allocated == 0 or any(size_class.used for size_class in self._classes)
 
     def close(self) -> None:
         """Give everything back. Views that are still alive keep the mapping until they go."""
-        os.close(self.fd)
-        try:
-            self._view.release()
-            self._map.close()
-        except BufferError:
-            pass  # a view is still held; the mapping ends with it
+        for memory in self._objects:
+            memory.close()

@@ -1,7 +1,8 @@
 """Every message between daemon, zygote and worker: one closed set of types, one codec, one version number.
 
 A message is a msgpack array ``[version, kind, body]`` of bounded size. Tensors never travel here: messages carry
-offsets into the arena. What a worker says are the events of the port, with its own number in front.
+offsets into the memory of the worker's group. What a worker says are the events of the port, with its own number in
+front.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The port between engine and workers: descriptors down, events up.
 
 ``WorkerPool`` is the real implementation; the simulation has one with scripted workers. Values are named tuples
-because some are made for every request. Byte offsets are into the arena.
+because some are made for every request. Byte offsets are into the memory that a worker's group has.
 """
 
 from __future__ import annotations
@@ -401,8 +401,9 @@ class WorkerPort(Protocol):
     them may end with WorkerExited instead.
     """
 
-    def start(self, worker: int, settings: WorkerSettings) -> None:
-        """Fork worker ``worker`` (an id never used before)."""
+    def start(self, worker: int, group: int, settings: WorkerSettings) -> None:
+        """Fork worker ``worker`` (an id never used before). It shares the memory of its tensors with the others of its
+        ``group``, and with no worker else."""
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
         """Load a version under the id ``model``: ModelLoaded or ModelRefused follows, after any ModelProgress. After an

@@ -2,15 +2,15 @@
 
 use crate::corpus::message;
 use crate::fastpath::admission::Admission;
-use crate::fastpath::direct::{Attached, Direct};
+use crate::fastpath::direct::Direct;
 use crate::fastpath::flight::Flight;
 use crate::lanes::memory::{Completion, LaneMemory, ServerEnd, Submission, WorkerEnd, doorbell};
-use crate::lanes::slots::Arena;
+use crate::lanes::slots::{MemoryObject, Slots};
 use crate::measure::clock::now_ns;
 use crate::measure::limits::{LIMITS, Limits};
 use crate::resources::Resources;
 use crate::templates::template::TemplateSpec;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -20,13 +20,16 @@ pub(crate) fn rebuilt(head: &[u8], id: &[u8], tensors: &[&[u8]]) -> Bytes {
 }
 
 pub(crate) const HEAD: &[u8] = b"\x0a\x01m";
-pub(crate) const SLOT: usize = 128;
+/// A page, so that what is in it can be discarded.
+pub(crate) const SLOT: usize = 4096;
 pub(crate) const SLOTS: usize = 8;
 
 /// A front end with one lane, and the worker at its other end.
 pub(crate) struct Rig {
     pub(crate) direct: Arc<Direct>,
     pub(crate) worker: WorkerEnd,
+    /// What tensors of its lanes lie in.
+    pub(crate) tensors: Arc<MemoryObject>,
 }
 
 fn descriptor(made: i32) -> OwnedFd {
@@ -35,27 +38,50 @@ fn descriptor(made: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(made) }
 }
 
+fn object(number: u32) -> Arc<MemoryObject> {
+    // SAFETY: a valid name and no other pointers.
+    let memory = descriptor(unsafe { libc::memfd_create(c"tensors".as_ptr(), 0) });
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::ftruncate(memory.as_raw_fd(), (SLOT * SLOTS) as i64) }, 0);
+    Arc::new(MemoryObject::map(number, memory.as_raw_fd(), SLOT * SLOTS).unwrap())
+}
+
 impl Rig {
     pub(crate) fn new() -> Self {
-        // SAFETY: a valid name and no other pointers.
-        let memory = descriptor(unsafe { libc::memfd_create(c"arena".as_ptr(), 0) });
-        // SAFETY: no pointers.
-        assert_eq!(unsafe { libc::ftruncate(memory.as_raw_fd(), (SLOT * SLOTS) as i64) }, 0);
         let direct = Arc::new(Direct::default());
-        let arena = Arena::map(memory.as_raw_fd(), SLOT * SLOTS).unwrap();
+        let tensors = object(1);
         let slots = vec![(SLOT, (0..SLOTS).map(|number| number * SLOT).collect())];
-        direct.attach(Attached { arena, method: 0 }, slots, vec![1_000_000], 0).unwrap();
+        direct.attach(0, Slots::new(slots, SLOT * SLOTS).unwrap(), vec![1_000_000], 0).unwrap();
         let lane = LaneMemory::create().unwrap();
         let worker = WorkerEnd::new(LaneMemory::open(lane.fd()).unwrap(), doorbell().unwrap());
-        direct.open_lane(1, 1, ServerEnd::new(Arc::new(lane)), None).unwrap();
+        direct.open_lane(1, 1, (ServerEnd::new(Arc::new(lane)), tensors.clone()), None).unwrap();
         direct.add_template(HEAD.to_vec(), spec(1)).unwrap();
-        Self { direct, worker }
+        Self { direct, worker, tensors }
     }
 
     /// Another lane, whose worker does nothing.
     pub(crate) fn open_lane(&self, lane: u32, group: u32) {
+        self.open_lane_with(lane, group, self.tensors.clone());
+    }
+
+    /// The same with a memory object of its own.
+    pub(crate) fn open_lane_apart(&self, lane: u32, group: u32) {
+        self.open_lane_with(lane, group, object(lane));
+    }
+
+    fn open_lane_with(&self, lane: u32, group: u32, object: Arc<MemoryObject>) {
         let end = ServerEnd::new(Arc::new(LaneMemory::create().unwrap()));
-        self.direct.open_lane(lane, group, end, None).unwrap();
+        self.direct.open_lane(lane, group, (end, object), None).unwrap();
+    }
+
+    /// What is in each slot of the first lane, as far as a request's tensor.
+    pub(crate) fn stored(&self) -> Vec<BytesMut> {
+        let of = |slot| {
+            let mut stored = BytesMut::new();
+            self.tensors.append_to(slot * SLOT, 8, &mut stored);
+            stored
+        };
+        (0..SLOTS).map(of).collect()
     }
 
     pub(crate) fn leased() -> Self {

@@ -37,7 +37,7 @@ impl ServerThread {
         for bound in listeners {
             tokio::spawn(listener::accept(service.clone(), bound)?);
         }
-        if resources.direct.attached().is_some() {
+        if resources.direct.is_attached() {
             tokio::spawn(notify(resources.clone(), Alarm::new()?));
         }
         drop(entered);

@@ -44,6 +44,12 @@ class Rig(WithoutMemory):
         self.engine.apply(Catalog(versions=(CatalogVersion(model=model, fingerprint=""),)))
         self.turns()
 
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """What its worker has there."""
+        memory = self.arena.of_worker(self._worker)
+        assert memory is not None
+        return memory.view(offset, nbytes)
+
     def clock(self) -> int:
         """The engine's."""
         return time.monotonic_ns()
@@ -67,8 +73,9 @@ class Rig(WithoutMemory):
 
     # --- WorkerPort and Pace
 
-    def start(self, worker: int, settings: port.WorkerSettings) -> None:
+    def start(self, worker: int, group: int, settings: port.WorkerSettings) -> None:
         self._worker = worker
+        self.arena.attach(worker, group)
         self.engine.pool_event(port.WorkerStarted(worker, 1))
 
     def load(

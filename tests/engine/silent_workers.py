@@ -14,7 +14,7 @@ class SilentWorkers(WithoutMemory):
         self.asked: list[str] = []
         self.loads: list[tuple[int, int, port.LoadWish]] = []
 
-    def start(self, worker: int, settings: port.WorkerSettings) -> None:
+    def start(self, worker: int, group: int, settings: port.WorkerSettings) -> None:
         self.asked.append("start")
 
     def load(

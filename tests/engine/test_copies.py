@@ -57,9 +57,9 @@ def test_600_kilobytes_in_and_out_take_one_copy_each() -> None:
         _, peak_in = tracemalloc.get_traced_memory()
         rig.turns()
         (item,) = rig.runs[0].items
-        slot = rig.arena.view(item.offset, BYTES)
+        slot = rig.view(item.offset, BYTES)
         assert slot == memoryview(message)[-BYTES:]
-        rig.arena.view(item.out_offset, BYTES)[:] = slot
+        rig.view(item.out_offset, BYTES)[:] = slot
         rig.work((1, *SHAPE), BYTES)
         (answer,) = outcomes
         assert isinstance(answer, Answer)

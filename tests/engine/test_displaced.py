@@ -56,7 +56,7 @@ class TwoVersionsWorld(SwapWorld):
             Submission(
                 plan, request_id="", arrived_ns=self.world.now, deadline_ns=deadline_ns, on_done=self._ended
             ),
-            [bytes(8)],
+            [b"\x01" * 8],
         )
 
     def _ended(self, outcome: Any) -> None:

@@ -15,6 +15,7 @@ behaves:
 - ``fail_at_load``: raises LoadFailed
 - ``fork``: leaves a process behind with every run, which holds all that the worker has and never ends
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
+- ``look``: raises RunFailed with where it can reach the bytes whose complement is ``secret`` (hexadecimal)
 - ``wrong``: eats ``bytes``, if any, and writes the bytes ``say`` (hexadecimal) into the worker's lane, then goes on as
   identity
 - ``shout``: has writes to standard error wait, writes ``words`` there, then goes on as identity
@@ -45,6 +46,7 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, TensorSpec, aligned
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, RuntimeSettings, Session
 from tests.runtimes.ring_faults import inject_ring_fault
+from tests.runtimes.shared_memory import places_of
 
 LANE_DESCRIPTOR: Final = 3
 """Where a worker's lane is: the only descriptor it has but the standard ones."""
@@ -160,6 +162,8 @@ class FakeSession:
         elif self._mode == "shout":
             os.set_blocking(2, True)
             os.write(2, self._parameters["words"].encode() + b"\n")
+        elif self._mode == "look":
+            raise RunFailed(str(places_of(self._parameters["secret"])))
         elif self._mode == "wrong":
             self._eaten.append(_touched(int(self._parameters.get("bytes", 0))))
             os.write(LANE_DESCRIPTOR, bytes.fromhex(self._parameters.get("say", GARBAGE)))

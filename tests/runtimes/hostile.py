@@ -22,6 +22,7 @@ from appliance.domain.errors import RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, RuntimeSettings, Session
 from tests.runtimes.fake import FakeRuntime, FakeSession
+from tests.runtimes.shared_memory import places_of
 
 CALLS = {
     "unshare": (272, 97),
@@ -171,6 +172,7 @@ class HostileSession(FakeSession):
             int(self._given["port"]),
         )
         names, tried = reached(all_attempts(targets))
+        names += [f"a tensor in {place}" for place in places_of(self._given["tensor"])]
         names += [f"environment {name}" for name in os.environ if "SECRET" in name]
         own = outcome_of(partial(_read, self._own))
         raise RunFailed(f"tried {tried}; own file {own}; reached {names}")

@@ -18,6 +18,7 @@ import ctypes
 import itertools
 import random
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -101,7 +102,6 @@ class EngineWorld(EngineTurns):
                 log=SilentLog(),
             ),
         )
-        self._base = _address(self.arena.view(0, 1))
         self.pending: dict[int, int] = {}
         self.answers: list[tuple[Answer, int, int]] = []
         self.outcomes: dict[str, int] = {}
@@ -167,7 +167,7 @@ class EngineWorld(EngineTurns):
                     deadline_ns=deadline,
                     on_done=lambda outcome: self._done(tag, outcome),
                 ),
-                [bytes(plan.inputs[0].nbytes)],
+                [bytes([tag % 255 + 1]) * plan.inputs[0].nbytes],
             )
         except ApplianceError as refusal:
             self._count(refusal)
@@ -193,10 +193,19 @@ class EngineWorld(EngineTurns):
                 for output in outcome.outputs
                 if isinstance(output.data, memoryview) and output.data
             ]
-            starts = [_address(view) - self._base for view in views]
+            starts = [self._offset_of(view) for view in views]
             ends = [start + len(view) for start, view in zip(starts, views, strict=True)]
             self.answers.append((outcome, min(starts, default=-1), max(ends, default=-1)))
             self.world.after(self.world.random.randrange(3) * MS, lambda: self._release(outcome))
+
+    def _offset_of(self, view: memoryview) -> int:
+        """Where it begins in whichever object it lies."""
+        for memory in self.workers.objects:
+            with suppress(ValueError):  # that one is closed
+                offset = _address(view) - _address(memory.view(0, 1))
+                if 0 <= offset < self.arena.size:
+                    return offset
+        raise AssertionError("an answer lies nowhere")
 
     def _release(self, answer: Answer) -> None:
         self.answers = [entry for entry in self.answers if entry[0] is not answer]

@@ -73,11 +73,14 @@ class ScriptedWorkers(WithoutMemory):
         self.came_early = self.exchanged = 0
         self._stopping: set[int] = set()
         self._ended: set[int] = set()
+        self.objects = [arena.own]
+        """All that tensors have lain in."""
 
     # --- WorkerPort
 
-    def start(self, worker: int, settings: port.WorkerSettings) -> None:
+    def start(self, worker: int, group: int, settings: port.WorkerSettings) -> None:
         assert worker not in self._queues
+        self.objects.append(self._arena.attach(worker, group))
         self._queues[worker], self._holds[worker], self._loading[worker], self._kept[worker] = [], {}, [], {}
         self._aside[worker], self._evict[worker] = [], set()
         self._later(worker, 2 * MS, lambda: self._emit(port.WorkerStarted(worker, next(self._pids))))
@@ -152,6 +155,11 @@ class ScriptedWorkers(WithoutMemory):
         assert run.model not in self._evict[worker], "dispatch for a model without weights"
         assert worker not in self._stopping, "dispatch to a worker that was told to stop"
         assert run.model in self._holds[worker], "dispatch for a model the worker does not hold"
+        memory = self._arena.of_worker(worker)
+        assert memory is not None
+        for item in run.items:
+            given = memory.view(item.offset, item.sizes[0])
+            assert all(given), "dispatch of tensors that the worker does not have"
         self._queues[worker].append(run)
         if len(self._queues[worker]) == 1:
             self._begin(worker)
@@ -239,6 +247,7 @@ class ScriptedWorkers(WithoutMemory):
     def _exit(self, worker: int, cause: port.ExitCause, loading: int) -> None:
         runs = self._queues.pop(worker)
         self._ended.add(worker)
+        self._arena.detach(worker)
         for table in (self._holds, self._loading, self._kept, self._aside, self._evict):
             table.pop(worker)
         self._stopping.discard(worker)

@@ -138,7 +138,9 @@ class FatedWorkers(ScriptedWorkers):
             status = port.ItemStatus.FAILED if fate == "failing" else port.ItemStatus.INVALID
             return port.RunResult(item.ticket, status, (), (), 0, "scripted failure")
         said = struct.pack("<2f", *(WRONG if fate == UNLIKE else RIGHT)) * item.rows
-        self._arena.view(item.out_offset, len(said))[:] = said
+        memory = self._arena.of_worker(worker)
+        assert memory is not None
+        memory.view(item.out_offset, len(said))[:] = said
         return port.RunResult(item.ticket, port.ItemStatus.OK, ((item.rows, 2),), (len(said),), 0, "")
 
 
@@ -280,7 +282,7 @@ class SwapWorld(EngineTurns):
                 deadline_ns=NO_DEADLINE,
                 on_done=partial(self._done, tag),
             ),
-            [bytes(8 * rows)],
+            [b"\x01" * 8 * rows],
         )
 
     def _done(self, tag: int, outcome: Outcome) -> None:

@@ -144,5 +144,5 @@ def ask(world: SwapWorld, model: ModelVersion) -> None:
             deadline_ns=NO_DEADLINE,
             on_done=_forgotten,
         ),
-        [bytes(8)],
+        [b"\x01" * 8],
     )

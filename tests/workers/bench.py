@@ -115,10 +115,11 @@ class Bench:
         *,
         runtimes: tuple[str, ...] = ("onnx", "fake"),
         rings: Callable[[], LaneMemory] | None = None,
+        arena: ArenaConfig = SMALL_ARENA,
         **config: Any,
     ) -> None:
         self.loop = asyncio.new_event_loop()
-        self.arena = Arena(SMALL_ARENA)
+        self.arena = Arena(arena)
         self.events: asyncio.Queue[PoolEvent] = asyncio.Queue()
         self.pool = WorkerPool(
             self.arena, WorkersConfig(**config), self.loop, self.events.put_nowait, runtimes, rings
@@ -160,10 +161,10 @@ class Bench:
         """Until it is set."""
         self.loop.run_until_complete(asyncio.wait_for(said.wait(), EVENT_TIMEOUT_S))
 
-    def start(self, settings: WorkerSettings = PLAIN) -> int:
+    def start(self, settings: WorkerSettings = PLAIN, group: int = 0) -> int:
         """A running worker."""
         worker = next(self._ids)
-        self.call(self.pool.start, worker, settings)
+        self.call(self.pool.start, worker, group, settings)
         started = self.event(WorkerStarted)
         assert started.worker == worker
         self.pids[worker] = started.pid
@@ -184,17 +185,23 @@ class Bench:
         return ended.model
 
     def place(
-        self, tensors: Sequence[Tensor | None], outputs: Sequence[int], *, rows: int = 1, capacity: int = 4096
+        self,
+        tensors: Sequence[Tensor | None],
+        outputs: Sequence[int],
+        *,
+        rows: int = 1,
+        capacity: int = 4096,
+        group: int = 0,
     ) -> Placed:
-        """Put inputs into a slot with room for outputs behind them."""
+        """Put inputs into a slot with room for outputs behind them, where workers of ``group`` reach it."""
         sizes = tuple(0 if each is None else len(each.raw) for each in tensors)
         taken = sum(map(aligned, sizes))
-        slot = self.arena.allocate(taken + capacity)
+        slot = self.arena.allocate(taken + capacity, self.arena.of_group(group))
         assert slot is not None
         position = slot.offset
         for each, size in zip(tensors, sizes, strict=True):
             if each is not None:
-                self.arena.view(position, size)[:] = each.raw
+                slot.memory.view(position, size)[:] = each.raw
             position += aligned(size)
         shapes = tuple(None if each is None else each.shape for each in tensors)
         item = RunItem(
@@ -203,8 +210,12 @@ class Bench:
         return Placed(item, slot)
 
     def dispatch(self, worker: int, model: int, *placed: Placed) -> int:
-        """Send a batch; gives its id."""
+        """Send a batch, whose tensors go where the worker reaches them; gives its id."""
         batch = next(self._ids)
+        memory = self.arena.of_worker(worker)
+        if memory is not None:
+            for each in placed:
+                self.arena.move(each.slot, memory, each.slot.size)
         run = Run(batch, model, tuple(each.item for each in placed))
         self.call(self.pool.dispatch, worker, run)
         return batch
@@ -219,13 +230,13 @@ class Bench:
 
     def read(self, placed: Placed, result: RunResult) -> list[bytes]:
         """Copies of a result's outputs."""
-        return self.read_at(placed.item.out_offset, result)
+        return self.read_at(placed.item.out_offset, result, placed.slot)
 
-    def read_at(self, offset: int, result: RunResult) -> list[bytes]:
-        """Copies of outputs that lie at ``offset``."""
+    def read_at(self, offset: int, result: RunResult, slot: Slot) -> list[bytes]:
+        """Copies of outputs that lie at ``offset``, in ``slot``."""
         outputs = []
         for size in result.sizes:
-            outputs.append(bytes(self.arena.view(offset, size)))
+            outputs.append(bytes(slot.memory.view(offset, size)))
             offset += aligned(size)
         return outputs
 

@@ -25,7 +25,7 @@ class PortConformance:
     """The suite. Workers of a scripted port must have no trouble in their script."""
 
     def started(self, workers: Workers, worker: int) -> int:
-        workers.call(workers.port.start, worker, port.WorkerSettings(1, (), 0))
+        workers.call(workers.port.start, worker, 0, port.WorkerSettings(1, (), 0))
         event = workers.event()
         assert isinstance(event, port.WorkerStarted)
         assert event.worker == worker

@@ -1,4 +1,4 @@
-"""The arena: sizes, reuse, bounds, and memory that goes back."""
+"""The arena: sizes, reuse, bounds, memory that goes back, and objects that hold no other group's tensors."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from appliance.config.workers import ArenaConfig
 from appliance.domain.errors import ConfigInvalid
 from appliance.workers.arena import ALIGNMENT, Arena, Slot
+from appliance.workers.memory_object import MemoryObject
 
 KIB, MIB = 1 << 10, 1 << 20
 CONFIG = ArenaConfig(classes=((4 * KIB, 4), (64 * KIB, 3), (MIB, 3)), memory_limit_bytes=2 * MIB + 512 * KIB)
@@ -27,15 +28,15 @@ def arena() -> Iterator[Arena]:
     made.close()
 
 
-def take(arena: Arena, nbytes: int) -> Slot:
-    slot = arena.allocate(nbytes)
+def take(arena: Arena, nbytes: int, memory: MemoryObject | None = None) -> Slot:
+    slot = arena.allocate(nbytes, memory or arena.own)
     assert slot is not None
     return slot
 
 
-def resident_bytes(arena: Arena) -> int:
+def resident_bytes(memory: MemoryObject) -> int:
     """Memory that the object really takes."""
-    return os.fstat(arena.fd).st_blocks * 512
+    return os.fstat(memory.fd).st_blocks * 512
 
 
 @pytest.mark.parametrize(
@@ -66,9 +67,9 @@ def test_an_exhausted_class_borrows_from_the_next(arena: Arena) -> None:
 
 
 def test_nothing_fits(arena: Arena) -> None:
-    assert arena.allocate(MIB + 1) is None
+    assert arena.allocate(MIB + 1, arena.own) is None
     slots = [take(arena, MIB), take(arena, MIB)]
-    assert arena.allocate(MIB) is None, "the limit leaves 512 KiB"
+    assert arena.allocate(MIB, arena.own) is None, "the limit leaves 512 KiB"
     slots.append(take(arena, 500 * KIB))
     assert arena.statistics().exhausted == 2
     for slot in slots:
@@ -94,36 +95,36 @@ def test_freeing_twice_is_a_programmer_error(arena: Arena) -> None:
 
 def test_views_are_the_memory_behind_the_descriptor(arena: Arena) -> None:
     slot = take(arena, 100)
-    arena.view(slot.offset, 5)[:] = b"hello"
-    assert os.pread(arena.fd, 5, slot.offset) == b"hello"
-    assert bytes(arena.memory[slot.offset : slot.offset + 5]) == b"hello"
+    slot.view(5)[:] = b"hello"
+    assert os.pread(slot.memory.fd, 5, slot.offset) == b"hello"
+    assert bytes(slot.memory.view(slot.offset, 5)) == b"hello"
     arena.free(slot)
 
 
 def test_an_untouched_arena_takes_no_memory(arena: Arena) -> None:
     assert arena.size == 4 * 4 * KIB + 3 * 64 * KIB + 3 * MIB
-    assert resident_bytes(arena) == 0
+    assert resident_bytes(arena.own) == 0
 
 
 def test_memory_goes_back_after_a_burst(arena: Arena) -> None:
     slots = [take(arena, MIB), take(arena, MIB)]
     for slot in slots:
-        arena.view(slot.offset, MIB)[:] = b"\x01" * MIB
-    assert resident_bytes(arena) == 2 * MIB
+        slot.view(MIB)[:] = b"\x01" * MIB
+    assert resident_bytes(arena.own) == 2 * MIB
     for slot in slots:
         arena.free(slot)
-    assert resident_bytes(arena) == MIB
+    assert resident_bytes(arena.own) == MIB
     assert arena.statistics().idle_kept_bytes == MIB
     again = take(arena, MIB)
     assert again is slots[0], "the slot that still has its pages comes first"
-    assert arena.view(again.offset, MIB) == b"\x01" * MIB
+    assert again.view(MIB) == b"\x01" * MIB
     arena.free(again)
 
 
 def test_nobody_can_shrink_it_under_our_feet(arena: Arena) -> None:
     with pytest.raises(PermissionError):
-        os.ftruncate(arena.fd, 0)
-    assert fcntl.fcntl(arena.fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+        os.ftruncate(arena.own.fd, 0)
+    assert fcntl.fcntl(arena.own.fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
 
 
 @pytest.mark.parametrize("classes", [(), ((1000, 4),), ((8192, 1), (4096, 1)), ((4096, 0),)])
@@ -132,23 +133,102 @@ def test_classes_that_make_no_sense(classes: tuple[tuple[int, int], ...]) -> Non
         Arena(ArenaConfig(classes=classes))
 
 
+def test_workers_of_a_group_have_one_object_and_others_another(arena: Arena) -> None:
+    mine, same, other = arena.attach(1, 7), arena.attach(2, 7), arena.attach(3, 8)
+    assert mine is same is arena.of_group(7) is arena.of_worker(2)
+    assert other is arena.of_group(8)
+    assert len({arena.own, mine, other}) == len({arena.own.number, mine.number, other.number}) == 3
+    assert arena.of_group(9) is arena.own
+    assert arena.of_worker(4) is None
+
+
+def test_a_slot_has_pages_in_one_object_at_a_time(arena: Arena) -> None:
+    """Whatever the groups: nobody sees what another has left, and all together take no more than one would."""
+    mine, other = arena.attach(1, 7), arena.attach(2, 8)
+    slots = [take(arena, 4 * KIB, mine) for _ in range(4)]
+    for slot in slots:
+        slot.view(4 * KIB)[:] = b"\x01" * 4 * KIB
+        arena.free(slot)
+    assert resident_bytes(mine) == 16 * KIB
+    theirs = take(arena, 4 * KIB, other)
+    assert theirs in slots, "there is none that was never used"
+    assert theirs.view(4 * KIB) == bytes(4 * KIB)
+    assert resident_bytes(mine) == 12 * KIB
+    assert take(arena, 4 * KIB, mine).view(4 * KIB) == b"\x01" * 4 * KIB
+    arena.check_integrity()
+
+
+def test_a_slot_moves_with_what_is_in_it_also_where_nothing_is_free(arena: Arena) -> None:
+    mine, other = arena.attach(1, 7), arena.attach(2, 8)
+    slots = [take(arena, 4 * KIB, mine) for _ in range(4)]
+    view = slots[2].view(4 * KIB)
+    view[:] = b"\x01" * 4 * KIB
+    before = slots[2].offset
+    arena.move(slots[2], other, 100)
+    assert view == bytes(4 * KIB), "nothing is left where it was"
+    assert (slots[2].memory, slots[2].offset) == (other, before)
+    assert slots[2].view(4 * KIB) == b"\x01" * 100 + bytes(4 * KIB - 100)
+    arena.check_integrity()
+
+
+def is_closed(memory: MemoryObject) -> bool:
+    try:
+        memory.view(0, 1)
+    except ValueError:
+        return True
+    return False
+
+
+def test_an_object_goes_with_the_last_worker_and_the_last_slot(arena: Arena) -> None:
+    mine = arena.attach(1, 7)
+    arena.attach(2, 7)
+    used, waiting, idle = (take(arena, 64 * KIB, mine) for _ in range(3))
+    arena.free(idle)
+    assert arena.statistics().idle_kept_bytes == 64 * KIB
+    arena.detach(1)
+    assert arena.of_group(7) is mine
+    arena.detach(2)
+    arena.check_integrity()
+    assert arena.statistics().idle_kept_bytes == 0
+    assert arena.of_group(7) is arena.own
+    again = arena.attach(3, 7)
+    assert again is not mine, "what a worker left is no other's"
+    arena.move(waiting, again, 0)
+    assert not is_closed(mine)
+    arena.free(used)
+    assert is_closed(mine)
+    assert not is_closed(again)
+    arena.free(waiting)
+    arena.detach(3)
+    assert is_closed(again)
+    assert not is_closed(arena.own)
+
+
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2 * MIB), st.integers(0, 7)), max_size=60))
-def test_any_order_of_taking_and_freeing(steps: list[tuple[int, int]]) -> None:
-    """Slots never overlap, never lose what was written, and all come back."""
+@given(st.lists(st.tuples(st.integers(0, 2 * MIB), st.integers(0, 7), st.integers(0, 3)), max_size=60))
+def test_any_order_of_taking_moving_and_freeing(steps: list[tuple[int, int, int]]) -> None:
+    """Slots never overlap, never lose what was written, and all come back, whatever group they are for and whether it
+    has a worker."""
     arena = Arena(CONFIG, kept_bytes=MIB)
     taken: list[tuple[Slot, bytes]] = []
-    for number, (nbytes, victim) in enumerate(steps):
-        slot = arena.allocate(nbytes)
+    for number, (nbytes, victim, group) in enumerate(steps):
+        if number % 5 == 4:
+            if arena.of_worker(group) is None:
+                arena.attach(group, group // 2)
+            else:
+                arena.detach(group)
+        if number % 3 == 2 and taken:
+            arena.move(taken[0][0], arena.of_group(group), taken[0][0].size)
+        slot = arena.allocate(nbytes, arena.of_group(group // 2))
         if slot is None:
             if taken:
                 arena.free(taken.pop(victim % len(taken))[0])
         else:
             mark = bytes([number + 1]) * slot.size
-            arena.view(slot.offset, slot.size)[:] = mark
+            slot.view(slot.size)[:] = mark
             taken.append((slot, mark))
         arena.check_integrity()
-        assert all(arena.view(slot.offset, slot.size) == mark for slot, mark in taken)
+        assert all(slot.view(slot.size) == mark for slot, mark in taken)
     for slot, _ in taken:
         arena.free(slot)
     arena.check_integrity()

@@ -54,7 +54,7 @@ class Case:
         expected = reference(self.session, feed)
         placed = self.place(feed)
         for _ in range(3):
-            self.bench.arena.view(placed.item.out_offset, 1024)[:] = b"\xee" * 1024
+            placed.slot.memory.view(placed.item.out_offset, 1024)[:] = b"\xee" * 1024
             (result,) = self.bench.run(self.worker, self.model, placed)
             self.compare(placed, result, expected)
         self.bench.free(placed)

@@ -421,7 +421,7 @@ def test_a_worker_asked_for_while_there_is_no_zygote_starts_later(
     first = bench.start()
     os.kill(bench.pool.statistics().zygote_pid, signal.SIGKILL)
     assert bench.event(WorkerExited).worker == first
-    bench.call(bench.pool.start, 500, WorkerSettings(1, (), 0))
+    bench.call(bench.pool.start, 500, 0, WorkerSettings(1, (), 0))
     bench.call(bench.pool.load, 500, 600, fake())
     assert bench.event(WorkerStarted).worker == 500
     assert bench.pool.statistics().in_flight == 1

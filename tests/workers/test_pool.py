@@ -101,14 +101,14 @@ def test_outputs_that_do_not_fit_are_fetched(shared_bench: Bench) -> None:
     results = bench.run(worker, model, *placed)
     assert [each.status for each in results] == [ItemStatus.TOO_LARGE] * 2
     assert [each.needed for each in results] == [64, 64]
-    room = bench.arena.allocate(results[1].needed)
+    room = bench.arena.allocate(results[1].needed, bench.arena.of_group(0))
     assert room is not None
     bench.fetch(worker, results[1].ticket, room.offset, 32)
     assert bench.event(Fetched).result.status is ItemStatus.TOO_LARGE
     bench.fetch(worker, results[1].ticket, room.offset, 64)
     fetched = bench.event(Fetched).result
     assert (fetched.ticket, fetched.status) == (results[1].ticket, ItemStatus.OK)
-    assert bench.read_at(room.offset, fetched) == [row(1, 2, 3, 4).raw]
+    assert bench.read_at(room.offset, fetched, room) == [row(1, 2, 3, 4).raw]
     bench.fetch(worker, results[0].ticket, 0, 0)
     bench.fetch(worker, results[0].ticket, room.offset, 64)
     assert bench.event(Fetched).result.status is ItemStatus.FAILED
@@ -203,15 +203,6 @@ def test_a_runtime_that_is_not_enabled_is_refused_by_name(make_bench: Callable[.
     assert bench.load(worker, fake())
 
 
-def test_a_time_limit_that_is_no_number_is_refused(shared_bench: Bench) -> None:
-    worker = shared_bench.start()
-    refused = shared_bench.try_load(worker, fake(run_timeout_ms="soon"))
-    assert isinstance(refused, ModelRefused)
-    assert "run_timeout_ms must be milliseconds above 0 and at most 3600000, not 'soon'" in refused.reason
-    shared_bench.call(shared_bench.pool.stop, worker)
-    shared_bench.event(WorkerExited)
-
-
 def test_labels_of_any_size_hinder_no_load(shared_bench: Bench) -> None:
     worker = shared_bench.start()
     labels = dict.fromkeys(map(str, range(5)), ("x" * (MAX_MESSAGE_BYTES // 4),))
@@ -273,7 +264,7 @@ def test_a_worker_that_never_started_can_be_stopped(make_bench: Callable[..., Be
     bench = make_bench()
 
     def start_and_stop() -> None:
-        bench.pool.start(77, PLAIN)
+        bench.pool.start(77, 0, PLAIN)
         bench.pool.stop(77)
 
     os.kill(bench.pool.statistics().zygote_pid, 9)

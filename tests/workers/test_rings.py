@@ -87,7 +87,7 @@ class Lane:
 def outputs(bench: Bench, placed: Placed, *sizes: int) -> list[bytes]:
     found, position = [], placed.item.out_offset
     for size in sizes:
-        found.append(bytes(bench.arena.view(position, size)))
+        found.append(bytes(placed.slot.memory.view(position, size)))
         position += aligned(size)
     return found
 

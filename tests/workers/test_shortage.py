@@ -37,7 +37,7 @@ def no_descriptors() -> Iterator[None]:
 def test_a_worker_that_cannot_be_started_has_died_and_the_next_one_starts(shared_bench: Bench) -> None:
     bench = shared_bench
     with no_descriptors():
-        bench.call(bench.pool.start, 700, PLAIN)
+        bench.call(bench.pool.start, 700, 0, PLAIN)
         bench.call(bench.pool.load, 700, 701, fake())
         exited = bench.event(WorkerExited)
     assert (exited.worker, exited.cause, exited.loading) == (700, ExitCause.DIED, -1)
@@ -56,7 +56,7 @@ def test_a_worker_without_memory_for_its_lane_has_died_and_leaves_nothing(
 
     bench = make_bench(rings=rings)
     before = os.listdir("/proc/self/fd")
-    bench.call(bench.pool.start, 700, PLAIN)
+    bench.call(bench.pool.start, 700, 0, PLAIN)
     assert "no memory for rings" in bench.event(WorkerExited).detail
     assert os.listdir("/proc/self/fd") == before
 
@@ -81,7 +81,7 @@ def test_a_fork_that_fails_is_nothing_that_a_model_did(shared_bench: Bench) -> N
     bench = shared_bench
 
     def start_in_vain() -> None:
-        bench.pool.start(700, PLAIN)
+        bench.pool.start(700, 0, PLAIN)
         bench.pool.load(700, 701, fake())
         bench.pool._zygote_said(ForkFailed(700, "fork failed: no more processes"))
 
@@ -104,7 +104,7 @@ def test_a_worker_whose_files_cannot_be_said_is_that_models_fault_and_nobody_els
     zygote, witness = bench.pool.statistics().zygote_pid, bench.start()
 
     def start_in_vain() -> None:
-        bench.pool.start(700, PLAIN._replace(access=FileAccess(reads=reads)))
+        bench.pool.start(700, 700, PLAIN._replace(access=FileAccess(reads=reads)))
         bench.pool.load(700, 701, fake())
 
     bench.call(start_in_vain)
@@ -162,7 +162,7 @@ def test_many_requests_that_cannot_be_said_are_tried_again_together(
     shortage.of_descriptors = True
     with caplog.at_level(logging.ERROR, "appliance.workers"), listening("cannot be told anything") as said:
         for worker in range(700, 705):
-            bench.call(bench.pool.start, worker, PLAIN)
+            bench.call(bench.pool.start, worker, 0, PLAIN)
         bench.wait(said)
     assert len([each for each in caplog.messages if "cannot be told anything" in each]) == 1
     shortage.of_descriptors = False
@@ -176,7 +176,7 @@ def test_a_worker_is_killed_while_another_cannot_be_started(
     zygote = bench.pool.statistics().zygote_pid
     worker = bench.start()
     shortage.of_descriptors = True
-    bench.call(bench.pool.start, 700, PLAIN)
+    bench.call(bench.pool.start, 700, 0, PLAIN)
     bench.call(bench.pool.kill, worker, ExitCause.HUNG)
     exited = bench.event(WorkerExited)
     assert (exited.worker, exited.cause) == (worker, ExitCause.HUNG)

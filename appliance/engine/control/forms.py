@@ -56,7 +56,8 @@ class Forms:
         served, worker, model = self._queue.take(), self._ids.take_id(), self._ids.take_id()
         self._building = (worker, model, served)
         self._log.event("building the packed form", model=served.key)
-        self._port.start(worker, self._processes.settings(0).building(served.model))
+        alone = worker  # in a group that no request is for
+        self._port.start(worker, alone, self._processes.settings(0).building(served.model))
         self._port.build_form(worker, model, served.model)
 
     def ended(self, event: FormBuilt, now_ns: int) -> Served | None:

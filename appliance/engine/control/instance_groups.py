@@ -122,7 +122,7 @@ class InstanceGroups:
             number = self._free_number()
             worker = Worker(id=self._ids.take_id(), group=group.id, number=number, started_ns=now_ns)
             group.workers[worker.id] = self._workers[worker.id] = worker
-            self._port.start(worker.id, self._settings_of(worker, group))
+            self._port.start(worker.id, group.id, self._settings_of(worker, group))
             for served in group.models:
                 self._load(worker, served)
         for at in group.due_ns:

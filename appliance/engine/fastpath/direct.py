@@ -45,18 +45,18 @@ class LeasingFrontEnd(Protocol):
         self,
         *,
         method: int,
-        arena: int,
         arena_bytes: int,
         slots: Sequence[tuple[int, Sequence[int]]],
         bounds_ns: Sequence[int],
         slow_ns: int,
     ) -> None:
-        """What it shares with workers: the arena's descriptor, and slots of the arena as (bytes, offsets), which are
-        its own from now on."""
+        """How large the memory objects are that it shares with workers, and slots in them as (bytes, offsets), which
+        are its own from now on."""
 
-    def open_lane(self, lane: int, group: int, memory: int, doorbell: int) -> None:
+    def open_lane(self, lane: int, group: int, memory: int, doorbell: int, tensors: tuple[int, int]) -> None:
         """A worker's lane, without a lease; ``memory`` is the descriptor of its rings, ``doorbell`` the one that the
-        worker writes to when the front end sleeps."""
+        worker writes to when the front end sleeps, ``tensors`` number and descriptor of the memory object that the
+        worker has."""
 
     def close_lane(self, lane: int) -> tuple[int, int]:
         """The worker's process has ended. What it had comes to the engine; gives the model of what it had had for

@@ -14,6 +14,7 @@ from typing import Final
 from appliance.engine.environment import Pace
 from appliance.engine.fastpath.direct import LeasingFrontEnd
 from appliance.engine.versions.served import Served
+from appliance.workers.arena import Arena
 from appliance.workers.port import ExitCause, WorkerPort
 
 OFFER_NS: Final = 1_000_000_000
@@ -23,8 +24,9 @@ OFFER_NS: Final = 1_000_000_000
 class Lanes:
     """By the id of the worker whose lane it is. ``limit`` bounds the requests in flight on a leased lane."""
 
-    def __init__(self, workers: WorkerPort, limit: int) -> None:
+    def __init__(self, workers: WorkerPort, arena: Arena, limit: int) -> None:
         self._workers = workers
+        self._arena = arena
         self._limit = limit
         self._front_end: LeasingFrontEnd | None = None
         self.groups: dict[int, int] = {}
@@ -109,11 +111,12 @@ class Lanes:
                 self._front_end.lease(lane, self._limit)
 
     def _taken(self, front_end: LeasingFrontEnd, lane: int, group: int) -> bool:
-        memory = self._workers.memory(lane)
-        if memory is None:
+        memory, tensors = self._workers.memory(lane), self._arena.of_worker(lane)
+        if memory is None or tensors is None:
             return False
+        shared = tensors.number, tensors.fd
         try:
-            front_end.open_lane(lane, group, memory.fileno(), memory.doorbell())
+            front_end.open_lane(lane, group, memory.fileno(), memory.doorbell(), shared)
         except (OSError, ValueError):
             return False  # no descriptor is left for it, or the front end is closed
         return True

@@ -70,7 +70,6 @@ class Leases:
         slots = self._stock()
         front_end.attach(
             method=method,
-            arena=self._arena.fd,
             arena_bytes=self._arena.size,
             slots=slots,
             bounds_ns=BOUNDS_NS,
@@ -90,7 +89,7 @@ class Leases:
         stock = []
         for size, wanted in self._config.lease_slots:
             slots = [
-                self._arena.allocate(size)
+                self._arena.allocate(size, self._arena.own)
                 for _ in range(min(wanted, left // size, self._arena.slots_for(size) // SLOT_SHARE))
             ]
             offsets = [slot.offset for slot in slots if slot is not None]

@@ -21,13 +21,15 @@ from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
 from appliance.engine.requests.waiting_room import ColdStarts, Displaced
 from appliance.engine.versions.served import Served
+from appliance.workers.arena import Arena
 from appliance.workers.port import Run, RunFinished, RunResult, WorkerPort
 
 
 class Batches:
     """By batch id. ``given`` counts the requests that each worker got so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
         self._batches: dict[int, tuple[Batch, tuple[Request, ...]]] = {}
         self.given: dict[int, int] = {}
 
@@ -35,9 +37,12 @@ class Batches:
         """Give ``requests`` to a worker; what that is told."""
         served = requests[0].served
         batch = Batch(action.lane, served, now_ns)
+        memory = self._arena.of_worker(action.lane)
         for request in requests:
             if request.attempts:
                 served.meter.retried()
+            if memory is not None:
+                request.bring(self._arena, memory)
             request.attempts += 1
             request.held = True
             request.batch = batch
@@ -114,7 +119,7 @@ class Dispatch:
         self._completion = completion
         self._rerouting = rerouting
         self._displaced = displaced
-        self.batches = Batches()
+        self.batches = Batches(table.arena)
 
     def step(self, now_ns: int) -> None:
         """Tell the scheduler all that has come in, and do what it wants done."""

@@ -12,6 +12,7 @@ from appliance.engine.requests.similarity import Kept
 from appliance.engine.versions.layout import UNKNOWN, Expectation
 from appliance.engine.versions.served import Served, TrafficSplit
 from appliance.workers.arena import Arena, Slot, aligned
+from appliance.workers.memory_object import MemoryObject
 from appliance.workers.port import RunItem, RunResult
 
 
@@ -32,20 +33,15 @@ class RequestMemory:
         """Bytes of all inputs."""
         return sum(self.sizes)
 
-    def store(self, arena: Arena, tensors: Sequence[Buffer], span: int, outputs: int) -> bool:
-        """Copy inputs, which take ``span`` bytes with alignment, into a slot with room for ``outputs`` bytes behind
-        them; False when there is no room."""
-        slot = arena.allocate(span + outputs)
-        if slot is None:
-            return False
+    def store(self, arena: Arena, slot: Slot, tensors: Sequence[Buffer], span: int) -> None:
+        """Copy inputs, which take ``span`` bytes with alignment, into a slot; the outputs go behind them."""
         self.slot = slot
-        view = arena.view(slot.offset, span)
+        view = slot.view(span)
         position = 0
         for tensor, size in zip(tensors, self.sizes, strict=True):
             view[position : position + size] = tensor
             position += aligned(size)
         self.place_outputs(arena, span)
-        return True
 
     def place_outputs(self, arena: Arena, span: int) -> None:
         """Have outputs go behind the inputs, as they were to at first; a place of their own is given back."""
@@ -57,12 +53,19 @@ class RequestMemory:
         self.out_offset, self.out_capacity = slot.offset + span, slot.size - span
 
     def make_room(self, arena: Arena, nbytes: int) -> bool:
-        """Find outputs a place of their own; False when there is no room."""
-        self.out_slot = arena.allocate(nbytes)
+        """Find outputs a place of their own beside the inputs; False when there is no room."""
+        assert self.slot is not None
+        self.out_slot = arena.allocate(nbytes, self.slot.memory)
         if self.out_slot is None:
             return False
         self.out_offset, self.out_capacity = self.out_slot.offset, self.out_slot.size
         return True
+
+    def move(self, arena: Arena, memory: MemoryObject, span: int) -> None:
+        """Have all of it be in ``memory`` from now on, with the inputs."""
+        for slot, nbytes in ((self.slot, span), (self.out_slot, 0)):
+            if slot is not None:
+                arena.move(slot, memory, nbytes)
 
     def free(self, arena: Arena) -> None:
         """Give the memory back."""
@@ -204,8 +207,19 @@ class Request:
 
     def store(self, arena: Arena, tensors: Sequence[Buffer]) -> bool:
         """Copy the raw inputs, measured before, into memory; False when there is no room."""
-        room = self._room_for_outputs(arena)
-        return self.memory.store(arena, self._ordered(tensors), self._input_bytes(), room)
+        span, group = self._input_bytes(), self.served.placed.group
+        slot = arena.allocate(span + self._room_for_outputs(arena), arena.of_group(group))
+        if slot is None:
+            return False
+        self.memory.store(arena, slot, self._ordered(tensors), span)
+        return True
+
+    def bring(self, arena: Arena, memory: MemoryObject) -> None:
+        """Have its tensors lie where the worker that is to run it can reach them. Most were put there at once; the
+        others waited for a model, or are tried again elsewhere."""
+        slot = self.memory.slot
+        if slot is not None and slot.memory is not memory:
+            self.memory.move(arena, memory, self._input_bytes())
 
     def fits(self, arena: Arena) -> bool:
         """Whether there is room for it now, measured before."""
@@ -234,7 +248,9 @@ class Request:
         """The outputs where the worker left them, in the order in which they were asked for."""
         plan = self.plan
         model, wanted = plan.model, self.layout.wanted
-        view = arena.view(self.memory.out_offset, self.memory.out_capacity)
+        slot = self.memory.out_slot or self.memory.slot
+        assert slot is not None
+        view = slot.memory.view(self.memory.out_offset, self.memory.out_capacity)
         position = 0
         tensors: list[OutputTensor] = []
         for index, shape, size in zip(wanted, result.shapes, result.sizes, strict=True):

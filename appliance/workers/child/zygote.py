@@ -4,7 +4,7 @@ Single-threaded, and it has no session, so a fork of it is a clean start for a w
 ever signals a worker, so a process number that was given to another process is never hit. It lives no longer than the
 daemon, and the workers no longer than it. What a worker has forked and leaves behind is killed with it.
 
-Run as ``python -m appliance.workers.child.zygote CONTROL_FD ARENA_FD ARENA_BYTES DAEMON_PID RUNTIME ...``.
+Run as ``python -m appliance.workers.child.zygote CONTROL_FD DAEMON_PID RUNTIME ...``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.domain.errors import ApplianceError
-from appliance.runtimes.runtime import Region, Runtime, extra_files, open_runtimes
+from appliance.runtimes.runtime import Runtime, extra_files, open_runtimes
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.form_builder import prepare_site
 from appliance.workers.child.leased import import_native, open_ring_lane
@@ -63,16 +63,15 @@ from appliance.workers.port import WorkerSettings
 from appliance.workers.priority import USUAL_TURN_NS, take_turns
 
 CONTROL_BYTES_MAX: Final = 64 << 10
-DESCRIPTORS_MAX: Final = 4
+DESCRIPTORS_MAX: Final = 5
 STANDARD_ERROR: Final = 2
 
 
 class Zygote:
     """Serves fork and kill requests of one control socket."""
 
-    def __init__(self, control: socket.socket, arena: Region, runtimes: Mapping[str, Runtime]) -> None:
+    def __init__(self, control: socket.socket, runtimes: Mapping[str, Runtime]) -> None:
         self._control = control
-        self._arena = arena
         self._runtimes = runtimes
         self._pid = os.getpid()
         self._workers: dict[int, int] = {}
@@ -118,10 +117,10 @@ class Zygote:
         return True
 
     def _fork(self, request: Fork, descriptors: Sequence[int]) -> None:
-        """``descriptors``: the worker's end of its lane, its standard error and, for a worker with rings, their memory
-        and the doorbell."""
+        """``descriptors``: the worker's end of its lane; its standard error; for a worker with rings, their memory and
+        the doorbell; and the memory of its tensors."""
         try:
-            if len(descriptors) > 2 and import_native():
+            if len(descriptors) > 3 and import_native():
                 _settle()
             pid = os.fork()
         except (OSError, ImportError) as problem:
@@ -142,9 +141,10 @@ class Zygote:
             signal.set_wakeup_fd(-1)
             for end in (self._control, self._wakeup, self._wakeup_end):
                 end.close()
-            lane_end, words, *ring = descriptors
+            lane_end, words, *ring, tensors = descriptors
             # Of its own: what is set on a description holds for all that share it.
             os.dup2(words, STANDARD_ERROR)
+            arena = region_of(mmap.mmap(tensors, 0))
             arrange([lane_end, *ring])
             confine(self._pid, request.settings)
             close_others(1 + len(ring), self._enter_jail(request.settings))
@@ -153,8 +153,8 @@ class Zygote:
             lane: WorkerLane = SocketWorkerLane(end)
             leased = None
             if ring:
-                lane, leased = open_ring_lane(end, MEMORY_DESCRIPTOR, DOORBELL_DESCRIPTOR, self._arena)
-            run_worker(request.worker, lane, self._arena, self._runtimes, request.settings, leased)
+                lane, leased = open_ring_lane(end, MEMORY_DESCRIPTOR, DOORBELL_DESCRIPTOR, arena)
+            run_worker(request.worker, lane, arena, self._runtimes, request.settings, leased)
             status = 0
         except BaseException as problem:  # noqa: BLE001 - said, and the process ends
             os.write(
@@ -231,7 +231,7 @@ def _note(number: int, frame: object) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry of the process; gives its exit status."""
-    control_fd, arena_fd, arena_bytes, daemon = map(int, arguments[:4])
+    control_fd, daemon = map(int, arguments[:2])
     die_with_parent(daemon)
     adopt_orphans()
     ignore_terminal_signals()
@@ -242,15 +242,13 @@ def main(arguments: list[str]) -> int:
         close_memory()  # or a worker of the same user could write to it
     take_turns(USUAL_TURN_NS)  # not those of the daemon, for the workers' sake
     control = socket.socket(fileno=control_fd)
-    memory = mmap.mmap(arena_fd, arena_bytes)
-    os.close(arena_fd)
     try:
-        runtimes = open_runtimes(arguments[4:])
+        runtimes = open_runtimes(arguments[2:])
     except ApplianceError as problem:
         print(f"appliance workers: {problem}", file=sys.stderr)
         return 2
     try:
-        Zygote(control, region_of(memory), runtimes).serve()
+        Zygote(control, runtimes).serve()
     except ConnectionError:
         return 0  # the daemon went away while something was said to it
     return 0

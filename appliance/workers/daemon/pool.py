@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from appliance.config.workers import WorkersConfig
-from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion, run_timeout_ms, run_timeout_problem
+from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion, run_timeout_ms
 from appliance.workers.arena import Arena
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.forms_on_disk import after_builder, mark_form, watch_site
@@ -91,9 +91,8 @@ class WorkerPool:
         self._workers: dict[int, WorkerProcess] = {}
         self._rings = rings
         self._support = kernel_support()
-        self._zygote = ZygoteClient(
-            (arena.fd, arena.size), runtimes, loop, self._zygote_said, self._zygote_died
-        )
+        self._arena = arena
+        self._zygote = ZygoteClient(runtimes, loop, self._zygote_said, self._zygote_died)
         self._watching: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
 
@@ -131,37 +130,34 @@ class WorkerPool:
         """See WorkerPort."""
         return self._rings is not None
 
-    def start(self, worker: int, settings: WorkerSettings) -> None:
+    def start(self, worker: int, group: int, settings: WorkerSettings) -> None:
         """Fork a worker; what is said to it before it runs waits in its lane. Without descriptors or memory for that it
         has died, of nothing that a model did."""
         assert worker not in self._workers, f"worker {worker} exists already"
         try:
+            tensors = self._arena.attach(worker, group)
             memory = None if self._rings is None else self._rings()
             ours, theirs = socket_pair()
         except Exception as problem:  # noqa: BLE001 - whatever it is, other workers are not touched by it
-            reason = f"no worker could be started: {problem}"
-            self._on_event(WorkerExited(worker, ExitCause.DIED, (), -1, reason))
+            self._arena.detach(worker)
+            self._on_event(
+                WorkerExited(worker, ExitCause.DIED, (), -1, f"no worker could be started: {problem}")
+            )
             return
         state = WorkerProcess(worker, DaemonLane(ours), memory)
         if settings.access is not None:
             state.kept_from = self._support.kept_from
         self._workers[worker] = state
         try:
-            self._zygote.fork(worker, settings, theirs, memory)
+            self._zygote.fork(worker, settings, theirs, tensors.fd, memory)
         except MessageInvalid as problem:
             self._loop.call_soon(partial(self._gone, state, str(problem), blamed=True))
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
-        """Load a version; a ``run_timeout_ms`` that is no number refuses it."""
+        """Load a version."""
         state = self._workers.get(worker)
         if state is None:
             return  # WorkerExited is on its way
-        run_timeout_ns = self.run_timeout_ns(version)
-        if not run_timeout_ns:
-            said = version.parameters[RUN_TIMEOUT_PARAMETER]
-            reason = f"{version.key}: parameter {run_timeout_problem(said)}"
-            self._on_event(ModelRefused(worker, model, reason))
-            return
         load = Load(model, _for_worker(version), wish)
         if not state.pending.loads:
             state.held.weigh()
@@ -170,7 +166,7 @@ class WorkerPool:
         except MessageInvalid as problem:
             self._on_event(ModelRefused(worker, model, f"{version.key}: {problem}"))
             return
-        state.pending.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
+        state.pending.owe_load(load, self._load_timeout_ns(wish.background), self.run_timeout_ns(version))
         self._expect(state, background=wish.background)
 
     def evict_weights(self, worker: int, model: int) -> None:
@@ -219,10 +215,9 @@ class WorkerPool:
         self._ask(state, fetch)
 
     def run_timeout_ns(self, version: ModelVersion) -> int:
-        """The model's own time, or that of the configuration; 0 when it is none that may be."""
-        said = version.parameters.get(RUN_TIMEOUT_PARAMETER)
-        allowed_ms = self._config.run_timeout_ms if said is None else run_timeout_ms(said)
-        return (allowed_ms or 0) * NS_PER_MS
+        """The model's own time, which was checked where it was read, or that of the configuration."""
+        own_ms = run_timeout_ms(version.parameters.get(RUN_TIMEOUT_PARAMETER, ""))
+        return (own_ms or self._config.run_timeout_ms) * NS_PER_MS
 
     def learn(self, worker: int, learn: Learn) -> None:
         """Let a worker with rings know a plan."""
@@ -379,7 +374,7 @@ class WorkerPool:
         self._watch()
 
     def _lane_ended(self, state: WorkerProcess) -> None:
-        """The worker's side of the lane is closed: its process is ending and touches the arena no more."""
+        """The worker's side of the lane is closed: its process is ending and touches no tensors any more."""
         if state.ended:
             return
         state.ended = True
@@ -438,6 +433,7 @@ class WorkerPool:
         if not state.ended:
             self._loop.remove_reader(state.lane.fileno())
         state.lane.close()
+        self._arena.detach(state.id)
         cause = state.cause or (ExitCause.STOPPED if state.stopping and not state.pending else ExitCause.DIED)
         loading = state.pending.loading() if state.pid or blamed else -1
         exited = WorkerExited(state.id, cause, state.pending.batches(), loading, detail)

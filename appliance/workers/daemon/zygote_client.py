@@ -73,24 +73,20 @@ _log = logging.getLogger(__name__)
 
 
 class _Request(NamedTuple):
-    """``lane`` is closed when the request was sent; what is ``shared`` with the native front end stays its owner's."""
+    """``lane`` is closed when the request was sent; the descriptor ``tensors`` and what is ``shared`` with the native
+    front end stay their owners'."""
 
     message: ToZygote
     lane: socket.socket | None = None
+    tensors: int = -1
     shared: LaneMemory | None = None
 
     def descriptors(self, words: int) -> list[int]:
         """What goes with the message; ``words`` is where the worker writes its standard error."""
-        lane = [] if self.lane is None else [self.lane.fileno(), words]
-        return lane if self.shared is None else [*lane, self.shared.fileno(), self.shared.doorbell()]
-
-
-class _Task(NamedTuple):
-    """What every zygote is given."""
-
-    arena_fd: int
-    arena_bytes: int
-    runtimes: tuple[str, ...]
+        if self.lane is None:
+            return []
+        rings = [] if self.shared is None else [self.shared.fileno(), self.shared.doorbell()]
+        return [self.lane.fileno(), words, *rings, self.tensors]
 
 
 class _Backoff:
@@ -123,13 +119,12 @@ class ZygoteClient:
 
     def __init__(
         self,
-        arena: tuple[int, int],
         runtimes: Sequence[str],
         loop: asyncio.AbstractEventLoop,
         on_message: Callable[[FromZygote], None],
         on_death: Callable[[str], None],
     ) -> None:
-        self._task = _Task(*arena, tuple(runtimes))
+        self._runtimes = tuple(runtimes)
         self._loop = loop
         self._on_message = on_message
         self._on_death = on_death
@@ -169,10 +164,15 @@ class ZygoteClient:
             ) from None
 
     def fork(
-        self, worker: int, settings: WorkerSettings, lane: socket.socket, shared: LaneMemory | None = None
+        self,
+        worker: int,
+        settings: WorkerSettings,
+        lane: socket.socket,
+        tensors: int,
+        shared: LaneMemory | None = None,
     ) -> None:
-        """Ask for a worker; takes ownership of its end of the lane. Raises MessageInvalid for settings that are more
-        than a zygote is told at once."""
+        """Ask for a worker, which maps what is behind the descriptor ``tensors``; takes ownership of its end of the
+        lane. Raises MessageInvalid for settings that are more than a zygote is told at once."""
         message = Fork(worker, settings)
         try:
             length = len(encode(message))
@@ -183,7 +183,7 @@ class ZygoteClient:
         except MessageInvalid:
             lane.close()
             raise
-        self._requests.append(_Request(message, lane, shared))
+        self._requests.append(_Request(message, lane, tensors, shared))
         self._send_waiting()
 
     def kill(self, worker: int) -> None:
@@ -233,10 +233,9 @@ class ZygoteClient:
     def _spawn(self) -> None:
         """Raises OSError when there is no room for a process or its descriptors."""
         self._backoff.started(self._loop.time())
-        arena_fd, arena_bytes, runtimes = self._task
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        arguments = [theirs.fileno(), arena_fd, arena_bytes, os.getpid(), *runtimes]
+        arguments = [theirs.fileno(), os.getpid(), *self._runtimes]
         command = [sys.executable, "-P", "-m", "appliance.workers.child.zygote", *map(str, arguments)]
         with theirs:
             try:
@@ -246,7 +245,7 @@ class ZygoteClient:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=words.writable,
-                    pass_fds=(theirs.fileno(), arena_fd),
+                    pass_fds=(theirs.fileno(),),
                     env=_environment(),
                 )
             except OSError:

@@ -237,16 +237,15 @@ class FastPath:
         self,
         *,
         method: int,
-        arena: int,
         arena_bytes: int,
         slots: Sequence[tuple[int, Sequence[int]]],
         bounds_ns: Sequence[int],
         slow_ns: int,
     ) -> None:
-        """Before ``NativeServer.start``, once: the index of the method; the descriptor of the arena and its size,
-        whose ``slots``, as size and offsets, ascending, are the front end's from now on; the bounds of the buckets
-        in which durations are counted; the duration above which a request is told by itself (0: none is).
-        Raises ValueError or OSError."""
+        """Before ``NativeServer.start``, once: the index of the method; the size of each memory object that tensors lie
+        in; the ``slots`` of each that are the front end's from now on, as size and offsets, ascending, in whole pages;
+        the bounds of the buckets in which durations are counted; the duration above which a request is told by itself
+        (0: none is). Raises ValueError."""
 
     def serve_stream(self, method: int, requests: int, nbytes: int) -> None:
         """Before ``NativeServer.start``, once: the index of the STREAM method whose messages are such requests too,
@@ -255,9 +254,11 @@ class FastPath:
         of the client's side when nothing is left that could. Each message of Python's answers one MESSAGE. Raises
         ValueError the second time."""
 
-    def open_lane(self, lane: int, group: int, memory: int, doorbell: int) -> None:
+    def open_lane(self, lane: int, group: int, memory: int, doorbell: int, tensors: tuple[int, int]) -> None:
         """A worker's lane, without a lease; ``memory`` and ``doorbell`` are the descriptors of a LaneMemory, fresh.
-        Raises ValueError when it is open already, OSError when that is no lane's memory."""
+        ``tensors`` are the number and the descriptor of the memory object that the worker has: lanes with the same
+        number share it. Raises ValueError when it is open already, OSError when that is no lane's memory, or the
+        object cannot be mapped."""
 
     def close_lane(self, lane: int) -> tuple[int, int]:
         """The worker's process has ended: what it had arrives as CALLs with ``attempts`` 1. Gives the model of what

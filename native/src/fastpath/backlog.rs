@@ -7,9 +7,8 @@
 //! Whoever waits goes down a lane as soon as one has room, before newer requests. As long as none is leased, the engine
 //! gets the next ones whenever it is done with most of what it had: so they go on at its pace, if a lease never comes.
 
-use crate::fastpath::dispatch::{Dispatch, Entry};
+use crate::fastpath::dispatch::{Dispatch, Entry, Place};
 use crate::fastpath::request::{EngineWork, Queued, Request, Verdict};
-use crate::lanes::slots::Slot;
 use crate::measure::clock::now_ns;
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -94,7 +93,7 @@ pub(crate) fn release(dispatch: &mut Dispatch, id: u32) {
 }
 
 /// Gives the oldest to a lane, or else to the engine.
-fn let_go(dispatch: &mut Dispatch, id: u32, place: Option<(u32, Slot)>) {
+fn let_go(dispatch: &mut Dispatch, id: u32, place: Option<Place>) {
     let Some(group) = dispatch.groups.get_mut(&id) else { return };
     let Some((_, Entry { request, charge_ns, release })) = group.backlog.pop_first() else { return };
     dispatch.waiting -= 1;

@@ -10,25 +10,18 @@ use crate::lanes::lane::Lane;
 use crate::lanes::load::Price;
 use crate::lanes::memory::ServerEnd;
 use crate::lanes::news::{News, Tally};
-use crate::lanes::slots::{Arena, Slots};
+use crate::lanes::slots::{MemoryObject, Slots};
 use crate::lanes::trace::Trace;
 use crate::measure::clock::now_ns;
 use crate::measure::lock::Lock;
 use crate::templates::scan::Scanned;
 use crate::templates::template::{Subject, TemplateSpec};
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, OnceLock};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
-
-/// What is shared with workers.
-pub(crate) struct Attached {
-    /// Where tensors lie.
-    pub(crate) arena: Arena,
-    /// The method that can be served.
-    pub(crate) method: u32,
-}
 
 /// How much may be under way on one stream.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +34,8 @@ pub(crate) struct StreamWindow {
 
 /// See the head of this file.
 pub(crate) struct Direct {
-    attached: OnceLock<Attached>,
+    /// Index of the method that can be served.
+    method: OnceLock<u32>,
     /// Index of the streaming method, and what may be under way on one stream.
     stream: OnceLock<(u32, StreamWindow)>,
     pub(crate) dispatch: Lock<Dispatch>,
@@ -57,7 +51,7 @@ impl Default for Direct {
     fn default() -> Self {
         let (in_flight, notifier) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
         Self {
-            attached: OnceLock::new(),
+            method: OnceLock::new(),
             stream: OnceLock::new(),
             dispatch: Lock::new(Dispatch::new(in_flight.clone(), notifier.clone())),
             scanned: Lock::default(),
@@ -71,25 +65,24 @@ impl Default for Direct {
 impl Direct {
     // --- by Python
 
-    /// Names what is shared with workers; once.
+    /// Names the method that can be served, and the slots for it; once.
     pub(crate) fn attach(
         &self,
-        attached: Attached,
-        slots: Vec<(usize, Vec<usize>)>,
+        method: u32,
+        slots: Slots,
         bounds_ns: Vec<u64>,
         slow_ns: u64,
     ) -> Result<(), String> {
-        let slots = Slots::new(slots, attached.arena.length())?;
-        self.attached.set(attached).map_err(|_| "the front end is attached already".to_string())?;
+        self.method.set(method).map_err(|_| "the front end is attached already".to_string())?;
         let mut state = self.dispatch.lock();
         state.slots = slots;
         state.news = News::new(bounds_ns, slow_ns);
         Ok(())
     }
 
-    /// What is shared with workers, if anything is.
-    pub(crate) fn attached(&self) -> Option<&Attached> {
-        self.attached.get()
+    /// Whether anything is shared with workers.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.method.get().is_some()
     }
 
     /// Names the method whose streams carry such requests, and what may be under way on one; once.
@@ -97,19 +90,25 @@ impl Direct {
         self.stream.set((method, window)).map_err(|_| "the streaming method is named already".to_string())
     }
 
-    /// A worker's lane, without a lease. A ring of its `doorbell` ends the thread's sleep.
+    /// The object that tensors of a lane lie in; `descriptor` is looked at only if no other lane shares it.
+    pub(crate) fn object(&self, number: u32, descriptor: RawFd) -> io::Result<Arc<MemoryObject>> {
+        self.dispatch.lock().slots.object(number, descriptor)
+    }
+
+    /// A worker's lane, without a lease; its tensors lie in `object`. A ring of its `doorbell` ends the thread's sleep.
     pub(crate) fn open_lane(
         &self,
         lane: u32,
         group: u32,
-        end: ServerEnd,
+        (end, object): (ServerEnd, Arc<MemoryObject>),
         doorbell: Option<AsyncFd<OwnedFd>>,
     ) -> Result<(), String> {
         let mut dispatch = self.dispatch.lock();
         if dispatch.lanes.contains_key(&lane) {
             return Err(format!("lane {lane} is open already"));
         }
-        dispatch.lanes.insert(lane, Lane::new(lane, group, end, doorbell));
+        dispatch.slots.share(&object);
+        dispatch.lanes.insert(lane, Lane::new(lane, group, (end, object), doorbell));
         dispatch.groups.entry(group).or_default().lanes.push(lane);
         Ok(())
     }
@@ -118,9 +117,10 @@ impl Direct {
     pub(crate) fn close_lane(&self, lane: u32) -> (Option<u32>, usize) {
         let mut state = self.dispatch.lock();
         let Dispatch { lanes, groups, slots, news, .. } = &mut *state;
-        let Some(closing) = lanes.get_mut(&lane) else { return (None, 0) };
+        let Some(closing) = lanes.get_mut(&lane).filter(|lane| !lane.closed) else { return (None, 0) };
         let drained = closing.drain(slots, news, now_ns()) as usize;
         let (blamed, had) = closing.close(slots);
+        slots.leave(closing.object.number);
         let group = closing.group;
         if let Some(others) = groups.get_mut(&group) {
             others.lanes.retain(|other| *other != lane);
@@ -231,8 +231,7 @@ impl Direct {
 
     /// Whether requests for this method may be the front end's own.
     pub(crate) fn may_serve(&self, method: u32) -> bool {
-        self.has_templates.load(Acquire)
-            && self.attached.get().is_some_and(|attached| attached.method == method)
+        self.has_templates.load(Acquire) && self.method.get() == Some(&method)
     }
 
     /// What may be under way on a stream of this method, if it may be the front end's own.

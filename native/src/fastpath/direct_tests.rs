@@ -23,7 +23,7 @@ fn a_request_flies_and_lands() {
     assert_eq!((taken.template, taken.rows, taken.out_offset - taken.offset), (1, 1, 64));
     assert_eq!(poll(&mut flight), Poll::Ready(Ok(Landing::Well)));
     let mut answer = BytesMut::new();
-    rig.direct.attached().unwrap().arena.write(taken.out_offset as usize, b"good");
+    rig.tensors.write(taken.out_offset as usize, b"good");
     flight.answer(&mut answer);
     assert_eq!(&answer[..], b"open\x1a\x0242describedgood");
     assert_eq!(answer.len(), flight.answer_length());
@@ -289,6 +289,33 @@ fn swaps_leave_nothing_of_the_lanes_before() {
     }
     let state = rig.direct.dispatch.lock();
     assert_eq!((state.groups.len(), state.lanes.len()), (1, 1));
+}
+
+#[test]
+fn a_request_for_another_group_leaves_nothing_where_its_slot_was_used_before() {
+    let mut rig = Rig::leased();
+    assert!(rig.direct.lease(1, SLOTS as u32));
+    let flights: Vec<_> = (0..SLOTS).map(|_| rig.fly()).collect();
+    assert!(rig.stored().iter().all(|stored| &stored[..] == b"12345678"));
+    rig.open_lane_apart(2, 2);
+    assert!(rig.direct.lease(2, 1));
+    let other = TemplateSpec { id: 2, group: 2, ..crate::rig::spec(2) };
+    rig.direct.add_template(b"\x0a\x01n".to_vec(), other).unwrap();
+    let request = rebuilt(b"\x0a\x01n", b"42", &[b"abcdefgh"]);
+    let admit = |rig: &Rig| rig.direct.admit(&request, now_ns(), 0, true);
+    assert!(matches!(admit(&rig), Admission::Engine(_)), "no slot is free");
+    for _ in 0..SLOTS {
+        rig.complete(status::OK);
+    }
+    drop(flights);
+    let Admission::Flight(mut flight) = admit(&rig) else { panic!("not admitted") };
+    assert!(flight.depart(&request));
+    let stored = rig.stored();
+    assert_eq!(stored.iter().filter(|stored| stored[..] == [0; 8]).count(), 1, "its own pages are gone");
+    assert!(stored.iter().all(|stored| &stored[..] != b"abcdefgh"));
+    let mut read = BytesMut::new();
+    flight.read(0, 8, &mut read);
+    assert_eq!(&read[..], b"abcdefgh");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::fastpath::request::{Booking, EngineWork, Request, Verdict};
 use crate::lanes::lane::Lane;
 use crate::lanes::load::{Price, endless};
 use crate::lanes::news::News;
-use crate::lanes::slots::{Slot, Slots};
+use crate::lanes::slots::{Leftover, Slot, Slots};
 use crate::lanes::trace::Traces;
 use crate::measure::clock::now_ns;
 use crate::measure::ids::ById;
@@ -23,6 +23,9 @@ pub(crate) struct Entry {
     pub(crate) charge_ns: u64,
     pub(crate) release: oneshot::Sender<Verdict>,
 }
+
+/// Where a request goes: a lane, a slot, and what is to be discarded of that.
+pub(crate) type Place = (u32, (Slot, Option<Leftover>));
 
 /// Lanes that serve the same models, and what the engine has been left of these.
 #[derive(Default)]
@@ -114,9 +117,10 @@ impl Dispatch {
     }
 
     /// A lane and a slot for a request of this template.
-    pub(crate) fn place_for(&mut self, template: &Template) -> Option<(u32, Slot)> {
+    pub(crate) fn place_for(&mut self, template: &Template) -> Option<Place> {
         let lane = self.lane_for(template.group)?;
-        Some((lane, self.slots.take(template.span)?))
+        let object = self.lanes.get(&lane)?.object.number;
+        Some((lane, self.slots.take(template.span, object)?))
     }
 
     /// Whether lanes are leased, and all have as much as that: there will be room soon, as workers are quick, but not
@@ -126,12 +130,13 @@ impl Dispatch {
     }
 
     /// Gives a request to a lane that has room.
-    pub(crate) fn take_up(&mut self, request: Request, (lane, slot): (u32, Slot)) -> Verdict {
+    pub(crate) fn take_up(&mut self, request: Request, (lane, (slot, leftover)): Place) -> Verdict {
         let Request { template, arrived_ns, deadline_ns, .. } = &request;
         let (arrived_ns, deadline_ns) = (*arrived_ns, *deadline_ns);
         let price = self.price_of(template.kind);
         let Some(given) = self.lanes.get_mut(&lane) else { return Verdict::Engine(None) };
         let ticket = given.reserve(template, slot, arrived_ns, price);
+        let object = given.object.clone();
         self.in_flight.fetch_add(1, Relaxed);
         if deadline_ns > 0 {
             let budget_ns = deadline_ns.saturating_sub(arrived_ns);
@@ -141,7 +146,7 @@ impl Dispatch {
         if let Some(trace) = &mut trace {
             (trace.arrived_ns, trace.admitted_ns) = (arrived_ns, now_ns());
         }
-        Verdict::Lane(Booking { request, lane, ticket, slot, trace })
+        Verdict::Lane(Booking { request, lane, ticket, slot, object, leftover, trace })
     }
 
     /// So many requests in flight have ended.

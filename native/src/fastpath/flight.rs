@@ -34,7 +34,10 @@ pub(crate) struct Flight {
 
 impl Flight {
     /// The request that has this place.
-    pub(crate) fn new(direct: &Arc<Direct>, booking: Booking) -> Self {
+    pub(crate) fn new(direct: &Arc<Direct>, mut booking: Booking) -> Self {
+        if let Some(leftover) = booking.leftover.take() {
+            leftover.discard();
+        }
         Self { direct: direct.clone(), booking, landed: None }
     }
 
@@ -65,16 +68,12 @@ impl Flight {
 
     /// Copies bytes into its slot.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
-        if let Some(attached) = self.direct.attached() {
-            attached.arena.write(self.booking.slot.offset + offset, bytes);
-        }
+        self.booking.object.write(self.booking.slot.offset + offset, bytes);
     }
 
     /// Appends bytes of its slot.
     pub(crate) fn read(&self, offset: usize, size: usize, into: &mut BytesMut) {
-        if let Some(attached) = self.direct.attached() {
-            attached.arena.append_to(self.booking.slot.offset + offset, size, into);
-        }
+        self.booking.object.append_to(self.booking.slot.offset + offset, size, into);
     }
 
     /// Copies the tensors of the message into the slot (others are there) and gives them to the worker, of which the

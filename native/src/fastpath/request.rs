@@ -2,7 +2,7 @@
 //! engine has of it.
 
 use crate::lanes::lane::Ticket;
-use crate::lanes::slots::Slot;
+use crate::lanes::slots::{Leftover, MemoryObject, Slot};
 use crate::lanes::trace::Trace;
 use crate::templates::template::{Place, Template};
 use bytes::Bytes;
@@ -51,6 +51,10 @@ pub(crate) struct Booking {
     /// Its name there.
     pub(crate) ticket: Ticket,
     pub(crate) slot: Slot,
+    /// What its tensors lie in.
+    pub(crate) object: Arc<MemoryObject>,
+    /// What is to be discarded of the slot before it is written to.
+    pub(crate) leftover: Option<Leftover>,
     pub(crate) trace: Option<Box<Trace>>,
 }
 

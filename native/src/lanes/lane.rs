@@ -7,7 +7,7 @@ use crate::lanes::load::{Load, Price};
 use crate::lanes::memory::{Completion, ServerEnd, Submission, status};
 use crate::lanes::news::{Batches, News};
 use crate::lanes::outcome::{Outcome, Stages};
-use crate::lanes::slots::{Slot, Slots};
+use crate::lanes::slots::{MemoryObject, Slot, Slots};
 use crate::templates::template::Template;
 use bytes::Bytes;
 use std::os::fd::OwnedFd;
@@ -79,6 +79,8 @@ pub(crate) struct Lane {
     pub(crate) broken: bool,
     /// Its process has ended; it stays until the last call has looked.
     pub(crate) closed: bool,
+    /// What tensors of its requests lie in.
+    pub(crate) object: Arc<MemoryObject>,
     end: ServerEnd,
     /// Registered with the runtime until the lane is closed, so that a ring ends the thread's sleep, after which it looks
     /// at its lanes. No task hears a ring, and the descriptor is never read: each ring is an edge.
@@ -97,13 +99,19 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// A lane without a lease.
-    pub(crate) fn new(id: u32, group: u32, end: ServerEnd, doorbell: Option<AsyncFd<OwnedFd>>) -> Self {
+    pub(crate) fn new(
+        id: u32,
+        group: u32,
+        (end, object): (ServerEnd, Arc<MemoryObject>),
+        doorbell: Option<AsyncFd<OwnedFd>>,
+    ) -> Self {
         Self {
             id,
             group,
             limit: 0,
             broken: false,
             closed: false,
+            object,
             end,
             doorbell,
             entries: Vec::new(),

@@ -1,12 +1,12 @@
 //! What Python says of requests that are served without it, and what it is told of them.
 
-use crate::fastpath::direct::{Attached, Direct, StreamWindow};
+use crate::fastpath::direct::{Direct, StreamWindow};
 use crate::http::head::is_inference;
 use crate::http::json::Outline;
 use crate::lanes::load::Price;
 use crate::lanes::memory::{LaneMemory, ServerEnd};
 use crate::lanes::news::Tally;
-use crate::lanes::slots::Arena;
+use crate::lanes::slots::Slots;
 use crate::lanes::trace::Trace;
 use crate::templates::template::Subject;
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
@@ -29,24 +29,29 @@ pub(crate) struct FastPath {
 
 #[pymethods]
 impl FastPath {
-    #[pyo3(signature = (*, method, arena, arena_bytes, slots, bounds_ns, slow_ns))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (*, method, arena_bytes, slots, bounds_ns, slow_ns))]
     fn attach(
         &self,
         method: u32,
-        arena: RawFd,
         arena_bytes: usize,
         slots: Vec<(usize, Vec<usize>)>,
         bounds_ns: Vec<u64>,
         slow_ns: u64,
     ) -> PyResult<()> {
-        let arena = Arena::map(arena, arena_bytes)?;
-        let attached = Attached { arena, method };
-        self.direct.attach(attached, slots, bounds_ns, slow_ns).map_err(PyValueError::new_err)
+        let slots = Slots::new(slots, arena_bytes).map_err(PyValueError::new_err)?;
+        self.direct.attach(method, slots, bounds_ns, slow_ns).map_err(PyValueError::new_err)
     }
 
-    fn open_lane(&self, lane: u32, group: u32, memory: RawFd, doorbell: RawFd) -> PyResult<()> {
+    fn open_lane(
+        &self,
+        lane: u32,
+        group: u32,
+        memory: RawFd,
+        doorbell: RawFd,
+        tensors: (u32, RawFd),
+    ) -> PyResult<()> {
         let memory = Arc::new(LaneMemory::open(memory)?);
+        let object = self.direct.object(tensors.0, tensors.1)?;
         if doorbell < 0 {
             return Err(PyOSError::new_err("the doorbell is no descriptor"));
         }
@@ -57,7 +62,7 @@ impl FastPath {
         let watched =
             unsafe { AsyncFd::register_with_interest(doorbell, Interest::READABLE) }.map_err(Error::from)?;
         self.direct
-            .open_lane(lane, group, ServerEnd::new(memory), Some(watched))
+            .open_lane(lane, group, (ServerEnd::new(memory), object), Some(watched))
             .map_err(PyValueError::new_err)
     }
 
