@@ -20,15 +20,16 @@ STREAM: Final = 1
 """Kind of a method whose request messages are asked for one by one."""
 
 CALL: Final = 0
-"""Event ``(CALL, call, method, message, deadline_ns, metadata, peer, attempts, client, arrived_ns)``: an RPC arrived.
-``method`` is the index given to ``NativeServer``; ``message`` the request of a UNARY method, as an object with the
-buffer protocol (``bytes`` when it is small), or None; ``deadline_ns`` on CLOCK_MONOTONIC (0: none); ``metadata`` the
-ASCII custom metadata, a tuple of (key, value) pairs, keys in lower case (pseudo-headers, ``grpc-*`` but not
+"""Event ``(CALL, call, method, message, deadline_ns, metadata, peer, attempts, client, arrived_ns, account)``: an RPC
+arrived. ``method`` is the index given to ``NativeServer``; ``message`` the request of a UNARY method, as an object with
+the buffer protocol (``bytes`` when it is small), or None; ``deadline_ns`` on CLOCK_MONOTONIC (0: none); ``metadata``
+the ASCII custom metadata, a tuple of (key, value) pairs, keys in lower case (pseudo-headers, ``grpc-*`` but not
 ``triton_*``, ``content-type``, ``te`` and ``user-agent`` are left out); ``peer`` is the address as gRPC writes it
 ("ipv4:10.0.0.1:5", "ipv6:[::1]:5", "unix:" for Unix sockets); ``attempts`` how often a worker died with it while the
 front end served it by itself; ``client`` who the client is by its certificate: the first URI among the alternative
 names of the subject, else the first DNS name, else the common name ("": it showed none, or none of these up to 255
-bytes); ``arrived_ns`` when its headers came, on CLOCK_MONOTONIC."""
+bytes); ``arrived_ns`` when its headers came, on CLOCK_MONOTONIC; ``account`` the client as quotas tell clients
+apart."""
 MESSAGE: Final = 1
 """Event ``(MESSAGE, call, message, attempts, deadline_ns, over, arrived_ns)``: what ``read`` asked for; None when the
 client's side has ended, or is taken to have. ``attempts`` is how often a worker died with it while the front end
@@ -254,9 +255,13 @@ class FastPath:
         """A worker's lane, without a lease; ``memory`` and ``doorbell`` are the descriptors of a LaneMemory, fresh.
         Raises ValueError when it is open already, OSError when that is no lane's memory."""
 
-    def close_lane(self, lane: int) -> tuple[int, int]:
-        """The worker's process has ended: what it had arrives as CALLs with ``attempts`` 1. Gives the model of what
-        it had had for longest (-1: nothing), and how many requests it had."""
+    def close_lane(self, lane: int, last: bool) -> tuple[int, int, list[str]]:
+        """The worker's process has ended: what it had arrives as CALLs, what may have run with ``attempts`` 1, or 2 if
+        that was one request and this is its ``last``. Gives the model of what it had had for longest (-1: nothing),
+        how many requests it had, and the clients of those that may have run."""
+
+    def hold(self, client: str, model: int, until_ns: int) -> None:
+        """What this client, as quotas tell clients apart, asks of a model until then arrives as CALLs."""
 
     def lease(self, lane: int, limit: int) -> bool:
         """Lease the lane: up to ``limit`` requests (at most 1024) may be in flight on it. False: there is no such

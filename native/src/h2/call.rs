@@ -202,6 +202,7 @@ impl Begun {
             client: caller.client.clone(),
             arrived_ns: self.arrived_ns,
             attempts: 0,
+            account: caller.account.who().text(),
         }
     }
 }

@@ -76,6 +76,8 @@ pub(crate) struct Arrival {
     pub(crate) arrived_ns: u64,
     /// How often workers died with it.
     pub(crate) attempts: u32,
+    /// Its client, as quotas tell clients apart.
+    pub(crate) account: String,
 }
 
 #[derive(Default)]

@@ -56,11 +56,11 @@ pub(crate) fn event_tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, Py
 }
 
 fn call_tuple(py: Python<'_>, arrival: Arrival) -> PyResult<Bound<'_, PyTuple>> {
-    let Arrival { call, method, message, deadline_ns, metadata, peer, attempts, client, arrived_ns } =
+    let Arrival { call, method, message, deadline_ns, metadata, peer, attempts, account, client, arrived_ns } =
         arrival;
     let message = handed_over(py, message)?;
     let pairs = metadata.iter().map(|(key, value)| (key.as_str(), value.to_str().unwrap_or_default()));
     let metadata = PyTuple::new(py, pairs.collect::<Vec<_>>())?;
-    (CALL, call, method, message, deadline_ns, metadata, &*peer, attempts, &*client, arrived_ns)
+    (CALL, call, method, message, deadline_ns, metadata, &*peer, attempts, &*client, arrived_ns, account)
         .into_pyobject(py)
 }
