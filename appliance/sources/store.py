@@ -237,6 +237,12 @@ class StoreSource:
         self._used, self._unsaid = used, problem
 
     def _read(self, name: str, installed: InstalledVersion, config: bytes | None = None) -> RepositoryScan:
+        try:
+            return self._read_version(name, installed, config)
+        except Exception as error:  # noqa: BLE001  it is this version's reason, and no other's
+            return _broken(name, f"cannot be read, for a reason that nobody foresaw: {type(error).__name__}")
+
+    def _read_version(self, name: str, installed: InstalledVersion, config: bytes | None) -> RepositoryScan:
         root, fingerprint = view_root(self._state, installed.digest), self._fingerprint(installed)
         reading = read_model_directory(str(root), name, self._config, config)
         if reading is None:

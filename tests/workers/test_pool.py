@@ -192,6 +192,23 @@ def test_a_time_limit_that_is_no_number_is_refused(shared_bench: Bench) -> None:
     shared_bench.event(WorkerExited)
 
 
+def test_what_nobody_foresaw_while_a_version_is_asked_for_refuses_that_one(
+    shared_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trip(version: object) -> int:
+        raise ZeroDivisionError("nobody thought of this")
+
+    worker = shared_bench.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(shared_bench.pool, "run_timeout_ns", trip)
+        refused = shared_bench.try_load(worker, fake())
+    assert isinstance(refused, ModelRefused)
+    assert "ZeroDivisionError" in refused.reason
+    assert shared_bench.load(worker, fake())
+    shared_bench.call(shared_bench.pool.stop, worker)
+    shared_bench.event(WorkerExited)
+
+
 def test_labels_of_any_size_hinder_no_load(shared_bench: Bench) -> None:
     worker = shared_bench.start()
     labels = dict.fromkeys(map(str, range(5)), ("x" * (MAX_MESSAGE_BYTES // 4),))
