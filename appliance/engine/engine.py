@@ -16,6 +16,7 @@ from typing import Final
 
 from appliance.config.engine import EngineConfig
 from appliance.config.workers import PlacementConfig
+from appliance.core.processes.blame import Blame
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog
 from appliance.core.scheduling.scheduler import Scheduler
@@ -37,6 +38,7 @@ from appliance.engine.port import Buffer, IndexEntry, Submission
 from appliance.engine.requests.admission import Admission
 from appliance.engine.requests.completion import Completion
 from appliance.engine.requests.dispatch import Dispatch
+from appliance.engine.requests.inquests import Inquests
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.outcome import Accounts
 from appliance.engine.requests.rerouting import Rerouting
@@ -101,19 +103,17 @@ class Engine:
         accounts = Accounts(self._routes, shell.log, shell.wall_ms, terms.engine.slow_request_ms)
         rerouting = Rerouting(self._routes, table)
         mirroring = Mirroring(terms.swap.config, arena, shell.pace)
+        inquests = Inquests(Blame(terms.restart), self._rollouts.convictions, table, self.leases, shell)
         completion = Completion(
-            pool=pool, accounts=accounts, table=table, rerouting=rerouting, mirroring=mirroring
+            pool=pool,
+            accounts=accounts,
+            table=table,
+            rerouting=rerouting,
+            mirroring=mirroring,
+            inquests=inquests,
         )
         displaced = Displaced(rerouting, completion, shell.pace)
-        self._cache = ModelCache(
-            terms=terms.residency,
-            routes=self._routes,
-            rollouts=self._rollouts,
-            workers=pool,
-            leases=self.leases,
-            room=WaitingRoom(table, completion, displaced),
-            shell=shell,
-        )
+        self._cache = self._make_cache(terms.residency, pool, WaitingRoom(table, completion, displaced))
         self._rollouts.use(self._cache)
         dispatch = Dispatch(
             inbox=self._inbox,
@@ -122,7 +122,7 @@ class Engine:
             leases=self.leases,
             table=table,
             completion=completion,
-            rerouting=rerouting,
+            inquests=inquests,
             displaced=displaced,
         )
         self._admission = Admission(
@@ -161,6 +161,17 @@ class Engine:
             batch_keys=self._batch_keys,
             workers=pool,
             leases=self.leases,
+            shell=self._shell,
+        )
+
+    def _make_cache(self, terms: ResidencyTerms, pool: workers.WorkerPort, room: WaitingRoom) -> ModelCache:
+        return ModelCache(
+            terms=terms,
+            routes=self._routes,
+            rollouts=self._rollouts,
+            workers=pool,
+            leases=self.leases,
+            room=room,
             shell=self._shell,
         )
 

@@ -28,7 +28,8 @@ class Submission(NamedTuple):
     """A request as a front end gives it to the engine, but for its tensors. ``deadline_ns`` is the transport's own
     deadline or NO_DEADLINE. ``on_done`` is called exactly once, later, never from inside ``submit``. ``attempts``: how
     often workers died with it already; ``client``: the caller, by its certificate (empty: that is not known);
-    ``trace``: where to note how it goes; ``headers``: those of ``wanted_headers`` that it brought."""
+    ``account``: the caller, as quotas tell clients apart; ``trace``: where to note how it goes; ``headers``: those of
+    ``wanted_headers`` that it brought."""
 
     plan: RequestPlan
     request_id: str
@@ -39,6 +40,7 @@ class Submission(NamedTuple):
     client: str = ""
     trace: Trace | None = None
     headers: Mapping[str, str] = NO_HEADERS
+    account: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

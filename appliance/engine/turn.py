@@ -13,6 +13,7 @@ from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
 from appliance.engine.requests.completion import Completion
 from appliance.engine.requests.dispatch import Batches, Dispatch
+from appliance.engine.requests.inquests import blames
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.request import Request
 from appliance.workers import port as workers
@@ -93,6 +94,10 @@ class Turn:
         report = self._mirroring.report()
         for served, difference in report.compared:
             self._rollouts.compared(served, difference)
+        for served in report.died:
+            self._rollouts.convictions.convict(
+                served, "its worker died with a request that was answered", repeated=False
+            )
         self._rollouts.count_mirrored(report.mirrored, report.left_out)
 
     def _take_news(self, now_ns: int) -> tuple[list[tuple[Request, workers.RunResult]], list[int]]:
@@ -118,11 +123,23 @@ class Turn:
                 self._cache.news(event, now_ns)
         return finished, ended
 
+    def _runs_form(self, worker: int) -> bool:
+        return any(served.packed for served in self._rollouts.groups.members(worker))
+
     def _worker_exited(self, event: workers.WorkerExited, now_ns: int) -> None:
         batches = self._dispatch.batches
-        blamed, had = self._leases.worker_exited(event.worker)
+        ran = batches.ran(event.batches)
+        at_work = self._rollouts.load_to_blame(event, running=bool(ran)) is None
+        last = at_work and not ran and blames(event.cause) and not self._runs_form(event.worker)
+        leased = self._leases.worker_exited(event.worker, last=last)
         away = self._cache.exiting(event)
-        running = batches.model_of(event.batches)
-        self._rollouts.worker_exited(event, Held(running, blamed, had), now_ns)
+        served = ran[0].served if ran else self._rollouts.served(leased.model)
+        if served is not None and at_work:
+            at_work = not (
+                blames(event.cause) and self._rollouts.convictions.form_died(served, event, now_ns)
+            )
+        final = at_work and self._dispatch.inquests.open(event, ran, leased)
+        held = Held(running=bool(ran), leased=leased.had, final=final)
+        self._rollouts.worker_exited(event, held, now_ns)
         self._cache.exited(event, away, now_ns)
         self._inbox.extend(batches.lost(event.worker, event.batches))

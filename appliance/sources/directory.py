@@ -106,7 +106,10 @@ class DirectorySource:
         """See Source."""
 
     def _signature(self, name: str) -> Signature | None:
-        return signature_of(f"{self._real}/{name}")
+        try:
+            return signature_of(f"{self._real}/{name}")
+        except Exception:  # noqa: BLE001  nobody foresaw it, and the other models are looked at all the same
+            return UNSEEN
 
     def _take(self, name: str, signature: Signature | None) -> None:
         if signature is None:
@@ -145,6 +148,10 @@ class Signature(NamedTuple):
 
     entries: tuple[Entry, ...]
     directories: tuple[str, ...]
+
+
+UNSEEN: Final = Signature((("", -1, 0, 0, 0),), ())
+"""Of a directory that cannot be looked at, for a reason of which the system has no number."""
 
 
 def signature_of(home: str) -> Signature | None:

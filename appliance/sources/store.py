@@ -244,6 +244,12 @@ class StoreSource:
     def _read(self, name: str, installed: InstalledVersion, config: bytes | None = None) -> RepositoryScan:
         """The version as its manifest has it, which is the one that the catalog names. What is read here of other
         files, and what a worker reads of them, is held against that."""
+        try:
+            return self._read_version(name, installed, config)
+        except Exception as error:  # noqa: BLE001  it is this version's reason, and no other's
+            return _broken(name, f"cannot be read, for a reason that nobody foresaw: {type(error).__name__}")
+
+    def _read_version(self, name: str, installed: InstalledVersion, config: bytes | None) -> RepositoryScan:
         root, fingerprint = view_root(self._state, installed.digest), self._fingerprint(installed)
         if not fingerprint:
             return _broken(name, f"lacks files in '{root}'; install its package again")

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
@@ -65,6 +65,9 @@ class Watcher:
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
         self._unwatched = ""
+        self._failed = ""
+        self._owed = False
+        """Whether ``take`` has yet to hear of all that there is."""
         self._stopped = asyncio.Event()
 
     @property
@@ -130,18 +133,8 @@ class Watcher:
             raise OperatorError(f"for a reason that nobody foresaw: {what[:500]}") from error
 
     async def _watch(self) -> None:
-        try:
-            await self._watch_on()
-        except Exception as error:  # noqa: BLE001  its end must be told, and must not keep the daemon from draining
-            self._report(
-                "changes of models are not seen any more; restart the appliance",
-                error="".join(traceback.format_exception(error)),
-            )
-
-    async def _watch_on(self) -> None:
         """What stirs is looked at at once, and again after a while: two equal looks tell that it has settled."""
-        unsettled = False
-        await self._rewatch()
+        unsettled = await self._survived(self._rewatch)
         while True:
             if unsettled:
                 await asyncio.sleep(self._config.quiet_ms / 1000)
@@ -152,7 +145,20 @@ class Watcher:
                     async with asyncio.timeout(self._config.poll_s):
                         await self._stirred.wait()
             self._stirred.clear()
-            unsettled = await self._look()
+            unsettled = await self._survived(self._look)
+
+    async def _survived(self, step: Callable[[], Awaitable[bool]]) -> bool:
+        """Do ``step``, after which the watch goes on, whatever becomes of it; whether another look is due soon."""
+        try:
+            return await step()
+        except Stopping:
+            return False  # and is cancelled
+        except Exception as error:  # noqa: BLE001  what one look comes to must not be the last that is seen of models
+            said = "".join(traceback.format_exception(error))
+            if said != self._failed:
+                self._failed = said
+                self._report("what was seen of models could not be worked towards", error=said)
+            return False
 
     async def _look(self) -> bool:
         """Look once; whether it is worth another one soon."""
@@ -168,18 +174,23 @@ class Watcher:
         if self._trouble:
             self._trouble = ""
             self._report("models can be read again")
+            self._owed = True
             self._troubled("")
+        if self._owed:
             scan = scan or await self._asked(self._source.scan)
         if scan is not None:
+            self._owed = True
             self._take(scan)
+            self._owed = False
             await self._rewatch()
         return look.unsettled
 
-    async def _rewatch(self) -> None:
-        if self._notices is None:
-            return
-        if problem := await self.apart(lambda: self._watch_all(self._notices)):
+    async def _rewatch(self) -> bool:
+        if self._notices is not None and (
+            problem := await self.apart(lambda: self._watch_all(self._notices))
+        ):
             self._cannot_watch(problem)
+        return False
 
     def _watch_all(self, notices: Notices | None) -> str:
         return notices.watch(self._source.directories()) if notices is not None else ""

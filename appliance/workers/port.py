@@ -295,6 +295,8 @@ class ExitCause(Enum):
 
     STOPPED = "stopped"
     DIED = "died"
+    KILLED = "killed"
+    """By others: a person, or the kernel for want of memory."""
     HUNG = "hung"
     NONSENSE = "answered nonsense"
     ZYGOTE = "zygote died"
@@ -310,6 +312,11 @@ class WorkerExited(NamedTuple):
     batches: tuple[int, ...]
     loading: int
     detail: str
+
+    @property
+    def words(self) -> str:
+        """How it ended, for people."""
+        return f"{self.cause.value}, {self.detail}"
 
 
 PoolEvent = (

@@ -159,14 +159,14 @@ class Losing(Rig):
         self.engine.pool_event(port.RunFinished(worker, run.batch, results, 1, 1, 1))
         return worker
 
-    def exit(self, worker: int, *batches: int) -> None:
+    def exit(self, worker: int, *batches: int, cause: port.ExitCause = port.ExitCause.DIED) -> None:
         """It died, with what it ran."""
-        self.engine.pool_event(port.WorkerExited(worker, port.ExitCause.DIED, batches, -1, "killed"))
+        self.engine.pool_event(port.WorkerExited(worker, cause, batches, -1, "scripted"))
 
-    def exit_at_work(self) -> None:
-        """The worker of the oldest run died of it."""
+    def exit_at_work(self, cause: port.ExitCause = port.ExitCause.KILLED) -> None:
+        """The worker of the oldest run died, perhaps of it."""
         worker, run = self.lanes.pop(0)
-        self.exit(worker, run.batch)
+        self.exit(worker, run.batch, cause=cause)
         self.turns()
 
     def answer(self) -> None:

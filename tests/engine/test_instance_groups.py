@@ -75,7 +75,7 @@ def test_a_replacement_takes_as_long_as_the_loads_it_begins_with() -> None:
     assert rig.opened == [first, second, late], "they share one process"
     known = rig.groups.exited(WORKER)
     assert known is not None
-    rig.groups.lost(*known, 2 * HOUR_NS)
+    rig.groups.lost(*known, 2 * HOUR_NS, final=False)
     assert rig.told[-1] == LaneClosed(WORKER, 2 * HOUR_NS + 9 * MS + 1)
 
 

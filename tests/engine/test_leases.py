@@ -17,6 +17,7 @@ from appliance.domain.validation import plan_request
 from appliance.engine.engine import BATCH_KEYS_PER_MODEL
 from appliance.engine.fastpath.direct import LeasingFrontEnd, RequestTemplate, Tally
 from appliance.engine.fastpath.lanes import OFFER_NS
+from appliance.engine.fastpath.leases import NOTHING_LEASED
 from appliance.engine.port import Submission
 from appliance.workers.port import LaneMemory, Learn
 from tests.domain.sample import make_version
@@ -121,9 +122,9 @@ class FullFrontEnd(ServerDouble):
     def load(self, lane: int) -> tuple[int, int, int]:
         return 0, 0, 0
 
-    def close_lane(self, lane: int) -> tuple[int, int]:
+    def close_lane(self, lane: int, last: bool) -> tuple[int, int, Sequence[str]]:
         self.leased.pop(lane, None)
-        return -1, 0
+        return -1, 0, ()
 
 
 class LaneRig(RingRig):
@@ -183,7 +184,7 @@ def test_what_was_revoked_or_has_ended_before_there_was_a_descriptor_is_not_leas
     rig = Shortage()
     revoked, ended = rig.lanes
     rig.engine.leases.perform(RevokeLease(revoked))
-    rig.engine.leases.worker_exited(ended)
+    rig.engine.leases.worker_exited(ended, last=False)
     rig.server.room = 2
     rig.later()
     assert rig.server.leased == {revoked: 0}
@@ -318,8 +319,8 @@ class CountingFrontEnd(IdleFrontEnd):
         told, self.tallies = self.tallies, []
         return told, ()
 
-    def close_lane(self, lane: int) -> tuple[int, int]:
-        return -1, 0
+    def close_lane(self, lane: int, last: bool) -> tuple[int, int, Sequence[str]]:
+        return -1, 0, ()
 
     def end_lease(self, lane: int) -> bool:
         return True
@@ -406,9 +407,9 @@ def test_a_lane_that_a_dead_worker_leaves_work_to_is_looked_at_before() -> None:
     rig.turns()
     dead, other = front_end.groups
     front_end.asked.clear()
-    assert rig.engine.leases.worker_exited(dead) == (-1, 0)
+    assert rig.engine.leases.worker_exited(dead, last=False) == NOTHING_LEASED
     assert sorted(front_end.asked) == [dead, other]
-    assert rig.engine.leases.worker_exited(dead) == (-1, 0)
+    assert rig.engine.leases.worker_exited(dead, last=False) == NOTHING_LEASED
     assert len(front_end.asked) == 2, "it is known no more"
 
 

@@ -1,4 +1,4 @@
-"""Restarts: two crashes in the window quarantine; restarts back off and recover."""
+"""Restarts: two crashes in the window quarantine; restarts back off and recover; which loads are to blame."""
 
 from __future__ import annotations
 
@@ -34,12 +34,22 @@ def test_what_loaded_beside_a_run_is_to_blame_only_when_it_is_new() -> None:
         batches: tuple[int, ...], loading: int, *, new: bool, cause: ExitCause = ExitCause.DIED
     ) -> int:
         event = WorkerExited(1, cause, batches, loading, "")
-        running = batches[0] * 10 if batches else -1
-        return culprit_of(event, running, 7, loads_new=new and loading >= 0)
+        return culprit_of(event, running=bool(batches), loads_new=new and loading >= 0)
 
     assert blamed((4,), 5, new=True) == 5
-    assert blamed((4,), 5, new=False) == 40
-    assert blamed((4,), -1, new=True) == 40
+    assert blamed((4,), 5, new=False) == -1
+    assert blamed((4,), -1, new=True) == -1
     assert blamed((), 5, new=False) == 5
-    assert blamed((), -1, new=True) == 7
+    assert blamed((), -1, new=True) == -1
     assert blamed((4,), 5, new=True, cause=ExitCause.ZYGOTE) == -1
+
+
+def test_what_is_as_old_as_the_window_counts_and_who_lived_as_long_as_is_stable_is() -> None:
+    restarts = Restarts(RestartPolicy(quarantine_after=2, crash_window_s=60, stable_after_s=10))
+    assert not restarts.crashed(1, 0)
+    assert restarts.crashed(1, 60 * SECOND_NS)
+    assert [restarts.restart_delay_ns(1, lived * SECOND_NS) > 0 for lived in (0, 9, 10)] == [
+        False,
+        True,
+        False,
+    ]

@@ -144,7 +144,7 @@ def test_a_version_that_is_quarantined_while_it_comes_back_leaves_no_process_beh
     world.client("m0")
     world.world.run(world.world.now + MS // 10)
     (worker,) = world.engine.status().workers
-    world.workers.kill(worker.worker, port.ExitCause.DIED)  # with a batch, which counts as its first crash
+    world.workers.kill(worker.worker, port.ExitCause.KILLED)
     asked("m1")
     world.workers.fatal = True
     asked("m0")

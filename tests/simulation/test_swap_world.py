@@ -108,7 +108,7 @@ def crash(world: SwapWorld) -> None:
     world.client("m0")
     world.world.run(world.world.now + MS // 10)
     (worker,) = [worker for worker, runs in world.workers._queues.items() if runs]
-    world.workers.kill(worker, port.ExitCause.DIED)
+    world.workers.kill(worker, port.ExitCause.KILLED)
     world.world.run(world.world.now + 300 * MS)
 
 

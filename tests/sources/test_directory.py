@@ -13,6 +13,7 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid
 from appliance.repository import model_directory
 from appliance.repository.directory import RepositoryScan
+from appliance.sources import directory
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Look
 from tests.repository.onnx_files import plain_model, write_version
@@ -159,3 +160,19 @@ def test_a_model_that_trips_its_reader_hides_nobody(
     by_hand = source.model("a", b"")
     assert by_hand is not None
     assert "nobody thought of this" in by_hand.broken[0].reason
+
+
+def test_a_model_whose_files_cannot_even_be_listed_hides_nobody(
+    source: DirectorySource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signature_of = directory.signature_of
+
+    def trip(home: str) -> directory.Signature | None:
+        if home.endswith("/a"):
+            raise ZeroDivisionError("nobody thought of this")
+        return signature_of(home)
+
+    monkeypatch.setattr(directory, "signature_of", trip)
+    write_version(tmp_path, "new", plain_model())
+    source.look()
+    assert "new/1" in served(source.look())

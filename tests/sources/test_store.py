@@ -11,9 +11,11 @@ import pytest
 from appliance.config.repository import RepositoryConfig
 from appliance.config.store import StoreConfig
 from appliance.domain.errors import OperatorError, StoreBusy
+from appliance.domain.manifest_codec import decode
 from appliance.domain.model import FormRoom, ModelVersion
 from appliance.reconciler.wanted import trial_wish
 from appliance.repository.directory import ServableVersion
+from appliance.sources import store as store_source
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
 from appliance.store.catalog import Catalog, Trial, TrialMode
@@ -420,3 +422,19 @@ def test_packed_forms_of_what_is_only_installed_leave_when_nobody_may_go_back_to
     store.uninstall("a", 1)
     source.look()
     assert forms_in(state) == {second}
+
+
+def test_a_version_that_trips_its_reader_is_told_and_hides_no_other(
+    source: StoreSource, store: StoreWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trip(manifest: bytes) -> object:
+        if b'"odd"' in manifest:
+            raise ZeroDivisionError("nobody thought of this")
+        return decode(manifest)
+
+    monkeypatch.setattr(store_source, "decode", trip)
+    install(store, "good", 1)
+    install(store, "odd", 1)
+    scan = source.read()
+    assert [entry.model.key for entry in scan.servable] == ["good/1"]
+    assert ["ZeroDivisionError" in each.reason for each in scan.broken] == [True]

@@ -105,28 +105,68 @@ def test_a_source_that_trips_is_told_and_looked_at_again(tmp_path: Path) -> None
     asyncio.run(trip())
 
 
+class Tripped:
+    """What trips so often before it does what it should."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def trip(self) -> None:
+        if self.left:
+            self.left -= 1
+            raise ZeroDivisionError("nobody thought of this")
+
+
 @pytest.mark.timeout(20)
-def test_the_end_of_the_watch_is_told_and_stops_nobody_from_stopping(tmp_path: Path) -> None:
-    source = DirectorySource(tmp_path, RepositoryConfig())
+@pytest.mark.parametrize("where", ["take", "troubled", "directories"])
+def test_no_look_is_the_last_one_whatever_it_comes_to(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = TrippedSource(tmp_path, RepositoryConfig())
     source.read()
+    tripped = Tripped(2)
 
-    def trip(scan: RepositoryScan) -> None:
-        raise ZeroDivisionError("nobody thought of this")
-
-    async def look_and_stop() -> None:
+    async def look_on() -> None:
         reports: asyncio.Queue[str] = asyncio.Queue()
+        taken: asyncio.Queue[RepositoryScan] = asyncio.Queue()
+
+        def take(scan: RepositoryScan) -> None:
+            if where == "take":
+                tripped.trip()
+            taken.put_nowait(scan)
+
+        def troubled(trouble: str) -> None:
+            if where == "troubled" and not trouble:
+                tripped.trip()
+
+        directories = source.directories
+
+        def listed() -> Collection[str]:
+            tripped.trip()
+            return directories()
+
+        if where == "directories":
+            monkeypatch.setattr(source, "directories", listed)
         watched = Watcher(
             source,
             ReloadConfig(poll_s=0.01, quiet_ms=10),
-            trip,
+            take,
             lambda event, **more: reports.put_nowait(f"{event}: {more.get('error')}"),
+            troubled,
         )
+        source.tripped = where == "troubled"
         watched.start()
+        if source.tripped:
+            assert "cannot be read" in await reports.get()
+            source.tripped = False
+            assert "can be read again" in await reports.get()
         write_version(tmp_path, "new", plain_model())
         assert "ZeroDivisionError" in await reports.get()
+        while not (await taken.get()).servable:
+            pass  # what was there before the model was
         await watched.stop()
 
-    asyncio.run(look_and_stop())
+    asyncio.run(look_on())
 
 
 @pytest.mark.skipif(not turn_ns(), reason="a kernel before 6.12")

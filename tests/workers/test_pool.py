@@ -203,6 +203,23 @@ def test_a_runtime_that_is_not_enabled_is_refused_by_name(make_bench: Callable[.
     assert bench.load(worker, fake())
 
 
+def test_what_nobody_foresaw_while_a_version_is_asked_for_refuses_that_one(
+    shared_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trip(version: object) -> int:
+        raise ZeroDivisionError("nobody thought of this")
+
+    worker = shared_bench.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(shared_bench.pool, "run_timeout_ns", trip)
+        refused = shared_bench.try_load(worker, fake())
+    assert isinstance(refused, ModelRefused)
+    assert "ZeroDivisionError" in refused.reason
+    assert shared_bench.load(worker, fake())
+    shared_bench.call(shared_bench.pool.stop, worker)
+    shared_bench.event(WorkerExited)
+
+
 def test_labels_of_any_size_hinder_no_load(shared_bench: Bench) -> None:
     worker = shared_bench.start()
     labels = dict.fromkeys(map(str, range(5)), ("x" * (MAX_MESSAGE_BYTES // 4),))

@@ -1,8 +1,9 @@
-"""What a worker's death means: who is to blame, when to try again, when to give a version up. Pure.
+"""What a worker's death means for a version: when to start it again, and when to give it up. Pure.
 
-A version is quarantined when it took ``quarantine_after`` workers down within ``crash_window_s``: while it ran a batch
-or while it was loading. What other files of its number did, or a packed form of it, is not counted with that, nor what
-it did before it was admitted anew. A death with nobody to blame only delays the restart.
+A version is quarantined when it took ``quarantine_after`` workers down within ``crash_window_s``: while it was loading,
+or with requests that another version answered. What other files of its number did, or a packed form of it, is not
+counted with that, nor what it did before it was admitted anew. A worker that died of a request is replaced at once, and
+``blame`` says who pays for it; any other death delays the restart.
 """
 
 from __future__ import annotations
@@ -16,15 +17,12 @@ from appliance.workers.port import ExitCause, WorkerExited
 SECOND_NS = 1_000_000_000
 
 
-def culprit_of(event: WorkerExited, running: int, blamed: int, *, loads_new: bool) -> int:
-    """The id of the model that was loading or running when the process ended, -1 when it was idle or is not to blame.
-    ``running``: that of the first batch it had (-1: none); ``blamed``: that of the oldest request that it had under a
-    lease. ``loads_new``: what it loaded has not been open yet, and is to blame then, for what ran has run before."""
-    if event.cause is ExitCause.ZYGOTE:
+def culprit_of(event: WorkerExited, *, running: bool, loads_new: bool) -> int:
+    """The id of the model whose load ended the process; -1: none did. ``running``: it had a batch, which is to blame
+    unless what it loaded has not been open yet (``loads_new``), for what ran has run before."""
+    if event.cause is ExitCause.ZYGOTE or (running and not loads_new):
         return -1
-    if running >= 0 and not loads_new:
-        return running
-    return event.loading if event.loading >= 0 else blamed
+    return event.loading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +33,8 @@ class RestartPolicy(RestartConfig):
     """Crashes older than this are forgiven: two in ten minutes have one cause, two in a week need not."""
     restart_delay_max_ms: int = 30_000
     """The longest wait before a restart: a box that mended itself serves within half a minute."""
+    hold_ms: int = 1_000
+    """How long a client is held that cost a version a second worker; doubles with each more."""
     stable_after_s: int = 10
     """A worker that lived this long restarts at once: what ends it then is not how it starts."""
 

@@ -33,11 +33,12 @@ class LaneOpened(NamedTuple):
 
 
 class LaneClosed(NamedTuple):
-    """The worker is gone. ``back_at_ns`` is when a replacement is
-    expected (0: none will come). What it held is retried once where deadlines allow."""
+    """The worker is gone. ``back_at_ns`` is when a replacement is expected (0: none will come). What it ran is retried
+    once where deadlines allow, unless it is ``final``; what it had yet to begin is queued again."""
 
     lane: int
     back_at_ns: int
+    final: bool = False
 
 
 class ModelOpened(NamedTuple):
@@ -74,7 +75,7 @@ class BatchKeyClosed(NamedTuple):
 class Arrived(NamedTuple):
     """A checked request. ``priority`` is 0 (the model's default) or a level; ``deadline_ns`` may be
     NO_DEADLINE; ``timeout_us`` is the request's own ``timeout`` parameter (0: none). ``retried``: a worker died
-    with it once, so that it runs alone, and is Lost if the next one dies, too."""
+    with it once, or may have, so that it runs alone, and is Lost if the next one dies, too."""
 
     request: int
     batch_key: int

@@ -62,9 +62,9 @@ class Membership(State):
             release_hold(group, now_ns)
             group.lanes.remove(lane)
             leases.closed(lane)
-            for running in lane.batches:
+            for place, running in enumerate(lane.batches):
                 del self._running[running.batch]
-                actions += self._again(running.entries, now_ns)
+                actions += self._again(running.entries, now_ns, ran=not place, final=event.final)
         else:
             awaited = [group for group in self._groups.values() if event.lane in group.returning]
             if not awaited:

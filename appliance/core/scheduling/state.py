@@ -151,16 +151,18 @@ class State:
             self._remove(entry)
         return [entry.request for entry in entries]
 
-    def _again(self, entries: list[Waiting], now_ns: int) -> list[Action]:
-        """Queue requests whose worker died with them once more, where that can still help."""
+    def _again(self, entries: list[Waiting], now_ns: int, *, ran: bool, final: bool) -> list[Action]:
+        """Queue a batch of a worker that died once more, where that can still help: only one that ``ran`` counts as
+        tried, and is not tried again where that was ``final``."""
         actions: list[Action] = []
         for entry in entries:
             batch_key = entry.batch_key
+            late = now_ns + batch_key.profile.estimate(entry.rows) >= entry.deadline_ns
             if batch_key.model.closed:
                 actions.append(Evicted(entry.request))
-            elif entry.retried or now_ns + batch_key.profile.estimate(entry.rows) >= entry.deadline_ns:
+            elif late or (ran and (final or entry.retried)):
                 actions.append(Lost(entry.request))
             else:
-                entry.retried = True
+                entry.retried = entry.retried or ran
                 self._enqueue(entry)
         return actions

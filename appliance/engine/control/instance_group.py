@@ -17,12 +17,12 @@ class Ids(Protocol):
 
 
 class Held(NamedTuple):
-    """What a process had that is gone: the model of the first batch that ran, that of the oldest of ``had`` requests
-    under a lease (-1: none), and how many these were."""
+    """What a process had that is gone: whether a batch was ``running``, which is not tried again if that is ``final``,
+    and how many requests under a lease."""
 
-    running: int
-    blamed: int
-    had: int
+    running: bool
+    leased: int
+    final: bool
 
 
 @dataclass(slots=True, kw_only=True)

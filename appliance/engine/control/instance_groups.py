@@ -225,10 +225,11 @@ class InstanceGroups:
         self._close_lane(worker, 0)
         self._end_if_empty(group)
 
-    def lost(self, worker: Worker, group: InstanceGroup, back_at_ns: int) -> None:
-        """It ended otherwise; a replacement starts at ``back_at_ns``, with ``resume`` at the latest after that."""
+    def lost(self, worker: Worker, group: InstanceGroup, back_at_ns: int, *, final: bool) -> None:
+        """It ended otherwise; a replacement starts at ``back_at_ns``, with ``resume`` at the latest after that.
+        ``final``: what it ran is not tried again."""
         group.restarts += 1
-        self._close_lane(worker, back_at_ns + group.load_ns + 1)
+        self._close_lane(worker, back_at_ns + group.load_ns + 1, final=final)
         group.due_ns.append(back_at_ns)
 
     def resume(self, group: InstanceGroup, now_ns: int) -> list[Served]:
@@ -238,10 +239,10 @@ class InstanceGroups:
         self._start_due(group, now_ns)
         return self._review(group)
 
-    def _close_lane(self, worker: Worker, back_at_ns: int) -> None:
+    def _close_lane(self, worker: Worker, back_at_ns: int, *, final: bool = False) -> None:
         if worker.open:
             worker.open = False
-            self._feed.put(LaneClosed(worker.id, back_at_ns))
+            self._feed.put(LaneClosed(worker.id, back_at_ns, final))
 
     # --- leaving
 

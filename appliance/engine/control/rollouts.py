@@ -27,6 +27,7 @@ from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestHead
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.validation import plan_request
+from appliance.engine.control.convictions import Convictions
 from appliance.engine.control.forms import Forms
 from appliance.engine.control.instance_group import Held
 from appliance.engine.control.instance_groups import InstanceGroups
@@ -112,6 +113,14 @@ class Rollouts:
             restarts=self._restarts,
         )
         self._forms = Forms(workers=workers, processes=terms.workers, ids=self._core.registry, shell=shell)
+        self.convictions = Convictions(
+            served=served,
+            routes=routes,
+            restarts=self._restarts,
+            forms=self._forms,
+            attempts=self._core.trials.attempts,
+            pace=shell.pace,
+        )
         self._traffic = Traffic(self._served, self._recorder)
         self._told: deque[told.Event] = deque()
         self._busy = False
@@ -253,6 +262,7 @@ class Rollouts:
     def tick(self, now_ns: int) -> None:
         """Time passed: start what is due, look at trials, let go what has drained."""
         self._groups.tick(now_ns)
+        self._convicted(now_ns)
         self._tell(told.Tick(frozenset(self._groups.loading_aside()), self._shell.wall_ms()), now_ns)
         self._forms.tick(now_ns)
         if self._core.calm:
@@ -351,8 +361,7 @@ class Rollouts:
         if worker.stopping or event.cause is ExitCause.STOPPED:
             self._groups.left(worker, group)
             return
-        loads_new = self._core.registry.is_new(event.loading)
-        culprit = self.served(culprit_of(event, held.running, held.blamed, loads_new=loads_new))
+        culprit = self.load_to_blame(event, running=held.running)
         self._shell.log.event(
             "worker exited",
             worker=worker.id,
@@ -360,31 +369,27 @@ class Rollouts:
             detail=event.detail,
             model=culprit.key if culprit else None,
             batches_lost=len(event.batches),
-            requests_handed_over=held.had,
+            requests_handed_over=held.leased,
             reason=event.cause.value,
         )
-        delay_ns = self._restarts.restart_delay_ns(group.id, now_ns - worker.started_ns)
-        self._groups.lost(worker, group, now_ns + delay_ns)
+        at_work = culprit is None and (held.running or held.leased)
+        delay_ns = 0 if at_work else self._restarts.restart_delay_ns(group.id, now_ns - worker.started_ns)
+        self._groups.lost(worker, group, now_ns + delay_ns, final=held.final)
         if culprit is not None:
             wish = worker.loading.get(culprit.id)
-            if wish is not None and wish.quick:  # that session runs from no form
-                self._tell(told.FormDropped(culprit.id, refused=False), now_ns)
-            loading = not wish.quick if wish is not None else event.loading == culprit.id
-            self._blame(culprit, f"{event.cause.value}, {event.detail}", loading, now_ns)
+            quick = wish is not None and wish.quick
+            self.convictions.loaded(culprit, event, now_ns, quick=quick)
+        self._convicted(now_ns)
         self._open(self._groups.resume(group, now_ns), now_ns)
 
-    def _blame(self, culprit: Served, detail: str, loading: bool, now_ns: int) -> None:
-        """What a packed form did costs the form first: at once while it loads or the version is on trial, else when
-        that would be given up. A version that changes over to its form has a trial of its own."""
-        repeated = self._restarts.crashed(culprit.id, now_ns)
-        trying = culprit.id in self._core.trials.attempts
-        changing = trying and culprit.version.is_packed
-        formed = not changing and (loading or (culprit.packed and (repeated or trying)))
-        if formed and self._forms.blame(culprit, detail):
-            self._restarts.forgive(culprit.id)
-            self._tell(told.FormDropped(culprit.id, refused=True), now_ns)
-            return
-        self._tell(told.Crashed(culprit.id, detail, repeated), now_ns)
+    def load_to_blame(self, event: WorkerExited, *, running: bool) -> Served | None:
+        """The version whose load ended a process; None: none did."""
+        loads_new = self._core.registry.is_new(event.loading)
+        return self.served(culprit_of(event, running=running, loads_new=loads_new))
+
+    def _convicted(self, now_ns: int) -> None:
+        for event in self.convictions.take(now_ns):
+            self._tell(event, now_ns)
 
     # --- what memory wants
 

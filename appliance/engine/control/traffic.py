@@ -58,9 +58,9 @@ class Traffic:
         mirrored = self._mirrored.get(action.version)
         return told.FiguresRead(
             action.version,
-            new=_figures_of(served.meter, served.requests.fallen_back),
+            new=_figures_of(served.meter, served.requests.failures),
             mirrored=_figures_of(mirrored) if mirrored is not None else NOTHING,
-            old=_figures_of(before.meter, before.requests.fallen_back) if before is not None else NOTHING,
+            old=_figures_of(before.meter, before.requests.failures) if before is not None else NOTHING,
             reference=action.reference,
         )
 
@@ -100,8 +100,8 @@ class Traffic:
         )
 
 
-def _figures_of(meter: VersionMeter, fallen_back: int = 0) -> Figures:
-    """What a meter has counted."""
+def _figures_of(meter: VersionMeter, failures: int = 0) -> Figures:
+    """What a meter has counted; ``failures`` are the version's besides."""
     frozen = meter.frozen()
-    failed = frozen.results[Result.FAILED] + fallen_back
+    failed = frozen.results[Result.FAILED] + failures
     return Figures(frozen.results[Result.SUCCESS], failed, frozen.stages[Stage.RUN].counts)

@@ -58,9 +58,13 @@ class LeasingFrontEnd(Protocol):
         worker writes to when the front end sleeps, ``tensors`` number and descriptor of the memory object that the
         worker has."""
 
-    def close_lane(self, lane: int) -> tuple[int, int]:
-        """The worker's process has ended. What it had comes to the engine; gives the model of what it had had for
-        longest (-1: it had nothing), and how many requests it had."""
+    def close_lane(self, lane: int, last: bool) -> tuple[int, int, Sequence[str]]:
+        """The worker's process has ended. What it had comes to the engine, a request that ran alone as tried twice if
+        that is ``last``; gives the model of what it had had for longest (-1: it had nothing), how many requests it
+        had, and the clients of those that may have run."""
+
+    def hold(self, client: str, model: int, until_ns: int) -> None:
+        """What this client asks of a model until then is the engine's."""
 
     def lease(self, lane: int, limit: int) -> bool:
         """Up to ``limit`` requests may be in flight on the lane without asking."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from appliance.config.engine import EngineConfig
 from appliance.core.scheduling import actions, events
@@ -29,6 +29,18 @@ STOCK_SHARE: Final = 8
 """The part of the arena that the front end's own slots may take."""
 SLOT_SHARE: Final = 4
 """The part of the arena's slots of one size that they may be: the engine needs some, if only to see each head once."""
+
+
+class Leased(NamedTuple):
+    """What a process had under a lease that is gone: ``had`` requests, the oldest of them for ``model`` (-1: none);
+    ``clients`` are those of the requests that may have run."""
+
+    model: int
+    had: int
+    clients: Sequence[str]
+
+
+NOTHING_LEASED: Final = Leased(-1, 0, ())
 
 
 class Leases:
@@ -143,15 +155,20 @@ class Leases:
             self._templates.forget(event.model, self._front_end)
         return event
 
-    def worker_exited(self, worker: int) -> tuple[int, int]:
-        """Drop the lane of a process that has ended: gives the model of the request that it had had for longest (-1:
-        none), and how many it had. They come back as requests of their own."""
+    def worker_exited(self, worker: int, *, last: bool) -> Leased:
+        """Drop the lane of a process that has ended: gives what it had. That comes back as requests of their own; one
+        that ran alone is tried no more if that is ``last``."""
         group = self._lanes.groups.get(worker)
         if self._front_end is None or group is None:
-            return -1, 0
+            return NOTHING_LEASED
         self._fetch(self._lanes.of(group))  # what it had may run on another of them
         self._lanes.forget(worker)
-        return self._front_end.close_lane(worker)
+        return Leased(*self._front_end.close_lane(worker, last))
+
+    def hold(self, client: str, model: int, until_ns: int) -> None:
+        """Have what a client asks of a model come to the engine until then."""
+        if self._front_end is not None:
+            self._front_end.hold(client, model, until_ns)
 
     def forget(self, model: int | None = None) -> None:
         """Have the front end ask again: what requests for a model mean, or all, may have changed."""

@@ -117,6 +117,9 @@ class Admission:
         served = request.served
         if not self.accepting and request.arrived_ns >= self._closed_ns:
             return Stopping("Server is stopping"), Result.UNAVAILABLE
+        refused = self._dispatch.refusal(request)
+        if refused is not None:
+            return refused
         request.measure(tensors)
         now_ns = self._clock()
         if not served.opened:

@@ -9,6 +9,7 @@ from typing import Final
 
 from appliance.domain.errors import Cancelled, DeadlineExpired, InvalidRequest, QueueFull, RunFailed
 from appliance.domain.inference import Answer, Outcome
+from appliance.engine.requests.inquests import Inquests
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.outcome import Accounts, died
 from appliance.engine.requests.request import Request
@@ -32,12 +33,14 @@ class Completion:
         table: RequestTable,
         rerouting: Rerouting,
         mirroring: Mirroring,
+        inquests: Inquests,
     ) -> None:
         self._pool = pool
         self._accounts = accounts
         self._table = table
         self._rerouting = rerouting
         self._mirroring = mirroring
+        self._inquests = inquests
         self._outcomes: list[tuple[Request, Outcome, Result]] = []
         self._fetching: dict[int, Request] = {}
 
@@ -109,10 +112,30 @@ class Completion:
             else:
                 self.end(request, died(request), Result.FAILED)
 
+    def died(self, request: Request) -> None:
+        """See to a request whose worker died and that its version does not run once more: another may, or its own after
+        all where it was one of several."""
+        death = request.past.death
+        if self._rerouting.elsewhere(request):
+            return
+        if (
+            death is not None
+            and not death.alone
+            and request.attempts < ATTEMPTS_MAX
+            and request.served.opened
+        ):
+            self._table.queue(request)
+        else:
+            if death is not None and death.alone:
+                self._table.blame(request)
+            self.end(request, died(request), Result.FAILED)
+
     def end(self, request: Request, outcome: Outcome, result: Result) -> None:
         """Give it this outcome, after the turn."""
         assert not request.done
         request.done = True
+        if request.past.death is not None:
+            self._inquests.close(request, outcome)
         self._outcomes.append((request, outcome, result))
 
     def hand_out(self, now_ns: int) -> bool:

@@ -14,13 +14,14 @@ from appliance.core.scheduling.events import BatchFinished, CancelRequested
 from appliance.engine.environment import Pace
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
-from appliance.engine.requests.completion import Completion
-from appliance.engine.requests.outcome import Ended, end_of
+from appliance.engine.requests.completion import ATTEMPTS_MAX, Completion
+from appliance.engine.requests.inquests import Inquests
+from appliance.engine.requests.outcome import Ended, died, end_of
 from appliance.engine.requests.request import Batch, Request
-from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
-from appliance.engine.requests.waiting_room import ColdStarts, Displaced
+from appliance.engine.requests.waiting_room import ColdStarts, Displaced, Refusal
 from appliance.engine.versions.served import Served
+from appliance.telemetry.meter import Result
 from appliance.workers.arena import Arena
 from appliance.workers.port import Run, RunFinished, RunResult, WorkerPort
 
@@ -83,9 +84,9 @@ class Batches:
                 told.add(batch.worker)
                 yield batch.worker, number, batch.served
 
-    def model_of(self, batches: Sequence[int]) -> int:
-        """The model version that the first of these is for; -1 when there is none."""
-        return self._batches[batches[0]][0].served.id if batches else -1
+    def ran(self, batches: Sequence[int]) -> tuple[Request, ...]:
+        """The requests of the first of these."""
+        return self._batches[batches[0]][1] if batches else ()
 
     def running_by_model(self) -> Counter[int]:
         """How many requests of each model version run."""
@@ -107,7 +108,7 @@ class Dispatch:
         leases: Leases,
         table: RequestTable,
         completion: Completion,
-        rerouting: Rerouting,
+        inquests: Inquests,
         displaced: Displaced,
     ) -> None:
         self._inbox = inbox
@@ -117,7 +118,7 @@ class Dispatch:
         self._leases = leases
         self._table = table
         self._completion = completion
-        self._rerouting = rerouting
+        self.inquests = inquests
         self._displaced = displaced
         self.batches = Batches(table.arena)
 
@@ -132,6 +133,14 @@ class Dispatch:
         """Have the scheduler form batches of what is queued."""
         for action in self._scheduler.step(events.Settle(), now_ns):
             self._perform(action, now_ns)
+
+    def refusal(self, request: Request) -> Refusal | None:
+        """Why a request is not to be queued, before it is asked how much there is to do; None where it may be."""
+        if request.attempts >= ATTEMPTS_MAX:
+            self._table.blame(request)
+            return died(request), Result.FAILED
+        held = self.inquests.refusal(request)
+        return (held, Result.REFUSED) if held is not None else None
 
     def arrive(self, request: Request, now_ns: int) -> Ended | None:
         """Queue a request on the spot, behind all that came before it; or why not."""
@@ -167,5 +176,9 @@ class Dispatch:
             self._completion.cancelled(request)
         elif isinstance(action, actions.Evicted):
             self._displaced.add(request)
-        elif type(action) is not actions.Lost or not self._rerouting.elsewhere(request):
+        elif type(action) is actions.Lost:
+            self._completion.died(request)
+        elif type(action) is actions.Dropped and (refused := self.inquests.refusal(request)) is not None:
+            self._completion.end(request, refused, Result.REFUSED)
+        else:
             self._completion.end(request, *end_of(request, action))

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.domain.errors import WorkerDied
 from appliance.domain.inference import Answer, Outcome, RequestPlan
 from appliance.engine.environment import Pace
 from appliance.engine.port import Submission
 from appliance.engine.requests.request import Mirror, Request
-from appliance.engine.requests.similarity import kept, unlikeness
+from appliance.engine.requests.similarity import Kept, kept, unlikeness
 from appliance.engine.versions.served import Served, TrafficSplit
 from appliance.workers.arena import Arena
 
@@ -31,14 +32,16 @@ class Comparison(NamedTuple):
 
 
 class MirrorReport(NamedTuple):
-    """What happened since the last one: comparisons, requests that were mirrored, and those that found no room."""
+    """What happened since the last one: comparisons, versions whose workers died with what was answered, requests that
+    were mirrored, and those that found no room."""
 
     compared: tuple[Comparison, ...]
+    died: tuple[Served, ...]
     mirrored: int
     left_out: int
 
 
-NOTHING: Final = MirrorReport((), 0, 0)
+NOTHING: Final = MirrorReport((), (), 0, 0)
 
 
 class Mirroring:
@@ -49,6 +52,7 @@ class Mirroring:
         self._arena = arena
         self._pace = pace
         self._compared: list[Comparison] = []
+        self._died: list[Served] = []
         self._mirrored = self._left_out = 0
 
     def copy(self, request: Request, split: TrafficSplit, plan: RequestPlan, handle: int) -> Request | None:
@@ -79,22 +83,30 @@ class Mirroring:
             return
         if request.is_mirrored:
             mirror.split.in_flight -= 1
-        if not isinstance(outcome, Answer):
+        mine: Kept | WorkerDied
+        if isinstance(outcome, Answer):
+            mine = kept(outcome, self._config.mirrored_bytes)
+        elif request.is_mirrored and isinstance(outcome, WorkerDied):
+            mine = outcome
+        else:
             return
-        mine = kept(outcome, self._config.mirrored_bytes)
         if mirror.kept is None:
             mirror.kept = mine
             return
         new, old = (mine, mirror.kept) if request.is_mirrored else (mirror.kept, mine)
-        self._compared.append(Comparison(mirror.split.served, unlikeness(new, old, self._config)))
+        if isinstance(new, WorkerDied) or isinstance(old, WorkerDied):
+            self._died.append(mirror.split.served)
+        else:
+            self._compared.append(Comparison(mirror.split.served, unlikeness(new, old, self._config)))
         self._pace.soon()
 
     def report(self) -> MirrorReport:
         """What happened since this was asked last."""
-        if not (self._compared or self._mirrored or self._left_out):
+        if not (self._compared or self._died or self._mirrored or self._left_out):
             return NOTHING
-        report = MirrorReport(tuple(self._compared), self._mirrored, self._left_out)
+        report = MirrorReport(tuple(self._compared), tuple(self._died), self._mirrored, self._left_out)
         self._compared.clear()
+        self._died.clear()
         self._mirrored = self._left_out = 0
         return report
 

@@ -70,8 +70,14 @@ def result_of(error: ApplianceError) -> Result:
 
 def died(request: Request) -> WorkerDied:
     tried = "twice" if request.attempts > 1 else "once"
+    of_it = (
+        f"; it ran alone: {request.past.death.detail}"
+        if request.past.death and request.past.death.alone
+        else ""
+    )
     return WorkerDied(
-        f"the worker of model '{request.plan.model.name}' died with the request (tried {tried}); it is being replaced"
+        f"the worker of model '{request.plan.model.name}' died with the request (tried {tried}){of_it}; "
+        "it is being replaced"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from appliance.domain.errors import WorkerDied
 from appliance.domain.inference import Answer, OutputTensor, RequestPlan
 from appliance.engine.port import Buffer, Submission
 from appliance.engine.requests.similarity import Kept
@@ -106,13 +107,41 @@ class Mirror:
         self.split = split
         self.plan = plan
         self.copy: Request | None = None
-        self.kept: Kept | None = None
+        self.kept: Kept | WorkerDied | None = None
+
+
+class Death:
+    """Of a worker of ``served`` that ran ``open`` requests, which are yet to end; ``alone``: one of them, so that it
+    died of that. ``answered``: some were, by another version; ``of_request``: another worker died with one;
+    ``suspects``: the clients of those of which nothing will be known."""
+
+    __slots__ = ("alone", "answered", "detail", "of_request", "open", "served", "suspects")
+
+    def __init__(self, served: Served, detail: str, requests: int, *, alone: bool) -> None:
+        self.served = served
+        self.detail = detail
+        self.open = requests
+        self.alone = alone
+        self.answered = self.of_request = False
+        self.suspects: set[str] = set()
+
+
+class Past:
+    """Of a request: the version that it ``fell_from`` because it failed there; the ``death`` of a worker for which it
+    may be to blame; ``suspect``: its client may be, for another one."""
+
+    __slots__ = ("death", "fell_from", "suspect")
+
+    def __init__(self) -> None:
+        self.fell_from: Served | None = None
+        self.death: Death | None = None
+        self.suspect = False
 
 
 class Request:
     """One accepted request; ``telemetry`` reads it as a Traced. ``held``: a worker may touch its memory. ``done``: its
     outcome was given. ``batch`` is the one that it was given to a worker in last. ``mirror`` is what it has to do with
-    a version whose answers are only compared; ``fell_from`` is a version that it failed on before."""
+    a version whose answers are only compared; ``past`` is what is held against it."""
 
     __slots__ = (
         "attempts",
@@ -120,7 +149,7 @@ class Request:
         "cancelled",
         "deadline_ns",
         "done",
-        "fell_from",
+        "past",
         "handle",
         "held",
         "layout",
@@ -144,7 +173,7 @@ class Request:
         self.attempts = submission.attempts
         self.batch: Batch | None = None
         self.mirror: Mirror | None = None
-        self.fell_from: Served | None = None
+        self.past = Past()
         self.held = self.cancelled = self.done = False
 
     # --- as telemetry reads it

@@ -26,12 +26,19 @@ class Rerouting:
         self._table = table
 
     def elsewhere(self, request: Request) -> bool:
-        """Give a request that failed to the version before its own, or to the one that took over; False when there is
-        none that takes it."""
+        """Give a request that failed to the version before its own, or to the one that took over; one whose worker
+        died of it to any other that serves. False when there is none that takes it."""
         served = request.served
         fallback = (
             served.trial.fallback if served.state in SERVING else self._routes.current(served.model.name)
         )
+        if (
+            fallback is None
+            and request.past.death
+            and request.past.death.alone
+            and request.past.fell_from is None
+        ):
+            fallback = self._routes.other(served)
         if fallback is None or fallback is served or not fallback.opened:
             return False
         if (
@@ -44,7 +51,7 @@ class Rerouting:
             plan = plan_request(fallback.model, request.plan.head)
         except ApplianceError:
             return False
-        request.fell_from = served
+        request.past.fell_from = served
         self._move(request, plan, fallback)
         return True
 

@@ -34,6 +34,16 @@ class RequestTable:
         """The request with this handle; None when it has its outcome."""
         return self._requests.get(handle)
 
+    def queued_of(self, served: Served, account: str) -> list[Request]:
+        """The requests of a client for a version that no worker has."""
+        return [
+            request
+            for request in self._requests.values()
+            if request.served is served
+            and request.submission.account == account
+            and not (request.held or request.done or request.is_mirrored)
+        ]
+
     def take_handle(self) -> int:
         """A handle never used before."""
         self._last_handle += 1
@@ -44,10 +54,15 @@ class RequestTable:
         self._requests[request.handle] = request
         request.served.requests.live += 1
 
+    def blame(self, request: Request) -> None:
+        """Count a request that is to blame for how it ends, and not its version."""
+        request.served.requests.blamed += 1
+
     def end(self, request: Request, *, answered: bool) -> None:
         """Drop a request that has its outcome."""
-        if request.fell_from is not None and answered:
-            request.fell_from.requests.fallen_back += 1
+        request.served.requests.answered += answered
+        if request.past.fell_from is not None and answered:
+            request.past.fell_from.requests.fallen_back += 1
         del self._requests[request.handle]
         self.leave_batch_key(request)
         request.served.requests.live -= 1
@@ -76,7 +91,7 @@ class RequestTable:
             plan.head.priority,
             request.deadline_ns,
             plan.head.timeout_us,
-            request.attempts > 0,
+            request.attempts > 0 or request.past.suspect,
         )
 
     def queue(self, request: Request) -> None:
@@ -86,7 +101,7 @@ class RequestTable:
         self._inbox.put(self.arrival(request))
 
     def withdraw(self, request: Request) -> None:
-        """Take a cancelled request back from the scheduler at its next step."""
+        """Take a request back from the scheduler at its next step, if it is queued there."""
         self._inbox.put(events.CancelRequested(request.handle))
 
     def aim(self, request: Request, plan: RequestPlan, served: Served) -> None:

@@ -144,6 +144,11 @@ class Routes:
         current = [served for served in ready if not served.version.retiring] or ready
         return max(current, key=lambda served: served.model.version, default=None)
 
+    def other(self, served: Served) -> Served | None:
+        """What else serves under the name of ``served``; None: nothing."""
+        ready = [each for each in self._ready(served.model.name) if each is not served]
+        return max(ready, key=lambda each: each.model.version, default=None)
+
     def _latest(self, name: str) -> Served:
         known = self.of(name)
         current = self.current(name)

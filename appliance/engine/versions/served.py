@@ -65,11 +65,19 @@ class Placed:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RequestCount:
-    """``live`` counts requests that are not done, ``fallen_back`` those that failed on a version and were answered by
-    another. Changed by the request table alone."""
+    """``live`` counts requests that are not done, ``answered`` those that were, ``fallen_back`` those that failed on a
+    version and were answered by another, ``blamed`` those that failed by their own doing. Changed by the request table
+    alone."""
 
     live: int = 0
+    answered: int = 0
+    blamed: int = 0
     fallen_back: int = 0
+
+    @property
+    def failures(self) -> int:
+        """Failures of the version, beside the requests that failed."""
+        return self.fallen_back - self.blamed
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -28,24 +28,24 @@ _NS = 1_000_000_000
 
 class Caller(NamedTuple):
     """The sender of a message: ``client`` by its certificate (empty: that is not known); where it is noted how the
-    message fares, if it is; and what it brought of the metadata that the engine wants."""
+    message fares, if it is; what it brought of the metadata that the engine wants; and ``account``, as quotas tell
+    clients apart."""
 
     client: str = ""
     trace: Trace | None = None
     headers: Mapping[str, str] = NO_HEADERS
+    account: str = ""
 
 
 NOBODY: Final = Caller()
 
 
 class Call(NamedTuple):
-    """A message taken apart and checked, not yet given to the engine; ``client`` is who sent it, to quotas ("": that is
-    not known)."""
+    """A message taken apart and checked, not yet given to the engine."""
 
     request_id: str
     intake: Intake
     caller: Caller
-    client: str = ""
 
     def without_message(self) -> Call:
         """What encoding the answer takes. As soon as the engine has its copy the message can go: thousands may be
@@ -109,38 +109,35 @@ class Inference:
         return await self.turns.take(self.encode(call, outcome, b"".join))
 
     def caller(
-        self, client: str, rpc: str, arrived_ns: int, metadata: Iterable[tuple[str, str | bytes]]
+        self, sender: Caller, rpc: str, arrived_ns: int, metadata: Iterable[tuple[str, str | bytes]]
     ) -> Caller:
-        """The sender of a message of ``rpc`` that arrived at ``arrived_ns``, with these ``metadata``."""
+        """``sender`` with what it says by a message of ``rpc`` that arrived at ``arrived_ns``, with these
+        ``metadata``."""
         wanted = self.engine.wanted_headers
         if wanted:
             metadata = tuple(metadata)
             said = {key: value for key, value in metadata if key in wanted and isinstance(value, str)}
-            return self._traced(client, rpc, arrived_ns, metadata)._replace(headers=said)
-        return self._traced(client, rpc, arrived_ns, metadata)
+            sender = sender._replace(headers=said)
+        if self.tracer is None:
+            return sender
+        parent = next((value for key, value in metadata if key == TRACEPARENT), "")
+        return sender._replace(
+            trace=self.tracer.begin(rpc, arrived_ns, parent if isinstance(parent, str) else "")
+        )
 
     @property
     def nosy(self) -> bool:
         """Whether metadata matter now."""
         return self.tracer is not None or bool(self.engine.wanted_headers)
 
-    def _traced(
-        self, client: str, rpc: str, arrived_ns: int, metadata: Iterable[tuple[str, str | bytes]]
-    ) -> Caller:
-        if self.tracer is None:
-            return Caller(client) if client else NOBODY
-        parent = next((value for key, value in metadata if key == TRACEPARENT), "")
-        trace = self.tracer.begin(rpc, arrived_ns, parent if isinstance(parent, str) else "")
-        return Caller(client, trace) if client or trace else NOBODY
-
-    def check(self, message: Buffer, caller: Caller = NOBODY, client: str = "") -> Steps[Call]:
+    def check(self, message: Buffer, caller: Caller = NOBODY) -> Steps[Call]:
         """Take a message apart and check it against what the engine serves now; raises Refused."""
         request_id = ""
         try:
             envelope = scan(message, self._limits)
             request_id = request_id_text(envelope.request_id)
             intake = yield from take_in(envelope, self.engine, self._limits)
-            return Call(request_id, intake, caller, client)
+            return Call(request_id, intake, caller)
         except ApplianceError as error:
             self.engine.rejected(error, request_id, caller.client)
             raise self.refused(error, request_id) from error
@@ -168,6 +165,7 @@ class Inference:
                 on_done=on_done,
                 attempts=attempts,
                 client=call.caller.client,
+                account=call.caller.account,
                 trace=call.caller.trace,
                 headers=call.caller.headers,
             )
@@ -184,7 +182,7 @@ class Inference:
             raise self.refused(outcome, call.request_id) from outcome
         try:
             if self.on_answer is not None:
-                self.on_answer(call.intake, outcome, call.client)
+                self.on_answer(call.intake, outcome, call.caller.account)
             outputs, head = outcome.outputs, call.intake.plan.head
             if head.outputs:
                 outputs = yield from asked_outputs(outcome, head)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn
+from urllib.parse import unquote
 
 # The library's newer listener passes each event on between threads once more than the older one, which at concurrency 1
 # costs a request a quarter of its time. Read when the library is imported; an operator's own setting wins.
@@ -24,10 +25,10 @@ import grpc
 from grpc import aio
 
 from appliance.config.grpc import GrpcConfig
-from appliance.domain.address import Address, check_free, parse_address, unavailable
+from appliance.domain.address import UNIX, Address, address_of, check_free, parse_address, unavailable
 from appliance.domain.errors import AddressUnavailable
 from appliance.frontend.grpc.control import ControlHandlers
-from appliance.frontend.grpc.inference import NOBODY
+from appliance.frontend.grpc.inference import Caller
 from appliance.frontend.grpc.services import INFER, AnswerMessage, ServeStream, Services, Terms
 from appliance.frontend.grpc.status import Refused, Status, status_for
 from appliance.frontend.listening.certificates import Certificates, read_certificates, reread_certificates
@@ -153,10 +154,10 @@ class GrpcServer:
     async def _infer(self, message: bytes, context: Context) -> bytes:
         inference = self._services.inference
         try:
-            caller = NOBODY
+            caller = _sender(context)
             if inference.nosy:
                 metadata = context.invocation_metadata() or ()
-                caller = inference.caller("", INFER, inference.engine.now_ns(), metadata)
+                caller = inference.caller(caller, INFER, inference.engine.now_ns(), metadata)
             return await inference.unary(message, context.time_remaining(), caller)
         except Refused as refused:
             await _abort(context, refused.status)
@@ -172,11 +173,19 @@ class GrpcServer:
 
             deadline_ns = self._services.inference.deadline_ns(context.time_remaining())
             try:
-                await serve(read, context.write, Terms(deadline_ns, context.invocation_metadata() or ()))
+                metadata = context.invocation_metadata() or ()
+                await serve(read, context.write, Terms(deadline_ns, metadata, _sender(context)))
             except Exception as error:  # noqa: BLE001  a defect ends its own stream
                 await _abort(context, status_for(error, path))
 
         return behave
+
+
+def _sender(context: Context) -> Caller:
+    """The client at the other end, by its address as the library writes it: "ipv4:10.0.0.1:5", "ipv6:[::1]:5"."""
+    kind, _, rest = unquote(context.peer()).partition(":")
+    host = rest.rpartition(":")[0].strip("[]") if kind != UNIX else UNIX
+    return Caller(account=address_of(host) or "")
 
 
 class _Shown:

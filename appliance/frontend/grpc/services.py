@@ -16,7 +16,7 @@ from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.handlers import Handlers
 from appliance.frontend.grpc.health import FILE as HEALTH_FILE
 from appliance.frontend.grpc.health import HEALTH_SERVICE, SERVICE, HealthService
-from appliance.frontend.grpc.inference import Caller, Inference
+from appliance.frontend.grpc.inference import NOBODY, Caller, Inference
 from appliance.frontend.grpc.reflection import METHOD, V1, V1ALPHA, Reflection
 from appliance.frontend.grpc.stream import Handed, Read, StreamSession, StreamWindow, Write, as_it_came
 from appliance.frontend.grpc.wire_pb import descriptor_files
@@ -33,7 +33,7 @@ class Terms(NamedTuple):
 
     deadline_ns: int
     metadata: Iterable[tuple[str, str | bytes]]
-    client: str = ""
+    sender: Caller = NOBODY
     handed: Callable[[], Handed] = as_it_came
     end_input: Callable[[], None] | None = None
 
@@ -91,7 +91,7 @@ class Services:
 
         def caller() -> Caller:
             """The sender of the message that came now."""
-            return self.inference.caller(terms.client, INFER_STREAM, self.inference.engine.now_ns(), metadata)
+            return self.inference.caller(terms.sender, INFER_STREAM, self.inference.engine.now_ns(), metadata)
 
         session = StreamSession(
             self.inference,

@@ -26,14 +26,13 @@ Write = Callable[[bytes], Awaitable[None]]
 
 class Handed(NamedTuple):
     """What a transport that serves requests by itself knows of one that it hands over: how often workers died with it
-    already, its deadline (0: that of the stream), why it is not to be served, if its client's quota forbids it, when it
-    arrived (0: now), and who that client is to quotas."""
+    already, its deadline (0: that of the stream), why it is not to be served, if its client's quota forbids it, and
+    when it arrived (0: now)."""
 
     attempts: int = 0
     deadline_ns: int = 0
     over_quota: QuotaExceeded | None = None
     arrived_ns: int = 0
-    client: str = ""
 
 
 def as_it_came() -> Handed:
@@ -174,7 +173,7 @@ class StreamSession:
             handed = self._handed()
             if handed.over_quota is not None:
                 raise self._inference.over_quota(handed.over_quota, message)
-            checked = await self._checked(message, handed.client)
+            checked = await self._checked(message)
             call = checked.without_message()
 
             def on_done(outcome: Outcome) -> None:
@@ -190,17 +189,17 @@ class StreamSession:
         except Refused as refused:
             self._put(_Finished(None, _Refusal(refused.status, refused.request_id), nbytes))
 
-    async def _checked(self, message: Buffer, client: str) -> Call:
+    async def _checked(self, message: Buffer) -> Call:
         """The call in ``message``, once there is memory for it, or nothing of this stream that has some. Raises
         Refused."""
         caller = self._caller()
         take = self._inference.turns.take
         try:
-            call = await take(self._inference.check(message, caller, client))
+            call = await take(self._inference.check(message, caller))
             while self._must_wait(call):
                 while self._must_wait(call):
                     await self._window.released()
-                checked = self._inference.check(message, caller, client)  # what serves may be another by now
+                checked = self._inference.check(message, caller)  # what serves may be another by now
                 call = await take(checked)
         except asyncio.CancelledError:
             self._inference.tally.cancelled += 1

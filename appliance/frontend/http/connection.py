@@ -18,6 +18,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from appliance.config.http import HttpConfig
+from appliance.domain.address import UNIX, address_of
 from appliance.domain.protocol import SERVER_NAME
 from appliance.frontend.http.body import UnreadAnswers
 from appliance.frontend.http.status import HttpRefusal, plain_answer
@@ -202,6 +203,14 @@ class Connection(web.RequestHandler):
     def client(self) -> str:
         """Who it is, by its certificate; "": that is not known."""
         return "" if self.origin is None else self.origin.name
+
+    @property
+    def sender(self) -> str:
+        """Who it is, as quotas tell clients apart."""
+        if self.origin is not None:
+            return self.origin.account.client
+        peer = self.peername
+        return (address_of(peer[0]) or "") if isinstance(peer, tuple) else UNIX
 
     @property
     def account(self) -> Account | None:

@@ -60,14 +60,25 @@ class Templates(Protocol):
 class Exchange:
     """One request on its way through the handler. Owner: the task that handles it."""
 
-    __slots__ = ("arrived_ns", "attempts", "client", "head", "headers", "request_id", "target", "trace")
+    __slots__ = (
+        "account",
+        "arrived_ns",
+        "attempts",
+        "client",
+        "head",
+        "headers",
+        "request_id",
+        "target",
+        "trace",
+    )
 
-    def __init__(self, arrived_ns: int, trace: Trace | None, target: str, attempts: int, client: str) -> None:
+    def __init__(self, arrived_ns: int, trace: Trace | None, target: str, connection: Connection) -> None:
         self.arrived_ns = arrived_ns
         self.headers = NO_HEADERS
         self.target = target
-        self.attempts = attempts
-        self.client = client
+        self.attempts = connection.take_attempts()
+        self.account = connection.sender
+        self.client = connection.client
         self.request_id = ""
         self.trace = trace
         self.head = b""
@@ -93,6 +104,7 @@ class Pending:
             trace=exchange.trace,
             attempts=exchange.attempts,
             client=exchange.client,
+            account=exchange.account,
             headers=exchange.headers,
         )
         self._handle = engine.submit(submission, tensors)
@@ -153,9 +165,7 @@ class InferenceHandler:
         tracer = self._tracer
         traceparent = request.headers.get(TRACEPARENT, "") if tracer else ""
         trace = tracer.begin(EDGE, arrived_ns, traceparent) if tracer else None
-        exchange = Exchange(
-            arrived_ns, trace, request.raw_path, connection.take_attempts(), connection.client
-        )
+        exchange = Exchange(arrived_ns, trace, request.raw_path, connection)
         if wanted := self._engine.wanted_headers:
             exchange.headers = {key: request.headers[key] for key in wanted if key in request.headers}
         account: Account | None = None

@@ -52,15 +52,13 @@ class InferCalls:
         attempts: int = 0,
         caller: Caller = NOBODY,
         arrived_ns: int = 0,
-        client: str = "",
     ) -> None:
         """Serve ``call``; its answer follows. ``message`` is as the server gives it; ``deadline_ns`` is on the engine's
         clock, 0 for none; ``attempts``: how often workers died with it already; ``arrived_ns``: when it came to the
-        server, where it may have waited, 0 for now; ``client``: who sent it, to quotas."""
+        server, where it may have waited, 0 for now."""
         self._inference.tally.requests += 1
         waiting = self._open[call] = _OpenCall(self, call)
-        steps = self._submitting(waiting, message, deadline_ns, attempts, caller, arrived_ns, client)
-        self._go_on(waiting, steps)
+        self._go_on(waiting, self._submitting(waiting, message, deadline_ns, attempts, caller, arrived_ns))
 
     def gone(self, call: int) -> None:
         """The client of ``call`` went away: its outcome is not wanted."""
@@ -94,12 +92,11 @@ class InferCalls:
         attempts: int,
         caller: Caller,
         arrived_ns: int,
-        client: str,
     ) -> Steps[None]:
         inference = self._inference
         if deadline_ns and deadline_ns <= inference.engine.now_ns():
             raise inference.expired()
-        checked = yield from inference.check(view_of(message), caller, client)
+        checked = yield from inference.check(view_of(message), caller)
         small = type(message) is bytes and len(message) <= KEPT_BYTES_MAX
         waiting.checked = checked if small else checked.without_message()
         waiting.handle = inference.submit(
@@ -190,13 +187,12 @@ OK: Final = 0
 
 
 class NativeStream:
-    """The stream ``call`` of ``client``. Once that is gone nothing here waits any more. Owner: the event loop's
+    """The stream ``call``. Once that is gone nothing here waits any more. Owner: the event loop's
     thread."""
 
-    def __init__(self, server: NativeServer, call: int, client: str = "") -> None:
+    def __init__(self, server: NativeServer, call: int) -> None:
         self._server = server
         self._call = call
-        self._client = client
         self._loop = asyncio.get_running_loop()
         self._message: asyncio.Future[Buffer | None] | None = None
         self._handed = Handed()
@@ -259,7 +255,7 @@ class NativeStream:
     ) -> None:
         """MESSAGE."""
         refusal = None if over is None else QuotaExceeded(over[1], max(over[0], 0))
-        self._handed = Handed(attempts, deadline_ns, refusal, arrived_ns, self._client)
+        self._handed = Handed(attempts, deadline_ns, refusal, arrived_ns)
         waiting = self._message
         if waiting is not None and not waiting.done():
             waiting.set_result(message)

@@ -31,7 +31,7 @@ from edge_appliance_native import (
 
 from appliance.domain.inference import NO_DEADLINE
 from appliance.engine.fastpath.direct import DirectEngine
-from appliance.frontend.grpc.inference import NOBODY, Caller
+from appliance.frontend.grpc.inference import Caller
 from appliance.frontend.grpc.services import INFER, INFER_STREAM, Services, Terms
 from appliance.frontend.grpc.status import status_for
 from appliance.frontend.native.calls import InferCalls, NativeStream, end_call, view_of
@@ -153,12 +153,14 @@ class Dispatch:
             self._watch_no_more()  # its descriptor stays readable
             self._failed(error)
             return
-        begin, plain = self._infers.begin, not self._inference.nosy
+        begin, nosy = self._infers.begin, self._inference.nosy
         for event in events:
             try:
                 if event[0] == CALL and event[2] == _INFER_INDEX:
-                    caller = NOBODY if plain and not event[8] else self._caller(INFER, event)
-                    begin(event[1], event[3], event[4], event[7], caller, event[9], event[6])
+                    caller = Caller(event[8], account=event[6])
+                    if nosy:
+                        caller = self._inference.caller(caller, INFER, event[9], event[5])
+                    begin(event[1], event[3], event[4], event[7], caller, event[9])
                 else:
                     self._take(event)
             except Exception as error:  # noqa: BLE001  a defect ends its own call, not the handling of events
@@ -210,10 +212,6 @@ class Dispatch:
             if stream is not None:
                 stream[0].sent()
 
-    def _caller(self, rpc: str, event: tuple[Any, ...]) -> Caller:
-        """The client of a CALL."""
-        return self._inference.caller(event[8], rpc, event[9], event[5])
-
     def _answer(self, call: int, method: int, message: bytes) -> None:
         answer = self._methods.answers[method]
         assert answer is not None
@@ -235,11 +233,12 @@ class Dispatch:
     # --- streams
 
     def _open_stream(self, event: tuple[Any, ...]) -> None:
-        _, call, method, _, deadline_ns, metadata, who, _, client, _ = event
+        _, call, method, _, deadline_ns, metadata, account, _, client, _ = event
         serve = self._methods.serves[method]
         assert serve is not None
-        stream = NativeStream(self._server, call, who)
-        terms = Terms(deadline_ns or NO_DEADLINE, metadata, client, stream.handed, stream.end_input)
+        stream = NativeStream(self._server, call)
+        sender = Caller(client, account=account)
+        terms = Terms(deadline_ns or NO_DEADLINE, metadata, sender, stream.handed, stream.end_input)
         behave = partial(serve, stream.read, stream.write, terms)
         remaining_s = (deadline_ns - self._inference.engine.now_ns()) / _NS if deadline_ns else None
         task = self._loop.create_task(stream.serve(self._methods.paths[method], remaining_s, behave))

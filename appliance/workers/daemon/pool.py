@@ -22,7 +22,7 @@ from appliance.workers.arena import Arena
 from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.forms_on_disk import after_builder, mark_form, watch_site
 from appliance.workers.daemon.pending_replies import BackgroundTask
-from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended
+from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended, was_killed
 from appliance.workers.daemon.zygote_client import ZygoteClient
 from appliance.workers.jail.support import kernel_support
 from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, socket_pair
@@ -154,17 +154,23 @@ class WorkerPool:
             self._loop.call_soon(partial(self._gone, state, str(problem), blamed=True))
 
     def load(self, worker: int, model: int, version: ModelVersion, wish: LoadWish = PLAIN_LOAD) -> None:
-        """Load a version."""
+        """Load a version; what nobody foresaw meanwhile refuses it."""
         state = self._workers.get(worker)
         if state is None:
             return  # WorkerExited is on its way
+        try:
+            self._load(state, model, version, wish)
+        except Exception as error:  # noqa: BLE001  it is this version's reason, and no other's
+            self._on_event(ModelRefused(worker, model, f"{version.key}: unforeseen {type(error).__name__}"))
+
+    def _load(self, state: WorkerProcess, model: int, version: ModelVersion, wish: LoadWish) -> None:
         load = Load(model, _for_worker(version), wish)
         if not state.pending.loads:
             state.held.weigh()
         try:
             self._say(state, load)
         except MessageInvalid as problem:
-            self._on_event(ModelRefused(worker, model, f"{version.key}: {problem}"))
+            self._on_event(ModelRefused(state.id, model, f"{version.key}: {problem}"))
             return
         state.pending.owe_load(load, self._load_timeout_ns(wish.background), self.run_timeout_ns(version))
         self._expect(state, background=wish.background)
@@ -196,8 +202,7 @@ class WorkerPool:
         """Give a batch to the worker."""
         state = self._workers.get(worker)
         if state is None:
-            gone = "the worker was gone already"
-            self._on_event(WorkerExited(worker, ExitCause.DIED, (run.batch,), -1, gone))
+            self._on_event(WorkerExited(worker, ExitCause.STOPPED, (run.batch,), -1, "it was gone already"))
             return
         state.pending.owe_run(run)
         self._ask(state, run)
@@ -393,6 +398,8 @@ class WorkerPool:
             self._forked(state, message.pid)
         elif isinstance(message, Exited):
             self._hear_last_words(state)
+            if was_killed(message.status) and not state.stopping:
+                state.cause = state.cause or ExitCause.KILLED
             self._gone(state, state.detail or describe_status(message.status))
         elif isinstance(message, KillSent):
             state.kill_sent = True

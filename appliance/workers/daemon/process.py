@@ -96,6 +96,11 @@ def has_ended(pid: int) -> bool:
         os.close(descriptor)
 
 
+def was_killed(status: int) -> bool:
+    """Whether what waitpid gave says that the process did not end by its own doing."""
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
 def describe_status(status: int) -> str:
     """What waitpid gave, for people."""
     if os.WIFSIGNALED(status):

@@ -260,9 +260,13 @@ class FastPath:
         number share it. Raises ValueError when it is open already, OSError when that is no lane's memory, or the
         object cannot be mapped."""
 
-    def close_lane(self, lane: int) -> tuple[int, int]:
-        """The worker's process has ended: what it had arrives as CALLs with ``attempts`` 1. Gives the model of what
-        it had had for longest (-1: nothing), and how many requests it had."""
+    def close_lane(self, lane: int, last: bool) -> tuple[int, int, list[str]]:
+        """The worker's process has ended: what it had arrives as CALLs, what may have run with ``attempts`` 1, or 2 if
+        that was one request and this is its ``last``. Gives the model of what it had had for longest (-1: nothing),
+        how many requests it had, and the clients of those that may have run."""
+
+    def hold(self, client: str, model: int, until_ns: int) -> None:
+        """What this client, as quotas tell clients apart, asks of a model until then arrives as CALLs."""
 
     def lease(self, lane: int, limit: int) -> bool:
         """Lease the lane: up to ``limit`` requests (at most 1024) may be in flight on it. False: there is no such

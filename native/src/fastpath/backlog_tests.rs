@@ -208,7 +208,7 @@ fn a_worker_that_dies_leaves_them_to_the_engine() {
     let rig = Rig::leased();
     let _flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
     let mut waiting = [wait(&rig), wait(&rig)];
-    rig.direct.close_lane(1);
+    rig.direct.close_lane(1, false);
     assert_eq!(engines(&mut waiting).0, [0, 1]);
 }
 

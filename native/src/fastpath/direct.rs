@@ -6,7 +6,7 @@
 
 use crate::fastpath::backlog;
 use crate::fastpath::dispatch::Dispatch;
-use crate::lanes::lane::Lane;
+use crate::lanes::lane::{Closed, Lane};
 use crate::lanes::load::Price;
 use crate::lanes::memory::ServerEnd;
 use crate::lanes::news::{News, Tally};
@@ -113,23 +113,23 @@ impl Direct {
         Ok(())
     }
 
-    /// The worker's process has ended.
-    pub(crate) fn close_lane(&self, lane: u32) -> (Option<u32>, usize) {
+    /// The worker's process has ended; what it ran alone is tried no more if that is `last`.
+    pub(crate) fn close_lane(&self, lane: u32, last: bool) -> Closed {
         let mut state = self.dispatch.lock();
         let Dispatch { lanes, groups, slots, news, .. } = &mut *state;
-        let Some(closing) = lanes.get_mut(&lane).filter(|lane| !lane.closed) else { return (None, 0) };
+        let Some(closing) = lanes.get_mut(&lane).filter(|lane| !lane.closed) else { return Closed::default() };
         let drained = closing.drain(slots, news, now_ns()) as usize;
-        let (blamed, had) = closing.close(slots);
+        let closed = closing.close(slots, last);
         slots.leave(closing.object.number);
         let group = closing.group;
         if let Some(others) = groups.get_mut(&group) {
             others.lanes.retain(|other| *other != lane);
         }
         lanes.retain(|_, lane| !lane.is_done());
-        state.count(drained + had);
+        state.count(drained + closed.had);
         state.forget_empty(group);
         backlog::release_all(&mut state);
-        (blamed, had)
+        closed
     }
 
     /// Leases a lane: so many requests may be in flight on it without asking; 0 ends the lease. False when there is no

@@ -4,6 +4,7 @@ use super::*;
 use crate::fastpath::admission::Admission;
 use crate::fastpath::flight::{Flight, Landing};
 use crate::lanes::memory::{Completion, SUBMISSIONS, status};
+use crate::listen::quota::{Account, Who};
 use crate::rig::{HEAD, Rig, SLOTS, message, rebuilt};
 use bytes::{Bytes, BytesMut};
 use std::task::{Context, Poll, Waker};
@@ -116,11 +117,12 @@ fn a_dead_workers_requests_are_handed_over_as_tried() {
     let rig = Rig::leased();
     let (mut one, two) = (rig.fly(), rig.fly());
     drop(two); // its client has gone
-    assert_eq!(rig.direct.close_lane(1), (Some(1), 2));
+    let closed = rig.direct.close_lane(1, false);
+    assert_eq!((closed.model, closed.had), (Some(1), 2));
     assert_eq!(poll(&mut one), Poll::Ready(Err(1)));
     drop(one);
     assert_eq!(rig.free(), SLOTS);
-    assert_eq!(rig.direct.close_lane(1), (None, 0));
+    assert_eq!(rig.direct.close_lane(1, false), Closed::default());
     assert!(!rig.direct.lease(1, 4));
 }
 
@@ -165,7 +167,7 @@ fn an_old_ticket_or_nonsense_breaks_the_lane_and_nothing_else() {
         assert!(poll(&mut flight).is_pending(), "{ticket:x}");
         assert_eq!(rig.direct.news().1, [1]);
         assert!(matches!(rig.admit(0), Admission::Engine(_)), "nothing is given to it");
-        rig.direct.close_lane(1);
+        rig.direct.close_lane(1, false);
         assert_eq!(poll(&mut flight), Poll::Ready(Err(1)));
         assert_eq!(rig.direct.in_flight.load(Relaxed), 0, "what never was has not ended");
     }
@@ -285,7 +287,7 @@ fn swaps_leave_nothing_of_the_lanes_before() {
     let rig = Rig::leased();
     for swap in 2..100 {
         rig.open_lane(swap, swap);
-        rig.direct.close_lane(swap);
+        rig.direct.close_lane(swap, false);
     }
     let state = rig.direct.dispatch.lock();
     assert_eq!((state.groups.len(), state.lanes.len()), (1, 1));
@@ -325,8 +327,8 @@ fn a_group_lasts_as_long_as_one_of_its_lanes_or_of_its_requests() {
     let asked = rig.admit(0);
     assert!(matches!(asked, Admission::Engine(Some(_))), "no lease");
     rig.open_lane(2, 1);
-    rig.direct.close_lane(1);
-    rig.direct.close_lane(2);
+    rig.direct.close_lane(1, false);
+    rig.direct.close_lane(2, false);
     let later = rig.admit(0);
     assert!(matches!(later, Admission::Engine(Some(_))), "its worker is started anew, and this waits for it");
     assert_eq!((groups(), rig.direct.dispatch.lock().groups[&1].asked), (1, 2));
@@ -342,9 +344,57 @@ fn only_what_may_have_run_counts_as_tried() {
     let price = Price { charge_per_row_ns: 1, batch_ns: 2, margin_ns: 0, batch_rows: 2 };
     rig.direct.price(1, price);
     let mut flights: Vec<_> = (0..4).map(|_| rig.fly()).collect();
-    assert_eq!(rig.direct.close_lane(1), (Some(1), 4));
+    let closed = rig.direct.close_lane(1, false);
+    assert_eq!((closed.model, closed.had), (Some(1), 4));
     let tried: Vec<_> = flights.iter_mut().map(poll).collect();
     assert_eq!(tried, [1, 1, 0, 0].map(|attempts| Poll::Ready(Err(attempts))));
+}
+
+/// A request of a client's, at work.
+fn fly_for(rig: &Rig, account: &Arc<Account>) -> Box<Flight> {
+    let Admission::Flight(mut flight) = rig.admit(0) else { panic!("not admitted") };
+    flight.note_client(account);
+    assert!(flight.depart(&message()));
+    flight
+}
+
+#[test]
+fn what_ran_alone_is_tried_no_more_if_that_is_said_and_its_client_is_told() {
+    for (last, attempts) in [(true, 2), (false, 1)] {
+        let rig = Rig::leased();
+        let account = Account::new(Who::parse("10.0.0.1"), Arc::default(), Arc::default());
+        let mut flight = fly_for(&rig, &account);
+        let closed = rig.direct.close_lane(1, last);
+        assert_eq!(closed, Closed { model: Some(1), had: 1, clients: vec!["10.0.0.1".into()] });
+        assert_eq!(poll(&mut flight), Poll::Ready(Err(attempts)));
+    }
+}
+
+#[test]
+fn the_client_of_what_ran_is_known_when_it_has_gone_itself() {
+    let rig = Rig::leased();
+    let account = Account::new(Who::parse("10.0.0.1"), Arc::default(), Arc::default());
+    drop(fly_for(&rig, &account));
+    assert_eq!(rig.direct.close_lane(1, true).clients, ["10.0.0.1"]);
+}
+
+#[test]
+fn what_came_long_after_a_run_had_begun_had_no_part_in_it() {
+    let rig = Rig::leased();
+    let mut flights = [rig.fly(), rig.fly()];
+    rig.direct.dispatch.lock().lanes.get_mut(&1).unwrap().came_later(1);
+    assert_eq!(rig.direct.close_lane(1, true).clients.len(), 1);
+    assert_eq!(flights.each_mut().map(|flight| poll(flight)), [2, 0].map(|tried| Poll::Ready(Err(tried))));
+}
+
+#[test]
+fn what_a_client_asks_that_is_held_is_the_engines() {
+    let rig = Rig::leased();
+    let account = Account::new(Who::Local, Arc::default(), Arc::default());
+    account.hold(1, u64::MAX, 0);
+    let Admission::Flight(mut flight) = rig.admit(0) else { panic!("not admitted") };
+    flight.note_client(&account);
+    assert!(!flight.depart(&message()));
 }
 
 #[test]
@@ -361,7 +411,7 @@ fn what_has_not_come_yet_is_no_work() {
     assert!(coming.depart(&message()));
     assert_eq!((rig.direct.load(1).0, about(rig.direct.load(1).1)), (2, 4));
     drop((coming, there));
-    rig.direct.close_lane(1);
+    rig.direct.close_lane(1, false);
     assert_eq!((rig.free(), rig.direct.load(1)), (SLOTS, (0, 0, 0)));
 }
 

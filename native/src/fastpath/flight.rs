@@ -7,6 +7,7 @@ use crate::fastpath::request::{Booking, shown};
 use crate::lanes::news::kept;
 use crate::lanes::outcome::{Outcome, Stages};
 use crate::lanes::trace::Trace;
+use crate::listen::quota::Account;
 use crate::measure::clock::now_ns;
 use crate::templates::template::Template;
 use bytes::{Bytes, BytesMut};
@@ -30,6 +31,8 @@ pub(crate) struct Flight {
     direct: Arc<Direct>,
     booking: Booking,
     landed: Option<Stages>,
+    /// Its client's.
+    account: Option<Arc<Account>>,
 }
 
 impl Flight {
@@ -38,7 +41,12 @@ impl Flight {
         if let Some(leftover) = booking.leftover.take() {
             leftover.discard();
         }
-        Self { direct: direct.clone(), booking, landed: None }
+        Self { direct: direct.clone(), booking, landed: None, account: None }
+    }
+
+    /// Notes whose it is.
+    pub(crate) fn note_client(&mut self, account: &Arc<Account>) {
+        self.account = Some(account.clone());
     }
 
     /// Its trace, if it is traced.
@@ -77,15 +85,19 @@ impl Flight {
     }
 
     /// Copies the tensors of the message into the slot (others are there) and gives them to the worker, of which the
-    /// engine is told. False: it is the engine's.
+    /// engine is told. False: it is the engine's, as is what a client asks of a model of which it is held.
     pub(crate) fn depart(&mut self, message: &[u8]) -> bool {
         for (start, place) in &self.booking.request.raw {
             self.write(place.offset, &message[*start..*start + place.size]);
         }
-        let mut state = self.direct.dispatch.lock();
         let now = now_ns();
+        if self.account.as_ref().is_some_and(|account| account.is_held(self.template().model, now)) {
+            return false;
+        }
+        let mut state = self.direct.dispatch.lock();
         let lane = state.lanes.get_mut(&self.booking.lane);
         let departed = lane.is_some_and(|lane| {
+            lane.note_client(self.booking.ticket, self.account.as_ref());
             let departed = lane.submit(self.booking.ticket, self.booking.request.deadline_ns, now);
             if self.booking.request.template.span >= LARGE {
                 lane.rouse();

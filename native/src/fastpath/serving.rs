@@ -6,9 +6,10 @@ use crate::fastpath::admission::{Admission, Asked};
 use crate::fastpath::flight::{Flight, Landing};
 use crate::fastpath::request::shown;
 use crate::fastpath::upload::Upload;
-use crate::listen::quota::Refusal;
+use crate::listen::quota::{Account, Refusal};
 use crate::measure::clock::now_ns;
 use std::future::{Future, poll_fn};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -70,8 +71,9 @@ impl<Message> InFlight<Message> {
         }
     }
 
-    /// Notes the trace context of its client, if it is traced.
-    pub(crate) fn note_parent(&mut self, parent: Option<&[u8]>) {
+    /// Notes whose it is, and the trace context of its client, if it is traced.
+    pub(crate) fn note_client(&mut self, account: &Arc<Account>, parent: Option<&[u8]>) {
+        self.flight().note_client(account);
         if let (Some(trace), Some(parent)) = (self.flight().trace(), parent) {
             trace.note_parent(parent);
         }

@@ -103,7 +103,7 @@ pub(crate) async fn serve(
             }
         }
     };
-    request.note_parent(parent);
+    request.note_client(&caller.account, parent);
     if !request.depart() {
         return request.hand_over(resources, caller, 0).map(Some);
     }

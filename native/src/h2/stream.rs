@@ -163,7 +163,7 @@ impl<'a> Stream<'a> {
                 }
             }
         };
-        request.note_parent(self.parent);
+        request.note_client(&self.caller.account, self.parent);
         let departed = self.underway.lock().depart(request, hold, &self.caller.answers);
         if let Err((request, hold)) = departed {
             let handed = request.hand_over(self.resources, self.caller, 0)?;

@@ -152,7 +152,7 @@ fn what_fails_or_is_late_is_the_engines() {
         let InFlight::Message(_, whole) = request else { panic!() };
         assert_eq!((tried, whole.bytes), (attempts, message()));
     }
-    scene.rig.direct.close_lane(1);
+    scene.rig.direct.close_lane(1, false);
     for _ in 0..2 {
         assert!(matches!(scene.poll(), Poll::Ready((_, _, 1))), "a worker died with it");
     }

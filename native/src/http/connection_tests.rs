@@ -146,7 +146,7 @@ async fn what_the_worker_cannot_do_is_the_edges_with_its_attempts() {
         wire.send(&request("7")).await;
         wire.given(1).await;
         if dies {
-            wire.rig.direct.close_lane(1);
+            wire.rig.direct.close_lane(1, false);
         } else {
             wire.rig.complete(status::HAND_OVER);
         }

@@ -231,7 +231,7 @@ impl<'a> Server<'a> {
 
     /// Has a request served of which the client's bytes hold so many.
     async fn fly(&mut self, mut request: InFlight<()>, infer: &Infer, held: usize) -> Tried {
-        request.note_parent(infer.parent.as_deref());
+        request.note_client(&self.account, infer.parent.as_deref());
         let flight = request.flight();
         let length = http_answer::HEAD + http_answer::longest(flight.template(), flight.id());
         let mut reservation = self.answers.reserve();

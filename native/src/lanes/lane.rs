@@ -8,6 +8,7 @@ use crate::lanes::memory::{Completion, ServerEnd, Submission, status};
 use crate::lanes::news::{Batches, News};
 use crate::lanes::outcome::{Outcome, Stages};
 use crate::lanes::slots::{MemoryObject, Slot, Slots};
+use crate::listen::quota::Account;
 use crate::templates::template::Template;
 use bytes::Bytes;
 use std::os::fd::OwnedFd;
@@ -20,6 +21,20 @@ pub(crate) const DEPTH: u32 = 1024;
 
 /// Rows of a batch at most, where nothing is planned yet.
 const ROWS: u32 = 1 << 16;
+
+/// So long after it had something to do a worker has begun with it.
+const BEGINS_NS: u64 = 50_000_000;
+
+/// What a lane had whose worker has ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Closed {
+    /// The model of what it had had for longest.
+    pub(crate) model: Option<u32>,
+    /// How many requests.
+    pub(crate) had: usize,
+    /// The clients of those that may have run.
+    pub(crate) clients: Vec<String>,
+}
 
 #[derive(Debug, PartialEq, Eq)]
 enum State {
@@ -48,6 +63,8 @@ struct Entry {
     waker: Option<Waker>,
     /// Its client may take its time over its tensors.
     arriving: bool,
+    /// Its client's.
+    account: Option<Arc<Account>>,
 }
 
 /// What names a request in a lane.
@@ -179,6 +196,7 @@ impl Lane {
                 price: Price::default(),
                 waker: None,
                 arriving: false,
+                account: None,
             });
             self.entries.len() as u32 - 1
         });
@@ -199,6 +217,11 @@ impl Lane {
         debug_assert!(entry.state == State::Filling && !entry.arriving);
         entry.arriving = true;
         self.arriving += 1;
+    }
+
+    /// Notes whose it is.
+    pub(crate) fn note_client(&mut self, ticket: Ticket, account: Option<&Arc<Account>>) {
+        self.entries[ticket.number as usize].account = account.cloned();
     }
 
     /// Gives it to the worker, which `rouse` wakes. False when it no longer may be given: the caller
@@ -294,7 +317,7 @@ impl Lane {
         }
         entry.state = State::Free;
         self.arriving -= u32::from(std::mem::take(&mut entry.arriving));
-        (entry.template, entry.waker) = (None, None);
+        (entry.template, entry.waker, entry.account) = (None, None, None);
         self.free.push(number);
     }
 
@@ -385,31 +408,54 @@ impl Lane {
         news.answered(template.subject(self.id), who, template.rows, stages_ns);
     }
 
-    /// Its process has ended: what it had is handed over, and its memory is the front end's again. The model of what
-    /// it had had for longest, and how many requests it had. Only those that may have been in the batch that ran count
-    /// as tried: the worker takes them in their order, and the others have nothing to do with its death.
-    pub(crate) fn close(&mut self, slots: &mut Slots) -> (Option<u32>, usize) {
+    /// Its process has ended: what it had is handed over, and its memory is the front end's again. Only what may have
+    /// been in the batch that ran counts as tried: the worker takes requests in their order, and the others have nothing
+    /// to do with its death. One that ran alone is tried no more if that is `last`.
+    pub(crate) fn close(&mut self, slots: &mut Slots, last: bool) -> Closed {
         (self.closed, self.limit, self.doorbell) = (true, 0, None);
         let mut had: Vec<u32> =
             (0..self.entries.len() as u32).filter(|number| self.is_running(*number)).collect();
         had.sort_by_key(|number| self.entries[*number as usize].sequence);
         let first = had.first().and_then(|number| self.entries[*number as usize].template.clone());
-        let (mut rows, mut bound, mut alike) = (0u32, u32::MAX, true);
-        for number in &had {
-            let entry = &self.entries[*number as usize];
-            let (Some(first), Some(template)) = (&first, &entry.template) else { continue };
-            let own = if entry.price.batch_rows == 0 { u32::MAX } else { entry.price.batch_rows };
-            bound = bound.min(own);
-            alike &=
-                template.kind == first.kind && (rows == 0 || rows.saturating_add(template.rows) <= bound);
-            rows = rows.saturating_add(template.rows);
-            if entry.state == State::Abandoned {
+        let ran = self.may_have_run(&had);
+        let clients = had[..ran].iter().map(|number| {
+            let account = &self.entries[*number as usize].account;
+            account.as_ref().map_or_else(String::new, |account| account.who().text())
+        });
+        let clients = clients.collect();
+        for (place, number) in had.iter().enumerate() {
+            if self.entries[*number as usize].state == State::Abandoned {
                 self.clear(*number, slots);
             } else {
-                self.over(*number, Outcome::HandOver { attempts: u32::from(alike) });
+                let attempts = if place >= ran { 0 } else { 1 + u32::from(last && ran == 1) };
+                self.over(*number, Outcome::HandOver { attempts });
             }
         }
-        (first.map(|template| template.model), had.len())
+        Closed { model: first.map(|template| template.model), had: had.len(), clients }
+    }
+
+    /// How many of these, the oldest first, may have been in the batch that ran: requests of one kind that were there
+    /// when it may have begun, as many rows as it may have had.
+    fn may_have_run(&self, had: &[u32]) -> usize {
+        let begun_ns = self.load.owing_ns().saturating_add(BEGINS_NS);
+        let (mut rows, mut bound, mut kind) = (0u32, u32::MAX, None);
+        let together = had.iter().take_while(|number| {
+            let entry = &self.entries[**number as usize];
+            let Some(template) = &entry.template else { return false };
+            let own = if entry.price.batch_rows == 0 { u32::MAX } else { entry.price.batch_rows };
+            bound = bound.min(own);
+            let fits =
+                rows == 0 || (rows.saturating_add(template.rows) <= bound && entry.submitted_ns <= begun_ns);
+            rows = rows.saturating_add(template.rows);
+            fits && *kind.get_or_insert(template.kind) == template.kind
+        });
+        together.count()
+    }
+
+    /// As if the request with this number had been submitted long after.
+    #[cfg(test)]
+    pub(crate) fn came_later(&mut self, number: u32) {
+        self.entries[number as usize].submitted_ns += 2 * BEGINS_NS;
     }
 
     fn is_running(&self, number: u32) -> bool {

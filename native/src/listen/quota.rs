@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// So seldom a client's refusals are told at most.
 pub(crate) const TELL_NS: u64 = 10_000_000_000;
+/// Models of which one client is held at most: of more, what it asks is not kept from the front end.
+const HELD: usize = 64;
 /// The client that stands for all connections over Unix sockets.
 pub(crate) const UNIX: &str = "unix";
 /// Clients that found no room of their own.
@@ -135,6 +137,10 @@ pub(crate) struct Account {
     told_ns: AtomicU64,
     /// Of gRPC, under way over all its connections.
     calls: AtomicU64,
+    /// When the last of what is `held` ends.
+    held_ns: AtomicU64,
+    /// Models of which it is held, and until when.
+    held: Lock<Vec<(u32, u64)>>,
     pub(crate) terms: Lock<(Arc<Terms>, Arc<Counts>)>,
 }
 
@@ -155,6 +161,8 @@ impl Account {
             in_flight: AtomicU64::new(0),
             told_ns: AtomicU64::new(0),
             calls: AtomicU64::new(0),
+            held_ns: AtomicU64::new(0),
+            held: Lock::default(),
             terms: Lock::new((terms, counts)),
         })
     }
@@ -167,6 +175,22 @@ impl Account {
     /// A call has come, unless so many are under way.
     pub(crate) fn open_call(&self, most: u64) -> Option<Open<'_>> {
         Open::within(&self.calls, most)
+    }
+
+    /// What it asks of a model is the engine's until then: workers may have died of what it asked.
+    pub(crate) fn hold(&self, model: u32, until_ns: u64, now_ns: u64) {
+        let mut held = self.held.lock();
+        held.retain(|(other, until_ns)| *other != model && *until_ns > now_ns);
+        if held.len() < HELD {
+            held.push((model, until_ns));
+        }
+        self.held_ns.fetch_max(until_ns, Relaxed);
+    }
+
+    /// Whether what it asks of a model is the engine's.
+    pub(crate) fn is_held(&self, model: u32, now_ns: u64) -> bool {
+        self.held_ns.load(Relaxed) > now_ns
+            && self.held.lock().iter().any(|(held, until_ns)| *held == model && *until_ns > now_ns)
     }
 
     /// A request came. What it is given is held until it has ended.
@@ -236,7 +260,9 @@ impl Account {
     }
 
     pub(crate) fn is_idle(&self, now_ns: u64) -> bool {
-        self.in_flight.load(Relaxed) == 0 && self.due_ns.load(Relaxed) <= now_ns
+        self.in_flight.load(Relaxed) == 0
+            && self.due_ns.load(Relaxed) <= now_ns
+            && self.held_ns.load(Relaxed) <= now_ns
     }
 
     /// Other terms hold; a client waits for no more than one token of them.

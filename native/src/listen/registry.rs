@@ -82,6 +82,15 @@ impl Registry {
         account
     }
 
+    /// What a client asks of a model is the engine's until then.
+    pub(crate) fn hold(&self, client: &str, model: u32, until_ns: u64, now_ns: u64) {
+        let account = match client {
+            STRANGERS => self.0.lock().strangers.clone(),
+            _ => self.account(Who::parse(client), now_ns),
+        };
+        account.hold(model, until_ns, now_ns);
+    }
+
     /// How many clients are known, and how often which were refused: for want of tokens, for what was in flight.
     pub(crate) fn figures(&self) -> (usize, Vec<(String, u64, u64)>) {
         let known = self.0.lock();
@@ -230,6 +239,20 @@ mod tests {
             let who = Who::parse("10.0.0.2");
             assert_eq!(registry.account(who.clone(), now_ns).who() == &who, alone, "{now_ns}");
         }
+    }
+
+    #[test]
+    fn who_is_held_is_not_forgotten_while_that_lasts() {
+        let registry = registry(unbounded(), Vec::new(), 1);
+        registry.hold("10.0.0.1", 1, 500 * MS, 0);
+        let held = |now_ns| registry.account(Who::parse("10.0.0.1"), now_ns).is_held(1, now_ns);
+        assert!(!registry.account(Who::parse("10.0.0.1"), 0).is_held(2, 0), "that is another model");
+        registry.account(Who::parse("10.0.0.2"), 499 * MS);
+        assert!(held(499 * MS));
+        registry.account(Who::parse("10.0.0.2"), 1000 * MS);
+        assert!(!held(1000 * MS));
+        registry.hold(STRANGERS, 1, 5000 * MS, 0);
+        assert!(registry.account(Who::parse("10.0.0.3"), 1001 * MS).is_held(1, 1001 * MS));
     }
 
     #[test]

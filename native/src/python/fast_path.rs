@@ -3,11 +3,14 @@
 use crate::fastpath::direct::{Direct, StreamWindow};
 use crate::http::head::is_inference;
 use crate::http::json::Outline;
+use crate::lanes::lane::Closed;
 use crate::lanes::load::Price;
 use crate::lanes::memory::{LaneMemory, ServerEnd};
 use crate::lanes::news::Tally;
 use crate::lanes::slots::Slots;
 use crate::lanes::trace::Trace;
+use crate::listen::registry::Registry;
+use crate::measure::clock::now_ns;
 use crate::templates::template::Subject;
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -23,6 +26,7 @@ use tokio::runtime::Handle;
 #[pyclass(frozen, module = "edge_appliance_native")]
 pub(crate) struct FastPath {
     pub(crate) direct: Arc<Direct>,
+    pub(crate) quotas: Arc<Registry>,
     /// The front end's.
     pub(crate) runtime: Handle,
 }
@@ -66,9 +70,13 @@ impl FastPath {
             .map_err(PyValueError::new_err)
     }
 
-    fn close_lane(&self, lane: u32) -> (i64, usize) {
-        let (blamed, had) = self.direct.close_lane(lane);
-        (blamed.map_or(-1, i64::from), had)
+    fn close_lane(&self, lane: u32, last: bool) -> (i64, usize, Vec<String>) {
+        let Closed { model, had, clients } = self.direct.close_lane(lane, last);
+        (model.map_or(-1, i64::from), had, clients)
+    }
+
+    fn hold(&self, client: &str, model: u32, until_ns: u64) {
+        self.quotas.hold(client, model, until_ns, now_ns());
     }
 
     fn lease(&self, lane: u32, limit: u32) -> bool {

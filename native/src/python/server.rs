@@ -251,7 +251,11 @@ impl NativeServer {
     }
 
     fn fast_path(&self) -> FastPath {
-        FastPath { direct: self.resources.direct.clone(), runtime: self.runtime.clone() }
+        FastPath {
+            direct: self.resources.direct.clone(),
+            quotas: self.resources.quotas.clone(),
+            runtime: self.runtime.clone(),
+        }
     }
 
     fn drain(&self) {

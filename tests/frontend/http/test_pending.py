@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any, cast
 
 from appliance.domain.errors import ApplianceError, RunFailed
@@ -26,7 +27,9 @@ class EngineDouble:
 async def _ended() -> weakref.ref[ApplianceError]:
     """An error that was raised as the outcome of a request, and whoever caught it is done with it."""
     engine = EngineDouble()
-    pending = Pending(cast(Any, engine), cast(Any, Planned), (), Exchange(0, None, "", 0, ""))
+    connection = SimpleNamespace(take_attempts=lambda: 0, sender="", client="")
+    exchange = Exchange(0, None, "", cast(Any, connection))
+    pending = Pending(cast(Any, engine), cast(Any, Planned), (), exchange)
     error = RunFailed("made up")
     kept = weakref.ref[ApplianceError](error)
     engine.on_done(error)

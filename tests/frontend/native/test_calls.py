@@ -89,7 +89,7 @@ async def test_a_traced_call_is_told_when_its_answer_was_given(rig: Rig) -> None
     calls = InferCalls(cast(Any, rig.server), inference)
     for call in (1, 2, 3):
         rig.server.known.add(call)
-        calls.begin(call, REQUEST, 0, 0, inference.caller("camera", "/rpc", 7, (("key", "value"),)))
+        calls.begin(call, REQUEST, 0, 0, inference.caller(Caller("camera"), "/rpc", 7, (("key", "value"),)))
     traces = [each.trace for each in rig.engine.submissions]
     assert [trace is not None for trace in traces] == [False, True, False]
     assert traces[1] is not None

@@ -1,0 +1,99 @@
+"""Who pays for a worker that died at work: the request that it ran alone, and the client that sent it; a version only
+when that cannot be the request's doing. Pure.
+
+A client that may have cost a version a worker is suspect: what it asks runs alone, so that others do not die with it
+and it will be known whose doing it was. One that did so again is held: for a time its requests for that version are
+refused, first for ``hold_ms`` and each time for twice as long, at most for ``crash_window_s``. The version is to blame
+as well when requests of different clients have ended its workers; or when it has answered nothing yet, and what else
+can serve in its place cannot be asked the same. What another version says is not decided here
+(``engine/requests/inquests``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from appliance.core.processes.restart import SECOND_NS, RestartPolicy
+
+ACCUSED_MAX: Final = 4096
+"""Clients and versions that are remembered: of more, those that were blamed longest ago are forgotten."""
+CLIENTS_MIN: Final = 2
+"""One client alone never speaks for all."""
+SUSPECT_NS: Final = 60 * SECOND_NS
+"""How long clients are suspect: who does no harm in a minute did none before."""
+
+
+@dataclass(slots=True)
+class _Record:
+    deaths: int = 0
+    last_ns: int = 0
+    until_ns: int = 0
+    suspect_until_ns: int = 0
+
+
+class Sentence(NamedTuple):
+    """The client is held for ``hold_ns`` (0: it is not); ``version``: the version is to blame, too."""
+
+    hold_ns: int
+    version: bool
+
+
+class Blame:
+    """By version id and client, those blamed last at the end. Owner: the inquests."""
+
+    def __init__(self, config: RestartPolicy) -> None:
+        self._config = config
+        self.window_ns = config.crash_window_s * SECOND_NS
+        self._records: dict[tuple[int, str], _Record] = {}
+
+    def request_died(self, model: int, client: str, now_ns: int, *, untried: bool) -> Sentence:
+        """A request of ``client`` ended a worker that ran nothing else. ``untried``: the version has answered nothing
+        yet, and what else can serve in its place cannot be asked the same."""
+        record = self._accuse(model, client)
+        if record.last_ns < now_ns - self.window_ns:
+            record.deaths = 0
+        record.deaths += 1
+        record.last_ns = now_ns
+        record.suspect_until_ns = now_ns + SUSPECT_NS
+        hold_ns = (self._config.hold_ms * 1_000_000) << min(record.deaths - 2, 20) if record.deaths > 1 else 0
+        hold_ns = min(hold_ns, self.window_ns)
+        record.until_ns = now_ns + hold_ns
+        return Sentence(hold_ns, self._is_to_blame(model, now_ns, untried=untried))
+
+    def suspect(self, model: int, client: str, now_ns: int) -> None:
+        """A request of ``client`` may have been what ended a worker."""
+        self._accuse(model, client).suspect_until_ns = now_ns + SUSPECT_NS
+
+    def _accuse(self, model: int, client: str) -> _Record:
+        record = self._records.pop((model, client), None) or _Record()
+        self._records[model, client] = record
+        if len(self._records) > ACCUSED_MAX:
+            del self._records[next(iter(self._records))]
+        return record
+
+    def _is_to_blame(self, model: int, now_ns: int, *, untried: bool) -> bool:
+        since_ns = now_ns - self.window_ns
+        mine = [
+            record
+            for (each, _), record in self._records.items()
+            if each == model and record.deaths and record.last_ns >= since_ns
+        ]
+        enough = self._config.quarantine_after
+        return len(mine) >= max(enough, CLIENTS_MIN) or (
+            untried and sum(record.deaths for record in mine) >= enough
+        )
+
+    def held_ns(self, model: int, client: str, now_ns: int) -> int:
+        """How long requests of ``client`` for a version are still refused; 0: they are not."""
+        record = self._records.get((model, client)) if self._records else None
+        return max(record.until_ns - now_ns, 0) if record is not None else 0
+
+    def is_suspect(self, model: int, client: str, now_ns: int) -> bool:
+        """Whether what ``client`` asks of a version is to run alone."""
+        record = self._records.get((model, client)) if self._records else None
+        return record is not None and now_ns < record.suspect_until_ns
+
+    def forgive(self, model: int) -> None:
+        """Forget whose requests a version's workers died with: it was the version."""
+        self._records = {key: record for key, record in self._records.items() if key[0] != model}

@@ -1,0 +1,97 @@
+"""Versions that are to blame for a worker's end: how often, and whether it was their packed form. Owner: the
+rollouts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from appliance.core.processes.restart import Restarts
+from appliance.core.rollout import events as told
+from appliance.core.rollout.attempt import Attempt
+from appliance.domain.model import interchangeable
+from appliance.engine.control.forms import Forms
+from appliance.engine.environment import Pace
+from appliance.engine.versions.routes import Routes
+from appliance.engine.versions.served import Served
+from appliance.workers.port import WorkerExited
+
+
+class Convictions:
+    """Implements Jury, and gives what the rollout is to be told. ``served`` are the versions that are here,
+    ``attempts`` those of versions on their way, by id."""
+
+    def __init__(
+        self,
+        *,
+        served: Mapping[int, Served],
+        routes: Routes,
+        restarts: Restarts,
+        forms: Forms,
+        attempts: Mapping[int, Attempt],
+        pace: Pace,
+    ) -> None:
+        self._served = served
+        self._routes = routes
+        self._restarts = restarts
+        self._forms = forms
+        self._attempts = attempts
+        self._pace = pace
+        self._waiting: deque[tuple[Served, str, bool]] = deque()
+        self._events: list[told.Event] = []
+
+    def served(self, model: int) -> Served | None:
+        """See Jury."""
+        return self._served.get(model)
+
+    def replaceable(self, served: Served) -> bool:
+        """See Jury."""
+        attempt, other = self._attempts.get(served.id), self._routes.other(served)
+        models = [attempt.before.model] if attempt is not None and attempt.before is not None else []
+        models += [other.model] if other is not None else []
+        return bool(models) and not any(interchangeable(served.model, model) for model in models)
+
+    def convict(self, served: Served, detail: str, *, repeated: bool) -> None:
+        """See Jury. Taken in with the next turn."""
+        self._waiting.append((served, detail, repeated))
+        self._pace.soon()
+
+    def form_died(self, served: Served, event: WorkerExited, now_ns: int) -> bool:
+        """A worker ended while it ran a version: whether that is tried without its packed form now, which was on trial
+        or has had that once too often. A form is worth no more than speed, so that it goes before it is known which
+        request it was."""
+        if not served.packed or served.version.is_packed:
+            return False
+        repeated = self._restarts.crashed(served.id, now_ns)
+        told_of = self._blamed(served, event.words, repeated=repeated)
+        dropped = isinstance(told_of, told.FormDropped)
+        if dropped:
+            self._events.append(told_of)
+        return dropped
+
+    def loaded(self, served: Served, event: WorkerExited, now_ns: int, *, quick: bool) -> None:
+        """A worker ended while it loaded a version; ``quick``: with a session that runs from no form."""
+        if quick:
+            self._events.append(told.FormDropped(served.id, refused=False))
+        repeated = self._restarts.crashed(served.id, now_ns)
+        self._events.append(self._blamed(served, event.words, repeated=repeated, loading=not quick))
+
+    def take(self, now_ns: int) -> list[told.Event]:
+        """What the rollout is to be told."""
+        while self._waiting:
+            served, detail, repeated = self._waiting.popleft()
+            repeated |= self._restarts.crashed(served.id, now_ns)
+            self._events.append(self._blamed(served, detail, repeated=repeated))
+        events, self._events = self._events, []
+        return events
+
+    def _blamed(self, culprit: Served, detail: str, *, repeated: bool, loading: bool = False) -> told.Event:
+        """What a packed form did costs the form first: at once while it loads or the version is on trial, else when
+        that would be given up. A version that changes over to its form has a trial of its own."""
+        trying = culprit.id in self._attempts
+        changing = trying and culprit.version.is_packed
+        formed = not changing and (loading or (culprit.packed and (repeated or trying)))
+        if formed and self._forms.blame(culprit, detail):
+            self._restarts.forgive(culprit.id)
+            return told.FormDropped(culprit.id, refused=True)
+        return told.Crashed(culprit.id, detail, repeated)

@@ -1,0 +1,216 @@
+"""Whose doing the end of a worker was: of a request, its client, or the version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.domain.errors import Cancelled, QuotaExceeded, WorkerDied
+from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
+from appliance.domain.model import Batching, ModelVersion, VersionState
+from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.domain.validation import plan_request
+from appliance.engine.port import Submission
+from appliance.workers import port
+from tests.domain.sample import make_version
+from tests.engine.test_endings import Losing
+
+
+def model(version: int = 1, width: int = 8) -> ModelVersion:
+    """Bytes in, as many out, several requests at a time."""
+    spec = TensorSpec(name="x", datatype=Datatype.UINT8, shape=(width,))
+    out = TensorSpec(name="y", datatype=Datatype.UINT8, shape=(width,))
+    return make_version("m", version, inputs=(spec,), outputs=(out,), max_batch_size=8, batching=Batching())
+
+
+class Court(Losing):
+    """Requests of several clients, and what became of them."""
+
+    def __init__(self, *versions: ModelVersion) -> None:
+        super().__init__(versions[0])
+        self.ended: dict[str, Any] = {}
+        if len(versions) > 1:
+            entries = [CatalogVersion(model=each, fingerprint="") for each in versions]
+            self.engine.apply(Catalog(versions=tuple(entries)))
+            self.turns()
+
+    def ask(self, name: str, client: str = "a", version: str = "") -> int:
+        """Send a request; it is dispatched with the next turn."""
+        served = self.engine.resolve("m", version)
+        width = served.inputs[0].shape[0]
+        head = RequestHead(
+            model_name="m", model_version=version, inputs=(TensorHead("x", "UINT8", (1, width)),)
+        )
+        end: Callable[[Any], None] = lambda outcome: self.ended.__setitem__(name, outcome)  # noqa: E731
+        submission = Submission(
+            plan_request(served, head), name, self.engine.now_ns(), NO_DEADLINE, end, account=client
+        )
+        return self.engine.submit(submission, [bytes(width)])
+
+    def die(self, cause: port.ExitCause = port.ExitCause.DIED) -> None:
+        """The worker of the oldest run ends with all that it has."""
+        worker = self.lanes[0][0]
+        mine = [run.batch for each, run in self.lanes if each == worker]
+        self.lanes = [(each, run) for each, run in self.lanes if each != worker]
+        self.exit(worker, *mine, cause=cause)
+        self.turns()
+
+    def answer(self) -> None:
+        """The oldest run goes well."""
+        worker, run = self.lanes.pop(0)
+        results = tuple(
+            port.RunResult(item.ticket, port.ItemStatus.OK, ((1, 8),), (8,), 0, "") for item in run.items
+        )
+        self.engine.pool_event(port.RunFinished(worker, run.batch, results, 1, 1, 1))
+        self.turns()
+
+    def ends(self, name: str, client: str = "a", cause: port.ExitCause = port.ExitCause.DIED) -> None:
+        """A request ends its worker, which had nothing else."""
+        self.ask(name, client)
+        self.turns()
+        self.die(cause)
+
+    @property
+    def states(self) -> list[VersionState]:
+        """Of all versions."""
+        return [entry.state for entry in self.engine.index(ready_only=False)]
+
+    @property
+    def served_by(self) -> int:
+        """What requests go to that name no version."""
+        return self.engine.resolve("m", "").version
+
+    def release(self) -> None:
+        """Give all answers back."""
+        for outcome in self.ended.values():
+            if isinstance(outcome, Answer):
+                outcome.release()
+
+
+@pytest.mark.parametrize("cause", [port.ExitCause.DIED, port.ExitCause.HUNG, port.ExitCause.NONSENSE])
+def test_a_request_that_was_alone_is_tried_once_and_its_client_held_at_the_second(
+    cause: port.ExitCause,
+) -> None:
+    court = Court(model())
+    for name in ("one", "two"):
+        court.ends(name, "a", cause)
+        assert isinstance(court.ended[name], WorkerDied)
+        assert f"it ran alone: {cause.value}, scripted" in str(court.ended[name])
+    with pytest.raises(QuotaExceeded) as refused:
+        court.ask("three", "a")
+    assert 0 < refused.value.retry_after_ns <= 1_000_000_000
+    court.ask("lawful", "b")
+    court.turns()
+    court.answer()
+    assert isinstance(court.ended["lawful"], Answer)
+    assert court.states == [VersionState.READY]
+    court.release()
+
+
+def test_what_somebody_else_killed_is_tried_once_more() -> None:
+    court = Court(model())
+    court.ends("one", "a", port.ExitCause.KILLED)
+    assert not court.ended
+    court.die(port.ExitCause.KILLED)
+    assert isinstance(court.ended["one"], WorkerDied)
+    assert "tried twice" in str(court.ended["one"])
+    court.ends("two", "a")
+    with pytest.raises(QuotaExceeded):
+        court.ask("three", "a")
+
+
+def test_different_clients_are_believed() -> None:
+    court = Court(model())
+    court.ends("one", "a")
+    assert court.states == [VersionState.READY]
+    court.ends("two", "b")
+    assert court.states == [VersionState.UNAVAILABLE]
+
+
+def test_of_several_each_is_tried_alone_and_only_what_ran_counts_as_tried() -> None:
+    court = Court(model())
+    court.ask("first")
+    court.turns()
+    for name in ("poison", "lawful"):
+        court.ask(name, name)
+    court.answer()
+    assert [len(run.items) for _, run in court.lanes] == [2]
+    court.die()
+    assert [len(run.items) for _, run in court.lanes] == [1]
+    court.die()
+    assert isinstance(court.ended["poison"], WorkerDied)
+    court.answer()
+    assert isinstance(court.ended["lawful"], Answer)
+    court.release()
+
+
+def test_where_the_others_are_answered_it_was_the_one_that_nobody_waits_for() -> None:
+    court = Court(model())
+    court.ask("first")
+    court.turns()
+    gone = court.ask("poison", "hostile")
+    court.ask("lawful", "lawful")
+    court.answer()
+    court.engine.cancel(gone)
+    court.die()
+    court.answer()
+    assert isinstance(court.ended["poison"], Cancelled)
+    assert isinstance(court.ended["lawful"], Answer)
+    court.ends("second", "hostile")
+    with pytest.raises(QuotaExceeded):
+        court.ask("third", "hostile")
+    court.ask("lawful again", "lawful")
+    court.release()
+
+
+def test_what_is_queued_of_a_client_that_is_held_is_refused_with_it() -> None:
+    court = Court(model())
+    court.ends("one")
+    handles = [court.ask("two"), court.ask("three"), court.ask("four", "b")]
+    court.turns()
+    assert [len(run.items) for _, run in court.lanes] == [1], "a suspect's request runs alone"
+    court.die()
+    assert isinstance(court.ended["two"], WorkerDied)
+    assert isinstance(court.ended["three"], QuotaExceeded)
+    assert "four" not in court.ended
+    assert len(handles) == 3
+    court.answer()
+    assert isinstance(court.ended["four"], Answer)
+    court.release()
+
+
+def test_what_another_version_answers_is_the_versions_own_doing() -> None:
+    court = Court(model(1), model(2))
+    assert court.served_by == 2
+    court.ends("one")
+    assert court.versions == [1], "the other is asked"
+    assert court.served_by == 2
+    court.answer()
+    assert isinstance(court.ended["one"], Answer)
+    court.turns()
+    assert court.served_by == 1
+    court.release()
+
+
+def test_what_another_version_dies_of_as_well_is_the_requests_own_doing() -> None:
+    court = Court(model(1), model(2))
+    for name in ("one", "two"):
+        court.ends(name)
+        court.die()
+        assert isinstance(court.ended[name], WorkerDied)
+        assert court.served_by == 2
+    for version in ("1", "2", ""):
+        with pytest.raises(QuotaExceeded):
+            court.ask("three", "a", version)
+    assert court.states == [VersionState.READY, VersionState.READY]
+
+
+def test_one_that_can_be_compared_with_nothing_goes_when_it_has_answered_nothing() -> None:
+    court = Court(model(1), model(2, width=16))
+    court.ends("one")
+    assert court.served_by == 2
+    court.ends("two")
+    assert court.served_by == 1
