@@ -31,6 +31,10 @@ def _many_operators() -> ModelProto:
         (GraphLimits(max_functions=1), "has 2 functions; at most 1"),
         (GraphLimits(max_opset=16), "asks for operator set 17 of 'ai.onnx'; 1 to 16"),
         (GraphLimits(max_name_bytes=16), "has a name of 17 bytes; at most 16"),
+        (
+            GraphLimits(max_weight_bytes=80, max_functions=2, max_opset=17, max_name_bytes=17),
+            "",
+        ),
         (GraphLimits(), ""),
     ],
 )
