@@ -115,8 +115,8 @@ class Overlay:
 
     def put(self, name: str, files: Mapping[str, bytes]) -> Path:
         """Write the files of model ``name``, by their paths in its directory; gives the repository that holds it, and
-        raises InvalidRequest with all that is wrong with name and paths, NotReady where they cannot be written. What was put
-        before and not kept leaves: it was not wanted after all."""
+        raises InvalidRequest with all that is wrong with name and paths, NotReady where they cannot be written. What
+        was put before and not kept leaves: it was not wanted after all."""
         problems = [text for path in (name, *files) for text in path_problems(path)]
         if "/" in name:
             problems.append(f"'{name[:100]}' is no model's name")
