@@ -126,7 +126,11 @@ class Served:
         if to == "control":
             client = socket.socket(socket.AF_UNIX)
             client.settimeout(HANG_S)
-            client.connect(self._control)
+            try:
+                client.connect(self._control)
+            except OSError:
+                client.close()
+                raise
             return client
         host, port = (self.daemon.http if to == "http" else self.daemon.grpc).rsplit(":", 1)
         return socket.create_connection((host, int(port)), HANG_S)
