@@ -51,6 +51,7 @@ class PoisonedWorkers(ScriptedWorkers):
     def _begin(self, worker: int) -> None:
         run = self._queues[worker][0]
         memory = self._arena.of_worker(worker)
+        assert memory is not None
         if not any(memory.view(item.offset, 1)[0] == POISON for item in run.items):
             self._later(worker, MS, lambda: self._end(worker, run))
         elif self.hangs:
