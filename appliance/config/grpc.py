@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from appliance.config.listening import ADDRESSES, ListeningConfig
 
 MEBIBYTE = 1 << 20
+KEEPALIVE_TIMEOUT_S: Final = 20.0
+"""A connection that leaves a ping unanswered for so long is closed: what gRPC does everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ class GrpcConfig(ListeningConfig):
         default=4096, metadata={"min": 1, "help": "RPCs under way on one connection"}
     )
     max_connections: int = field(
-        default=4096,
+        default=8192,
         metadata={"min": 1, "help": "open connections; more are closed at once (native front end)"},
     )
     max_connections_per_peer: int = field(

@@ -86,7 +86,7 @@ class HttpConfig(ListeningConfig):
         },
     )
     max_connections: int = field(
-        default=4096,
+        default=2048,
         metadata={
             "min": 1,
             "help": "open connections; more are answered 503 and closed; the native front end counts those in their "

@@ -222,11 +222,12 @@ class _Binder:
                 self._choice(metadata["choices"], each, key)
             if not isinstance(each, (int, float)):
                 continue
-            if not abs(each) < math.inf:
+            if metadata and not abs(each) < math.inf:
                 raise self._wrong(key, f"must be a finite number, got {_shown(each)}")
             if "min" in metadata and not each >= metadata["min"]:
                 raise self._wrong(key, f"must be at least {metadata['min']}{unit}, got {_shown(each)}")
-            most = metadata.get("max", MOST.get(str(metadata.get("unit")), NUMBER_MAX))
+            usual = NUMBER_MAX if isinstance(each, int) else math.inf
+            most = metadata.get("max", MOST.get(str(metadata.get("unit")), usual))
             if not each <= most:
                 raise self._wrong(key, f"must be at most {most}{unit}, got {_shown(each)}")
 

@@ -13,8 +13,6 @@ from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics, Snapshot
 from appliance.telemetry.trace import Tracer
 
-KEEPALIVE_TIMEOUT_S: Final = 20.0
-"""A gRPC connection that leaves a ping unanswered for so long is closed: what gRPC does everywhere."""
 HEADER_BYTES_MAX: Final = 16_384
 """Largest request line and largest single header of HTTP/1.1: twice what browsers and proxies send."""
 HEADERS_MAX: Final = 100

@@ -237,7 +237,7 @@ def _read_policy(section: Section) -> VersionPolicy:
         numbers = specific.integers("versions", minimum=1, maximum=INT64_MAX, most=VERSIONS_MAX)
         if numbers:
             policy = VersionPolicy(choice=VersionChoice.SPECIFIC, numbers=numbers)
-        else:
+        elif not specific.has("versions"):
             specific.problem("versions", "names no version")
     for choice in (latest, every, specific, inner):
         if choice:

@@ -181,7 +181,8 @@ class Section:
         values = self._values(name)
         if len(values) > most:
             self.problem(name, f"has {len(values)} values; at most {most} are read")
-        return values[:most]
+            return ()
+        return values
 
     def _single(self, name: str) -> Value | None:
         values = self._values(name)

@@ -394,7 +394,9 @@ def test_a_trial_is_asked_for_and_ended(appliance: Run, pack: Pack, state: Path)
     trial = catalog_in(state).models[0].trial
     assert trial is not None
     assert (trial.version, trial.mode.value, trial.percent, trial.header) == (2, "canary", 10, "x-site: test")
-    assert appliance("model", "trial", "digits", "--stop")[1] == "no version of digits is on trial\n"
+    assert appliance("model", "trial", "digits", "--stop")[1] == "the trial of digits/2 is ended\n"
+    none = "no version of digits was on trial; nothing was changed\n"
+    assert appliance("model", "trial", "digits", "--stop")[1] == none
     assert catalog_in(state).models[0].trial is None
     assert "nothing to compare it with" in appliance("model", "trial", "digits/1", "--shadow", "5")[2]
     assert "101 percent" in appliance("model", "trial", "digits/2", "--shadow", "101")[2]

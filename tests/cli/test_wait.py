@@ -308,7 +308,7 @@ def test_a_trial_that_does_not_begin_is_told_as_that(
     appliance: Run, pack: Pack, answering: Answering
 ) -> None:
     appliance("model", "install", str(pack(2)))
-    appliance("model", "install", "--no-want", str(pack()))
+    appliance("model", "install", "--no-want", "--downgrade", str(pack()))
     words = ("model", "trial", "digits/1", "--canary", "5", "--timeout", "0.05", "--wait", "--url")
     status, out, err = appliance(*words, answering([document(generation=9)]))
     assert (status, out) == (Exit.REFUSED, "digits/1 is to be on trial\n")

@@ -49,14 +49,15 @@ SECTIONS = with_front_end(
 ALLOWED: Final = {
     "quick": {"OK", "UNAVAILABLE"},
     "slow": {"OK", "UNAVAILABLE"},
-    "crashing": {"OK", "UNAVAILABLE"},
-    "lying": {"OK", "UNAVAILABLE"},
+    "crashing": {"OK", "UNAVAILABLE", "RESOURCE_EXHAUSTED"},
+    "lying": {"OK", "UNAVAILABLE", "RESOURCE_EXHAUSTED"},
     "failing": {"OK", "UNAVAILABLE", "INTERNAL"},
     "changing": {"OK", "UNAVAILABLE"},
     "hasty": {"OK", "UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"},
     "wide": {"OK", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"},
 }
-"""How requests of each model may end. UNAVAILABLE: two workers died with one."""
+"""How requests of each model may end. UNAVAILABLE: a worker died of one; RESOURCE_EXHAUSTED: workers did of others of
+its client, which is held."""
 EXACT: Final = ("quick", "slow", "crashing", "lying", "failing")
 """Models whose clients wait for every answer: as many of them end there as here, in the same ways."""
 

@@ -74,7 +74,7 @@ def install(appliance: Run, state: Path, tmp_path: Path) -> Callable[..., None]:
             write_expected(source, answer)
         package = tmp_path / f"m-{version}.model"
         appliance("model", "pack", source, "--version", version, "-o", package, "--force")
-        appliance("model", "install", package, "--state-dir", state, "--config", config)
+        appliance("model", "install", package, "--downgrade", "--state-dir", state, "--config", config)
 
     return put
 

@@ -158,10 +158,12 @@ class Referee:
         self.leased_work.pop(event.lane, None)
         if event.back_at_ns:
             self.returning[event.lane] = group
-        for batch in [batch for batch, (lane, _) in self.batches.items() if lane == event.lane]:
+        for place, batch in enumerate(
+            [each for each, (lane, _) in self.batches.items() if lane == event.lane]
+        ):
             for request in self.batches.pop(batch)[1]:
                 known = self.requests[request]
-                known.losses += 1
+                known.losses += not place  # what had yet to begin was not tried
                 known.state = State.QUEUED
                 self.queued[request] = known
 

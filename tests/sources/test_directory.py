@@ -13,6 +13,7 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid
 from appliance.repository import model_directory
 from appliance.repository.directory import RepositoryScan
+from appliance.repository.model_files import ModelHome
 from appliance.sources import directory
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Look
@@ -148,10 +149,10 @@ def test_a_model_that_trips_its_reader_hides_nobody(
 ) -> None:
     read = model_directory._read
 
-    def trip(root: str, entry: str, *more: object) -> RepositoryScan | None:
+    def trip(root: str, home: ModelHome, entry: str, *more: object) -> RepositoryScan | None:
         if entry == "a":
             raise ZeroDivisionError("nobody thought of this")
-        return read(root, entry, *more)  # type: ignore[arg-type]
+        return read(root, home, entry, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(model_directory, "_read", trip)
     found = source.read()

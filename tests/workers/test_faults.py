@@ -64,7 +64,7 @@ def test_killed_while_idle(shared_bench: Bench, witness: Callable[[], None]) -> 
     worker = shared_bench.start()
     os.kill(shared_bench.pids[worker], signal.SIGKILL)
     exited = shared_bench.event(WorkerExited)
-    assert exited == WorkerExited(worker, ExitCause.DIED, (), -1, "killed by signal 9 (SIGKILL)")
+    assert exited == WorkerExited(worker, ExitCause.KILLED, (), -1, "killed by signal 9 (SIGKILL)")
     witness()
 
 
@@ -76,7 +76,7 @@ def test_killed_while_running(shared_bench: Bench, witness: Callable[[], None]) 
     batches = tuple(bench.dispatch(worker, model, placed) for _ in range(2))
     os.kill(bench.pids[worker], signal.SIGKILL)
     assert bench.event(WorkerExited) == WorkerExited(
-        worker, ExitCause.DIED, batches, -1, "killed by signal 9 (SIGKILL)"
+        worker, ExitCause.KILLED, batches, -1, "killed by signal 9 (SIGKILL)"
     )
     bench.free(placed)
     witness()

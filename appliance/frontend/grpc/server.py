@@ -24,7 +24,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 from grpc import aio
 
-from appliance.config.grpc import GrpcConfig
+from appliance.config.grpc import KEEPALIVE_TIMEOUT_S, GrpcConfig
 from appliance.domain.address import UNIX, Address, address_of, check_free, parse_address, unavailable
 from appliance.domain.errors import AddressUnavailable
 from appliance.frontend.grpc.control import ControlHandlers
@@ -33,7 +33,7 @@ from appliance.frontend.grpc.services import INFER, AnswerMessage, ServeStream, 
 from appliance.frontend.grpc.status import Refused, Status, status_for
 from appliance.frontend.listening.certificates import Certificates, read_certificates, reread_certificates
 from appliance.frontend.listening.sockets import UnixAccess, give_to_group, masked, unix_access
-from appliance.frontend.port import KEEPALIVE_TIMEOUT_S, Backend
+from appliance.frontend.port import Backend
 
 Context = aio.ServicerContext[Any, Any]
 UnaryBehaviour = Callable[[bytes, Context], Awaitable[bytes]]

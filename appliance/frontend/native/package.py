@@ -8,8 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from appliance.config.grpc import GrpcConfig
-from appliance.frontend.port import KEEPALIVE_TIMEOUT_S
+from appliance.config.grpc import KEEPALIVE_TIMEOUT_S, GrpcConfig
 
 PACKAGE: Final = "edge_appliance_native"
 VERSION: Final = "0.9"

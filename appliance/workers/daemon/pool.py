@@ -159,20 +159,15 @@ class WorkerPool:
         if state is None:
             return  # WorkerExited is on its way
         try:
-            self._load(state, model, version, wish)
-        except Exception as error:  # noqa: BLE001  it is this version's reason, and no other's
-            self._on_event(ModelRefused(worker, model, f"{version.key}: unforeseen {type(error).__name__}"))
-
-    def _load(self, state: WorkerProcess, model: int, version: ModelVersion, wish: LoadWish) -> None:
-        load = Load(model, _for_worker(version), wish)
-        if not state.pending.loads:
-            state.held.weigh()
-        try:
+            load, run_timeout_ns = Load(model, _for_worker(version), wish), self.run_timeout_ns(version)
+            if not state.pending.loads:
+                state.held.weigh()
             self._say(state, load)
-        except MessageInvalid as problem:
-            self._on_event(ModelRefused(state.id, model, f"{version.key}: {problem}"))
+        except Exception as error:  # noqa: BLE001  it is this version's reason, and no other's
+            what = error if isinstance(error, MessageInvalid) else f"unforeseen {type(error).__name__}"
+            self._on_event(ModelRefused(worker, model, f"{version.key}: {what}"))
             return
-        state.pending.owe_load(load, self._load_timeout_ns(wish.background), self.run_timeout_ns(version))
+        state.pending.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
         self._expect(state, background=wish.background)
 
     def evict_weights(self, worker: int, model: int) -> None:

@@ -6,10 +6,11 @@
 
 use crate::fastpath::backlog;
 use crate::fastpath::dispatch::Dispatch;
-use crate::lanes::lane::{Closed, Lane};
+use crate::lanes::lane::Lane;
 use crate::lanes::load::Price;
 use crate::lanes::memory::ServerEnd;
 use crate::lanes::news::{News, Tally};
+use crate::lanes::outcome::Closed;
 use crate::lanes::slots::{MemoryObject, Slots};
 use crate::lanes::trace::Trace;
 use crate::measure::clock::now_ns;
@@ -117,7 +118,9 @@ impl Direct {
     pub(crate) fn close_lane(&self, lane: u32, last: bool) -> Closed {
         let mut state = self.dispatch.lock();
         let Dispatch { lanes, groups, slots, news, .. } = &mut *state;
-        let Some(closing) = lanes.get_mut(&lane).filter(|lane| !lane.closed) else { return Closed::default() };
+        let Some(closing) = lanes.get_mut(&lane).filter(|lane| !lane.closed) else {
+            return Closed::default();
+        };
         let drained = closing.drain(slots, news, now_ns()) as usize;
         let closed = closing.close(slots, last);
         slots.leave(closing.object.number);

@@ -6,7 +6,7 @@
 use crate::lanes::load::{Load, Price};
 use crate::lanes::memory::{Completion, ServerEnd, Submission, status};
 use crate::lanes::news::{Batches, News};
-use crate::lanes::outcome::{Outcome, Stages};
+use crate::lanes::outcome::{Closed, Outcome, Stages};
 use crate::lanes::slots::{MemoryObject, Slot, Slots};
 use crate::listen::quota::Account;
 use crate::templates::template::Template;
@@ -24,17 +24,6 @@ const ROWS: u32 = 1 << 16;
 
 /// So long after it had something to do a worker has begun with it.
 const BEGINS_NS: u64 = 50_000_000;
-
-/// What a lane had whose worker has ended.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Closed {
-    /// The model of what it had had for longest.
-    pub(crate) model: Option<u32>,
-    /// How many requests.
-    pub(crate) had: usize,
-    /// The clients of those that may have run.
-    pub(crate) clients: Vec<String>,
-}
 
 #[derive(Debug, PartialEq, Eq)]
 enum State {

@@ -1,4 +1,4 @@
-//! How a request on a lane ended.
+//! How a request on a lane ended, and a lane.
 
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,4 +25,15 @@ pub(crate) struct Stages {
     pub(crate) run_ns: u64,
     /// Splitting it.
     pub(crate) scatter_ns: u64,
+}
+
+/// What a lane had whose worker has ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Closed {
+    /// The model of what it had had for longest.
+    pub(crate) model: Option<u32>,
+    /// How many requests.
+    pub(crate) had: usize,
+    /// The clients of those that may have run.
+    pub(crate) clients: Vec<String>,
 }

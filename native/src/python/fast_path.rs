@@ -3,10 +3,10 @@
 use crate::fastpath::direct::{Direct, StreamWindow};
 use crate::http::head::is_inference;
 use crate::http::json::Outline;
-use crate::lanes::lane::Closed;
 use crate::lanes::load::Price;
 use crate::lanes::memory::{LaneMemory, ServerEnd};
 use crate::lanes::news::Tally;
+use crate::lanes::outcome::Closed;
 use crate::lanes::slots::Slots;
 use crate::lanes::trace::Trace;
 use crate::listen::registry::Registry;
