@@ -210,6 +210,7 @@ def _in_band(error: str) -> str:
         "died with the request": "UNAVAILABLE",
         "is not at ready state": "UNAVAILABLE",
         "told to fail": "INTERNAL",
+        "requests of this client ended workers": "RESOURCE_EXHAUSTED",
     }
     return next((code for words, code in known.items() if words in error), error)
 
@@ -383,8 +384,9 @@ def _possible(outcomes: Counter[str], counted: dict[str, int]) -> bool:
 def _agree(outcomes: Counter[str], counted: dict[str, int]) -> bool:
     """All of them are the same."""
     expected = sum(outcomes.values()) == sum(counted.values()) and counted["success"] == outcomes["OK"]
-    failed = sum(count for outcome, count in outcomes.items() if outcome != "OK")
-    return expected and failed == counted["failed"] + counted["unavailable"]
+    failed = sum(count for outcome, count in outcomes.items() if outcome not in ("OK", "RESOURCE_EXHAUSTED"))
+    refused = counted["refused"] == outcomes["RESOURCE_EXHAUSTED"]
+    return expected and refused and failed == counted["failed"] + counted["unavailable"]
 
 
 def _still_serves(daemon: ApplianceProcess) -> None:

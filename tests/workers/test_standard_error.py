@@ -68,8 +68,9 @@ def test_no_process_changes_or_takes_what_another_writes_to(shared_bench: Bench)
     bench = shared_bench
     loud, other = bench.start(), bench.start()
     pids = [bench.pids[loud], bench.pids[other], bench.pool.statistics().zygote_pid]
-    assert len({os.readlink(f"/proc/{pid}/fd/2") for pid in pids}) == 3
     model = bench.load(loud, fake("shout", words="\x1b[2J all is lost"))
+    assert bench.load(other, fake())
+    assert len({os.readlink(f"/proc/{pid}/fd/2") for pid in pids}) == 3
     placed = bench.place([FOUR], [0])
     with listening(f"worker {loud}: ?[2J all is lost") as said:
         bench.run(loud, model, placed)
