@@ -208,6 +208,19 @@ def test_what_another_version_dies_of_as_well_is_the_requests_own_doing() -> Non
     assert court.states == [VersionState.READY, VersionState.READY]
 
 
+def test_what_is_watched_and_what_is_kept_for_it_do_not_hand_a_request_to_and_fro() -> None:
+    court = Court(model(1))
+    court.engine.apply(Catalog(versions=(CatalogVersion(model=model(2), fingerprint=""),)))
+    court.turns()
+    assert court.served_by == 2
+    court.ends("one")
+    assert court.versions == [1], "the one before is asked"
+    court.die()
+    assert not court.lanes, "and it alone"
+    assert isinstance(court.ended["one"], WorkerDied)
+    assert court.served_by == 2
+
+
 def test_one_that_can_be_compared_with_nothing_goes_when_it_has_answered_nothing() -> None:
     court = Court(model(1), model(2, width=16))
     court.ends("one")
