@@ -198,7 +198,10 @@ def _check_open(config: ApplianceConfig, log: LogControl) -> None:
         log.event("the operator's socket is not safe where it is", problem=problem)
     mended = keep_private(Path(config.state_dir).absolute()) if config.state_dir else Mended()
     if mended.entries:
-        log.event("the state directory was open to others, and is not any more", entries=mended.entries)
+        log.event(
+            "the state directory was open to others, or closed to its group, and is not any more",
+            entries=mended.entries,
+        )
     if mended.problem:
         log.event("the state directory cannot be kept from others", error=mended.problem)
 

@@ -308,7 +308,7 @@ class _PieceCheck:
         if digest_of(self._shared.view[start:end]) != known:
             self._wrong = (
                 f"{self._file.path}: piece {number} (bytes {start} to {end}) is not what it was when it was stored: "
-                f"its digest differs; fetch or copy the file again and check the disk"
+                f"its digest differs; install its package again, or copy the file anew, and check the disk"
             )
 
 

@@ -247,21 +247,29 @@ class StoreSource:
         try:
             return self._read_version(name, installed, config)
         except Exception as error:  # noqa: BLE001  it is this version's reason, and no other's
-            return _broken(name, f"cannot be read, for a reason that nobody foresaw: {type(error).__name__}")
+            return _broken(
+                name,
+                installed.version,
+                f"cannot be read, for a reason that nobody foresaw: {type(error).__name__}",
+            )
 
     def _read_version(self, name: str, installed: InstalledVersion, config: bytes | None) -> RepositoryScan:
         root, fingerprint = view_root(self._state, installed.digest), self._fingerprint(installed)
         if not fingerprint:
-            return _broken(name, f"lacks files in '{root}'; install its package again")
+            return _broken(name, installed.version, f"lacks files in '{root}'; install its package again")
         try:
             manifest = decode(read_file(str(root / MANIFEST), MANIFEST_BYTES_MAX, installed.digest, MANIFEST))
             trust = self._trust_of(installed)
         except ArtefactError as error:
-            return _broken(name, str(error))
+            return _broken(name, installed.version, str(error))
         stored = {entry.path: entry for entry in manifest.files}
         reading = read_model_directory(str(root), name, self._config, config, stored=stored)
         if reading is None:
-            return _broken(name, f"has no model in '{root}'; 'appliance store check' tells what is missing")
+            return _broken(
+                name,
+                installed.version,
+                f"has no model in '{root}'; 'appliance store check' tells what is missing",
+            )
         versions = (replace(version, fingerprint=fingerprint) for version in reading.servable)
         return replace(
             reading, servable=tuple(self._known(version, installed.digest, trust) for version in versions)
@@ -286,6 +294,6 @@ def _served(catalog: Catalog) -> Iterator[tuple[CatalogModel, InstalledVersion]]
             yield model, version
 
 
-def _broken(name: str, text: str) -> RepositoryScan:
-    problem = Problem(file=name, key="", text=text)
-    return RepositoryScan(broken=(BrokenVersion(name=name, version="", problems=(problem,)),))
+def _broken(name: str, version: int, text: str) -> RepositoryScan:
+    problem = Problem(file=f"{name}/{version}", key="", text=text)
+    return RepositoryScan(broken=(BrokenVersion(name=name, version=str(version), problems=(problem,)),))

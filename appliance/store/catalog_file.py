@@ -189,7 +189,8 @@ def read_catalog(state: Path) -> Catalog | None:
                 check_not_lost(folder, str(state))
     except OSError as error:
         reason = error.strerror or error
-        raise StoreUnavailable(
-            f"'{state / CATALOG}' cannot be read: {reason}; is its disk mounted?"
-        ) from error
+        remedy = "is its disk mounted?"
+        if isinstance(error, PermissionError):
+            remedy = "run this as the user that owns the directory, or as one of a group that it is given to"
+        raise StoreUnavailable(f"'{state / CATALOG}' cannot be read: {reason}; {remedy}") from error
     return None if data is None else decode(data, str(state / CATALOG))

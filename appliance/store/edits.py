@@ -111,8 +111,12 @@ def rolled_back(catalog: Catalog, name: str, now_ms: int, unfit: Collection[int]
 
 def _no_way_back(model: CatalogModel, minimum: int) -> str:
     if model.wanted_before:
-        below = f", or is below {minimum}, the lowest that a signed package of it allows" if minimum else ""
-        return f"version {', '.join(map(str, model.wanted_before))} failed here{below}"
+        failed = [str(each) for each in model.wanted_before if each >= minimum]
+        below = [str(each) for each in model.wanted_before if each < minimum]
+        why = [f"version {', '.join(failed)} failed here"] if failed else []
+        if below:
+            why.append(f"{minimum} is the lowest that a signed package allows, not {', '.join(below)}")
+        return "; ".join(why)
     others = ", ".join(str(each.version) for each in model.versions if each.version != model.wanted)
     choose = f"; 'appliance model want {model.name}/VERSION' asks for another that is installed: {others}"
     present = f"version {model.wanted}" if model.wanted else "now"

@@ -193,7 +193,7 @@ class LogControl:
             raise InvalidRequest(f"log setting '{key}' must not be negative, got {value}")
         if key not in _SWITCHES and value != now:
             raise Unsupported(
-                f"log setting '{key}' is {now!r} and is not changed over the network; it belongs to the "
+                f"log setting '{key}' is {now!r} and is not for clients to change; it belongs to the "
                 "configuration of the appliance"
             )
 

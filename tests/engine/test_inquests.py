@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
-from appliance.domain.errors import Cancelled, QuotaExceeded, WorkerDied
+from appliance.domain.errors import Cancelled, QuotaExceeded, RunFailed, WorkerDied
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
 from appliance.domain.model import Batching, ModelVersion, VersionState
 from appliance.domain.tensor import Datatype, TensorSpec
@@ -56,6 +56,16 @@ class Court(Losing):
         mine = [run.batch for each, run in self.lanes if each == worker]
         self.lanes = [(each, run) for each, run in self.lanes if each != worker]
         self.exit(worker, *mine, cause=cause)
+        self.turns()
+
+    def fail(self) -> None:
+        """The oldest run fails, and its worker lives on."""
+        worker, run = self.lanes.pop(0)
+        results = tuple(
+            port.RunResult(item.ticket, port.ItemStatus.FAILED, (), (), 0, "it does not go")
+            for item in run.items
+        )
+        self.engine.pool_event(port.RunFinished(worker, run.batch, results, 1, 1, 1))
         self.turns()
 
     def answer(self) -> None:
@@ -206,6 +216,24 @@ def test_what_another_version_dies_of_as_well_is_the_requests_own_doing() -> Non
         with pytest.raises(QuotaExceeded):
             court.ask("three", "a", version)
     assert court.states == [VersionState.READY, VersionState.READY]
+
+
+@pytest.mark.parametrize("end", [Court.die, Court.fail])
+def test_what_is_watched_and_what_is_kept_for_it_do_not_hand_a_request_to_and_fro(
+    end: Callable[[Court], None],
+) -> None:
+    court = Court(model(1))
+    court.engine.apply(Catalog(versions=(CatalogVersion(model=model(2), fingerprint=""),)))
+    court.turns()
+    assert court.served_by == 2
+    court.ask("one")
+    court.turns()
+    end(court)
+    assert court.versions == [1], "the one before is asked"
+    end(court)
+    assert not court.lanes, "and it alone"
+    assert isinstance(court.ended["one"], WorkerDied | RunFailed)
+    assert court.served_by == 2
 
 
 def test_one_that_can_be_compared_with_nothing_goes_when_it_has_answered_nothing() -> None:

@@ -256,7 +256,7 @@ def test_a_state_directory_that_is_open_to_others_is_closed_and_served(
     for path in (state, *state.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     daemon = serve(None, STORE, arguments=("--state-dir", str(state)))
-    daemon.wait_log("the state directory was open to others, and is not any more")
+    daemon.wait_log("the state directory was open to others, or closed to its group, and is not any more")
     daemon.wait_log("the store was scrubbed")
     assert ask(daemon.grpc, "m").get_response().model_version == "1"
     daemon.signal(signal.SIGTERM)

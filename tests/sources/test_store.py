@@ -246,7 +246,7 @@ def test_a_damaged_version_is_told_and_hides_no_other(
     shutil.rmtree(view_root(state, install(store, "lost", 1)))
     scan = source.read()
     assert [entry.model.key for entry in scan.servable] == ["good/1"]
-    assert [broken.name for broken in scan.broken] == ["lost"]
+    assert [(broken.name, broken.version) for broken in scan.broken] == [("lost", "1")]
 
 
 def test_a_catalog_that_is_gone_is_a_lost_disk_not_an_empty_store(

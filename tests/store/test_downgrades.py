@@ -98,7 +98,7 @@ def test_nothing_below_a_signed_minimum_is_made_wanted(store: StoreWriter) -> No
         store.try_out("digits", Trial(version=2, mode=TrialMode.CANARY, percent=5))
     with pytest.raises(StoreRefused, match=refused):
         store.install(signed(2), want=True, now_ms=9, downgrade=True)
-    with pytest.raises(StoreRefused, match="is below 3, the lowest that a signed package of it allows"):
+    with pytest.raises(StoreRefused, match="to: 3 is the lowest that a signed package allows, not 2, 1"):
         store.roll_back("digits", 9)
     store.uninstall("digits")
     with pytest.raises(StoreRefused, match="3 is the lowest version"):

@@ -14,6 +14,7 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.config.repository import RepositoryConfig
+from appliance.domain.errors import StoreUnavailable
 from appliance.durable import SHARED, is_held
 from appliance.engine.versions.record_files import FileRecords
 from appliance.sources.store import StoreSource
@@ -134,12 +135,18 @@ def test_a_walk_that_was_cut_short_is_walked_again(state: Path) -> None:
     assert keep_private(state) == Mended()
 
 
+def refusal(state: Path) -> str:
+    with pytest.raises(StoreUnavailable) as refused:
+        read_catalog(state)
+    return str(refused.value)
+
+
 @ROOT_ONLY
 def test_nobody_else_reaches_anything_or_holds_a_lock(reachable: Path) -> None:
     fill(reachable)
     for lock in (LOCK, RUNNING_LOCK, SCRUB_LOCK):
         assert as_user(NOBODY, [], partial(is_held, reachable / lock)) == "PermissionError"
-    assert as_user(NOBODY, [], lambda: read_catalog(reachable)) == "StoreUnavailable"
+    assert "run this as the user that owns" in as_user(NOBODY, [], partial(refusal, reachable))
     assert as_user(NOBODY, [], lambda: os.listdir(reachable)) == "PermissionError"
 
 

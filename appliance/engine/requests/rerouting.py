@@ -27,7 +27,8 @@ class Rerouting:
 
     def elsewhere(self, request: Request) -> bool:
         """Give a request that failed to the version before its own, or to the one that took over; one whose worker
-        died of it to any other that serves. False when there is none that takes it."""
+        died of it to any other that serves; never back to where it fell from. False when there is none that takes
+        it."""
         served = request.served
         fallback = (
             served.trial.fallback if served.state in SERVING else self._routes.current(served.model.name)
@@ -42,7 +43,8 @@ class Rerouting:
         if fallback is None or fallback is served or not fallback.opened:
             return False
         if (
-            request.is_mirrored
+            fallback is request.past.fell_from
+            or request.is_mirrored
             or request.plan.head.model_version
             or not interchangeable(served.model, fallback.model)
         ):
