@@ -13,6 +13,8 @@ from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorH
 from appliance.domain.model import Batching, ModelVersion, VersionState
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
+from appliance.engine.engine import EPOCH_BITS
+from appliance.engine.fastpath.leases import Leased
 from appliance.engine.port import Submission
 from appliance.workers import port
 from tests.domain.sample import make_version
@@ -37,7 +39,7 @@ class Court(Losing):
             self.engine.apply(Catalog(versions=tuple(entries)))
             self.turns()
 
-    def ask(self, name: str, client: str = "a", version: str = "") -> int:
+    def ask(self, name: str, client: str = "a", version: str = "", within_ns: int = 0) -> int:
         """Send a request; it is dispatched with the next turn."""
         served = self.engine.resolve("m", version)
         width = served.inputs[0].shape[0]
@@ -45,9 +47,9 @@ class Court(Losing):
             model_name="m", model_version=version, inputs=(TensorHead("x", "UINT8", (1, width)),)
         )
         end: Callable[[Any], None] = lambda outcome: self.ended.__setitem__(name, outcome)  # noqa: E731
-        submission = Submission(
-            plan_request(served, head), name, self.engine.now_ns(), NO_DEADLINE, end, account=client
-        )
+        now_ns = self.engine.now_ns()
+        deadline_ns = now_ns + within_ns if within_ns else NO_DEADLINE
+        submission = Submission(plan_request(served, head), name, now_ns, deadline_ns, end, account=client)
         return self.engine.submit(submission, [bytes(width)])
 
     def die(self, cause: port.ExitCause = port.ExitCause.DIED) -> None:
@@ -138,6 +140,70 @@ def test_different_clients_are_believed() -> None:
     assert court.states == [VersionState.READY]
     court.ends("two", "b")
     assert court.states == [VersionState.UNAVAILABLE]
+
+
+def test_different_clients_do_not_take_away_what_has_proven_itself() -> None:
+    court = Court(model())
+    court.ask("first", "lawful")
+    court.turns()
+    court.answer()
+    for client in "abcd":
+        court.ends(client, client)
+        court.ends(f"{client} again", client)
+        with pytest.raises(QuotaExceeded):
+            court.ask("held", client)
+    assert court.states == [VersionState.READY]
+    court.ask("lawful", "lawful")
+    court.turns()
+    court.answer()
+    assert isinstance(court.ended["lawful"], Answer)
+    court.release()
+
+
+def test_when_it_is_known_whose_it_was_the_others_are_suspect_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    court = Court(model())
+    leases = court.engine.leases
+    held: dict[str, int] = {}
+    monkeypatch.setattr(leases, "hold", lambda client, model, until_ns: held.__setitem__(client, until_ns))
+    court.ask("first")
+    court.turns()
+    worker = court.lanes[0][0]
+    court.answer()
+    leased = Leased(court.engine.epoch(model()) >> EPOCH_BITS, 2, ("hostile", "lawful"))
+    with monkeypatch.context() as context:
+        context.setattr(leases, "worker_exited", lambda worker, *, last: leased)
+        court.exit(worker)
+        court.turns()
+    assert all(until_ns > court.engine.now_ns() for until_ns in held.values())
+    court.ends("poison", "hostile")
+    assert held["lawful"] == 0, "the front end serves it again"
+    assert held["hostile"] > court.engine.now_ns()
+    court.release()
+
+
+def test_a_client_whose_request_was_refused_meanwhile_is_suspect_as_well() -> None:
+    court = Court(model())
+    court.ask("first")
+    court.turns()
+    court.ask("poison", "hostile")
+    gone = court.ask("lawful", "lawful")
+    court.answer()
+    for name in ("two", "three"):
+        court.ask(name, "hostile", within_ns=10_000_000_000)
+    court.die()
+    court.engine.cancel(gone)
+    while "poison" not in court.ended:
+        court.die()
+    assert isinstance(court.ended["poison"], QuotaExceeded), "refused when others had ended workers"
+    assert court.states == [VersionState.READY]
+    court.ends("a slip", "lawful")
+    court.ask("lawful again", "lawful")
+    court.turns()
+    court.answer()
+    assert isinstance(court.ended["lawful again"], Answer)
+    court.release()
 
 
 def test_of_several_each_is_tried_alone_and_only_what_ran_counts_as_tried() -> None:

@@ -24,14 +24,17 @@ from tests.faults.test_workers import version_in
 HOSTILE: Final = "127.0.0.2"
 """The address of the client that others share the appliance with."""
 POISON: Final = {"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, 4], "data": [66, 1, 2, 3]}]}
+LAWFUL: Final = {"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, 4], "data": [0, 1, 2, 3]}]}
 HANGS: Final[dict[str, Any]] = {"mode": "hang", "magic": 66, "run_timeout_ms": 300}
 CRASHES: Final[dict[str, Any]] = {"mode": "crash", "magic": 66}
 
 
-def hostile(daemon: ApplianceProcess, model: str, body: object, timeout_s: float = 30.0) -> tuple[int, str]:
+def hostile(
+    daemon: ApplianceProcess, model: str, body: object, timeout_s: float = 30.0, source: str = HOSTILE
+) -> tuple[int, str]:
     """What a client at another address is answered over HTTP; (0, "") when it does not wait for that."""
     host, _, port = daemon.http.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout_s, source_address=(HOSTILE, 0))
+    connection = http.client.HTTPConnection(host, int(port), timeout_s, source_address=(source, 0))
     try:
         connection.request(
             "POST", f"/v2/models/{model}/infer", json.dumps(body), {"Content-Type": "application/json"}
@@ -93,6 +96,37 @@ def test_a_request_that_ends_workers_of_two_versions_moves_nobody(serve: Serve, 
         assert version_of(ask(daemon.grpc, "m")) == "2"
         assert version_of(ask(daemon.grpc, "m", version="1")) == "1"
     assert {each["state"] for each in daemon.status()["models"]} == {"READY"}
+
+
+@pytest.mark.every_front_end
+def test_a_client_of_many_addresses_takes_nothing_away_that_has_answered(
+    serve: Serve, tmp_path: Path
+) -> None:
+    write_fake(tmp_path, "m", **CRASHES)
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    ask(daemon.grpc, "m")
+    for each in range(4):
+        assert hostile(daemon, "m", POISON, source=f"127.0.1.{each + 1}")[0] == 503
+        assert ask(daemon.grpc, "m") is not None
+    assert version_in(daemon.status(), "m")["state"] == "READY"
+
+
+@pytest.mark.every_front_end
+def test_a_worker_that_died_leaves_no_memory_behind(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "m", **CRASHES)
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    ask(daemon.grpc, "m")
+    before = tensors_of(daemon)
+    for each in range(5):
+        assert hostile(daemon, "m", POISON, source=f"127.0.1.{each + 1}")[0] == 503
+        assert hostile(daemon, "m", LAWFUL)[0] == 200
+        assert ask(daemon.grpc, "m") is not None
+    assert tensors_of(daemon) == before
+
+
+def tensors_of(daemon: ApplianceProcess) -> int:
+    """How many memory objects for tensors the daemon has mapped."""
+    return Path(f"/proc/{daemon.pid}/maps").read_text().count("appliance-tensors")
 
 
 def looping(root: Path, name: str) -> None:

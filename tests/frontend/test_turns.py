@@ -187,6 +187,7 @@ def bodies() -> dict[str, tuple[str, bytes, dict[str, str]]]:
         "shape": [1, STRINGS],
         "parameters": {"binary_data_size": 4 * STRINGS},
     }
+    ranked = {"name": "x", "datatype": "INT32", "shape": [1] * (2 * STRINGS), "data": [1]}
     head = json.dumps({"inputs": [raw]}).encode()
     numbers = of("INT32", NUMBERS, [[0] * NUMBERS])
     return {
@@ -195,6 +196,8 @@ def bodies() -> dict[str, tuple[str, bytes, dict[str, str]]]:
         "numbers": ("numbers", numbers, {}),
         "folded": ("numbers", gzip.compress(numbers), {"Content-Encoding": "gzip"}),
         "lists": ("numbers", of("INT32", NUMBERS, [[[]] * NUMBERS]), {}),
+        "rank": ("numbers", json.dumps({"inputs": [ranked]}, separators=(",", ":")).encode(), {}),
+        "parameter": ("numbers", of("INT32", 1, [1], parameters={"a": [[]] * STRINGS}), {}),
         "words": ("strings", of("BYTES", STRINGS // 2, [["a"] * (STRINGS // 2)]), {}),
         "strings": (
             "strings",
@@ -234,7 +237,7 @@ async def test_no_request_holds_the_loop(
         print(f"\nlongest turn of the loop: {1000 * longest.seconds:.1f} ms", end=" ")
     assert dict(zip(asked_http, answers[len(asked_grpc) :], strict=True)) == {
         **dict.fromkeys(asked_http, 200),
-        "lists": 400,
+        **dict.fromkeys(("lists", "rank", "parameter"), 400),
     }
     assert answers[0] > 10 * SCORES
     assert longest.seconds < LONGEST_S

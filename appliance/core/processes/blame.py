@@ -5,7 +5,8 @@ A client that may have cost a version a worker is suspect: what it asks runs alo
 and it will be known whose doing it was. One that did so again is held: for a time its requests for that version are
 refused, first for ``hold_ms`` and each time for twice as long, at most for ``crash_window_s``. The version is to blame
 as well when requests of different clients have ended its workers; or when it has answered nothing yet, and what else
-can serve in its place cannot be asked the same. What another version says is not decided here
+can serve in its place cannot be asked the same. Not so one that has proven itself: one machine may have many addresses,
+and without that version nobody would be served. What another version says is not decided here
 (``engine/requests/inquests``).
 """
 
@@ -47,9 +48,10 @@ class Blame:
         self.window_ns = config.crash_window_s * SECOND_NS
         self._records: dict[tuple[int, str], _Record] = {}
 
-    def request_died(self, model: int, client: str, now_ns: int, *, untried: bool) -> Sentence:
+    def request_died(self, model: int, client: str, now_ns: int, *, untried: bool, proven: bool) -> Sentence:
         """A request of ``client`` ended a worker that ran nothing else. ``untried``: the version has answered nothing
-        yet, and what else can serve in its place cannot be asked the same."""
+        yet, and what else can serve in its place cannot be asked the same; ``proven``: it has, and is on trial no
+        more."""
         record = self._accuse(model, client)
         if record.last_ns < now_ns - self.window_ns:
             record.deaths = 0
@@ -59,11 +61,18 @@ class Blame:
         hold_ns = (self._config.hold_ms * 1_000_000) << min(record.deaths - 2, 20) if record.deaths > 1 else 0
         hold_ns = min(hold_ns, self.window_ns)
         record.until_ns = now_ns + hold_ns
-        return Sentence(hold_ns, self._is_to_blame(model, now_ns, untried=untried))
+        return Sentence(hold_ns, not proven and self._is_to_blame(model, now_ns, untried=untried))
 
     def suspect(self, model: int, client: str, now_ns: int) -> None:
         """A request of ``client`` may have been what ended a worker."""
         self._accuse(model, client).suspect_until_ns = now_ns + SUSPECT_NS
+
+    def clear(self, model: int) -> list[str]:
+        """It is known whose request it was: the others were suspect for no more than being there. Gives these."""
+        cleared = [key for key, record in self._records.items() if key[0] == model and not record.deaths]
+        for key in cleared:
+            del self._records[key]
+        return [client for _, client in cleared]
 
     def _accuse(self, model: int, client: str) -> _Record:
         record = self._records.pop((model, client), None) or _Record()

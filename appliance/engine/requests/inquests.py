@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from appliance.core.processes.blame import SUSPECT_NS, Blame
-from appliance.domain.errors import ApplianceError, Cancelled, DeadlineExpired, QuotaExceeded, WorkerDied
+from appliance.domain.errors import ApplianceError, InvalidRequest, QuotaExceeded, RunFailed, WorkerDied
 from appliance.domain.inference import Answer, Outcome
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leased, Leases
@@ -29,6 +29,9 @@ class Jury(Protocol):
 
     def served(self, model: int) -> Served | None:
         """The version with model id ``model``, if it is here."""
+
+    def on_trial(self, served: Served) -> bool:
+        """Whether another version would serve again in its place."""
 
     def replaceable(self, served: Served) -> bool:
         """Whether something else could serve in its place, and cannot be asked for the same."""
@@ -89,8 +92,8 @@ class Inquests:
         if isinstance(outcome, WorkerDied) and request.attempts > 1:
             death.of_request = True
             self._request_died(death.served, client)
-        elif isinstance(outcome, WorkerDied | Cancelled | DeadlineExpired):
-            death.suspects.add(client)
+        elif not isinstance(outcome, Answer | RunFailed | InvalidRequest):
+            death.suspects.add(client)  # it did not run to its end
         elif request.served is not death.served and isinstance(outcome, Answer):
             death.answered = True
         if death.open or death.of_request:
@@ -123,12 +126,20 @@ class Inquests:
 
     def _request_died(self, served: Served, client: str) -> None:
         now_ns = self._clock()
-        untried = not served.requests.answered and self._jury.replaceable(served)
-        hold_ns, guilty = self._blame.request_died(served.id, client, now_ns, untried=untried)
+        answered = bool(served.requests.answered)
+        hold_ns, guilty = self._blame.request_died(
+            served.id,
+            client,
+            now_ns,
+            untried=not answered and self._jury.replaceable(served),
+            proven=answered and not self._jury.on_trial(served),
+        )
         self._log.event(
             "a request ended a worker", model=served.key, client=client, held_ms=hold_ns // 1_000_000
         )
         self._leases.hold(client, served.id, now_ns + max(hold_ns, SUSPECT_NS))
+        for other in self._blame.clear(served.id):
+            self._leases.hold(other, served.id, 0)
         if hold_ns:
             for request in self._table.queued_of(served, client):
                 self._table.withdraw(request)

@@ -288,7 +288,8 @@ class Request:
             position += aligned(size)
         if len(tensors) > 1:
             tensors = [tensors[wanted.index(planned.position)] for planned in plan.outputs]
-        return Answer(model=model, outputs=tuple(tensors), release=partial(self.free, arena))
+        # Not ``self``: whoever holds the answer is known to the request, and no collector is to be waited for.
+        return Answer(model=model, outputs=tuple(tensors), release=partial(self.memory.free, arena))
 
     def learn_output_bytes(self, sizes: Sequence[int]) -> None:
         """Remember what its outputs took, so that the next request like it reserves enough at once."""

@@ -4,7 +4,9 @@ that says so, ``grpc.health.v1``: asked once, or watched until the end is told."
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import IntEnum
+from itertools import islice
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -22,6 +24,10 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 FILE: bytes = health_pb2.DESCRIPTOR.serialized_pb
 """The service's description, serialised."""
 
+Known = dict[str, tuple[str, str]]
+"""Model name and version ("": the server's choice) of each service that there is."""
+WOKEN: Final = 128
+"""Watches that look in one turn of the loop whether there is something to tell."""
 _NAME_CHARACTERS_MAX = 1024
 _TOLD_CHARACTERS_MAX = 200
 
@@ -39,23 +45,22 @@ def health_of(engine: EnginePort, service: str, stopping: bool) -> Health:
     ``name/version``."""
     if service in SERVER_SERVICES:
         return _serving(engine.ready and not stopping)
-    name, version = _split(engine, service)
-    if not name:
-        return Health.SERVICE_UNKNOWN
-    return _serving(engine.is_ready(name, version) and not stopping)
+    return _model_health(engine, service, stopping, _known(engine))
+
+
+def _model_health(engine: EnginePort, service: str, stopping: bool, known: Known) -> Health:
+    found = known.get(service)
+    return Health.SERVICE_UNKNOWN if found is None else _serving(engine.is_ready(*found) and not stopping)
 
 
 def _serving(serving: bool) -> Health:
     return Health.SERVING if serving else Health.NOT_SERVING
 
 
-def _split(engine: EnginePort, service: str) -> tuple[str, str]:
-    """Model name and version ("": the server's choice) of a known service; an empty name for an unknown one."""
-    known = {(entry.name, entry.version) for entry in engine.index(ready_only=False)}
-    if any(service == name for name, _ in known):
-        return service, ""
-    name, _, version = service.rpartition("/")
-    return (name, version) if (name, version) in known else ("", "")
+def _known(engine: EnginePort) -> Known:
+    models = [(entry.name, entry.version) for entry in engine.index(ready_only=False)]
+    versions = {f"{name}/{version}": (name, version) for name, version in models}
+    return versions | {name: (name, "") for name, _ in models}
 
 
 class HealthService:
@@ -64,6 +69,11 @@ class HealthService:
     def __init__(self, engine: EnginePort) -> None:
         self._engine = engine
         self._watchers: set[asyncio.Event] = set()
+        self._due: dict[asyncio.Event, None] = {}
+        """Of these, those that are to look, in their order."""
+        self._end_watch: Callable[[], None] | None = None
+        self._known: Known | None = None
+        """What there is, as one watch found it for all since it changed."""
         self._stopping = False
         self._ended = False
 
@@ -80,7 +90,7 @@ class HealthService:
     def check(self, message: bytes) -> bytes:
         """Answer a serialised HealthCheckRequest; raises UnknownModel and InvalidRequest."""
         service = _service(message)
-        health = self._health(service)
+        health = health_of(self._engine, service, self._stopping)
         if health is Health.SERVICE_UNKNOWN:
             raise UnknownModel(f"no model or service '{service[:_TOLD_CHARACTERS_MAX]}' is known")
         return _response(health)
@@ -89,7 +99,8 @@ class HealthService:
         """Tell the state of the service that the one message names, then every change; raises InvalidRequest."""
         service = await _asked(read)
         changed = asyncio.Event()
-        end_watch = self._engine.watch(changed.set)
+        if self._end_watch is None:
+            self._end_watch = self._engine.watch(self._wake)
         self._watchers.add(changed)
         told: Health | None = None
         try:
@@ -103,15 +114,36 @@ class HealthService:
                     return
                 await changed.wait()
         finally:
-            self._watchers.discard(changed)
-            end_watch()
+            self._forget(changed)
+
+    def _forget(self, changed: asyncio.Event) -> None:
+        self._watchers.discard(changed)
+        self._due.pop(changed, None)
+        if not self._watchers and self._end_watch is not None:
+            self._end_watch()
+            self._end_watch = self._known = None
 
     def _health(self, service: str) -> Health:
-        return health_of(self._engine, service, self._stopping)
+        if service in SERVER_SERVICES:
+            return health_of(self._engine, service, self._stopping)
+        if self._known is None:
+            self._known = _known(self._engine)
+        return _model_health(self._engine, service, self._stopping, self._known)
 
     def _wake(self) -> None:
-        for changed in self._watchers:
+        self._known = None
+        waking = bool(self._due)
+        self._due.update(dict.fromkeys(self._watchers))
+        if self._due and not waking:
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        """Have so many look, and the others in turns to come: there may be as many as a client likes."""
+        for changed in tuple(islice(self._due, WOKEN)):
+            del self._due[changed]
             changed.set()
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._wake_some)
 
 
 async def _asked(read: Read) -> str:

@@ -16,7 +16,7 @@ from appliance.domain.inference import OutputHead, Parameter, RequestHead, Reque
 from appliance.domain.model import ModelVersion
 from appliance.domain.protocol import check_input_parameters, output_classification, request_meaning
 from appliance.domain.steps import Steps
-from appliance.domain.tensor import FREE, Datatype
+from appliance.domain.tensor import FREE, MAX_RANK, Datatype
 from appliance.domain.validation import check_raw
 from appliance.frontend.http.json_document import check_nesting, read_json
 from appliance.frontend.http.json_tensor import raw_from_json
@@ -233,6 +233,10 @@ def _output(entry: dict[str, Any]) -> tuple[OutputHead, bool | None]:
 
 def _shape(entry: dict[str, Any], where: str) -> tuple[int, ...]:
     shape = entry.get("shape")
+    if isinstance(shape, list) and len(shape) > MAX_RANK:  # of more, not even the types are looked at
+        raise InvalidRequest(
+            f"shape of {where} has rank {len(shape)}; at most {MAX_RANK} dimensions are supported"
+        )
     if not isinstance(shape, list) or not set(map(type, shape)) <= {int}:
         raise InvalidRequest(f"'shape' of {where} must be an array of integers")
     if not all(-_MAX_DIMENSION <= dimension < _MAX_DIMENSION for dimension in shape):

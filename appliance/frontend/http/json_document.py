@@ -50,9 +50,12 @@ def _refusing(what: str) -> Iterator[None]:
 
 
 def check_nesting(value: object, what: str) -> None:
-    """Refuse a value nested deeper than MAX_NESTING with InvalidRequest."""
-    level = [value]
+    """Refuse a value nested deeper than MAX_NESTING, or with more in it than MEMBERS_MAX, with InvalidRequest."""
+    level, members = [value], 0
     for _ in range(MAX_NESTING):
+        members += sum(len(each) for each in level if isinstance(each, (dict, list)))
+        if members > MEMBERS_MAX:
+            raise InvalidRequest(f"{what} has more than {MEMBERS_MAX} members outside of tensors")
         level = [inner for outer in level for inner in _children(outer)]
         if not level:
             return

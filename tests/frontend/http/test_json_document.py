@@ -59,6 +59,13 @@ def test_nesting_is_bounded_exactly() -> None:
         check_nesting(parse_json(b"[" * deeper + b"]" * deeper, "request"), "request")
 
 
+@pytest.mark.parametrize("value", [[1] * MEMBERS_MAX, {"a": [[]] * MEMBERS_MAX}])
+def test_only_so_many_members_are_looked_at(value: Any) -> None:
+    check_nesting([1] * MEMBERS_MAX, "request")
+    with pytest.raises(InvalidRequest, match="more than 65536 members outside of tensors"):
+        check_nesting([value, 1], "request")
+
+
 LONG = " " * WINDOW
 VALUES = st.recursive(
     st.none()
