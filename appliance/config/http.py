@@ -31,7 +31,8 @@ class HttpConfig(ListeningConfig):
         default=(),
         metadata={
             "help": "names with a dot by which clients without TLS may ask for this server, besides its own, the hosts "
-            "of addresses, and those in .local, .internal and .home.arpa; *.site.example for all names in a domain; "
+            "of addresses, and those in .lan, .local, .internal and others that are public nowhere; *.site.example for "
+            "all names in a domain; "
             "*: any, where no browser runs that reaches it. IP addresses and names without a dot are always taken",
             "check": host_problems,
         },

@@ -67,6 +67,8 @@ def statuses_of(error: errors.ApplianceError) -> Statuses:
 def retry_after_ms(error: errors.ApplianceError) -> int | None:
     """Milliseconds after which to send the request again (-1: not as things are), None where that is not known. Zero
     would invite the client back at once, so an unknown wait is told as the shortest there is."""
+    if isinstance(error, errors.WorkerDied):
+        return -1
     if not isinstance(error, errors.CapacityError):
         return None
     return -1 if error.retry_after_ns < 0 else max(1, -(-error.retry_after_ns // 1_000_000))

@@ -193,7 +193,7 @@ def test_a_worker_that_dies_before_the_outputs_are_fetched_costs_one_more_run(at
         rig.turns()
     assert not rig.lanes
     assert isinstance(outcomes[0], WorkerDied)
-    assert "tried twice" in str(outcomes[0])
+    assert "died with the request; do not send it again" in str(outcomes[0])
     assert rig.arena.statistics().allocated_bytes == 0
     assert rig.engine.live_requests == 0
 

@@ -110,7 +110,7 @@ def test_a_request_that_was_alone_is_tried_once_and_its_client_held_at_the_secon
     for name in ("one", "two"):
         court.ends(name, "a", cause)
         assert isinstance(court.ended[name], WorkerDied)
-        assert f"it ran alone: {cause.value}, scripted" in str(court.ended[name])
+        assert f"which ran alone: {cause.value}, scripted" in str(court.ended[name])
     with pytest.raises(QuotaExceeded) as refused:
         court.ask("three", "a")
     assert 0 < refused.value.retry_after_ns <= 1_000_000_000
@@ -128,7 +128,7 @@ def test_what_somebody_else_killed_is_tried_once_more() -> None:
     assert not court.ended
     court.die(port.ExitCause.KILLED)
     assert isinstance(court.ended["one"], WorkerDied)
-    assert "tried twice" in str(court.ended["one"])
+    assert "died with the request" in str(court.ended["one"])
     court.ends("two", "a")
     with pytest.raises(QuotaExceeded):
         court.ask("three", "a")

@@ -79,3 +79,4 @@ def test_what_the_caller_must_change_is_4xx_and_what_may_pass_is_not_400() -> No
 def test_a_wait_is_told_in_whole_milliseconds(wait_ns: int, wait_ms: int) -> None:
     assert retry_after_ms(errors.QueueFull("full", wait_ns)) == wait_ms
     assert retry_after_ms(errors.NotReady("no")) is None
+    assert retry_after_ms(errors.WorkerDied("of it")) == -1, "a client that tries again by itself is held"

@@ -69,15 +69,12 @@ def result_of(error: ApplianceError) -> Result:
 
 
 def died(request: Request) -> WorkerDied:
-    tried = "twice" if request.attempts > 1 else "once"
-    of_it = (
-        f"; it ran alone: {request.past.death.detail}"
-        if request.past.death and request.past.death.alone
-        else ""
-    )
+    """What is said of a request that a worker died of, or may have."""
+    death = request.past.death
+    how = f", which ran alone: {death.detail}" if death and death.alone else ""
     return WorkerDied(
-        f"the worker of model '{request.plan.model.name}' died with the request (tried {tried}){of_it}; "
-        "it is being replaced"
+        f"the worker of model '{request.plan.model.name}' died with the request{how}; do not send it again as it is: "
+        "a client whose requests end workers is refused for a while"
     )
 
 

@@ -26,7 +26,9 @@ from appliance.config.listening import inherits
 from appliance.domain.address import parse_address
 from appliance.frontend.http.status import HttpRefusal
 
-LOCAL: Final = (".local", ".internal", ".localhost", ".home.arpa")
+LOCAL: Final = (
+    ".local", ".internal", ".localhost", ".home.arpa", ".lan", ".home", ".corp", ".localdomain", ".intranet", ".test",
+)  # fmt: skip
 """What names end in that public DNS does not give away."""
 
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::[0-9]*)?")

@@ -30,6 +30,7 @@ def _infer(server: ApplianceProcess, headers: dict[str, str]) -> list[Reply]:
         "[::1]:8000",
         "appliance",
         "box.local:8000",
+        "box.lan:8000",
         "serving.models.svc.cluster.local",
         socket.gethostname(),
     ],
