@@ -1,28 +1,34 @@
-"""The turns of the event loop, shared out among work that is done in steps: one step per turn, in the order in which
-they were asked for, however many clients there are. So what they send costs each other time, and nobody else.
+"""The turns of the event loop, shared out among work that is done in steps: one step per turn, each client in turn, its
+own steps in the order in which they were asked for. So what one sends costs itself time, and nobody else.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextvars import ContextVar
+from typing import Final
 
 from appliance.domain.steps import Steps, T
+
+CLIENT: Final = ContextVar("client", default="")
+"""For whom a task works, as quotas tell clients apart."""
 
 
 class Turns:
     """Owner: the event loop's thread."""
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By client, those first whose turn comes first; while there are any the next turn is under way."""
 
     async def next(self) -> None:
         """Wait until it is the caller's turn for one step."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(turn)
-        if len(self._waiting) == 1:
+        if not self._waiting:
             loop.call_soon(self._give)
+        self._waiting.setdefault(CLIENT.get(), deque()).append(turn)
         await turn
 
     async def take(self, steps: Steps[T]) -> T:
@@ -38,12 +44,17 @@ class Turns:
             steps.close()  # at once, if its client went: there may be memory to give back
 
     def _give(self) -> None:
-        """Give this turn to whoever waits longest, and the next one to the next."""
+        """Give this turn to the client that waits longest, and the next one to the next."""
         waiting = self._waiting
-        while waiting and waiting[0].done():
-            waiting.popleft()  # its client went
-        if waiting:
-            waiting[0].set_result(None)
-            waiting.popleft()
+        given = False
+        while waiting and not given:
+            client = next(iter(waiting))
+            turns = waiting.pop(client)
+            while turns and not given:
+                turn = turns.popleft()
+                if given := not turn.done():  # else its client went
+                    turn.set_result(None)
+            if turns:
+                waiting[client] = turns
         if waiting:
             asyncio.get_running_loop().call_soon(self._give)

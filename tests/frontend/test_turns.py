@@ -28,7 +28,7 @@ from appliance.frontend.grpc.services import INFER
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.port import Backend, Bound, FrontEnd
 from appliance.frontend.python import PythonFrontEnd
-from appliance.frontend.turns import Turns
+from appliance.frontend.turns import CLIENT, Turns
 from tests.domain.sample import make_version
 from tests.frontend.grpc.engine_double import EngineDouble, LogDouble
 from tests.fronts import EVERY_FRONT_END
@@ -57,6 +57,19 @@ async def test_each_turn_does_one_step_of_whoever_waits_longest() -> None:
     assert [task.result() for task in work] == [10] * 20
     assert (most, len(done)) == (1, 200)
     assert done[:40] == [*range(20), *range(20)]
+
+
+async def test_a_client_waits_for_each_other_and_not_for_all_that_another_asks() -> None:
+    turns, done = Turns(), list[str]()
+
+    async def work(client: str) -> None:
+        CLIENT.set(client)
+        await turns.take(steps(5, partial(done.append, client)))
+
+    tasks = [asyncio.create_task(work(client)) for client in ["hostile"] * 40 + ["lawful", "other"]]
+    await asyncio.gather(*tasks)
+    assert done[:15] == ["hostile", "lawful", "other"] * 5
+    assert done[15:] == ["hostile"] * 195
 
 
 async def test_work_that_nobody_waits_for_ends_at_once_and_holds_up_nobody() -> None:

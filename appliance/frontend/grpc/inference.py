@@ -19,7 +19,7 @@ from appliance.frontend.grpc.envelope import EnvelopeLimits, request_id_text, sc
 from appliance.frontend.grpc.request import Intake, take_in
 from appliance.frontend.grpc.response import response_parts
 from appliance.frontend.grpc.status import Refused, inference_status
-from appliance.frontend.turns import Turns
+from appliance.frontend.turns import CLIENT, Turns
 from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
 
 T = TypeVar("T")
@@ -96,6 +96,7 @@ class Inference:
         if remaining_s is not None and remaining_s <= 0:
             raise self.expired()
         future: asyncio.Future[Outcome] = self._loop.create_future()
+        CLIENT.set(caller.account)
         call = await self.turns.take(self.check(message, caller))
         handle = self.submit(call, self.deadline_ns(remaining_s), _resolver(future))
         try:

@@ -19,6 +19,7 @@ from appliance.engine.port import Buffer
 from appliance.frontend.grpc.inference import NOBODY, Call, Caller, Inference, discard
 from appliance.frontend.grpc.response import stream_error, stream_response
 from appliance.frontend.grpc.status import Refused, Status, status_of
+from appliance.frontend.turns import CLIENT
 
 Read = Callable[[], Awaitable[Buffer | None]]
 Write = Callable[[bytes], Awaitable[None]]
@@ -193,6 +194,7 @@ class StreamSession:
         """The call in ``message``, once there is memory for it, or nothing of this stream that has some. Raises
         Refused."""
         caller = self._caller()
+        CLIENT.set(caller.account)
         take = self._inference.turns.take
         try:
             call = await take(self._inference.check(message, caller))
@@ -231,6 +233,7 @@ class StreamSession:
         if isinstance(outcome, _Refusal):
             return self._tell(outcome)
         assert call is not None
+        CLIENT.set(call.caller.account)
         final = True if call.intake.empty_final_response else None
         try:
             encoding = self._inference.encode(call, outcome, lambda parts: stream_response(parts, final))

@@ -31,6 +31,7 @@ from appliance.frontend.http.server import HttpServer
 from appliance.frontend.http.status import HttpRefusal, error_response
 from appliance.frontend.port import Backend
 from appliance.frontend.quotas import Quotas
+from appliance.frontend.turns import CLIENT
 from appliance.telemetry.snapshot import HttpStatistics
 
 POLL_S: Final = 0.005
@@ -149,7 +150,9 @@ class HttpApplication:
         try:
             if isinstance(request, ForeignRequest):
                 raise request.refusal()
-            if connection_of(request).peername:  # no browser comes over a Unix socket
+            connection = connection_of(request)
+            CLIENT.set(connection.sender)
+            if connection.peername:  # no browser comes over a Unix socket
                 check_host(request, self._hosts)
             if request.method == "POST":
                 check_sender(request)

@@ -21,6 +21,7 @@ from appliance.frontend.grpc.services import INFER
 from appliance.frontend.grpc.status import BROKEN, Refused, Status, status_for
 from appliance.frontend.grpc.stream import Handed
 from appliance.frontend.statuses import Code
+from appliance.frontend.turns import CLIENT
 
 if TYPE_CHECKING:
     from edge_appliance_native import NativeServer
@@ -57,7 +58,7 @@ class InferCalls:
         clock, 0 for none; ``attempts``: how often workers died with it already; ``arrived_ns``: when it came to the
         server, where it may have waited, 0 for now."""
         self._inference.tally.requests += 1
-        waiting = self._open[call] = _OpenCall(self, call)
+        waiting = self._open[call] = _OpenCall(self, call, caller.account)
         self._go_on(waiting, self._submitting(waiting, message, deadline_ns, attempts, caller, arrived_ns))
 
     def gone(self, call: int) -> None:
@@ -122,6 +123,7 @@ class InferCalls:
 
     async def _in_turns(self, waiting: _OpenCall, steps: Steps[None]) -> None:
         turns = self._inference.turns
+        CLIENT.set(waiting.client)
         try:
             await turns.next()
             await turns.take(steps)
@@ -158,13 +160,14 @@ def end_call(server: NativeServer, call: int, status: Status) -> None:
 
 
 class _OpenCall:
-    """One call, which the engine has once it has a handle; the ``task`` does what takes long for it."""
+    """One call of ``client``, which the engine has once it has a handle; the ``task`` does what takes long for it."""
 
-    __slots__ = ("_calls", "call", "checked", "gone", "handle", "task")
+    __slots__ = ("_calls", "call", "checked", "client", "gone", "handle", "task")
 
-    def __init__(self, calls: InferCalls, call: int) -> None:
+    def __init__(self, calls: InferCalls, call: int, client: str) -> None:
         self._calls = calls
         self.call = call
+        self.client = client
         self.checked: Call | None = None
         self.task: asyncio.Task[None] | None = None
         self.handle = -1
