@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import re
+import time
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance.domain.digest import is_digest
-from appliance.domain.errors import StoreUnavailable
+from appliance.domain.errors import StoreBusy, StoreUnavailable
 from appliance.domain.manifest import is_name
 from appliance.durable import (
     RealFolder,
@@ -67,7 +68,14 @@ class RunningRecord:
 
     def _take_lock(self) -> None:
         make_own_directory(self._state / SERVE)
-        self._lock = WriterLock(self._state / RUNNING_LOCK)
+        try:
+            self._lock = WriterLock(self._state / RUNNING_LOCK)
+        except StoreBusy as busy:
+            who = f"process {busy.pid}{_since(busy.pid)}" if busy.pid else "another process"
+            raise StoreBusy(
+                f"an appliance serves from '{self._state}' already: {who}; stop it, or give another --state-dir",
+                busy.pid,
+            ) from None
 
     def publish(self, versions: Iterable[RunningVersion]) -> None:
         """Say what runs. Before a version's files are opened it must be in what was published. Raises OSError, and what
@@ -93,6 +101,18 @@ class RunningRecord:
         self._folder.close()
         if self._lock is not None:
             self._lock.release()
+
+
+def _since(pid: int) -> str:
+    """For how long the process has been there, as far as that can be told."""
+    try:
+        began_s = int(Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()[19]) / os.sysconf(
+            "SC_CLK_TCK"
+        )
+    except (OSError, ValueError, IndexError):
+        return ""
+    minutes, seconds = divmod(int(time.clock_gettime(time.CLOCK_BOOTTIME) - began_s), 60)
+    return f", for {minutes} min {seconds} s" if minutes else f", for {seconds} s"
 
 
 def read_running(state: Path) -> tuple[RunningVersion, ...]:

@@ -53,7 +53,7 @@ def test_keygen_makes_both_files_or_none(tmp_path: Path, capsys: pytest.CaptureF
     place, public = tmp_path / "site.key", tmp_path / "site.key.pub"
     public.write_text("another's")
     assert main(["model", "keygen", str(place)]) == Exit.USAGE
-    assert "site.key.pub' cannot be written: File exists" in capsys.readouterr().err
+    assert "site.key.pub' is there already" in capsys.readouterr().err
     assert (place.exists(), public.read_text()) == (False, "another's")
     public.unlink()
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)

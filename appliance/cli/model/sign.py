@@ -114,6 +114,9 @@ def _write(path: Path, file: BinaryIO, data: bytes) -> None:
 def _failures(path: Path) -> Iterator[None]:
     try:
         yield
+    except FileExistsError as error:
+        text = f"'{path}' is there already; give another name, or move it away if it signs nothing any more"
+        raise CommandFailed(text) from error
     except OSError as error:
         raise CommandFailed(f"'{path}' cannot be written: {error.strerror}") from error
 
