@@ -1,8 +1,9 @@
 """Flips conditions in one module, a change at a time, and tells which flips no test notices.
 
 Run as ``python -m tests.mutation MODULE.py TEST [TEST ...] [--sample N] [--seed S] [--json FILE]``. The tree it changes
-is a copy in a temporary folder; yours is not touched. A survivor is a place to look at: either a test is missing, or
-the two forms mean the same. Exit status: 0, or 2 when the tests fail without any change.
+is a copy in a temporary folder; yours is not touched. Name first the tests that notice most: the first failure ends a
+run. A survivor is a place to look at: either a test is missing, or the two forms mean the same. Exit status: 0, or 2
+when the tests fail without any change.
 """
 
 from __future__ import annotations
@@ -12,16 +13,23 @@ import ast
 import json
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import cache_from_source
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
+import numpy  # noqa: F401  # each fork has it
+import pytest
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_S: Final = 300
+OPTIONS: Final = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout=20")
 COPIED: Final = ("appliance", "tests", "native/python", "models", "pyproject.toml", "docs")
 COMPARED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Lt: ast.LtE,
@@ -69,28 +77,29 @@ def flips_of(source: str) -> Iterator[Flip]:
             node.test = condition
 
 
-def run_tests(folder: Path, tests: list[str]) -> bool:
-    """Whether they pass in ``folder``; one that hangs has failed."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:randomly",
-        *tests,
-    ]
-    environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+def passes(folder: Path, tests: list[str]) -> bool:
+    """Whether they pass in ``folder``, in a fork of this process, which has what takes long to import and nothing of
+    the tree; what hangs has failed."""
+    process = get_context("fork").Process(target=_run_tests, args=(folder, tests))
+    process.start()
+    process.join(TIMEOUT_S)
+    with suppress(ProcessLookupError):  # also what its tests started
+        os.killpg(process.pid or 0, signal.SIGKILL)
+    process.join()
+    return process.exitcode == 0
+
+
+def _run_tests(folder: Path, tests: list[str]) -> None:
+    os.setsid()
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = str(folder)
+    sys.path.insert(0, str(folder))
+    for name in [each for each in sys.modules if each.partition(".")[0] in {"appliance", "models", "tests"}]:
+        del sys.modules[name]
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    os._exit(pytest.main([*OPTIONS, *tests]))
 
 
 def main() -> int:
@@ -116,13 +125,18 @@ def main() -> int:
             copy.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if original.is_dir() else shutil.copy)(original, copy)
         target = folder / module
-        if not run_tests(folder, arguments.tests):
+        if not passes(folder, arguments.tests):
             print(f"the tests fail in a copy of the tree without any change: {' '.join(arguments.tests)}")
             return 2
+        # What the first run compiled is used again, but for the module that changes: two flips of one size within a
+        # second are the same to who looks at compiled files.
+        Path(cache_from_source(str(target))).unlink(missing_ok=True)
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        sys.dont_write_bytecode = True
         survivors = []
         for number, flip in enumerate(flips, 1):
             target.write_text(flip.source)
-            survived = run_tests(folder, arguments.tests)
+            survived = passes(folder, arguments.tests)
             if survived:
                 survivors.append(flip)
                 print(f"{module}:{flip.line}: {flip.before}  ->  {flip.after}", flush=True)

@@ -258,6 +258,20 @@ def test_damaged_weights_do_not_hide_what_is_wrong_with_the_model(laid_out: Laid
     assert "max_batch_size" in problems
 
 
+@pytest.mark.parametrize("more", [[], ["1/weights.bin"]])
+def test_nothing_is_said_of_a_model_whose_files_are_damaged(
+    more: list[str], laid_out: Laid, tmp_path: Path
+) -> None:
+    manifest, contents = laid_out
+    data = bytearray(archive(members_of(replace(manifest, max_batch_size=3), contents)))
+    for name in ("config.pbtxt", *more):
+        data[bytes(data).index(contents[name]) + 5] ^= 1
+    path = tmp_path / "layers-1.model"
+    path.write_bytes(bytes(data))
+    damaged = verified(path).problems
+    assert [problem.text.partition(" between")[0] for problem in damaged] == ["is damaged"] * (1 + len(more))
+
+
 @pytest.mark.parametrize("cut", [10, 700, 20_000, 50_000, -1])
 def test_a_file_that_is_cut_off(cut: int, laid_out: Laid, tmp_path: Path) -> None:
     manifest, contents = laid_out

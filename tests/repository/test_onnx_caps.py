@@ -32,7 +32,9 @@ def _many_operators() -> ModelProto:
         (GraphLimits(max_opset=16), "asks for operator set 17 of 'ai.onnx'; 1 to 16"),
         (GraphLimits(max_name_bytes=16), "has a name of 17 bytes; at most 16"),
         (
-            GraphLimits(max_weight_bytes=80, max_functions=2, max_opset=17, max_name_bytes=17),
+            GraphLimits(
+                max_weight_bytes=80, max_functions=2, max_opset=17, max_name_bytes=17, max_operators=31
+            ),
             "",
         ),
         (GraphLimits(), ""),

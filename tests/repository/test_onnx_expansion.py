@@ -177,6 +177,7 @@ def test_copies_count_against_both_caps_on_bytes(over: bool) -> None:
     needed = 100 * held
     assert bool(flaws(model, GraphLimits(max_weight_bytes=needed - over))) == over
     assert bool(flaws(model, GraphLimits(max_expanded_bytes=needed - held - over))) == over
+    assert flaws(model, GraphLimits(max_weight_bytes=held)), "the file itself is as large as it may be"
 
 
 def test_defaults_of_a_function_and_subgraphs_in_it_are_copied_with_it() -> None:
