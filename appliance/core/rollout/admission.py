@@ -12,13 +12,14 @@ from appliance.core.rollout.attempt import Step, Steps
 from appliance.core.rollout.catalog import CatalogVersion
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import Refusal, WantedAgain
+from appliance.core.rollout.reasons import AskAgain, InterfaceChanged, Refusal, WantedAgain
 from appliance.core.rollout.records import Change, Ending, RecordsPort
 from appliance.core.rollout.registry import Registry, Slot, is_of, is_repaired
 from appliance.core.rollout.retries import Retries, has_fallen, pause_ms, refusal_of
 from appliance.core.rollout.succession import Succession, withdrawn
 from appliance.core.rollout.trials import Trials
 from appliance.core.rollout.version import Version, VersionSpec
+from appliance.domain.interface import allows_change, interface_changes
 
 GIVEN_UP: Final = frozenset({Ending.GIVEN_UP, Ending.REFUSED, Ending.ROLLED_BACK, Ending.POSTPONED})
 """Endings by which a version does not serve."""
@@ -115,7 +116,10 @@ class Admission:
 
     def _may_try_again(self, given_up: Version, entry: CatalogVersion, asked: bool, wall_ms: int) -> bool:
         """Whether a version that was given up is to be loaded once more now: because an operator asks, or its package
-        was repaired, or its pause is over; where nothing else serves it has its turn with the others for that."""
+        was repaired, or its pause is over; where nothing else serves it has its turn with the others for that. What was
+        held back for its interface is, once it may change that."""
+        if isinstance(given_up.refusal, InterfaceChanged):
+            return self._held_back(entry, self._registry.current(entry.model.name)) is None
         if asked or is_repaired(given_up, entry):
             return True
         standing = self._records.standing(entry.identity)
@@ -145,7 +149,9 @@ class Admission:
         fallen = has_fallen(standing) or self._was_withdrawn(entry.model.name)
         if asked:
             yield do.Forgive(entry.identity)
+        before = current if serving else registry.current(entry.model.name)
         refusal = None if again or asked else refusal_of(standing, self._config, entry.model)
+        refusal = refusal or self._held_back(entry, before)
         spec = VersionSpec(
             id=registry.take_id(), model=entry.model, fingerprint=entry.fingerprint, identity=entry.identity
         )
@@ -163,7 +169,6 @@ class Admission:
         if refusal is not None:
             return
         registry.versions[version.id] = version
-        before = current if serving else registry.current(entry.model.name)
         background = before is not None or self._calm
         self._trials.begin(
             version,
@@ -175,6 +180,21 @@ class Admission:
             again=again,
             fallen=fallen,
         )
+
+    def _held_back(self, entry: CatalogVersion, before: Version | None) -> InterfaceChanged | None:
+        """Why a version must not take the place of ``before``: clients of that could not talk to it. What an operator
+        gave by hand may, as may what is proven here: it served clients. What is only on trial serves none."""
+        model = entry.model
+        if before is None or entry.by_hand or entry.interface_change or allows_change(model):
+            return None
+        proof = self._records.proof(entry.identity, model)
+        if (proof is not None and proof.proven) or (entry.trial is not None and entry.trial.hold):
+            return None
+        changes = interface_changes(model, before.model)
+        if not changes:
+            return None
+        again = AskAgain(key=model.key, packaged=bool(model.digest))
+        return InterfaceChanged(changes=changes, version=before.model.version, again=again)
 
     def _refuse(self, version: Version, refusal: Refusal) -> Steps:
         """It is not tried at all; its history says so once, also where it was the daemon's own end that used up its

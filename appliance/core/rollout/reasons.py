@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from appliance.core.memory.budget import WaitsForMemory
+from appliance.domain.interface import InterfaceChange
 from appliance.domain.model import Unlike
 
 
@@ -174,7 +175,17 @@ class OutOfTries:
     again: AskAgain
 
 
-Refusal = Failed | RolledBack | Rejected | OutOfTries
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceChanged:
+    """Clients of ``version``, which serves, could not talk to it, and the wish does not say that they change along.
+    ``again``: see Rejected."""
+
+    changes: tuple[InterfaceChange, ...]
+    version: int
+    again: AskAgain
+
+
+Refusal = Failed | RolledBack | Rejected | OutOfTries | InterfaceChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
