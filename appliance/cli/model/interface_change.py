@@ -38,16 +38,14 @@ def tell(arguments: argparse.Namespace, before: Catalog, after: Catalog, name: s
     if not changes:
         return
     _show(changes)
-    if wanted.interface_change or allows_change(new):
-        print(
-            f"Clients of {printable(old.key)} cannot talk to {printable(new.key)}, which goes live as was asked."
+    was, key = printable(old.key), printable(new.key)
+    what = "it goes live, as was allowed"
+    if not (wanted.interface_change or allows_change(new)):
+        what = (
+            "it is held back, unless it was proven on this box before. "
+            f"'appliance model want {key} --allow-interface-change' has it go live"
         )
-    else:
-        print(
-            f"Clients of {printable(old.key)} cannot talk to {printable(new.key)}: it is held back, unless it was proven "
-            f"on this box before. 'appliance model want {printable(new.key)} --allow-interface-change' has it go live.",
-            flush=True,
-        )
+    print(f"Clients of {was} cannot talk to {key}: {what}.", flush=True)
 
 
 def _served_before(
