@@ -8,18 +8,18 @@ from typing import Final
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout import trial as on
-from appliance.core.rollout.attempt import Step, Steps
+from appliance.core.rollout.attempt import Step, Steps, held_back
 from appliance.core.rollout.catalog import CatalogVersion
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import AskAgain, InterfaceChanged, Refusal, WantedAgain
+from appliance.core.rollout.reasons import Failed, InterfaceChanged, Refusal, WantedAgain
 from appliance.core.rollout.records import Change, Ending, RecordsPort
 from appliance.core.rollout.registry import Registry, Slot, is_of, is_repaired
 from appliance.core.rollout.retries import Retries, has_fallen, pause_ms, refusal_of
 from appliance.core.rollout.succession import Succession, withdrawn
 from appliance.core.rollout.trials import Trials
 from appliance.core.rollout.version import Version, VersionSpec
-from appliance.domain.interface import allows_change, interface_changes
+from appliance.domain.interface import allows_change
 
 GIVEN_UP: Final = frozenset({Ending.GIVEN_UP, Ending.REFUSED, Ending.ROLLED_BACK, Ending.POSTPONED})
 """Endings by which a version does not serve."""
@@ -118,7 +118,8 @@ class Admission:
         """Whether a version that was given up is to be loaded once more now: because an operator asks, or its package
         was repaired, or its pause is over; where nothing else serves it has its turn with the others for that. What was
         held back for its interface is, once it may change that."""
-        if isinstance(given_up.refusal, InterfaceChanged):
+        refusal = given_up.refusal
+        if isinstance(refusal.why if isinstance(refusal, Failed) else refusal, InterfaceChanged):
             return self._held_back(entry, self._registry.current(entry.model.name)) is None
         if asked or is_repaired(given_up, entry):
             return True
@@ -179,22 +180,24 @@ class Admission:
             order=entry.order,
             again=again,
             fallen=fallen,
+            free=self._is_free(entry),
         )
 
     def _held_back(self, entry: CatalogVersion, before: Version | None) -> InterfaceChanged | None:
         """Why a version must not take the place of ``before``: clients of that could not talk to it. What an operator
         gave by hand may, as may what is proven here: it served clients. What is only on trial serves none."""
-        model = entry.model
-        if before is None or entry.by_hand or entry.interface_change or allows_change(model):
-            return None
-        proof = self._records.proof(entry.identity, model)
-        if (proof is not None and proof.proven) or (entry.trial is not None and entry.trial.hold):
-            return None
-        changes = interface_changes(model, before.model)
-        if not changes:
-            return None
-        again = AskAgain(key=model.key, packaged=bool(model.digest))
-        return InterfaceChanged(changes=changes, version=before.model.version, again=again)
+        return None if before is None or self._is_free(entry) else held_back(entry.model, before.model)
+
+    def _is_free(self, entry: CatalogVersion) -> bool:
+        """Whether clients of what serves do not keep a version from taking its place."""
+        proof = self._records.proof(entry.identity, entry.model)
+        return (
+            entry.by_hand
+            or entry.interface_change
+            or allows_change(entry.model)
+            or (proof is not None and proof.proven)
+            or (entry.trial is not None and entry.trial.hold)
+        )
 
     def _refuse(self, version: Version, refusal: Refusal) -> Steps:
         """It is not tried at all; its history says so once, also where it was the daemon's own end that used up its

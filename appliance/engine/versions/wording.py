@@ -97,11 +97,6 @@ def remark_text(remark: Remark | WaitReason) -> str:
             return f"is not tried again: {kept}; {_again_text(again)}"
         case reasons.OutOfTries(tries=tries, again=again):
             return f"was tried {tries} times and did not prove itself; swap.tries allows no more; {_again_text(again)}"
-        case reasons.InterfaceChanged(changes=changes, version=version, again=again):
-            return (
-                f"is held back: clients of version {version}, which serves, could not talk to it: "
-                f"{_changes_text(changes)}; {_allow_text(again)}"
-            )
         case reasons.Untried(what=what, version=version):
             return f"its {what.value} are not those of version {version}"
         case reasons.Showed():
@@ -152,6 +147,11 @@ def verdict_text(verdict: Verdict) -> str:
             return f"version {version} is wanted again"
         case reasons.Missed(why=why, missed=missed, before=number):
             return f"{verdict_text(why)}; it refused {missed} requests that version {number} would have taken"
+        case reasons.InterfaceChanged(changes=changes, version=version, again=again):
+            return (
+                f"is held back: clients of version {version}, which serves, could not talk to it: "
+                f"{_changes_text(changes)}; {_allow_text(again)}"
+            )
 
 
 def _again_text(again: reasons.AskAgain) -> str:

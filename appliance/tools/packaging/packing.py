@@ -57,8 +57,8 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """What the packer says of the version. ``promise`` None: what its golden set promises; ``interface_change``: clients
-    change along with it."""
+    """What the packer says of the version. ``promise`` None: what its golden set promises; ``interface_change``:
+    clients change along with it."""
 
     name: str
     version: int
