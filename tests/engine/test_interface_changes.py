@@ -170,3 +170,11 @@ def test_a_trial_beside_what_serves_says_that_it_cannot_be() -> None:
     assert on_trial is not None
     assert on_trial.phase is Phase.FAILED
     assert on_trial.refusal == Failed(why=CannotBeTried(unlike=True))
+
+
+def test_a_lower_version_beside_the_one_that_stays_takes_no_place() -> None:
+    rig = RolloutRig()
+    second = replace(FIRST, model=model(2, "x"))
+    want(rig, second)
+    want(rig, replace(OTHER, model=model(1, "z")), second)
+    assert serving(rig) == [1, 2]

@@ -186,7 +186,9 @@ class Admission:
     def _held_back(self, entry: CatalogVersion, before: Version | None) -> InterfaceChanged | None:
         """Why a version must not take the place of ``before``: clients of that could not talk to it. What an operator
         gave by hand may, as may what is proven here: it served clients. What is only on trial serves none."""
-        return None if before is None or self._is_free(entry) else held_back(entry.model, before.model)
+        if before is None or (entry.model.version < before.model.version and not before.retiring):
+            return None  # requests that name no version do not reach it
+        return None if self._is_free(entry) else held_back(entry.model, before.model)
 
     def _is_free(self, entry: CatalogVersion) -> bool:
         """Whether clients of what serves do not keep a version from taking its place."""
