@@ -143,10 +143,10 @@ class Reconciler:
         self._by_hand.close()
         self._source.close()
 
-    def take(self, found: RepositoryScan, asked: Collection[str] = ()) -> None:
+    def take(self, found: RepositoryScan, asked: Collection[str] = (), loaded: str = "") -> None:
         """Say what a scan has to say that was not said before, then work towards it. ``asked``: names of models of
         which an operator wants what was given up to be tried again, as the versions are for which the store's commands
-        have asked since the last scan."""
+        have asked since the last scan. ``loaded`` is the model of which one does by hand, whatever its interface."""
         if self._stopped:
             return
         self._scan = found
@@ -163,7 +163,10 @@ class Reconciler:
                 self._report("setting has no effect", file=note.file, key=note.key, note=note.text)
         self._told = frozenset((*wanted.problems, *wanted.notes))
         asked = self._requests.heeded(found, asked, self._fallbacks)
-        catalog = catalog_of(with_fallbacks(wanted, self._fallbacks), self._source.trials(), found.orders)
+        served = with_fallbacks(wanted, self._fallbacks)
+        slots = ((entry.model.name, entry.model.version) for entry in served.servable)
+        changes = found.interface_changes.union(slot for slot in slots if slot[0] == loaded)
+        catalog = catalog_of(served, self._source.trials(), found.orders, changes)
         self._engine.apply(self._by_hand.with_reasons(catalog, found), asked)
         if self._fallbacks and self._unwatch is None:
             self._unwatch = self._engine.watch(self._changed)
@@ -191,7 +194,7 @@ class Reconciler:
                 self._by_hand.take_back(name)
             self._fallbacks.pop(name, None)
             self._report("model loaded by hand", model=name)
-            self.take(self._scan, (name,))
+            self.take(self._scan, (name,), loaded=name)
             self._by_hand.tidy()
         await self._settled(name, {str(entry.model.version) for entry in reading.servable})
 

@@ -23,8 +23,10 @@ def catalog_of(
     found: RepositoryScan,
     trials: Mapping[tuple[str, int], Trial],
     orders: Collection[tuple[str, int]] = (),
+    interface_changes: Collection[tuple[str, int]] = (),
 ) -> Catalog:
-    """What a scan asks for; ``trials`` are by name and version, as ``orders`` are."""
+    """What a scan asks for; ``trials`` are by name and version, as are ``orders`` and those that
+    bring ``interface_changes``."""
     wishes = {key: trial_wish(trial) for key, trial in trials.items()}
     return Catalog(
         versions=tuple(
@@ -33,6 +35,7 @@ def catalog_of(
                 fingerprint=entry.fingerprint,
                 trial=wishes.get((entry.model.name, entry.model.version)),
                 order=(entry.model.name, entry.model.version) in orders,
+                interface_change=(entry.model.name, entry.model.version) in interface_changes,
             )
             for entry in found.servable
         ),

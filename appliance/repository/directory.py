@@ -54,7 +54,8 @@ class RepositoryScan:
     """What was read of a repository at one moment, or of one model in it, by name and ascending version. ``notes`` tell
     of settings that are accepted without effect. ``generation`` is that of the store's catalog that asked for them (0:
     nothing counts), and ``asked_ms`` by name and version when it did: any change of that is one more request for a
-    version. ``orders`` are the versions that an operator wants whatever serves now, by name and version."""
+    version. ``orders`` are the versions that an operator wants whatever serves now, by name and version,
+    ``interface_changes`` those of which clients change along."""
 
     servable: tuple[ServableVersion, ...] = ()
     broken: tuple[BrokenVersion, ...] = ()
@@ -62,6 +63,7 @@ class RepositoryScan:
     generation: int = 0
     asked_ms: Mapping[tuple[str, int], int] = field(default_factory=dict)
     orders: frozenset[tuple[str, int]] = frozenset()
+    interface_changes: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from appliance.config.repository import RepositoryConfig
+from appliance.domain.interface import ALLOWED_PARAMETER, allowance_problem
 from appliance.domain.model import (
     RUN_TIMEOUT_PARAMETER,
     Batching,
@@ -251,9 +252,12 @@ def _read_parameters(section: Section) -> Mapping[str, str]:
         said = parameters[key] = inner.text("string_value")
         if key == RUN_TIMEOUT_PARAMETER and run_timeout_ms(said) is None:
             inner.problem("string_value", run_timeout_problem(said))
+        if key == ALLOWED_PARAMETER and (wrong := allowance_problem(said)):
+            inner.problem("string_value", wrong)
         inner.close()
-        if key != RUN_TIMEOUT_PARAMETER:
-            inner.note(f"is accepted and shown to clients, but has no effect; {RUN_TIMEOUT_PARAMETER} has")
+        if key not in (RUN_TIMEOUT_PARAMETER, ALLOWED_PARAMETER):
+            have = f"{RUN_TIMEOUT_PARAMETER} and {ALLOWED_PARAMETER} have"
+            inner.note(f"is accepted and shown to clients, but has no effect; {have}")
     return parameters
 
 

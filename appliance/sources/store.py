@@ -100,7 +100,16 @@ class StoreSource:
             (model.name, version.version): version.last_wanted_ms for model, version in _served(self._catalog)
         }
         orders = frozenset((model.name, model.wanted) for model in self._catalog.models if model.order)
-        return replace(found, generation=self._catalog.generation, asked_ms=asked_ms, orders=orders)
+        changes = frozenset(
+            (model.name, model.wanted) for model in self._catalog.models if model.interface_change
+        )
+        return replace(
+            found,
+            generation=self._catalog.generation,
+            asked_ms=asked_ms,
+            orders=orders,
+            interface_changes=changes,
+        )
 
     def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, RepositoryScan]:
         """See Source. The writer is told that what stands in is used."""

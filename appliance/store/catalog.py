@@ -74,7 +74,7 @@ class Trial:
 class CatalogModel:
     """A model: its versions ascending, the one to serve (0: none), those wanted before it (the latest first), pins
     (never evicted) and a trial that is asked for. ``order``: an operator wants the one to serve whatever serves now;
-    else it is proposed."""
+    else it is proposed. ``interface_change``: clients change along with it."""
 
     name: str
     versions: tuple[InstalledVersion, ...]
@@ -83,6 +83,7 @@ class CatalogModel:
     pins: tuple[int, ...] = ()
     trial: Trial | None = None
     order: bool = False
+    interface_change: bool = False
 
     def version(self, number: int) -> InstalledVersion | None:
         """The version of that number."""
@@ -170,8 +171,9 @@ def _model_problems(model: CatalogModel) -> Iterator[tuple[str, str]]:
                 yield key, f"names version {value}, which is not installed"
         if len(set(values)) != len(values):
             yield key, "names a version twice"
-    if model.order and not model.wanted:
-        yield "order", "is for no version: none is wanted"
+    for key in ("order", "interface_change"):
+        if getattr(model, key) and not model.wanted:
+            yield key, "is for no version: none is wanted"
     if len(model.wanted_before) > WANTED_BEFORE_MAX:
         yield "wanted_before", f"names more than {WANTED_BEFORE_MAX} versions"
     if model.trial and not 0 <= model.trial.percent <= 100:

@@ -25,6 +25,8 @@ from appliance.store.catalog import (
 )
 
 FORMAT: Final = 1
+FLAGS: Final = ("interface_change", "order")
+"""Of a model: there where they are true."""
 CATALOG_BYTES_MAX: Final = 256 << 20
 """Largest catalog that is read."""
 
@@ -108,7 +110,7 @@ def _document(catalog: Catalog) -> dict[str, object]:
             "versions": {str(each.version): _version_document(each) for each in model.versions},
             "wanted": model.wanted,
             "wanted_before": model.wanted_before,
-            **({"order": True} if model.order else {}),  # else earlier releases can read it
+            **{flag: True for flag in FLAGS if getattr(model, flag)},  # else earlier releases can read it
         }
         for model in catalog.models
     }
@@ -175,7 +177,7 @@ class _Reader:
     def _model(self, name: str, value: Any) -> CatalogModel:
         key = f"models.{name}"
         table = self.table(value, key)
-        self.only(table, {"order", "pins", "trial", "versions", "wanted", "wanted_before"}, key)
+        self.only(table, {*FLAGS, "pins", "trial", "versions", "wanted", "wanted_before"}, key)
         versions = self.table(table.get("versions"), f"{key}.versions")
         read = (self._version(number, versions[number], f"{key}.versions.{number}") for number in versions)
         return CatalogModel(
@@ -185,7 +187,7 @@ class _Reader:
             wanted_before=self._wholes(table, "wanted_before", key),
             pins=self._wholes(table, "pins", key),
             trial=self._trial(table.get("trial"), f"{key}.trial"),
-            order=self._flag(table, "order", key),
+            **{flag: self._flag(table, flag, key) for flag in FLAGS},
         )
 
     def _version(self, number: str, value: Any, key: str) -> InstalledVersion:

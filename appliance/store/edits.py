@@ -59,6 +59,7 @@ def without_version(catalog: Catalog, name: str, number: int) -> Catalog:
             versions=tuple(each for each in model.versions if each.version != number),
             wanted=0 if number == model.wanted else model.wanted,
             order=model.order and number != model.wanted,
+            interface_change=model.interface_change and number != model.wanted,
             wanted_before=tuple(each for each in model.wanted_before if each != number),
             trial=None if model.trial and model.trial.version == number else model.trial,
         ),
@@ -73,17 +74,27 @@ def without_model(catalog: Catalog, name: str) -> Catalog:
     return _with(catalog, replace(model, versions=(), wanted=0, wanted_before=()))
 
 
-def wanting(catalog: Catalog, name: str, number: int, now_ms: int, *, order: bool = False) -> Catalog:
-    """The version shall be served, by ``order`` or as a proposal; what was wanted before is where a rollback goes. A
-    trial ends with the change, or what is wanted would wait for it."""
+def wanting(
+    catalog: Catalog,
+    name: str,
+    number: int,
+    now_ms: int,
+    *,
+    order: bool = False,
+    interface_change: bool = False,
+) -> Catalog:
+    """The version shall be served, by ``order`` or as a proposal, and perhaps with an ``interface_change``, which may
+    be said later; what was wanted before is where a rollback goes. A trial ends with the change, or what is wanted
+    would wait for it."""
     model = _model(catalog, name)
     _version(model, number)
     if number == model.wanted:
-        return catalog
+        allowed = model.interface_change or interface_change
+        return _with(catalog, replace(model, interface_change=allowed))
     check_minimum(catalog, name, number)
     before = [each for each in (model.wanted, *model.wanted_before) if each not in (0, number)]
     wanted = _wanted(model, number, tuple(before[:WANTED_BEFORE_MAX]), now_ms)
-    return _with(catalog, replace(wanted, order=order))
+    return _with(catalog, replace(wanted, order=order, interface_change=interface_change))
 
 
 def asked_again(catalog: Catalog, name: str, number: int, now_ms: int, *, order: bool = False) -> Catalog:
@@ -106,7 +117,8 @@ def rolled_back(catalog: Catalog, name: str, now_ms: int, unfit: Collection[int]
     if not way:
         raise StoreRefused(f"{name} has nothing to go back to: {_no_way_back(model, minimum)}")
     number, *before = way
-    return _with(catalog, replace(_wanted(model, number, tuple(before), now_ms), order=True))
+    wanted = _wanted(model, number, tuple(before), now_ms)
+    return _with(catalog, replace(wanted, order=True, interface_change=True))
 
 
 def _no_way_back(model: CatalogModel, minimum: int) -> str:

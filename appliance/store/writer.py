@@ -167,14 +167,16 @@ class StoreWriter:
         want: bool,
         now_ms: int,
         downgrade: bool = False,
+        interface_change: bool = False,
         progress: Progress = unnoticed,
         accept: Callable[[str], None] = lambda digest: None,
     ) -> Installed:
         """Have the package's version installed, and wanted if ``want``. One that is older than what was ever wanted of
-        its model takes a ``downgrade``; one below the minimum of a signed package is not made wanted at all. Blobs that
-        are there are read and compared, damaged ones replaced. ``accept`` is given the manifest's digest when the view
-        is there and the catalog does not name it yet; what it raises is raised on, and the package is garbage. Who has
-        to leave leaves with the change of the catalog that brings the version; errors after somebody left say who.
+        its model takes a ``downgrade``, one along with which clients change an ``interface_change``; one below the
+        minimum of a signed package is not made wanted at all. Blobs that are there are read and compared, damaged ones
+        replaced. ``accept`` is given the manifest's digest when the view is there and the catalog does not name it yet;
+        what it raises is raised on, and the package is garbage. Who has to leave leaves with the change of the catalog
+        that brings the version; errors after somebody left say who.
         Raises StoreRefused, StoreFull, StoreUnavailable, PackageInvalid, BlobMismatch."""
         name = arrival.manifest.name
         version = self._better(name, arrival.version(now_ms))
@@ -199,7 +201,9 @@ class StoreWriter:
             attempt.tidy = False
             catalog = edits.with_version(_without(self.catalog, leaving), name, version, arrival.minimum)
             if want:
-                catalog = edits.wanting(catalog, name, version.version, now_ms)
+                catalog = edits.wanting(
+                    catalog, name, version.version, now_ms, interface_change=interface_change
+                )
             installed = self.catalog
             self._commit(catalog, again=bool(written or mended))
             attempt.done = True
@@ -237,9 +241,13 @@ class StoreWriter:
             self._commit(edits.without_version(self.catalog, name, number))
         return self.collect()
 
-    def want(self, name: str, number: int, now_ms: int) -> None:
-        """Have the version served, by order. Raises StoreRefused and StoreUnavailable."""
-        self._commit(edits.wanting(self.catalog, name, number, now_ms, order=True))
+    def want(self, name: str, number: int, now_ms: int, *, interface_change: bool = False) -> None:
+        """Have the version served, by order; ``interface_change``: clients change along. Raises StoreRefused and
+        StoreUnavailable."""
+        catalog = edits.wanting(
+            self.catalog, name, number, now_ms, order=True, interface_change=interface_change
+        )
+        self._commit(catalog)
 
     def ask_again(self, name: str, number: int, now_ms: int, *, order: bool = False) -> None:
         """Have a daemon try a version again that it gave up and that is wanted, perhaps by ``order`` now, or on trial.

@@ -10,6 +10,7 @@ import pytest
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.domain.errors import Cancelled, QuotaExceeded, RunFailed, WorkerDied
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
+from appliance.domain.interface import ALLOWED_PARAMETER
 from appliance.domain.model import Batching, ModelVersion, VersionState
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
@@ -25,7 +26,15 @@ def model(version: int = 1, width: int = 8) -> ModelVersion:
     """Bytes in, as many out, several requests at a time."""
     spec = TensorSpec(name="x", datatype=Datatype.UINT8, shape=(width,))
     out = TensorSpec(name="y", datatype=Datatype.UINT8, shape=(width,))
-    return make_version("m", version, inputs=(spec,), outputs=(out,), max_batch_size=8, batching=Batching())
+    return make_version(
+        "m",
+        version,
+        inputs=(spec,),
+        outputs=(out,),
+        max_batch_size=8,
+        batching=Batching(),
+        parameters={ALLOWED_PARAMETER: "true"},
+    )
 
 
 class Court(Losing):

@@ -308,8 +308,10 @@ def test_a_version_that_cannot_be_tried_as_is_configured_says_so_where_it_serves
     assert (f"without the configured trial: {UNTRIED}" in change.reason) == bool(percent)
 
 
-@pytest.mark.parametrize(("name", "percent", "serves"), [("x", 50.0, 1), ("x", 0.0, 2), ("y", 50.0, 2)])
-def test_requests_that_only_the_version_before_would_have_taken_are_errors_of_one_that_was_not_tried(
+@pytest.mark.parametrize(
+    ("name", "percent", "serves"), [("x", 50.0, 1), ("x", 0.0, 1), ("y", 0.0, 2), ("y", 50.0, 2)]
+)
+def test_requests_that_only_the_version_before_would_have_taken_are_errors_of_one_that_is_new(
     name: str, percent: float, serves: int
 ) -> None:
     records = proven(1)

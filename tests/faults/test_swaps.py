@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.domain.interface import ALLOWED_PARAMETER
 from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, tensor
 from tests.faults.fake_models import write_fake
@@ -214,6 +215,9 @@ def test_a_version_with_other_inputs_than_its_clients_have_gives_way_where_a_tri
     swap = {"shadow_percent": 50.0, "trial_requests": 20, "error_percent": 20.0, "watch_s": 600.0}
     daemon = serve(tmp_path, {"swap": swap})
     ask(daemon.grpc, "m")
+    (tmp_path / "m" / "config.pbtxt").write_text(
+        f'parameters {{ key: "{ALLOWED_PARAMETER}" value {{ string_value: "true" }} }}\n'
+    )
     write_version(tmp_path, 2, name="z")
     daemon.signal(signal.SIGHUP)
     now = daemon.until("the new version", lambda now: entry(now, "m", 2).get("state") == "READY")

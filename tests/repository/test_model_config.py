@@ -33,6 +33,7 @@ dynamic_batching {
   priority_queue_policy [ { key: 1 value { timeout_action: REJECT allow_timeout_override: false } } ]
 }
 parameters { key: "run_timeout_ms" value { string_value: "250" } }
+parameters { key: "allow_interface_change" value { string_value: "false" } }
 parameters: { key: "empty", value: { } }
 model_warmup [ { name: "zeros" batch_size: 2 count: 3
   inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } } } ]
@@ -58,7 +59,7 @@ def test_everything_a_config_can_say(read_model: ReadModel) -> None:
     assert model.policy == VersionPolicy(count=2)
     assert model.labels == {"y": ("zero", "one", "", "three")}
     assert (model.instance_count, model.device) == (3, "cpu")
-    assert model.parameters == {"run_timeout_ms": "250", "empty": ""}
+    assert model.parameters == {"run_timeout_ms": "250", "allow_interface_change": "false", "empty": ""}
     assert model.batching == Batching(
         preferred_batch_size=(4, 8),
         max_queue_delay_us=100,
@@ -232,6 +233,11 @@ PROBLEMS: list[tuple[str, str, str]] = [
     ("instance_group { rate_limiter { } }", "instance_group[0].rate_limiter", "is not offered"),
     ("instance_group { passive: true }", "instance_group[0].passive", "is not offered"),
     ('instance_group { profile: "0" }', "instance_group[0].profile", "is not offered"),
+    (
+        'parameters { key: "allow_interface_change" value { string_value: "yes" } }',
+        'parameters["allow_interface_change"].string_value',
+        "must be 'true' or 'false'",
+    ),
     (
         'parameters { key: "a" value { string_value: 1 } }',
         'parameters["a"].string_value',

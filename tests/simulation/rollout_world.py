@@ -7,9 +7,10 @@ dies and starts anew with the records that there are. After every step these hol
 * an order of what is proven here is compared with nothing, and fails only where its load does;
 * the same id is loaded once, after its attempt was counted, and never more in the background than there are places;
 * names mean a version that is there; what may answer never has a fate that is found out before it serves;
-* once something serves a model, something does until nothing of it is wanted.
+* once something serves a model, something does until nothing of it is wanted;
+* what clients of the version that served cannot talk to serves only where the wish allows it, or it served before.
 
-At the end the wanted version serves if it is sound, and nothing is on its way or leaves.
+At the end the wanted version serves if it is sound and clients can talk to it, and nothing is on its way or leaves.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.rollout import Rollout
 from appliance.core.rollout.version import Version
 from appliance.domain.histogram import BOUNDS_NS
+from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.control.recorder import Recorder, SwapTerms
 from appliance.engine.versions.records import MemoryRecords
 from tests.domain.sample import make_version
@@ -63,6 +65,8 @@ class RolloutWorld:
         self.before: dict[str, CatalogVersion] = {}
         self.full = False
         self.endings = 0
+        self.held = 0
+        self.ever_served: set[str] = set()
         self._files = 0
         for name in ("a", "b"):
             self.wish(name, 1, SOUND)
@@ -80,6 +84,7 @@ class RolloutWorld:
         self.told: deque[told.Event] = deque()
         self.names: dict[tuple[str, int], int] = {}
         self.served: set[str] = set()
+        self.live: dict[str, CatalogVersion] = {}
         self.apply()
 
     def wall_ms(self) -> int:
@@ -87,12 +92,25 @@ class RolloutWorld:
 
     # --- what is wanted
 
-    def wish(self, name: str, number: int, fate: str, *, order: bool = False) -> None:
+    def wish(
+        self,
+        name: str,
+        number: int,
+        fate: str,
+        *,
+        order: bool = False,
+        inputs: str = "x",
+        allowed: bool = False,
+    ) -> None:
+        """``inputs`` are what its input is called, which is all that clients know; ``allowed``: they change along."""
         self._files += 1
-        model, files = make_version(name, number), str(self._files)
+        spec = TensorSpec(name=inputs, datatype=Datatype.FP32, shape=(4,))
+        model, files = make_version(name, number, inputs=(spec,)), str(self._files)
         if name in self.wanted:
             self.before[name] = self.wanted[name]
-        self.wanted[name] = CatalogVersion(model=model, fingerprint=files, order=order)
+        self.wanted[name] = CatalogVersion(
+            model=model, fingerprint=files, order=order, interface_change=allowed
+        )
         self.fates[self.wanted[name].identity] = fate
 
     def apply(self, asked: frozenset[str] = frozenset()) -> None:
@@ -232,10 +250,29 @@ class RolloutWorld:
             if current is not None:
                 self.served.add(name)
                 assert self.fate(current.id) not in NEVER_SERVE, "what was refused serves"
-            elif name in self.served:
+                self.check_clients(name, current)
+            else:
+                self.live.pop(name, None)
+            if current is None and name in self.served:
                 assert name not in self.wanted, f"nothing serves {name}"
         for attempt in self.core.trials.attempts.values():
             assert attempt.phase in ON_ITS_WAY | {Phase.WATCHED}, "an attempt that is over"
+
+    def check_clients(self, name: str, current: Version) -> None:
+        """Clients of what served until now can talk to what does."""
+        before, wanted = self.live.get(name), self.wanted[name]
+        if before is not None and before.model.inputs != current.model.inputs:
+            allowed = wanted.identity == current.identity and wanted.interface_change
+            known = current.identity in self.ever_served
+            assert allowed or known, f"clients of {before.model.key} cannot talk to {current.model.key}"
+        self.live[name] = CatalogVersion(model=current.model, fingerprint=current.spec.fingerprint)
+        self.ever_served.add(current.identity)
+
+    def is_held(self, entry: CatalogVersion, current: Version) -> bool:
+        """Whether clients keep what is wanted from serving."""
+        proof = self.recorder.proof(entry.identity, entry.model)
+        free = entry.interface_change or (proof is not None and proof.proven)
+        return not free and entry.model.inputs != current.model.inputs
 
     # --- the run
 
@@ -256,10 +293,15 @@ class RolloutWorld:
                 self.apply()
             elif draw < 0.23:
                 number = self.wanted[name].model.version + rand.choice((0, 1))
-                self.wish(name, number, rand.choice(FATES), order=rand.random() < 0.2)
+                inputs, allowed = rand.choice("xxxz"), rand.random() < 0.3
+                fate, order = rand.choice(FATES), rand.random() < 0.2
+                self.wish(name, number, fate, order=order, inputs=inputs, allowed=allowed)
                 self.apply()
             elif draw < 0.28:
                 self.apply(frozenset({name}))
+            elif draw < 0.3:
+                self.wanted[name] = replace(self.wanted[name], interface_change=True)
+                self.apply()
             elif draw < 0.33:
                 self.full = not self.full
             elif draw < 0.36:
@@ -278,6 +320,9 @@ class RolloutWorld:
             if self.fates[entry.identity] == SOUND:
                 current = registry.current(name)
                 assert current is not None, f"{name} does not serve"
+                if self.is_held(entry, current):
+                    self.held += 1
+                    continue
                 assert current.identity == entry.identity, f"{entry.model.key} is sound and does not serve"
         assert not self.core.trials.attempts or self.policy.watch_s, "an attempt without an end"
         assert not self.splits, "a trial without an end"

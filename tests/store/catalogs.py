@@ -74,6 +74,7 @@ def models(draw: st.DrawFn, name: str) -> CatalogModel:
         versions=tuple(draw(stored_versions(name, number)) for number in numbers),
         wanted=wanted,
         order=wanted != 0 and draw(st.booleans()),
+        interface_change=wanted != 0 and draw(st.booleans()),
         wanted_before=draw(some),
         pins=draw(some),
         trial=draw(st.none() | trial),

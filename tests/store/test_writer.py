@@ -153,6 +153,31 @@ def test_what_an_operator_names_is_an_order_and_what_is_installed_a_proposal(sto
     assert orders() == (5, True)
 
 
+def test_that_clients_change_along_is_part_of_the_wish_and_may_be_said_later(store: StoreWriter) -> None:
+    def wish() -> tuple[int, bool]:
+        (model,) = store.catalog.models
+        return model.wanted, model.interface_change
+
+    store.install(arrival(version=1), want=True, now_ms=1)
+    store.install(arrival(version=2), want=True, now_ms=2)
+    assert wish() == (2, False)
+    before = store.catalog
+    store.want("digits", 2, now_ms=3)
+    assert store.catalog is before
+    store.install(arrival(version=2), want=True, interface_change=True, now_ms=3)
+    assert wish() == (2, True)
+    store.want("digits", 2, now_ms=4)
+    assert wish() == (2, True), "it was said"
+    store.want("digits", 1, now_ms=5)
+    assert wish() == (1, False)
+    store.want("digits", 2, now_ms=6, interface_change=True)
+    assert wish() == (2, True)
+    store.roll_back("digits", now_ms=7)
+    assert wish() == (1, True), "going back always works"
+    store.install(arrival(version=3), want=True, now_ms=8)
+    assert wish() == (3, False)
+
+
 def test_a_trial_ends_with_a_change_of_what_is_wanted(store: StoreWriter) -> None:
     """Or what is wanted would wait for it, for as long as nobody ends it."""
     changes = (lambda: store.want("digits", 2, now_ms=4), lambda: store.roll_back("digits", now_ms=5))

@@ -302,6 +302,24 @@ def test_the_configuration_keeps_its_text(source: bytes | None, wanted: str) -> 
     assert packed_config(source, "m", "g").decode() == wanted
 
 
+def test_that_clients_change_along_is_said_in_the_configuration_which_may_not_deny_it(tmp_path: Path) -> None:
+    said = packed_config(b'name: "m"', "m", "g", interface_change=True).decode()
+    assert said.startswith('parameters { key: "allow_interface_change" value { string_value: "true" } }\n')
+    assert packed_config(said.encode(), "m", "g", interface_change=True).count(b"parameters") == 1
+    home = tmp_path / "m"
+    (home / "1").mkdir(parents=True)
+    onnx.save(layers(), home / "1" / "model.onnx")
+    denied = packed_config(None, "m", "model.onnx", interface_change=True).decode().replace("true", "false")
+    (home / "config.pbtxt").write_text(denied)
+    with pytest.raises(PackageInvalid, match="must say allow_interface_change 'true', or nothing of it"):
+        lay_out(
+            find_source(home, None),
+            Labels(name="m", version=1, interface_change=True),
+            tmp_path / "out",
+            lambda count: None,
+        )
+
+
 def test_names_that_cannot_be_packed_are_told_at_once(tmp_path: Path) -> None:
     home = tmp_path / "m"
     (home / "1").mkdir(parents=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.model import wait
+from appliance.cli.model import interface_change, wait
 from appliance.cli.terminal import bytes_bar, bytes_text
 from appliance.config.repository import RepositoryConfig
 from appliance.config.store import Unsigned
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take versions that are older than what was wanted of their models",
     )
+    interface_change.add_argument(parser)
     parser.add_argument(
         "--allow-unsigned",
         action="store_true",
@@ -66,6 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
                 store, before, state, told.name, told.version
             )
             print(_line(told, arguments, again), flush=True)
+            if not arguments.no_want:
+                interface_change.tell(arguments, before, store.catalog, told.name, told.version)
             installed[told.name] = told.version  # the last one is the one that is wanted
         generation = store.catalog.generation
     wait.wait_for(arguments, installed, generation)
@@ -82,6 +85,7 @@ def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse
                     arrival,
                     want=not arguments.no_want,
                     downgrade=arguments.downgrade,
+                    interface_change=arguments.allow_interface_change,
                     now_ms=store_session.wall_ms(),
                     progress=progress,
                     accept=lambda digest: _check_servable(

@@ -8,7 +8,7 @@ from typing import Final
 from appliance.cli import store_session
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.model import wait
+from appliance.cli.model import interface_change, wait
 from appliance.config.swap import header_problems
 from appliance.store.catalog import Trial, TrialMode
 
@@ -18,6 +18,7 @@ def _add_want(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="NAME/VERSION")
     store_session.add_arguments(parser)
     wait.add_arguments(parser)
+    interface_change.add_argument(parser)
 
 
 def _want(arguments: argparse.Namespace) -> int:
@@ -26,15 +27,17 @@ def _want(arguments: argparse.Namespace) -> int:
     wait.check_reachable(arguments)
     with store_session.writing(arguments) as store:
         before = store.catalog
-        store.want(name, number, store_session.wall_ms())
+        allowed = arguments.allow_interface_change
+        store.want(name, number, store_session.wall_ms(), interface_change=allowed)
         changed = store.catalog is not before
         again = store_session.ask_again(store, before, arguments.state_dir, name, number, order=True)
-        generation = store.catalog.generation
+        catalog = store.catalog
     already = (
         " already; it failed here and is to be tried again" if again else " already; nothing was changed"
     )
     print(f"{printable(arguments.model)} is wanted{'' if changed else already}", flush=True)
-    wait.wait_for(arguments, {name: number}, generation)
+    interface_change.tell(arguments, before, catalog, name, number)
+    wait.wait_for(arguments, {name: number}, catalog.generation)
     return Exit.OK
 
 
@@ -134,7 +137,8 @@ WANT: Final = Command(
 Have an installed version served in the place of the one that is; a running 'serve' proves it first, unless it was
 proven on this box before: then it takes over at once.
 
-One that failed on this box is tried again.
+One that failed on this box is tried again. One that clients of what serves cannot talk to is held back: its inputs or
+outputs are others. With --allow-interface-change it goes live.
 """,
     add_arguments=_add_want,
     run=_want,

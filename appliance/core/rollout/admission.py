@@ -8,17 +8,18 @@ from typing import Final
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout import trial as on
-from appliance.core.rollout.attempt import Step, Steps
+from appliance.core.rollout.attempt import Step, Steps, held_back
 from appliance.core.rollout.catalog import CatalogVersion
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import Refusal, WantedAgain
+from appliance.core.rollout.reasons import Failed, InterfaceChanged, Refusal, WantedAgain
 from appliance.core.rollout.records import Change, Ending, RecordsPort
 from appliance.core.rollout.registry import Registry, Slot, is_of, is_repaired
 from appliance.core.rollout.retries import Retries, has_fallen, pause_ms, refusal_of
 from appliance.core.rollout.succession import Succession, withdrawn
 from appliance.core.rollout.trials import Trials
 from appliance.core.rollout.version import Version, VersionSpec
+from appliance.domain.interface import allows_change
 
 GIVEN_UP: Final = frozenset({Ending.GIVEN_UP, Ending.REFUSED, Ending.ROLLED_BACK, Ending.POSTPONED})
 """Endings by which a version does not serve."""
@@ -115,7 +116,11 @@ class Admission:
 
     def _may_try_again(self, given_up: Version, entry: CatalogVersion, asked: bool, wall_ms: int) -> bool:
         """Whether a version that was given up is to be loaded once more now: because an operator asks, or its package
-        was repaired, or its pause is over; where nothing else serves it has its turn with the others for that."""
+        was repaired, or its pause is over; where nothing else serves it has its turn with the others for that. What was
+        held back for its interface is, once it may change that."""
+        refusal = given_up.refusal
+        if isinstance(refusal.why if isinstance(refusal, Failed) else refusal, InterfaceChanged):
+            return self._held_back(entry, self._registry.current(entry.model.name)) is None
         if asked or is_repaired(given_up, entry):
             return True
         standing = self._records.standing(entry.identity)
@@ -145,7 +150,9 @@ class Admission:
         fallen = has_fallen(standing) or self._was_withdrawn(entry.model.name)
         if asked:
             yield do.Forgive(entry.identity)
+        before = current if serving else registry.current(entry.model.name)
         refusal = None if again or asked else refusal_of(standing, self._config, entry.model)
+        refusal = refusal or self._held_back(entry, before)
         spec = VersionSpec(
             id=registry.take_id(), model=entry.model, fingerprint=entry.fingerprint, identity=entry.identity
         )
@@ -163,7 +170,6 @@ class Admission:
         if refusal is not None:
             return
         registry.versions[version.id] = version
-        before = current if serving else registry.current(entry.model.name)
         background = before is not None or self._calm
         self._trials.begin(
             version,
@@ -174,6 +180,25 @@ class Admission:
             order=entry.order,
             again=again,
             fallen=fallen,
+            free=self._is_free(entry),
+        )
+
+    def _held_back(self, entry: CatalogVersion, before: Version | None) -> InterfaceChanged | None:
+        """Why a version must not take the place of ``before``: clients of that could not talk to it. What an operator
+        gave by hand may, as may what is proven here: it served clients. What is only on trial serves none."""
+        if before is None or (entry.model.version < before.model.version and not before.retiring):
+            return None  # requests that name no version do not reach it
+        return None if self._is_free(entry) else held_back(entry.model, before.model)
+
+    def _is_free(self, entry: CatalogVersion) -> bool:
+        """Whether clients of what serves do not keep a version from taking its place."""
+        proof = self._records.proof(entry.identity, entry.model)
+        return (
+            entry.by_hand
+            or entry.interface_change
+            or allows_change(entry.model)
+            or (proof is not None and proof.proven)
+            or (entry.trial is not None and entry.trial.hold)
         )
 
     def _refuse(self, version: Version, refusal: Refusal) -> Steps:

@@ -14,12 +14,22 @@ from appliance.core.rollout import actions as do
 from appliance.core.rollout.events import Figures, FiguresRead
 from appliance.core.rollout.phase import CHOSEN, SERVING, Phase, stage_of
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import Missed, Remark, Showed, Untried, Verdict, WantedAgain
+from appliance.core.rollout.reasons import (
+    AskAgain,
+    InterfaceChanged,
+    Missed,
+    Remark,
+    Showed,
+    Untried,
+    Verdict,
+    WantedAgain,
+)
 from appliance.core.rollout.records import Ending, record_key
 from appliance.core.rollout.trial import Seen, Trial
 from appliance.core.rollout.version import Version
 from appliance.domain.histogram import HistogramValue
-from appliance.domain.model import interchangeable, unlike
+from appliance.domain.interface import interface_changes
+from appliance.domain.model import ModelVersion, interchangeable, unlike
 from appliance.workers.port import LoadWish
 
 RUNS_MIN: Final = 20
@@ -32,13 +42,24 @@ def key_of(version: Version) -> str:
     return record_key(version.identity, version.spec.artifact)
 
 
+def held_back(model: ModelVersion, before: ModelVersion) -> InterfaceChanged | None:
+    """Why ``model`` is not to take the place of ``before``, unless it is free to: clients of that could not talk to
+    it."""
+    changes = interface_changes(model, before)
+    if not changes:
+        return None
+    again = AskAgain(key=model.key, packaged=bool(model.digest))
+    return InterfaceChanged(changes=changes, version=before.version, again=again)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Attempt:
     """``before`` is what it would replace; ``background``: no request waits for it; ``known``: it was proven here
     before.
 
     ``again``: it had been given up, and nothing else of its model serves; ``fallen``: its history says last that it was
-    given up or withdrawn, and not yet that it serves again. ``began_ns`` is when its load began; ``again_ns``: when to
+    given up or withdrawn, and not yet that it serves again; ``free``: clients of ``before`` do not keep it from taking
+    its place. ``began_ns`` is when its load began; ``again_ns``: when to
     ask for memory for it again; ``kept``: that is kept for it. ``counted``: its attempt is, and was not given back.
     ``reference`` are the figures of ``before`` when it stopped serving; ``missed`` counts requests that it refused as
     invalid and ``before`` would have taken.
@@ -51,6 +72,7 @@ class Attempt:
     known: bool
     again: bool
     fallen: bool
+    free: bool
     began_ns: int | None = None
     again_ns: int = 0
     kept: bool = False

@@ -35,13 +35,15 @@ class CatalogVersion:
     """A version that is wanted. ``fingerprint`` changes when its files do, also where they are the same as before: a
     package that was repaired. ``trial`` is what it has to go through before it serves; None: what the configuration
     says. ``by_hand``: an operator gave it, whatever is installed. ``order``: where it
-    is proven here it is to serve at once, and is compared with nothing; else it is proposed."""
+    is proven here it is to serve at once, and is compared with nothing; else it is proposed. ``interface_change``: its
+    clients change along with it."""
 
     model: ModelVersion
     fingerprint: str
     trial: TrialWish | None = None
     by_hand: bool = False
     order: bool = False
+    interface_change: bool = False
 
     @property
     def identity(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from appliance.core.memory.budget import WaitsForMemory
+from appliance.domain.interface import InterfaceChange
 from appliance.domain.model import Unlike
 
 
@@ -120,6 +121,24 @@ class Missed:
     before: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskAgain:
+    """An operator can ask for version ``key`` again; how, depends on whether it came in a package."""
+
+    key: str
+    packaged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceChanged:
+    """Clients of ``version``, which serves, could not talk to it, and the wish does not say that they change along.
+    ``again``: see Rejected."""
+
+    changes: tuple[InterfaceChange, ...]
+    version: int
+    again: AskAgain
+
+
 Verdict = (
     PromiseBroken
     | LoadRefused
@@ -132,6 +151,7 @@ Verdict = (
     | NotCounted
     | WantedAgain
     | Missed
+    | InterfaceChanged
 )
 """Why a version does not serve, or does no more."""
 
@@ -151,14 +171,6 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskAgain:
-    """An operator can ask for version ``key`` again; how, depends on whether it came in a package."""
-
-    key: str
-    packaged: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
     """It is not tried again: ``why`` is what its records keep. ``again`` is what asks for it all the same."""
 
@@ -174,7 +186,7 @@ class OutOfTries:
     again: AskAgain
 
 
-Refusal = Failed | RolledBack | Rejected | OutOfTries
+Refusal = Failed | RolledBack | Rejected | OutOfTries | InterfaceChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,9 +119,9 @@ class Rollout:
 
     def awaits_requests_of(self, version: int) -> Version | None:
         """The version before ``version``, if the requests that it would have taken, and ``version`` refuses as invalid,
-        count as failures: where a trial would have shown that before, and it serves for the first time."""
+        count as failures: it serves for the first time, and may still be given up for that one."""
         attempt = self.trials.attempts.get(version)
-        if attempt is None or attempt.known or attempt.version.untried is None or not attempt.keeps_before:
+        if attempt is None or attempt.known or not attempt.keeps_before:
             return None
         return attempt.before
 

@@ -101,6 +101,7 @@ class Succession:
         if before.slot == version.slot:
             if not version.is_packed:
                 self._registry.setbacks[version.slot] = RolledBack(why=reason)
+            before.retiring = version.retiring  # it may have been kept while another number was wanted
             yield from self.place(before, now_ns)
             return
         if self._registry.find(before.slot) is not before:

@@ -10,7 +10,16 @@ from typing import Final
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import reasons
 from appliance.core.rollout import trial as on
-from appliance.core.rollout.attempt import Attempt, IsGivenUp, Leaves, RollsBack, Steps, TakesOver, key_of
+from appliance.core.rollout.attempt import (
+    Attempt,
+    IsGivenUp,
+    Leaves,
+    RollsBack,
+    Steps,
+    TakesOver,
+    held_back,
+    key_of,
+)
 from appliance.core.rollout.catalog import CatalogVersion, TrialWish, configured_trial, identity_of
 from appliance.core.rollout.events import FiguresRead
 from appliance.core.rollout.phase import ON_TRIAL, SERVING, TRIED, Phase, stage_of
@@ -48,6 +57,7 @@ class Trials:
         order: bool = False,
         again: bool = False,
         fallen: bool = False,
+        free: bool = True,
     ) -> None:
         """``version`` is to serve, in the place of ``before``. An ``order`` is carried out at once, where the version
         is proven: it is compared with nothing."""
@@ -72,6 +82,7 @@ class Trials:
             known=known,
             again=again,
             fallen=fallen,
+            free=free,
         )
 
     def renew(self, version: Version, entry: CatalogVersion, now_ns: int) -> Steps:
@@ -351,7 +362,12 @@ class Trials:
             if splits:
                 yield from self._unsplit(other)
             other.before = before
-            if before is None:
+            held = None
+            if before is not None and not (other.free or other.live):
+                held = held_back(other.version.model, before.model)
+            if held is not None:
+                yield IsGivenUp(other.version, held, form=False)
+            elif before is None:
                 yield from self.step(other, on.Orphaned(), now_ns)
             elif splits:
                 yield from self._split(other)

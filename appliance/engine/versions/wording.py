@@ -7,10 +7,14 @@ from typing import Final, NamedTuple
 from appliance.core.memory import budget
 from appliance.core.rollout import reasons
 from appliance.core.rollout.reasons import Outlook, Refusal, Remark, Verdict, WaitReason
+from appliance.domain.interface import ALLOWED_PARAMETER, BatchChange, InterfaceChange
 from appliance.domain.moment import moment
+from appliance.domain.tensor import TensorSpec
 from appliance.engine.port import NEVER
 
 MB: Final = 1_000_000
+CHANGES_SHOWN: Final = 3
+NAME_SHOWN: Final = 80
 STILL_PREVIOUS: Final = "still serving the previous file; the new one"
 """How it is said that a version serves, but not from the file that was asked for; what the new one does follows."""
 
@@ -143,6 +147,11 @@ def verdict_text(verdict: Verdict) -> str:
             return f"version {version} is wanted again"
         case reasons.Missed(why=why, missed=missed, before=number):
             return f"{verdict_text(why)}; it refused {missed} requests that version {number} would have taken"
+        case reasons.InterfaceChanged(changes=changes, version=version, again=again):
+            return (
+                f"is held back: clients of version {version}, which serves, could not talk to it: "
+                f"{_changes_text(changes)}; {_allow_text(again)}"
+            )
 
 
 def _again_text(again: reasons.AskAgain) -> str:
@@ -150,6 +159,40 @@ def _again_text(again: reasons.AskAgain) -> str:
         return f"'appliance model want {again.key}' asks for it again"
     name = again.key.rpartition("/")[0]
     return f"change its files, or ask for it again: 'appliance model load {name}', or SIGHUP"
+
+
+def _allow_text(again: reasons.AskAgain) -> str:
+    """What an operator does whose clients change along."""
+    if again.packaged:
+        return f"'appliance model want {again.key} --allow-interface-change' has it go live all the same"
+    return f"the parameter {ALLOWED_PARAMETER} 'true' in its config.pbtxt has it go live all the same"
+
+
+def _changes_text(changes: tuple[InterfaceChange, ...]) -> str:
+    """The first of the changes, and how many there are besides."""
+    said = [f"{name} was {was}, is {now}" for name, was, now in map(change_words, changes[:CHANGES_SHOWN])]
+    if more := len(changes) - CHANGES_SHOWN:
+        said += [f"and {more} more"] if more > 0 else []
+    return "; ".join(said)
+
+
+def change_words(change: InterfaceChange) -> tuple[str, str, str]:
+    """What changed, as it was and as it is: a row of a table."""
+    if isinstance(change, BatchChange):
+        return "largest batch", str(change.was or "as its inputs say"), str(change.now)
+    spec = change.was or change.now
+    assert spec is not None, "a change of nothing"
+    return (
+        f"{change.port.value} '{spec.name[:NAME_SHOWN]}'",
+        _tensor_text(change.was),
+        _tensor_text(change.now),
+    )
+
+
+def _tensor_text(spec: TensorSpec | None) -> str:
+    if spec is None:
+        return "absent"
+    return f"{spec.datatype.wire} [{','.join(map(str, spec.shape))}]{' optional' * spec.optional}"
 
 
 def _showed_text(showed: reasons.Showed) -> str:

@@ -44,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="lowest version of the model that a box serves any more once this package was installed there; it counts "
         "if a key signs that the box trusts",
     )  # fmt: skip
+    parser.add_argument(
+        "--allow-interface-change",
+        action="store_true",
+        help="have it go live although clients of what a box serves cannot talk to it; else it is held back there",
+    )
     add_keys(parser)
     parser.add_argument("--licence", default="", metavar="TEXT", help="licence of the model, or @FILE")
     parser.add_argument(
@@ -112,6 +117,7 @@ def _pack(arguments: argparse.Namespace) -> int:
         measured=_measured(arguments.measured),
         promise=_promise(arguments.promise),
         minimum_version=arguments.minimum_version,
+        interface_change=arguments.allow_interface_change,
     )
     name = f"{labels.name}-{labels.version}.model"
     target = free_target(arguments.output, name, force=arguments.force)

@@ -9,16 +9,25 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from appliance.domain.interface import ALLOWED_PARAMETER
 from appliance.repository.pbtxt import Field, Message, ScalarKind, parse
 
 _SEPARATOR: Final = re.compile(r"[ \t]*[,;]?[ \t]*")
 
 
-def packed_config(source: bytes | None, name: str, graph_file: str) -> bytes:
+ALLOWANCE: Final = f'parameters {{ key: "{ALLOWED_PARAMETER}" value {{ string_value: "true" }} }}\n'.encode()
+
+
+def packed_config(
+    source: bytes | None, name: str, graph_file: str, *, interface_change: bool = False
+) -> bytes:
     """The configuration ``source`` (None: there is none) of a model called ``name`` whose file is ``graph_file``,
-    without ``version_policy``: a package is one version. Raises PbtxtError."""
+    without ``version_policy``: a package is one version; with an ``interface_change`` it says that clients change
+    along, unless it speaks of that already. Raises PbtxtError."""
     values = {"default_model_filename": graph_file, "name": name}
-    return changed_config(source or b"", values, without=("version_policy",))
+    config = changed_config(source or b"", values, without=("version_policy",))
+    said = ALLOWED_PARAMETER.encode() in config
+    return config if said or not interface_change else ALLOWANCE + config
 
 
 def changed_config(

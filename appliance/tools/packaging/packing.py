@@ -19,6 +19,7 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.digest import digests_of_file
 from appliance.domain.errors import ArtefactError, ModelInvalid, PackageInvalid, Problem
 from appliance.domain.golden import SET_FILE, GoldenSet, encode_golden, read_golden, write_golden
+from appliance.domain.interface import ALLOWED_PARAMETER, allows_change
 from appliance.domain.manifest import (
     FileEntry,
     LatencyPromise,
@@ -56,7 +57,8 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """What the packer says of the version. ``promise`` None: what its golden set promises."""
+    """What the packer says of the version. ``promise`` None: what its golden set promises; ``interface_change``:
+    clients change along with it."""
 
     name: str
     version: int
@@ -65,6 +67,7 @@ class Labels:
     measured: Measured | None = None
     promise: LatencyPromise | None = None
     minimum_version: int | None = None
+    interface_change: bool = False
 
 
 def lay_out(
@@ -82,7 +85,7 @@ def lay_out(
     folder = home / str(labels.version)
     folder.mkdir(parents=True)
     tensors = _split(source, folder, progress)
-    config = packed_config(source.config, labels.name, GRAPH_FILE)
+    config = packed_config(source.config, labels.name, GRAPH_FILE, interface_change=labels.interface_change)
     (home / CONFIG_FILE).write_bytes(config)
     for path, file in source.others.items():
         target = home / _renumbered(path, source, labels)
@@ -180,6 +183,9 @@ def _manifest(
     labels: Labels, root: Path, tensors: Sequence[TensorEntry], settings: RepositoryConfig
 ) -> Manifest:
     model = _served(root, labels, settings)
+    if labels.interface_change and not allows_change(model):
+        text = f"must say {ALLOWED_PARAMETER} 'true', or nothing of it, to be packed so"
+        raise PackageInvalid([Problem(file=CONFIG_FILE, key="parameters", text=text)])
     golden = read_golden(model.golden) if model.golden else None
     _check_variant(golden)
     home = root / labels.name
