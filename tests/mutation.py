@@ -2,8 +2,8 @@
 
 Run as ``python -m tests.mutation MODULE.py TEST [TEST ...] [--sample N] [--seed S] [--json FILE]``. The tree it changes
 is a copy in a temporary folder; yours is not touched. Name first the tests that notice most: the first failure ends a
-run. A survivor is a place to look at: either a test is missing, or the two forms mean the same. Exit status: 0, or 2
-when the tests fail without any change.
+run; with ``TMPDIR=/dev/shm`` tests that sync files wait for no disk. A survivor is a place to look at: either a test is
+missing, or the two forms mean the same. Exit status: 0, or 2 when the tests fail without any change.
 """
 
 from __future__ import annotations

@@ -102,7 +102,12 @@ def test_nothing_below_a_signed_minimum_is_made_wanted(store: StoreWriter) -> No
         store.roll_back("digits", 9)
     store.uninstall("digits")
     with pytest.raises(StoreRefused, match="3 is the lowest version"):
-        store.install(signed(2), want=True, now_ms=9, downgrade=True)
+        store.install(signed(2), want=True, now_ms=9, downgrade=True, progress=_nothing_is_read)
+    assert store.install(signed(2), want=False, now_ms=9, downgrade=True).changed
+
+
+def _nothing_is_read(count: int) -> None:
+    raise AssertionError("refused only after it was read")
 
 
 def test_a_minimum_only_grows_and_takes_a_trusted_signature(store: StoreWriter) -> None:

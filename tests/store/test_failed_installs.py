@@ -14,7 +14,7 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import BlobMismatch, PackageInvalid, Problem, StoreFull, StoreUnavailable
 from appliance.store.catalog import Catalog
 from appliance.store.incoming import IncomingPackage
-from appliance.store.layout import BLOBS, FORMS
+from appliance.store.layout import BLOBS, FORMS, blob_path
 from appliance.store.running import RunningRecord, RunningVersion
 from appliance.store.writer import StoreWriter, open_store
 from tests.store.arrivals import arrival, assert_served, contents_of, lying
@@ -139,10 +139,11 @@ def filled(disk: SmallDisk) -> StoreWriter:
 
 
 def test_where_the_disk_has_no_room_to_check_a_package_what_leaves_for_it_is_told() -> None:
-    store = filled(SmallDisk())
+    store = filled(disk := SmallDisk())
     with pytest.raises(BlobMismatch, match=r"; evicted to make room: digits/1$"):
         store.install(damaged(3), want=True, now_ms=300_000)
     assert versions_in(store) == [2]
+    assert disk.status(blob_path(digest_of(b"3" * 4000))) is not None, "it has its room, and may go on"
     store = filled(SmallDisk())
     with pytest.raises(PackageInvalid) as caught:
         store.install(heavy(3), want=True, now_ms=300_000, accept=refusing)
@@ -165,6 +166,27 @@ def test_a_disk_that_fails_after_the_change_is_told_with_what_was_evicted(what: 
     disk.before = lambda operation, path: None
     assert versions_in(store) == [2, 3]
     assert store.collect().blobs
+
+
+def test_what_was_being_done_is_told() -> None:
+    """Before the change that is the install, after it the room for it."""
+    disk = VolatileDisk()
+    store = StoreWriter(disk, QUOTA, tuple)
+    for number in (1, 2):
+        store.install(heavy(number), want=True, now_ms=number * 100_000)
+    form = f"{FORMS}/{'f' * 64}-{'1' * 16}"
+    for step in (*Path(FORMS).parents, Path(FORMS), Path(form)):
+        if disk.status(str(step)) is None:
+            disk.make_directory(str(step))
+    with disk.create(f"{form}/weights.bin") as file:
+        file.write(bytes(100))
+    for what, doing in (
+        ("rename blobs/", "install digits/3"),
+        ("rename incoming/form-", "make room for digits/3"),
+    ):
+        disk.before = _failing(what, [True])
+        with pytest.raises(StoreUnavailable, match=f"^cannot {doing} in 'store'"):
+            store.install(heavy(3), want=True, now_ms=300_000)
 
 
 def _failing(what: str, armed: list[bool]) -> Callable[[str, str], None]:

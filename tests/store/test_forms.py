@@ -12,7 +12,7 @@ from appliance.store.catalog import Catalog, CatalogModel
 from appliance.store.eviction import Lacking, Tenancy, plan_room
 from appliance.store.layout import FORMS, REFUSED_FORM
 from appliance.store.views import StoredForm
-from appliance.store.writer import Installed, StoreWriter, open_store
+from appliance.store.writer import Installed, StoreWriter, eviction_words, open_store
 from tests.store.arrivals import arrival, assert_served, contents_of
 from tests.store.catalogs import stored_version
 from tests.store.stores import NO_FLOOR
@@ -96,3 +96,11 @@ def test_forms_of_what_a_daemon_runs_leave_last_and_count_for_no_free_space(stat
     assert leaving(150, 0) == (["a", "b"], [])
     assert leaving(0, 150) == (["a"], [1]), "a worker may have it mapped"
     assert leaving(0, 100_000) is None
+
+
+def test_forms_are_told_by_the_versions_that_they_are_of() -> None:
+    said = "packed forms removed to make room: those of"
+    assert eviction_words((), ()) == ()
+    assert eviction_words(("m/1", "m/2"), ()) == ("evicted to make room: m/1, m/2",)
+    assert eviction_words((), ("m/2", "", "m/1", "m/2")) == (f"{said} m/1, m/2",)
+    assert eviction_words((), ("",)) == (f"{said} what is not installed any more",)

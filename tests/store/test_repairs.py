@@ -68,7 +68,9 @@ def test_a_damaged_view_is_mended_by_installing_again(store: StoreWriter, state:
     else:
         shutil.rmtree(home / "1")
         (home / "1").touch()
+    generation = store.catalog.generation
     assert store.install(arrival(), want=True, now_ms=1).changed
+    assert store.catalog.generation == generation + 1, "readers look again"
     assert_served(state, store.catalog)
     assert not (home / "1" / "more").exists()
 

@@ -27,7 +27,7 @@ from appliance.domain.errors import (
     StoreUnavailable,
 )
 from appliance.domain.manifest_codec import encode as encode_manifest
-from appliance.store.catalog import Trial, TrialMode
+from appliance.store.catalog import Catalog, Trial, TrialMode
 from appliance.store.catalog_file import read_catalog
 from appliance.store.incoming import Stream
 from appliance.store.layout import CATALOG, INCOMING, LOCK, VIEWS, blob_path, view_root
@@ -91,8 +91,9 @@ def test_a_signature_that_comes_later_is_kept_and_not_lost_again(store: StoreWri
     signed = store.install(arrival(signatures=b"{}", trust="key abc"), want=True, now_ms=2)
     assert signed.changed
     assert (view_root(state, signed.digest) / "SIGNATURE.json").read_bytes() == b"{}"
-    store.install(arrival(), want=True, now_ms=3)
-    assert store.catalog.models[0].versions[0].trust == "key abc"
+    for later in (arrival(), arrival(signatures=b"[]", trust="key other")):
+        assert not store.install(later, want=True, now_ms=3).changed
+        assert store.catalog.models[0].versions[0].trust == "key abc"
     assert_served(state, store.catalog)
 
 
@@ -248,6 +249,20 @@ def test_the_number_in_the_lock_of_a_writer_that_has_gone_means_nothing(state: P
     (state / LOCK).write_text("1\n")
     with open_store(state, NO_FLOOR), pytest.raises(StoreBusy), open_store(state, NO_FLOOR):
         pass
+
+
+def test_there_is_a_catalog_before_the_first_blob(state: Path) -> None:
+    """Blobs without one mean that it was lost."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(count: int) -> None:
+        raise Killed
+
+    with open_store(state, NO_FLOOR) as store, pytest.raises(Killed):
+        store.install(arrival(), want=True, now_ms=1, progress=killed)
+    assert read_catalog(state) == Catalog()
 
 
 def test_opening_removes_what_a_killed_writer_left(state: Path) -> None:
