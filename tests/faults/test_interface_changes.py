@@ -98,7 +98,7 @@ def test_a_package_that_clients_cannot_talk_to_is_held_across_restarts_until_it_
     daemon = serve(None, STORE, arguments=arguments)
     status, said = appliance("install", packages(2), "--wait", "--url", f"http://{daemon.http}")
     assert (status, "input 'x' UINT8 [-1,4] absent" in said) == (Exit.REFUSED, True)
-    assert "Clients of m/1 cannot talk to m/2: it is held back" in said
+    assert "Clients of m/1 cannot talk to m/2: it is held back where m/1 serves" in said
     assert f"m/2 does not go live: {HELD}" in said
     assert answers_over_http(daemon.http) == "1"
     daemon.stop()
