@@ -178,3 +178,13 @@ def test_a_lower_version_beside_the_one_that_stays_takes_no_place() -> None:
     want(rig, second)
     want(rig, replace(OTHER, model=model(1, "z")), second)
     assert serving(rig) == [1, 2]
+
+
+def test_a_proof_of_the_same_files_says_nothing_of_another_configuration() -> None:
+    rig = RolloutRig()
+    rig.recorder.perform(do.Prove(FIRST.identity, FIRST.model, PROVEN))
+    want(rig, FIRST)
+    want(rig, replace(FIRST, model=replace(FIRST.model, max_batch_size=4)))
+    (setback,) = rig.core.registry.setbacks.values()
+    assert "largest batch was 8, is 4" in remark_text(setback)
+    assert (serving(rig), loads(rig)) == ([1], 1)

@@ -351,7 +351,7 @@ def _write_models(root: Path) -> None:
     write_fake(root, "crashing", mode="crash", magic=POISON)
     write_fake(root, "lying", mode="ring_fault", fault="stranger", magic=POISON)
     write_fake(root, "failing", mode="fail", magic=POISON)
-    write_fake(root, "changing")
+    write_fake(root, "changing", allow_interface_change="true")
     write_fake(root, "hasty", mode="delay", delay_ms=10, batched=False)
     write_fake(root, "wide", width=WIDE)
 

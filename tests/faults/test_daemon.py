@@ -257,7 +257,7 @@ def test_requests_refused_at_the_edges_are_counted_and_logged(
 def test_sighup_applies_a_changed_config_and_keeps_the_old_one_when_it_is_broken(
     serve: Serve, tmp_path: Path
 ) -> None:
-    write_fake(tmp_path, "m", mode="identity")
+    write_fake(tmp_path, "m", mode="identity", allow_interface_change="true")
     daemon = serve(tmp_path, FAKE_SECTIONS)
     client = triton.InferenceServerClient(daemon.grpc)
     assert client.get_model_config("m").config.max_batch_size == 8

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
@@ -97,7 +98,7 @@ def test_a_package_that_clients_cannot_talk_to_is_held_across_restarts_until_it_
     daemon = serve(None, STORE, arguments=arguments)
     status, said = appliance("install", packages(2), "--wait", "--url", f"http://{daemon.http}")
     assert (status, "input 'x' UINT8 [-1,4] absent" in said) == (Exit.REFUSED, True)
-    assert "Clients of m/1 cannot talk to m/2: it is held back" in said
+    assert "Clients of m/1 cannot talk to m/2: it is held back where m/1 serves" in said
     assert f"m/2 does not go live: {HELD}" in said
     assert answers_over_http(daemon.http) == "1"
     daemon.stop()
@@ -154,3 +155,19 @@ def test_clients_that_did_not_change_lead_back_from_a_version_that_went_live_so(
     now = daemon.until("the one before", lambda now: entry(now, "m", 2).get("state") == "UNAVAILABLE")
     assert "it refused 5 requests that version 1 would have taken" in entry(now, "m", 2)["reason"]
     assert ask(daemon.grpc, "m").get_response().model_version == "1"
+
+
+def test_a_load_by_hand_is_never_held_back_and_a_smaller_batch_is_else(serve: Serve, tmp_path: Path) -> None:
+    models, path = tmp_path / "models", tmp_path / "control"
+    write_version(models, 1)
+    sections = {"swap": {"watch_s": 0.0}, "control": {"socket": str(path)}}
+    daemon = serve(models, sections)
+    (models / "m" / "config.pbtxt").write_text("max_batch_size: 2\n")
+    daemon.signal(signal.SIGHUP)
+    now = daemon.until("its reason", lambda now: "held back" in entry(now)["reason"])
+    assert "still serving the previous file; the new one is held back" in entry(now)["reason"]
+    assert "largest batch was 32, is 2" in entry(now)["reason"]
+    with triton.InferenceServerClient(f"unix:{path}") as operator:
+        operator.load_model("m")
+        assert operator.get_model_config("m").config.max_batch_size == 2
+    daemon.until("no reason any more", lambda now: not entry(now)["reason"])

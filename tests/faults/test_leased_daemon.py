@@ -112,7 +112,7 @@ def test_models_change_under_leased_load_without_a_failed_request(serve: Serve, 
     with Stream(daemon.grpc, "m", threads=8) as moving, Stream(daemon.grpc, "still", threads=2) as still:
         for version in range(2, 6):
             moving.wait_for(50)
-            write_fake(tmp_path, "m", versions=(version,))
+            write_fake(tmp_path, "m", versions=(version,), allow_interface_change="true")
             shutil.rmtree(tmp_path / "m" / str(version - 1))
             _reload(daemon)
             daemon.until("the next version alone", lambda now, version=version: _versions(now) == [version])

@@ -42,7 +42,7 @@ def tell(arguments: argparse.Namespace, before: Catalog, after: Catalog, name: s
     what = "it goes live, as was allowed"
     if not (wanted.interface_change or allows_change(new)):
         what = (
-            "it is held back, unless it was proven on this box before. "
+            f"it is held back where {was} serves, unless it was proven on this box before. "
             f"'appliance model want {key} --allow-interface-change' has it go live"
         )
     print(f"Clients of {was} cannot talk to {key}: {what}.", flush=True)

@@ -180,7 +180,7 @@ class Admission:
             order=entry.order,
             again=again,
             fallen=fallen,
-            free=self._is_free(entry),
+            free=self._is_free(entry, before),
         )
 
     def _held_back(self, entry: CatalogVersion, before: Version | None) -> InterfaceChanged | None:
@@ -188,16 +188,18 @@ class Admission:
         gave by hand may, as may what is proven here: it served clients. What is only on trial serves none."""
         if before is None or (entry.model.version < before.model.version and not before.retiring):
             return None  # requests that name no version do not reach it
-        return None if self._is_free(entry) else held_back(entry.model, before.model)
+        return None if self._is_free(entry, before) else held_back(entry.model, before.model)
 
-    def _is_free(self, entry: CatalogVersion) -> bool:
-        """Whether clients of what serves do not keep a version from taking its place."""
+    def _is_free(self, entry: CatalogVersion, before: Version | None) -> bool:
+        """Whether clients of what serves do not keep a version from taking its place. A proof is of files, and tells
+        nothing of the same ones with another configuration."""
         proof = self._records.proof(entry.identity, entry.model)
+        same = before is not None and before.identity == entry.identity
         return (
             entry.by_hand
             or entry.interface_change
             or allows_change(entry.model)
-            or (proof is not None and proof.proven)
+            or (proof is not None and proof.proven and not same)
             or (entry.trial is not None and entry.trial.hold)
         )
 
