@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -15,18 +14,17 @@ from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from functools import cache
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
+from http.client import HTTPException
 from types import UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
-from urllib.parse import urlsplit
 
+from appliance.cli.connection import http_connection, other_port, spoken_at
+from appliance.cli.endpoint import endpoint_of
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.tls import HTTP, Tls, add_arguments, refused, tls_of, words
+from appliance.cli.tls import GRPC, HTTP, refused, words
 from appliance.domain.manifest import INT64_MAX
 
-DEFAULT_URL = "http://127.0.0.1:8000"
 FORMAT = 1
-FETCH_S = 5.0
 
 Read = TypeVar("Read")
 
@@ -129,100 +127,55 @@ class Snapshot:
         return (self.now_ns - self.started_ns) / 1e9
 
 
-def add_url(parser: argparse.ArgumentParser, whose: str) -> None:
-    """Declare where an appliance answers, and over TLS; ``whose`` address that is."""
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"{whose}, or unix:PATH (default {DEFAULT_URL})")
-    add_arguments(parser)
-
-
-def is_unix(url: str) -> bool:
-    """Whether that is the address of a Unix socket."""
-    return url.startswith("unix:")
-
-
-class _OnSocket(HTTPConnection):
-    """Over the Unix socket ``path``."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=FETCH_S)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect."""
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-class _Named(HTTPSConnection):
-    """Over TLS to a server that may bear another name than its host's."""
-
-    def __init__(self, host: str, tls: Tls) -> None:
-        super().__init__(host, context=tls.context, timeout=FETCH_S)
-        self._tls = tls
-
-    def connect(self) -> None:
-        """Connect and shake hands."""
-        HTTPConnection.connect(self)
-        self.sock = self._tls.context.wrap_socket(
-            self.sock, server_hostname=self._tls.server_name or self.host
-        )
-
-
 class Source:
-    """Where the document comes from: an HTTP address, spoken to over TLS where the arguments say so, or a Unix socket,
-    where no server speaks it. Proxies are not asked."""
+    """Where the document comes from: an appliance as the arguments name it, by either of its ports."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        """``arguments`` are those of ``add_url``. Raises CommandFailed."""
-        self._tls = tls_of(arguments, HTTP)
-        self.url: str = arguments.url
-        base = self.url if "://" in self.url else f"http://{self.url}"
-        self._base = (base if self._tls is None else base.replace("http://", "https://", 1)).rstrip("/")
+        """``arguments`` are those of ``endpoint``. Raises CommandFailed."""
+        self._endpoint = endpoint_of(arguments, HTTP)
+
+    @property
+    def url(self) -> str:
+        """Its address, for people."""
+        return str(self._endpoint)
 
     def fetch(self) -> bytes:
         """The document. Raises CommandFailed when no server answers there with one."""
         try:
-            with closing(self._connection()) as connection:
-                path = "" if is_unix(self.url) else urlsplit(self._base).path
-                connection.request("GET", f"{path}/status.json")
+            return self._fetch()
+        except CommandFailed:
+            if spoken_at(self._endpoint) != GRPC:
+                raise
+        self._endpoint = other_port(self._endpoint, HTTP)
+        return self._fetch()
+
+    def _fetch(self) -> bytes:
+        where = self._endpoint
+        try:
+            with closing(http_connection(where)) as connection:
+                connection.request("GET", f"{where.prefix}/status.json")
                 answer = connection.getresponse()
                 document = answer.read()
-        except InvalidURL as error:
-            text = f"'{self.url}' is not an address ({error}); give --url as HOST:PORT"
-            raise CommandFailed(text) from None
         except (HTTPException, ConnectionResetError):
             raise self._no_answer() from None
         except ssl.SSLError as error:
-            raise refused(self._base, words(error)) from None
+            raise refused(self.url, words(error)) from None
         except (OSError, ValueError) as error:
-            where = self.url if is_unix(self.url) else self._base
             raise CommandFailed(
                 f"no server answers at {where} ({error}); start one with 'appliance serve', or give its --url",
                 Exit.UNREACHABLE,
             ) from None
         if answer.status != HTTPStatus.OK:
             hint = "it speaks TLS, so give --ca FILE" if b"speaks TLS" in document else "is it an appliance?"
-            text = f"{self._base} answered {answer.status} {answer.reason}; {hint}"
+            text = f"{where} answered {answer.status} {answer.reason}; {hint}"
             raise CommandFailed(text, Exit.REFUSED)
         return document
 
-    def _connection(self) -> HTTPConnection:
-        """Raises InvalidURL, and ValueError for what is no address of HTTP."""
-        if is_unix(self.url):
-            return _OnSocket(self.url.removeprefix("unix:").removeprefix("//"))
-        scheme, host, *_ = urlsplit(self._base)
-        if scheme not in ("http", "https"):
-            raise ValueError(f"'{scheme}' is not HTTP")
-        if scheme == "http":
-            return HTTPConnection(host, timeout=FETCH_S)
-        return HTTPSConnection(host, timeout=FETCH_S) if self._tls is None else _Named(host, self._tls)
-
     def _no_answer(self) -> CommandFailed:
-        if not self._base.startswith("https://"):
+        if self._endpoint.tls is None:
             return _no_appliance(self.url, "what it says is not HTTP; where that speaks TLS, give --ca FILE")
         text = "but ended the connection; where clients must show a certificate, give --cert and --key"
-        return CommandFailed(f"something answers at {self._base}, {text}", Exit.UNREACHABLE)
+        return CommandFailed(f"something answers at {self.url}, {text}", Exit.UNREACHABLE)
 
 
 def _server_words(server: Mapping[str, Any]) -> str:
@@ -251,7 +204,7 @@ def understood(document: bytes, url: str, read: Callable[[Mapping[str, Any]], Re
 def _no_appliance(url: str, reason: str) -> CommandFailed:
     return CommandFailed(
         f"something answers at {url}, but it is not the HTTP port of an appliance ({reason}); "
-        f"give --url the HTTP address that 'appliance serve' shows (default {DEFAULT_URL})",
+        f"give --url the address that 'appliance serve' shows",
         Exit.UNREACHABLE,
     )
 

@@ -42,7 +42,7 @@ from appliance.frontend.choice import (
     make_quotas,
 )
 from appliance.frontend.listening.sockets import place_problem
-from appliance.frontend.port import Backend, FrontEnd
+from appliance.frontend.port import Backend, FrontEnd, Listening
 from appliance.maintenance.interpreter import Collector
 from appliance.maintenance.scrubbing import Scrubbing, store_figures
 from appliance.reconciler.reconciler import Reconciler
@@ -55,7 +55,7 @@ from appliance.store.privacy import Mended, keep_private
 from appliance.store.running import RunningVersion
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.recent import RecentFigures
-from appliance.telemetry.snapshot import Meters, StoreFigures
+from appliance.telemetry.snapshot import Meters, Snapshot, StoreFigures
 from appliance.telemetry.trace import Tracer, open_tracer
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool
@@ -77,6 +77,7 @@ class Parts:
     engine: Engine
     reconciler: Reconciler
     front_end: FrontEnd
+    listening: Listening
     control: ControlSocket | None
     scrubbing: Scrubbing | None
     rereading: Rereading
@@ -92,7 +93,7 @@ def make_parts(
     loop = asyncio.get_running_loop()
     _check_open(config, log)
     kind = chosen(config.frontend.kind)
-    arena, recent = Arena(config.arena), RecentFigures()
+    arena = Arena(config.arena)
     tracer, records = open_tracer(config.trace, log.event), _open_records(config, log)
     ticker = Ticker(loop, partial(end.failed_part, "the engine"))
     pool = WorkerPool(
@@ -104,15 +105,13 @@ def make_parts(
         rings=lane_memory(kind),
     )
     engine = _make_engine(config, arena, pool, records, _make_shell(ticker, log, tracer))
-    source = _make_source(config, engine, log)
-    quotas = make_quotas(kind, config.quotas, log.event)
-    backend = Backend(
-        engine=engine,
-        log=log,
-        read=lambda: meters.read(),  # noqa: PLW0108  they read the front end that is made of this
-        recent=recent,
-        metrics=config.metrics,
-        tracer=tracer,
+    source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
+    backend = _make_backend(
+        config,
+        engine,
+        log,
+        lambda: meters.read(),  # noqa: PLW0108  they read the front end that is made of this
+        tracer,
     )
     failed = partial(end.failed_part, "the native front end")
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
@@ -125,6 +124,7 @@ def make_parts(
         store=figures,
         quotas=quotas.figures if quotas is not None else None,
         traces=tracer.figures if tracer is not None else None,
+        addresses=backend.listening.urls,
     )
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
@@ -137,7 +137,7 @@ def make_parts(
         ("the end of the workers", pool.close),
         ("closing the tensors' memory", arena.close),
         ("closing the collector", collector.close),
-        ("the end of the hour's figures", recent.close),
+        ("the end of the hour's figures", backend.recent.close),
         ("writing the records", records.close if isinstance(records, FileRecords) else None),
         ("closing the traces", tracer.close if tracer is not None else None),
         ("closing the models", reconciler.close),  # last: a disk that hangs holds it up
@@ -148,12 +148,31 @@ def make_parts(
         engine=engine,
         reconciler=reconciler,
         front_end=front_end,
+        listening=backend.listening,
         control=control,
         scrubbing=scrubbing,
         rereading=Rereading(reconciler, front_end, quotas, reread, log, failed),
         collector=collector,
-        recent=recent,
+        recent=backend.recent,
         closing=tuple((what, close) for what, close in closing if close is not None),
+    )
+
+
+def _make_backend(
+    config: ApplianceConfig,
+    engine: Engine,
+    log: LogControl,
+    read: Callable[[], Snapshot],
+    tracer: Tracer | None,
+) -> Backend:
+    over_tls = frozenset(name for name in ("grpc", "http") if getattr(config, name).tls_certificate)
+    return Backend(
+        engine=engine,
+        log=log,
+        read=read,
+        metrics=config.metrics,
+        tracer=tracer,
+        listening=Listening(over_tls=over_tls),
     )
 
 

@@ -4,8 +4,8 @@ one place where figures are read."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
@@ -252,7 +252,8 @@ class HttpStatistics:
 class Snapshot:
     """An appliance at one moment. ``front_end`` and ``http`` are what its front end did, ``store`` the store that is
     served from (None: a directory is), ``quotas`` what clients were refused (None: no client is bounded), ``traces``
-    what became of them (None: there are none); ``pid`` is its process (0: not told)."""
+    what became of them (None: there are none); ``pid`` is its process (0: not told), ``addresses`` where it listens by
+    protocol."""
 
     engine: EngineStatus
     front_end: FrontEndFigures
@@ -261,6 +262,7 @@ class Snapshot:
     quotas: QuotaFigures | None = None
     traces: TraceFigures | None = None
     pid: int = 0
+    addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class MeteredEngine(Protocol):
@@ -280,6 +282,7 @@ class Meters:
     store: Callable[[], StoreFigures] | None = None
     quotas: Callable[[], QuotaFigures] | None = None
     traces: Callable[[], TraceFigures] | None = None
+    addresses: Callable[[], Mapping[str, Sequence[str]]] = dict
 
     def read(self) -> Snapshot:
         """Everything, as of now."""
@@ -291,4 +294,5 @@ class Meters:
             quotas=None if self.quotas is None else self.quotas(),
             traces=None if self.traces is None else self.traces(),
             pid=os.getpid(),
+            addresses=self.addresses(),
         )

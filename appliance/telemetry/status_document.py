@@ -44,6 +44,7 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
             "version": __version__,
             "front_end": snapshot.front_end.kind,
             "pid": snapshot.pid,
+            "addresses": {protocol: list(urls) for protocol, urls in snapshot.addresses.items()},
         },
         "accepting": status.accepting,
         "now_ns": status.now_ns,

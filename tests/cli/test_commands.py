@@ -188,29 +188,6 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str], unused_tcp_port: int) 
     assert "start one with 'appliance serve'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["status"], ["top", "--once"], ["status", "--json"]])
-def test_the_grpc_port_is_not_the_http_port(
-    running: ApplianceProcess, capsys: pytest.CaptureFixture[str], command: list[str]
-) -> None:
-    assert main([*command, "--url", running.grpc]) == Exit.UNREACHABLE
-    printed = capsys.readouterr()
-    assert f"something answers at {running.grpc}, but it is not the HTTP port" in printed.err
-    assert "http://127.0.0.1:8000" in printed.err
-    assert (printed.err.count("\n"), printed.out) == (1, "")
-
-
-@pytest.mark.parametrize("scheme", ["", "http://"])
-def test_the_http_port_is_not_the_grpc_port(
-    running: ApplianceProcess, capsys: pytest.CaptureFixture[str], scheme: str
-) -> None:
-    address = f"{scheme}{running.http}"
-    assert main(["infer", "digits", "--zeros", "--url", address]) == Exit.UNREACHABLE
-    printed = capsys.readouterr()
-    assert f"something answers at {address}, but not in gRPC" in printed.err
-    assert "127.0.0.1:8001" in printed.err
-    assert "start one" not in printed.err
-
-
 def test_what_is_no_address_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--url", "127.0.0.1:80x"]) == Exit.USAGE
     assert "'127.0.0.1:80x' is not an address" in capsys.readouterr().err
