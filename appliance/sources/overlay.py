@@ -20,6 +20,7 @@ from typing import Final
 from appliance.domain.errors import InvalidRequest, NotReady
 from appliance.durable import WriterLock, is_held
 from appliance.repository.directory import RepositoryScan, merged
+from appliance.store.full_disk import reason_of
 
 PREFIX: Final = "appliance-given-"
 LOCK: Final = ".lock"
@@ -131,7 +132,7 @@ class Overlay:
             self.drop(there.difference(tuple(self._kept)))
             return _written(Path(tempfile.mkdtemp(dir=root)), name, files)
         except OSError as error:
-            text = f"failed to load '{name}': its files cannot be written: {error.strerror or error}"
+            text = f"failed to load '{name}': its files cannot be written: {reason_of(error)}"
             raise NotReady(text) from error
 
     def drop(self, repositories: Iterable[str]) -> None:

@@ -23,6 +23,7 @@ from appliance.store.blobs import BlobShelf
 from appliance.store.catalog import Catalog, InstalledVersion
 from appliance.store.edits import with_version
 from appliance.store.eviction import Lacking, Leaving, Tenancy, plan_room
+from appliance.store.full_disk import WAY_OUT, bytes_text
 from appliance.store.running import RunningVersion, read_incumbents, read_running
 from appliance.store.trouble import told
 from appliance.store.views import FormShelf, ViewShelf
@@ -199,11 +200,12 @@ class Census:
         )
         leaving = plan_room(tenancy, lacking, now_ms)
         if leaving is None:
+            quota = bytes_text(self._config.quota_bytes) if self._config.quota_bytes else "none"
             raise StoreFull(
-                f"{name}/{version.version} needs {max(lacking)} bytes more than there are within "
-                f"store.quota_bytes ({self._config.quota_bytes or 'none'}) and store.free_floor_bytes "
-                f"({self._config.free_floor_bytes}), and what may be evicted is not enough, packed forms included "
-                f"({sum(each.bytes for each in forms)} bytes now); uninstall versions"
+                f"{name}/{version.version} needs {bytes_text(max(lacking))} more than there are within "
+                f"store.quota_bytes ({quota}) and store.free_floor_bytes "
+                f"({bytes_text(self._config.free_floor_bytes)}), and what may be evicted is not enough, packed forms "
+                f"included ({bytes_text(sum(each.bytes for each in forms))} now); {WAY_OUT}"
             )
         return leaving
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.domain.errors import StoreFull, StoreUnavailable
+from appliance.store.full_disk import FULL, reason_of
 
 _REMEDIES: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -25,29 +26,19 @@ _REMEDIES: Final[Mapping[int, str]] = MappingProxyType(
         errno.ELOOP: "the store follows no symbolic links; put the file itself there",
     }
 )
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-def _room(doing: str) -> str:
-    """How there comes to be room. What takes room itself, such as uninstalling, is no way."""
-    if doing.startswith("install"):
-        return "free some space, or uninstall versions and run 'appliance store gc'"
-    return (
-        "free some space on that disk outside of the store, or run 'appliance store gc', which needs none, if there is "
-        "garbage"
-    )
 
 
 @contextmanager
-def told(state: str, doing: str | Callable[[], str]) -> Iterator[None]:
-    """Whatever the disk refuses in here is told as a failure of ``doing`` something in the directory ``state``."""
+def told(state: str, doing: str | Callable[[], str], needed: Callable[[], int] = int) -> Iterator[None]:
+    """Whatever the disk refuses in here is told as a failure of ``doing`` something in the directory ``state``, for
+    which so many bytes are ``needed`` (0: that is not known)."""
     try:
         yield
     except OSError as error:
         what = doing if isinstance(doing, str) else doing()
-        reason = error.strerror or str(error)
-        if error.errno in _FULL:
-            raise StoreFull(f"cannot {what} in '{state}': {reason}; {_room(what)}") from error
+        reason = reason_of(error, state, needed())
+        if error.errno in FULL:
+            raise StoreFull(f"cannot {what} in '{state}': {reason}") from error
         remedy = _REMEDIES.get(error.errno or 0, "")
         raise StoreUnavailable(
             f"cannot {what} in '{state}': {reason}{'; ' * bool(remedy)}{remedy}"

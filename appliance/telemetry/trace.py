@@ -19,6 +19,7 @@ from appliance.config.telemetry import TraceConfig
 from appliance.domain.errors import OperatorError, Unsupported
 from appliance.domain.model import ModelVersion
 from appliance.domain.protocol import SERVER_NAME
+from appliance.store.full_disk import reason_of
 from appliance.telemetry.meter import Result
 from appliance.telemetry.otlp import Parent, Told, parent_of, trace_line
 from appliance.telemetry.request_line import LineBudget, LoggedRequest
@@ -205,7 +206,12 @@ def open_tracer(config: TraceConfig, say: Callable[..., None]) -> Tracer | None:
         raise OperatorError(
             f"trace file '{config.file}' cannot be opened: {error.strerror}; change trace.file in the configuration"
         ) from error
-    return Tracer(config, Sink(target, QUEUE_LINES, "traces"), say)
+
+    def failed(error: OSError) -> None:
+        """Called by the sink's thread."""
+        say("traces cannot be written", error=reason_of(error, config.file))
+
+    return Tracer(config, Sink(target, QUEUE_LINES, "traces", failed), say)
 
 
 def trace_settings(tracer: Tracer | None) -> Mapping[str, tuple[str, ...]]:

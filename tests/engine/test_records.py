@@ -22,6 +22,7 @@ from appliance.engine.versions.environment_fingerprint import EnvironmentFingerp
 from appliance.engine.versions.history import FILE, FILE_BEFORE, encoded, read_history, unfit
 from appliance.engine.versions.record_files import PROOFS, TRIES, FileRecords
 from appliance.engine.versions.records import Cost, MemoryRecords
+from appliance.store.full_disk import WAY_OUT
 from appliance.workers.port import Assessment, Deviation
 from tests.domain.sample import make_version
 
@@ -107,7 +108,7 @@ def test_a_try_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr("appliance.engine.versions.record_files.replace_file", full)
-        assert disk.count("m/1@a") == "No space left on device"
+        assert disk.count("m/1@a") == f"No space left on device; {WAY_OUT}"
     assert disk.count("m/2@b") is None
     assert json.loads((tmp_path / "serve" / TRIES).read_bytes())["versions"]["m/1@a"] == [1, "", AT_MS, 0]
     disk.records.close()
@@ -239,7 +240,7 @@ def test_a_line_that_a_full_disk_cuts_short_is_told(tmp_path: Path, monkeypatch:
         patch.setattr("appliance.engine.versions.record_files.os.write", nearly_full)
         disk.records.happened(change(1))
         disk.posted.get(timeout=30)()
-    assert disk.said == [("records cannot be written", {"error": "No space left on device"})]
+    assert disk.said == [("records cannot be written", {"error": f"No space left on device; {WAY_OUT}"})]
     disk.records.happened(change(2))
     disk.records.close()
     assert [each.version for each in read_history(tmp_path)] == [2]

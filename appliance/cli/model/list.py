@@ -19,10 +19,10 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.wait import told_by_holder
 from appliance.cli.rollout_progress import TRIALS
 from appliance.cli.snapshot import Source, understood
-from appliance.cli.terminal import bytes_text
 from appliance.domain.moment import moment
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.catalog import Catalog, InstalledVersion
+from appliance.store.full_disk import bytes_text
 
 DOUBTFUL = ("unsigned", "withdrawn")
 SAME = (

@@ -24,6 +24,7 @@ from appliance.durable import RealFolder, make_own_directory, read_whole, replac
 from appliance.engine.versions.history import FILE, FILE_BEFORE, FILE_BYTES_MAX, encoded, read_history
 from appliance.engine.versions.record_table import FORMAT, RecordTable, as_json
 from appliance.engine.versions.records import Cost, MemoryRecords, model_of
+from appliance.store.full_disk import reason_of
 from appliance.store.layout import INCUMBENTS
 from appliance.workers.port import Assessment, Deviation
 
@@ -236,7 +237,7 @@ class FileRecords:
         try:
             write()
         except OSError as error:
-            problem = error.strerror or str(error)
+            problem = reason_of(error)
         try:
             if done is not None:
                 self._post(lambda: done(problem))
