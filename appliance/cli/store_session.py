@@ -96,7 +96,8 @@ def catalog_of(state: Path) -> Catalog:
         with told():
             catalog = read_catalog(state)
     if catalog is None:
-        raise CommandFailed(f"'{state}' holds no store; 'appliance model install' makes one")
+        what = f"'{state}' holds no store" if os.path.lexists(state) else f"there is no '{state}'"
+        raise CommandFailed(f"{what}; 'appliance model install' makes a store")
     return catalog
 
 

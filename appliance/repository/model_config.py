@@ -26,6 +26,7 @@ from appliance.domain.model import (
     run_timeout_problem,
 )
 from appliance.repository.findings import Findings, Place
+from appliance.repository.onnx.foreign import backend_advice
 from appliance.repository.pbtxt import Message
 from appliance.repository.section import INT32_MAX, INT64_MAX, Section
 from appliance.repository.tensor_config import TensorConfig, read_input, read_output
@@ -197,7 +198,8 @@ def _read_kind(section: Section, settings: RepositoryConfig) -> Kind:
     """Platform and backend, which must agree and be enabled."""
     platform, backend = section.text("platform"), section.text("backend")
     if platform not in ("", ONNX_PLATFORM):
-        section.problem("platform", f"'{platform}' is not offered; leave it out or say '{ONNX_PLATFORM}'")
+        advice = backend_advice(platform) or f"leave it out or say '{ONNX_PLATFORM}'"
+        section.problem("platform", f"'{platform}' is not offered: {advice}")
         return ONNX
     if platform and backend not in ("", ONNX_BACKEND):
         section.problem("backend", f"'{backend}' contradicts the platform '{platform}'")
@@ -205,8 +207,10 @@ def _read_kind(section: Section, settings: RepositoryConfig) -> Kind:
     kind = ONNX if backend in ("", ONNX_BACKEND) else Kind("", backend, backend)
     if kind.runtime not in settings.runtimes or backend == ONNX_RUNTIME:
         enabled = (ONNX_BACKEND if runtime == ONNX_RUNTIME else runtime for runtime in settings.runtimes)
+        advice = backend_advice(backend) or f"enabled are: {', '.join(enabled)}"
         section.problem(
-            "backend", f"'{backend or ONNX_BACKEND}' is not enabled; enabled are: {', '.join(enabled)}"
+            "backend",
+            f"'{backend or ONNX_BACKEND}' is not enabled; {advice}",
         )
         return ONNX
     return kind

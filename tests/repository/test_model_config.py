@@ -110,7 +110,7 @@ PROBLEMS: list[tuple[str, str, str]] = [
     (r'name: "\xff"', "name", "is not UTF-8"),
     ('platform: "tensorrt_plan"', "platform", "'tensorrt_plan' is not offered"),
     ('platform: "onnxruntime_onnx" backend: "python"', "backend", "contradicts the platform"),
-    ('backend: "python"', "backend", "'python' is not enabled; enabled are: onnxruntime"),
+    ('backend: "python"', "backend", "'python' is not enabled; it is Python code, which is never run here"),
     ('backend: "onnx"', "backend", "'onnx' is not enabled"),
     ('backend: "fake"', "backend", "'fake' is not enabled"),
     ("max_batch_size: -1", "max_batch_size", "-1 is out of range"),
