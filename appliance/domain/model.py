@@ -127,10 +127,11 @@ class ModelVersion:
 
     ``inputs`` and ``outputs`` are in graph order, without the batch dimension when ``max_batch_size`` > 0.
     ``batching`` is None when requests are never merged. ``device`` is "cpu" or "cuda". ``labels`` maps an output name
-    to its class labels, ``label_files`` to the file they come from. ``file_bytes`` is the size of the model file with
-    its external data, ``model_file`` its name ("" where the runtime is given the directory). ``policy`` is the model's.
-    ``golden`` is the absolute path of the version's golden set (``set.json``), "" when it has none. Names of other
-    files are as the configuration writes them.
+    to its class labels, ``label_files`` to the file they come from. ``input_reshapes`` and ``output_reshapes`` map the
+    name of a tensor to the model's own shape where clients see another. ``file_bytes`` is the size of the model file
+    with its external data, ``model_file`` its name ("" where the runtime is given the directory). ``policy`` is the
+    model's. ``golden`` is the absolute path of the version's golden set (``set.json``), "" when it has none. Names of
+    other files are as the configuration writes them.
 
     ``weights`` is None where the tensors lie in the model file itself, or in several files. ``digest`` names the
     package that the version came in, "" for a plain directory. ``forms`` is the directory where packed forms built on
@@ -155,6 +156,8 @@ class ModelVersion:
     device: str = "cpu"
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     label_files: Mapping[str, str] = field(default_factory=dict)
+    input_reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    output_reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     model_file: str = ""
     policy: VersionPolicy = VersionPolicy()
     warmups: tuple[Warmup, ...] = ()

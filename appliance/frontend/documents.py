@@ -6,7 +6,7 @@ lead with -1 where a model has a batch dimension.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from appliance import __version__
@@ -53,8 +53,16 @@ def model_config(model: ModelVersion) -> dict[str, Json]:
         "backend": model.backend,
         "max_batch_size": model.max_batch_size,
         "default_model_filename": model.model_file,
-        "input": [_config_input(spec) for spec in model.inputs],
-        "output": [_config_output(spec, model.label_files.get(spec.name, "")) for spec in model.outputs],
+        "input": [
+            {**_config_tensor(spec, model.input_reshapes), "optional": spec.optional} for spec in model.inputs
+        ],
+        "output": [
+            {
+                **_config_tensor(spec, model.output_reshapes),
+                "label_filename": model.label_files.get(spec.name, ""),
+            }
+            for spec in model.outputs
+        ],
         "instance_group": [
             {
                 "name": model.name,
@@ -88,22 +96,15 @@ def _tensor(spec: TensorSpec, batched: bool) -> dict[str, Json]:
     return {"name": spec.name, "datatype": spec.datatype.wire, "shape": list[Json](shape)}
 
 
-def _config_input(spec: TensorSpec) -> dict[str, Json]:
-    return {
+def _config_tensor(spec: TensorSpec, reshapes: Mapping[str, Sequence[int]]) -> dict[str, Json]:
+    document: dict[str, Json] = {
         "name": spec.name,
         "data_type": spec.datatype.config_name,
         "dims": list[Json](spec.shape),
-        "optional": spec.optional,
     }
-
-
-def _config_output(spec: TensorSpec, label_file: str) -> dict[str, Json]:
-    return {
-        "name": spec.name,
-        "data_type": spec.datatype.config_name,
-        "dims": list[Json](spec.shape),
-        "label_filename": label_file,
-    }
+    if spec.name in reshapes:
+        document["reshape"] = {"shape": list[Json](reshapes[spec.name])}
+    return document
 
 
 def _config_version_policy(policy: VersionPolicy) -> dict[str, Json]:

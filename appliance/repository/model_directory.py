@@ -39,6 +39,7 @@ from appliance.repository.onnx.graph import read_graph
 from appliance.repository.onnx.summary import GraphSummary
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.section import INT64_MAX
+from appliance.repository.tensor_config import TensorConfig
 from appliance.repository.version_files import external_files, golden_files, read_labels
 from appliance.repository.warmup_config import plan_warmup, warmup_files
 
@@ -328,6 +329,8 @@ class _VersionReader:
             label_files={
                 output.name: output.label_file for output in config.outputs or () if output.label_file
             },
+            input_reshapes=_reshapes(config.inputs),
+            output_reshapes=_reshapes(config.outputs),
             model_file=config.model_file if files else "",
             policy=config.policy,
             warmups=tuple(
@@ -343,6 +346,10 @@ class _VersionReader:
                 if file.digest and file.path != apart
             },
         )
+
+
+def _reshapes(tensors: Iterable[TensorConfig] | None) -> Mapping[str, tuple[int, ...]]:
+    return {tensor.name: tensor.reshape for tensor in tensors or () if tensor.reshape is not None}
 
 
 def _weights(files: Sequence[ModelFile]) -> WeightsFile | None:

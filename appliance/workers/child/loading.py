@@ -20,6 +20,7 @@ from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
 from appliance.domain.golden import TENSORS_NAME
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.regular_file import check_digest, opened
+from appliance.runtimes import reshape
 from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session, check_signature
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
@@ -220,7 +221,7 @@ class Loader:
         arrival = _arrival(version.weights if version.on_cpu else None, manner)
         settings = replace(self._settings, quick=wish.quick, packed=packed)
         try:
-            session = runtime.load(version, settings)
+            session = reshape.load(runtime, version, settings)
         except BaseException:
             arrival.finish()
             raise
