@@ -6,6 +6,7 @@ lead with -1 where a model has a batch dimension.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
@@ -54,7 +55,13 @@ def model_config(model: ModelVersion) -> dict[str, Json]:
         "max_batch_size": model.max_batch_size,
         "default_model_filename": model.model_file,
         "input": [
-            {**_config_tensor(spec, model.input_reshapes), "optional": spec.optional} for spec in model.inputs
+            {
+                **_config_tensor(spec, model.input_reshapes),
+                "format": model.formats.get(spec.name, "FORMAT_NONE"),
+                "allow_ragged_batch": False,
+                "optional": spec.optional,
+            }
+            for spec in model.inputs
         ],
         "output": [
             {
@@ -72,6 +79,8 @@ def model_config(model: ModelVersion) -> dict[str, Json]:
         ],
         "parameters": {key: {"string_value": value} for key, value in model.parameters.items()},
         "model_warmup": [_config_warmup(warmup) for warmup in model.warmups],
+        "model_transaction_policy": {"decoupled": False},
+        **json.loads(model.noted),
     }
     if model.batching is not None:
         document["dynamic_batching"] = _config_batching(model.batching)
@@ -101,6 +110,8 @@ def _config_tensor(spec: TensorSpec, reshapes: Mapping[str, Sequence[int]]) -> d
         "name": spec.name,
         "data_type": spec.datatype.config_name,
         "dims": list[Json](spec.shape),
+        "is_shape_tensor": False,
+        "is_non_linear_format_io": False,
     }
     if spec.name in reshapes:
         document["reshape"] = {"shape": list[Json](reshapes[spec.name])}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
@@ -23,6 +24,17 @@ _UNOFFERED_OUTPUT: Final = MappingProxyType(
 )
 
 
+class TensorFormat(Enum):
+    """How pictures lie in an input, which clients alone go by."""
+
+    FORMAT_NONE = 0
+    FORMAT_NHWC = 1
+    FORMAT_NCHW = 2
+
+
+_FORMATS: Final = MappingProxyType(dict(TensorFormat.__members__))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorConfig:
     """An input or output as written, and the ``section`` that says where. None means not said; ``dims`` leave out the
@@ -34,17 +46,19 @@ class TensorConfig:
     dims: tuple[int, ...] | None
     reshape: tuple[int, ...] | None = None
     optional: bool | None = None
+    format: str = ""
     label_file: str = ""
 
 
 def read_input(section: Section) -> TensorConfig:
     """One ``input { ... }``."""
     section.refuse(_UNOFFERED_INPUT)
-    if section.name("format") not in ("", "FORMAT_NONE"):
+    layout = section.choice("format", _FORMATS)
+    if layout not in (None, TensorFormat.FORMAT_NONE):
         section.ignore(
             ("format",), "is accepted, but nothing acts on it: clients lay out images as the model wants"
         )
-    config = _read_tensor(section)
+    config = replace(_read_tensor(section), format=layout.name if layout else "")
     section.close()
     return config
 

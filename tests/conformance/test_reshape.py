@@ -73,6 +73,9 @@ def test_clients_send_dims_and_get_dims(serve: Serve, tmp_path: Path) -> None:
     for name in CASES:
         write(tmp_path, name)
     daemon = serve(tmp_path)
+    (note,) = next(each["notes"] for each in daemon.status()["models"] if each["name"] == "quickstart")
+    assert note.startswith("input[0].format: is accepted, but nothing acts on it")
+    assert note.encode() in daemon.get("/models/quickstart")
     with (
         triton.InferenceServerClient(daemon.grpc) as grpc,
         triton_http.InferenceServerClient(daemon.http) as http,
