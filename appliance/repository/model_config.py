@@ -30,7 +30,7 @@ from appliance.domain.session_options import INTRA_OP, LARGEST, option_problem
 from appliance.repository.findings import Findings, Place
 from appliance.repository.noted import NOTED, OPTIMIZATION, Json, noted_in, read_noted
 from appliance.repository.pbtxt import Message
-from appliance.repository.section import INT32_MAX, INT64_MAX, Section
+from appliance.repository.section import INT64_MAX, Section
 from appliance.repository.tensor_config import TensorConfig, read_input, read_output
 from appliance.repository.warmup_config import WARMUPS_MAX, WarmupConfig, read_warmup
 
@@ -44,7 +44,8 @@ LATEST: Final = VersionPolicy()
 OBEYED: Final = frozenset((RUN_TIMEOUT_PARAMETER, ALLOWED_PARAMETER, *LARGEST))
 """Parameters that have an effect."""
 
-PRIORITY_LEVELS_MAX: Final = 1_000
+PRIORITY_LEVELS_MAX: Final = (1 << 30) - 1
+"""Below the level of requests that are served after all others."""
 PREFERRED_MAX: Final = 64
 """Preferred sizes: each decision of the scheduler looks at all."""
 ROWS_MAX: Final = 1 << 20
@@ -334,7 +335,7 @@ def _default_level(section: Section, levels: int) -> int:
 
 def _level_policies(section: Section, levels: int) -> dict[int, QueuePolicy]:
     policies: dict[int, QueuePolicy] = {}
-    for level, inner in section.numbered_entries("priority_queue_policy", maximum=INT32_MAX):
+    for level, inner in section.numbered_entries("priority_queue_policy", maximum=INT64_MAX):
         policies[level] = _queue_policy(inner)
         if not 1 <= level <= levels:
             known = f"the priority levels are 1 to {levels}" if levels else "priority_levels is not set"

@@ -216,7 +216,11 @@ PROBLEMS: list[tuple[str, str, str]] = [
         "dynamic_batching.default_priority_level",
         "must be 1 to 2, the priority_levels; found 3",
     ),
-    ("dynamic_batching { priority_levels: 1001 }", "dynamic_batching.priority_levels", "is out of range"),
+    (
+        "dynamic_batching { priority_levels: 1073741824 }",
+        "dynamic_batching.priority_levels",
+        "is out of range",
+    ),
     (
         "dynamic_batching { priority_queue_policy { key: 1 value { } } }",
         "dynamic_batching.priority_queue_policy[1]",
@@ -426,7 +430,10 @@ def test_labels_that_are_too_large_or_no_text(read_model: ReadModel) -> None:
     large = read_model(config, files={"l.txt": b"l" * (LABEL_BYTES_MAX + 1)})
     assert f"has {LABEL_BYTES_MAX + 1} bytes; at most {LABEL_BYTES_MAX} are read" in only_problem(large).text
     assert "is not UTF-8 text (byte 1)" in only_problem(read_model(config, files={"l.txt": b"a\xff"})).text
-    assert "holds no label" in only_problem(read_model(config, files={"l.txt": b"\n"})).text
+    for nothing in (b"\n", b""):
+        found = read_model(config, files={"l.txt": nothing})
+        (note,) = served(found).notes
+        assert note == "output[0].label_filename: 'l.txt' holds no label: classes are told without one"
 
 
 def test_labels_of_one_file_are_kept_once(read_model: ReadModel) -> None:
