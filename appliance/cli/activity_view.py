@@ -257,6 +257,8 @@ def _reasons(model: ModelSnapshot) -> Iterator[Text]:
     if model.reason:
         reason = with_next_try(model.reason, model.next_try_ms)
         yield Text(printable(f"{model.key}: {reason}"), style="red")
+    for note in model.notes:
+        yield Text(printable(f"{model.key}: config.pbtxt: {note}"), style="yellow")
 
 
 def _memory(count: int) -> str:

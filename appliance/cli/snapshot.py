@@ -62,7 +62,7 @@ class ModelSnapshot:
     """A model version. ``requests`` counts those that ended, by outcome, ``leased`` those answered without the engine,
     ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not.
     ``trial`` says how far it is on its way to serving, "" when that is behind it; ``residency`` is how much of it is in
-    memory."""
+    memory; ``notes`` are what of its configuration has no effect."""
 
     name: str
     version: int
@@ -83,6 +83,7 @@ class ModelSnapshot:
     loading: str = ""
     tries_left: int = 0
     next_try_ms: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

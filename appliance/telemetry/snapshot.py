@@ -130,7 +130,8 @@ class VersionStatus:
     ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way;
     ``phase`` how far its life has come, ``outlook`` what it is, while it serves, to what is wanted in its place;
     ``waiting`` what it waits for, or what is to serve in its place does ("memory", "trial", or NEVER; "": nothing);
-    ``untried`` why it went live without the trial that is configured ("": it did not)."""
+    ``untried`` why it went live without the trial that is configured ("": it did not); ``notes`` what of
+    its configuration has no effect."""
 
     name: str
     version: int
@@ -148,6 +149,7 @@ class VersionStatus:
     run_p99_ns: int = 0
     fallen_back: int = 0
     untried: str = ""
+    notes: tuple[str, ...] = ()
     trust: str = ""
     load_ns: int = 0
     loading: LoadStatus | None = None

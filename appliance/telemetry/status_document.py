@@ -101,6 +101,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "loading": None if version.loading is None else dict(version.loading._asdict()),
         "fallen_back": version.fallen_back,
         "untried": version.untried,
+        "notes": list(version.notes),
         "stages": dict(_stage_documents(statistics)),
     }
 

@@ -44,6 +44,18 @@ CANNOT_SERVE = {
         "arena.classes",
         "one request gets at most 1048576 bytes",
     ),
+    "http.max_bodies_bytes = 1048576\nhttp.max_body_bytes = 1048577": (
+        "http",
+        "max_bodies_bytes is 1048576, less than one body of max_body_bytes, 1048577; raise the one or lower the other",
+    ),
+    "scheduling.max_queued_bytes = 1000\ngrpc.addresses = []": (
+        "scheduling.max_queued_bytes",
+        "all queues together hold 1000 bytes, but http.max_body_bytes lets 67108864 bytes in",
+    ),
+    "scheduling.max_queued_bytes = 1000\nhttp.addresses = []": (
+        "scheduling.max_queued_bytes",
+        "all queues together hold 1000 bytes, but grpc.max_message_bytes lets 67108864 bytes in",
+    ),
     "workers.cpus = [[], [99999]]": (
         "workers.cpus",
         "set [99999] names 99999, which this process may not use",

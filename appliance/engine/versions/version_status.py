@@ -57,6 +57,7 @@ def version_status(
         run_p99_ns=proof.p99_ns if proof is not None else 0,
         fallen_back=served.requests.fallen_back,
         untried=remark_text(untried) if untried is not None else "",
+        notes=served.model.notes,
         load_ns=served.placed.load_ns,
         loading=_loading(served),
     )

@@ -44,6 +44,9 @@ def _told(version: VersionStatus) -> Iterator[str]:
         yield f'<p class="told bad">{escape(with_next_try(version.reason, version.next_try_ms))}</p>'
     if version.untried:
         yield f'<p class="told busy">{escape(f"Went live without the configured trial: {version.untried}")}</p>'
+    if version.notes:
+        notes = "".join(f"<br>{escape(note)}" for note in version.notes)
+        yield f'<p class="told quiet">In config.pbtxt:{notes}</p>'
 
 
 def _plots(samples: Sequence[Sample]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import Final
 from appliance.domain.digest import digest_of, digests_of_file
 from appliance.domain.errors import ArtefactError, FormHasNoRoom, LoadFailed
 from appliance.domain.model import ModelVersion, WeightsFile
+from appliance.runtimes import reshape
 from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, check_signature
 from appliance.store.layout import BLOBS
 from appliance.workers.child.execution import LoadedModel
@@ -123,7 +124,7 @@ def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, d
 
 def _prove(version: ModelVersion, form: PackedForm, runtime: Runtime, settings: RuntimeSettings) -> None:
     """Raise LoadFailed unless the form gives the right answers."""
-    session = runtime.load(form.version_of(version), replace(settings, packed=True))
+    session = reshape.load(runtime, form.version_of(version), replace(settings, packed=True))
     try:
         check_signature(version, session)
         packed = LoadedModel(version=version, session=session)
@@ -131,7 +132,7 @@ def _prove(version: ModelVersion, form: PackedForm, runtime: Runtime, settings: 
         if golden is not None and golden.set.cases:
             run_golden(packed, golden)
             return
-        original = runtime.load(version, settings)
+        original = reshape.load(runtime, version, settings)
         try:
             compare_answers(packed, LoadedModel(version=version, session=original))
         finally:
