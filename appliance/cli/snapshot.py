@@ -196,7 +196,10 @@ def understood(document: bytes, url: str, read: Callable[[Mapping[str, Any]], Re
     try:
         fields = json.loads(document)
         if fields["format"] != FORMAT:
-            raise CommandFailed(f"the server speaks status format {fields['format']}, this command {FORMAT}")
+            raise CommandFailed(
+                f"the server speaks status format {fields['format']}, this command {FORMAT}; use the command of the "
+                "server's release"
+            )
         return read(fields)
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise _no_appliance(url, f"its status cannot be read: {error!r}") from error

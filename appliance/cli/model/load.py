@@ -105,7 +105,10 @@ def _failure(path: Path, error: grpc.RpcError, timeout_s: float) -> CommandFaile
         text = f"no answer within {timeout_s:g} s; what was asked for goes on, 'appliance status' tells how far it is"
         return CommandFailed(text, Exit.REFUSED)
     if code is grpc.StatusCode.UNAVAILABLE:
-        return CommandFailed(f"nobody answers at '{path}': {details}", Exit.UNREACHABLE)
+        return CommandFailed(
+            f"no appliance answers at '{path}': {details}; is 'appliance serve' running with this control.socket?",
+            Exit.UNREACHABLE,
+        )
     return CommandFailed(f"{details} ({code.name})", Exit.REFUSED)
 
 

@@ -69,7 +69,7 @@ def status_for(error: Exception, rpc: str) -> Status:
             return error.status
         if isinstance(error, errors.ApplianceError):
             return status_of(error)
-        _LOG.error("%s broke", rpc, exc_info=error)
+        _LOG.error("%s met a defect", rpc, exc_info=error)
         return Status(Code.INTERNAL, BROKEN)
     finally:
         # A task keeps its exception, whose frames keep the task and the message: the front end's memory would wait for

@@ -1,7 +1,7 @@
 """HTTP as it is answered, wherever connections are accepted: routes to handlers, and one server of the HTTP library's.
 
-A route is a path whose ``*`` segments stand for one decoded segment each. It asks the engine through its port and knows
-nothing of gRPC.
+A route is a path whose segments in braces stand for one decoded segment each. It asks the engine through its port and
+knows nothing of gRPC.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from appliance.frontend.http.connection import Connection, ForeignRequest, Origi
 from appliance.frontend.http.figures import FiguresHandler
 from appliance.frontend.http.hosts import check_host, check_sender, host_names
 from appliance.frontend.http.inference import InferenceHandler, Templates
+from appliance.frontend.http.openapi import openapi_document
 from appliance.frontend.http.protocol import ProtocolHandler
 from appliance.frontend.http.server import HttpServer
 from appliance.frontend.http.status import HttpRefusal, error_response
@@ -72,16 +73,15 @@ class HttpApplication:
         self._bodies = BodyReader(config, backend.turns)
         self._inference = InferenceHandler(backend, config, self._bodies, quotas)
         self._protocol = ProtocolHandler(backend, self._bodies)
-        self._router = Router(
-            [
-                *_inference_routes(self._inference),
-                *_protocol_routes(self._protocol),
-                *_extension_routes(self._protocol),
-                *_figures_routes(
-                    FiguresHandler(backend.read, backend.recent, backend.metrics, backend.turns)
-                ),
-            ]
-        )
+        routes = [
+            ("GET", "/v2/openapi.json", self._describe),
+            *_inference_routes(self._inference),
+            *_protocol_routes(self._protocol),
+            *_extension_routes(self._protocol),
+            *_figures_routes(FiguresHandler(backend.read, backend.recent, backend.metrics, backend.turns)),
+        ]
+        self._router = Router(routes)
+        self._description = openapi_document((method, path) for method, path, _ in routes)
         self.server = HttpServer(self._handle, config)
         self._adopting: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.TimerHandle | None = None
@@ -146,6 +146,9 @@ class HttpApplication:
         except OSError:
             stream.close()  # what accepted it sees that, and ends the client's connection
 
+    async def _describe(self, request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=self._description, content_type="application/json")
+
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             if isinstance(request, ForeignRequest):
@@ -180,12 +183,11 @@ class Router:
     def __init__(self, routes: Iterable[tuple[str, str, RouteHandler]]) -> None:
         self._methods: dict[str, dict[str, RouteHandler]] = {}
         for method, path, handler in routes:
-            self._methods.setdefault(re.escape(path.strip("/")).replace(r"\*", "([^/]*)"), {})[method] = (
-                handler
-            )
+            pattern = re.sub(r"\\{\w+\\}", "([^/]*)", re.escape(path.strip("/")))
+            self._methods.setdefault(pattern, {})[method] = handler
 
     def match(self, method: str, raw_path: str) -> tuple[RouteHandler, tuple[str, ...]]:
-        """The handler and the segments for its ``*``; raises HttpRefusal 404 or 405."""
+        """The handler and the segments for its braces; raises HttpRefusal 404 or 405."""
         path = raw_path.strip("/")
         for pattern, methods in self._methods.items():
             if found := re.fullmatch(pattern, path):
@@ -207,8 +209,8 @@ def _wrong_method(method: str, raw_path: str, methods: Iterable[str]) -> HttpRef
 
 def _inference_routes(inference: InferenceHandler) -> Routes:
     return [
-        ("POST", "/v2/models/*/infer", inference.infer),
-        ("POST", "/v2/models/*/versions/*/infer", inference.infer),
+        ("POST", "/v2/models/{model}/infer", inference.infer),
+        ("POST", "/v2/models/{model}/versions/{version}/infer", inference.infer),
     ]
 
 
@@ -218,31 +220,31 @@ def _protocol_routes(protocol: ProtocolHandler) -> Routes:
         ("GET", "/v2/health/live", protocol.live),
         ("GET", "/v2/health/ready", protocol.ready),
         ("GET", "/v2/models/stats", protocol.statistics),
-        ("GET", "/v2/models/*", protocol.model),
-        ("GET", "/v2/models/*/ready", protocol.model_ready),
-        ("GET", "/v2/models/*/config", protocol.config),
-        ("GET", "/v2/models/*/stats", protocol.statistics),
-        ("GET", "/v2/models/*/versions/*", protocol.model),
-        ("GET", "/v2/models/*/versions/*/ready", protocol.model_ready),
-        ("GET", "/v2/models/*/versions/*/config", protocol.config),
-        ("GET", "/v2/models/*/versions/*/stats", protocol.statistics),
+        ("GET", "/v2/models/{model}", protocol.model),
+        ("GET", "/v2/models/{model}/ready", protocol.model_ready),
+        ("GET", "/v2/models/{model}/config", protocol.config),
+        ("GET", "/v2/models/{model}/stats", protocol.statistics),
+        ("GET", "/v2/models/{model}/versions/{version}", protocol.model),
+        ("GET", "/v2/models/{model}/versions/{version}/ready", protocol.model_ready),
+        ("GET", "/v2/models/{model}/versions/{version}/config", protocol.config),
+        ("GET", "/v2/models/{model}/versions/{version}/stats", protocol.statistics),
     ]
 
 
 def _extension_routes(protocol: ProtocolHandler) -> Routes:
     routes: Routes = [
         ("POST", "/v2/repository/index", protocol.index),
-        ("POST", "/v2/repository/models/*/load", protocol.load),
-        ("POST", "/v2/repository/models/*/unload", protocol.unload),
+        ("POST", "/v2/repository/models/{model}/load", protocol.load),
+        ("POST", "/v2/repository/models/{model}/unload", protocol.unload),
         ("GET", "/v2/logging", protocol.log_settings),
         ("POST", "/v2/logging", protocol.update_log),
         ("GET", "/v2/trace/setting", protocol.trace_settings),
         ("POST", "/v2/trace/setting", protocol.update_trace),
-        ("GET", "/v2/models/*/trace/setting", protocol.trace_settings),
-        ("POST", "/v2/models/*/trace/setting", protocol.update_trace),
+        ("GET", "/v2/models/{model}/trace/setting", protocol.trace_settings),
+        ("POST", "/v2/models/{model}/trace/setting", protocol.update_trace),
     ]
     for kind in ("systemsharedmemory", "cudasharedmemory"):
-        for region in (f"/v2/{kind}", f"/v2/{kind}/region/*"):
+        for region in (f"/v2/{kind}", f"/v2/{kind}/region/{{region}}"):
             routes.append(("GET", f"{region}/status", protocol.shared_memory))
             routes.append(("POST", f"{region}/register", protocol.shared_memory))
             routes.append(("POST", f"{region}/unregister", protocol.shared_memory))
@@ -252,7 +254,7 @@ def _extension_routes(protocol: ProtocolHandler) -> Routes:
 def _figures_routes(figures: FiguresHandler) -> Routes:
     return [
         ("GET", "/", figures.page),
-        ("GET", "/models/*", figures.model_page),
+        ("GET", "/models/{model}", figures.model_page),
         ("GET", "/status.json", figures.document),
         ("GET", "/metrics", figures.metrics),
     ]

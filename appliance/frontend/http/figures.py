@@ -94,7 +94,7 @@ class FiguresHandler:
         snapshot = self._read()
         versions = [each for each in snapshot.engine.versions if each.name == name]
         if not versions:
-            raise UnknownModel(f"no model is called '{name}'")
+            raise UnknownModel(f"no model is called '{name}'; the page at / lists those that there are")
         workers = {worker.worker: worker for worker in snapshot.engine.workers}
         main = model_main(versions, workers, self._recent)
         return self._page(framed(snapshot, self._parts, name, main, "../"))

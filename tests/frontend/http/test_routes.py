@@ -23,7 +23,7 @@ def router() -> Router:
         [
             ("GET", "/", _other),
             ("GET", "/v2/models/stats", _one),
-            ("GET", "/v2/models/*", _other),
+            ("GET", "/v2/models/{model}", _other),
             ("POST", "/x", _one),
         ]
     )
