@@ -85,6 +85,7 @@ class ModelSnapshot:
     loading: str = ""
     tries_left: int = 0
     next_try_ms: int = 0
+    held_clients: int = 0
 
     @property
     def key(self) -> str:

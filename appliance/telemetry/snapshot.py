@@ -130,7 +130,8 @@ class VersionStatus:
     ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way;
     ``phase`` how far its life has come, ``outlook`` what it is, while it serves, to what is wanted in its place;
     ``waiting`` what it waits for, or what is to serve in its place does ("memory", "trial", or NEVER; "": nothing);
-    ``untried`` why it went live without the trial that is configured ("": it did not)."""
+    ``untried`` why it went live without the trial that is configured ("": it did not); ``held_clients`` those of which
+    it takes no requests for a while, because theirs have ended its workers."""
 
     name: str
     version: int
@@ -154,6 +155,7 @@ class VersionStatus:
     outlook: Outlook = Outlook.AS_WANTED
     waiting: str = ""
     phase: Phase = Phase.FAILED
+    held_clients: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
