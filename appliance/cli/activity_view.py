@@ -157,6 +157,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "p99_us": activity.p99_us,
         "queued": model.queued,
         "running": model.running,
+        "held_clients": model.held_clients,
         "batch_mean": activity.batch_mean,
         "workers": [
             {"pid": worker.pid, "memory_bytes": worker.memory_bytes, "restarts": worker.restarts}
@@ -254,6 +255,9 @@ def _pids(activity: Activity) -> str:
 def _reasons(model: ModelSnapshot) -> Iterator[Text]:
     if said := [word for word in (model.trial, model.loading) if word]:
         yield Text(printable(f"{model.key}: {', '.join(said)}"), style="cyan")
+    if model.held_clients:
+        held = f"{model.held_clients} client{'s' * (model.held_clients > 1)} held, whose requests ended its workers"
+        yield Text(printable(f"{model.key}: {held}"), style="yellow")
     if model.reason:
         reason = with_next_try(model.reason, model.next_try_ms)
         yield Text(printable(f"{model.key}: {reason}"), style="red")

@@ -84,6 +84,7 @@ class ModelSnapshot:
     tries_left: int = 0
     next_try_ms: int = 0
     notes: tuple[str, ...] = ()
+    held_clients: int = 0
 
     @property
     def key(self) -> str:

@@ -307,7 +307,8 @@ class Engine:
         running = self._turn.batches.running_by_model() + self.leases.running_by_model()
         parked = self.leases.parked_by_model()
         scheduled, usage = self._inbox.scheduler.statistics(), self._arena.statistics()
-        versions = self._rollouts.version_statuses(parked + Counter(scheduled.queued_by_model), running)
+        queued, held = parked + Counter(scheduled.queued_by_model), self._turn.inquests.held_clients()
+        versions = self._rollouts.version_statuses(queued, running, held)
         return EngineStatus(
             now_ns=self._shell.clock(),
             started_ns=self._started_ns,

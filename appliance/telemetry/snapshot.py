@@ -130,8 +130,9 @@ class VersionStatus:
     ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way;
     ``phase`` how far its life has come, ``outlook`` what it is, while it serves, to what is wanted in its place;
     ``waiting`` what it waits for, or what is to serve in its place does ("memory", "trial", or NEVER; "": nothing);
-    ``untried`` why it went live without the trial that is configured ("": it did not); ``notes`` what of
-    its configuration has no effect."""
+    ``untried`` why it went live without the trial that is configured ("": it did not); ``notes`` what of its
+    configuration has no effect; ``held_clients`` those of which it takes no requests for a while, because theirs have
+    ended its workers."""
 
     name: str
     version: int
@@ -156,6 +157,7 @@ class VersionStatus:
     outlook: Outlook = Outlook.AS_WANTED
     waiting: str = ""
     phase: Phase = Phase.FAILED
+    held_clients: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "residency": version.residency,
         "queued": version.queued,
         "running": version.running,
+        "held_clients": version.held_clients,
         "workers": list(version.workers),
         "requests": {result.value: statistics.results.get(result, 0) for result in Result},
         "inferences": statistics.inferences,

@@ -141,6 +141,15 @@ def test_who_is_refused_for_its_quota_is_told_the_worst_first() -> None:
     assert "Refused for their quota: clients without a name 1/s" in shown.getvalue()
 
 
+def test_clients_that_are_held_are_told() -> None:
+    now = between(None, document(1, [{**model("a", [1]), "held_clients": 2}, model("b", [1])]))
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(view(now))
+    assert "a/1: 2 clients held, whose requests ended its workers" in shown.getvalue()
+    assert "b/1:" not in shown.getvalue()
+    assert [each["held_clients"] for each in as_json(now)["models"]] == [2, 0]
+
+
 def test_a_quiet_interval_has_no_latency() -> None:
     snapshot = document(10, [model("a", [3])])
     (activity,) = between(snapshot, document(11, [model("a", [3])])).versions

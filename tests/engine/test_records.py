@@ -26,7 +26,7 @@ from appliance.store.full_disk import WAY_OUT
 from appliance.workers.port import Assessment, Deviation
 from tests.domain.sample import make_version
 
-PROOF = Proof(Assessment(3, (Deviation("y", 1e-5, 1e-4),), 1, 200, 1_000, 2_000, ""), proven=True)
+PROOF = Proof(Assessment(3, (Deviation("y", 1e-5, 1e-4),), 1, 200, 1_000, 2_000, 0), proven=True)
 
 
 AT_MS = 1_800_000_000_000
@@ -121,6 +121,17 @@ def test_proofs_come_back_and_hold_for_their_box_alone(tmp_path: Path) -> None:
     after = Disk(tmp_path / "serve").records
     assert after.proof("m/1@a", "this box") == PROOF
     assert after.proof("m/1@a", "another box") is None
+
+
+def test_proofs_that_an_older_release_wrote_are_read(tmp_path: Path) -> None:
+    measured = [3, [["y", 1e-5, 1e-4]], 1, 200, 1_000, 2_000]
+    rows = [["m/1@a", "box", True, [*measured, ""]], ["m/2@b", "box", False, [*measured, "is slow"]]]
+    (tmp_path / PROOFS).write_text(json.dumps({"format": 1, "proofs": rows}))
+    disk = Disk(tmp_path)
+    assert disk.records.proof("m/1@a", "box") == PROOF
+    assert disk.records.proof("m/2@b", "box") == Proof(None, proven=False), "it is assessed anew"
+    assert not disk.said
+    disk.records.close()
 
 
 def test_costs_come_back(tmp_path: Path) -> None:

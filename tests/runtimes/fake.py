@@ -25,6 +25,8 @@ behaves:
 - ``hold_bytes`` as a parameter beside any mode: the session takes so much memory when it is loaded
 - ``gate`` as a parameter beside any mode: while there is a named pipe at this path, each run first waits until another
   process has opened it for writing and closed it again
+- ``crash_while`` as a parameter beside ``crash``: it is measured, and dies by SIGSEGV at any run while there is a file
+  at this path
 - ``ring_fault``: injects ``fault`` into the memory shared with the native front end, provoked as ``crash`` is
 """
 
@@ -88,7 +90,7 @@ class FakeSession:
         self.weights: FakeWeights | None = (
             FakeWeights(version) if "evictable_bytes" in version.parameters else None
         )
-        self.measurable = mode in ("identity", "delay")
+        self.measurable = mode in ("identity", "delay") or "crash_while" in version.parameters
         batch = (FREE,) if version.max_batch_size > 0 else ()
         self.inputs = tuple(_port(spec, batch) for spec in version.inputs)
         self.outputs = tuple(_port(spec, batch) for spec in version.outputs)
@@ -170,6 +172,8 @@ class FakeSession:
 
     def _is_provoked(self, source: Region, feeds: tuple[Feed | None, ...]) -> bool:
         magic = self._parameters.get("magic")
+        if os.path.exists(self._parameters.get("crash_while", "")):
+            return True
         if magic is None:
             return self._runs >= int(self._parameters.get("crash_after", 1))
         return any(feed is not None and self._starts_with(source, feed, int(magic)) for feed in feeds)

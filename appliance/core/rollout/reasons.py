@@ -33,9 +33,11 @@ WaitReason = WaitsForMemory | WaitsForServing | WaitsForTrialOf | WaitsForWanted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseBroken:
-    """It did not keep what it promises, as its worker found; ``detail`` is the worker's."""
+    """99 of 100 of its runs of ``rows`` rows take longer than its golden set promises."""
 
-    detail: str
+    rows: int
+    p99_ns: int
+    promised_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

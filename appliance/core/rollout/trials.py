@@ -159,7 +159,11 @@ class Trials:
         if proof is None:
             yield from self.step(attempt, on.Assessed(None, 0, 0), now_ns)
             return
-        broken = reasons.PromiseBroken(detail=proof.failure) if proof.is_broken else None
+        broken = None
+        if proof.is_broken:
+            broken = reasons.PromiseBroken(
+                rows=proof.rows, p99_ns=proof.p99_ns, promised_ns=proof.promised_ns
+            )
         if broken is None and not attempt.known:
             yield do.Prove(attempt.key, version.model, Proof(proof, proven=False))
         before = attempt.before

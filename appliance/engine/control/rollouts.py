@@ -479,9 +479,9 @@ class Rollouts:
         return self._recorder.figures(self._traffic.taken(self._core.trials.splits))
 
     def version_statuses(
-        self, queued: Mapping[int, int], running: Mapping[int, int]
+        self, queued: Mapping[int, int], running: Mapping[int, int], held: Mapping[int, int]
     ) -> tuple[VersionStatus, ...]:
-        """All versions, for people; ``queued`` and ``running`` count requests by model id."""
+        """All versions, for people; ``queued`` and ``running`` count requests by model id, ``held`` clients."""
         said = self.said()
         return tuple(
             version_status(
@@ -489,6 +489,7 @@ class Rollouts:
                 said=said[served.id],
                 queued=queued.get(served.id, 0),
                 running=running.get(served.id, 0),
+                held_clients=held.get(served.id, 0),
                 workers=self._groups.holders(served),
                 trial=self._traffic.status(self._core.trials.attempts.get(served.id)),
                 tries_left=tries_left(self._recorder.standing(key_of(served.version)), self._core.config),

@@ -150,6 +150,12 @@ class Served:
         return self.version.seeds
 
     @property
+    def has_run(self) -> bool:
+        """Whether it ran anything through: a request, its golden set, or what it was measured with when loaded."""
+        proof = self.version.assessment
+        return bool(self.requests.answered or self.seeds or (proof is not None and proof.cases + proof.runs))
+
+    @property
     def run_bound_ns(self) -> int:
         """How long a run may take while another version could answer instead; 0: as its worker allows, as where runs
         may have to wait for weights that are still to come."""

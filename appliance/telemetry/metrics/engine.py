@@ -116,6 +116,9 @@ def _state_families(pairs: Sequence[Version]) -> Iterator[Family]:
     yield family("appliance_version_queued_requests", "Requests waiting for the version.", queued)
     running = [(label, version.running) for label, version in pairs]
     yield family("appliance_version_running_requests", "Requests of the version with a worker.", running)
+    held = [(label, version.held_clients) for label, version in pairs]
+    meaning = "Clients that are refused for a while, because their requests ended workers of the version."
+    yield family("appliance_version_held_clients", meaning, held)
 
 
 def _swap_families(swaps: SwapFigures) -> Iterator[Family]:

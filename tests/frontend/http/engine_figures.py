@@ -110,6 +110,7 @@ def _version(
         reason=reason,
         queued=5 if workers else 0,
         running=2 if workers else 0,
+        held_clients=3 if workers else 0,
         workers=workers,
         statistics=meter.frozen(),
         trial=TrialStatus("canary", 1, 10.0, "", 34, 0, 0, 0) if workers else None,
