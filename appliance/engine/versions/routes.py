@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from appliance.core.rollout.phase import SERVING
-from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
+from appliance.domain.errors import InvalidRequest, NotServed, UnknownModel
 from appliance.domain.model import VersionState
 from appliance.engine.port import IndexEntry
 from appliance.engine.versions.served import Served, TrafficSplit
@@ -19,9 +19,9 @@ from appliance.engine.versions.wording import Said
 MAX_VERSION = (1 << 63) - 1
 
 
-def not_ready(name: str, version: int, why: str = "") -> NotReady:
+def not_ready(name: str, version: int, why: str = "") -> NotServed:
     """The error of a request for a version that does not serve now; ``why`` follows its words."""
-    error = NotReady(f"Request for unknown model: '{name}' version {version} is not at ready state{why}")
+    error = NotServed(f"Request for unknown model: '{name}' version {version} is not at ready state{why}")
     error.model = (name, version)
     return error
 
@@ -121,7 +121,7 @@ class Routes:
         return tuple(versions[version] for version in sorted(versions))
 
     def resolve(self, name: str, version: str) -> Served:
-        """What serves ``name`` now; raises UnknownModel, NotReady or InvalidRequest."""
+        """What serves ``name`` now; raises UnknownModel, NotServed or InvalidRequest."""
         if not version:
             served = self._default.get(name)
             if served is None:
@@ -154,7 +154,7 @@ class Routes:
         current = self.current(name)
         if current is None:
             waiting = _waiting(self._names.get(name, {}).values())
-            error = NotReady(f"Request for unknown model: '{name}' has no available versions{waiting}")
+            error = NotServed(f"Request for unknown model: '{name}' has no available versions{waiting}")
             error.model = (name, known[-1].model.version if known else 0)
             raise error
         return current
