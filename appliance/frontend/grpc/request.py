@@ -68,6 +68,7 @@ def take_in(envelope: Envelope, engine: EnginePort, limits: EnvelopeLimits) -> S
         check_nested_fields(envelope.head, limits)
         yield
     request = _parsed(envelope.head, limits)
+    engine.resolve(request.model_name, request.model_version)  # what is unknown is told before what is wrong
     parameters = read_parameters(request.parameters, "the request")
     meaning = request_meaning(parameters)
     head = RequestHead(

@@ -239,6 +239,7 @@ class InferenceHandler:
         text = bytes(memoryview(body)[:length])
         document = await self._turns.take(parse_document(text))
         exchange.request_id = id_of(document)
+        self._engine.resolve(name, version)  # what is unknown is told before what is wrong
         planned = self._planned(parse_head(document, name, version))
         if self.templates is not None:
             exchange.head = self.templates.head_of(exchange.target, text, planned)
