@@ -113,6 +113,7 @@ def make_parts(
         recent=recent,
         metrics=config.metrics,
         tracer=tracer,
+        server_name=config.frontend.server_name,
     )
     failed = partial(end.failed_part, "the native front end")
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from appliance.config.telemetry import MetricsConfig
+from appliance.domain.protocol import SERVER_NAME
 from appliance.engine.port import EnginePort
 from appliance.frontend.turns import Turns
 from appliance.telemetry.recent import RecentFigures
@@ -49,6 +50,7 @@ class Backend:
     recent: RecentFigures = field(default_factory=RecentFigures)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     tracer: Tracer | None = None
+    server_name: str = SERVER_NAME
     turns: Turns = field(default_factory=Turns)
     """Those of the loop, for what takes long."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def _told(client: Any, version: str) -> dict[str, tuple[str, str]]:
     """Status and words of what is asked of the model."""
     module = http if isinstance(client, http.InferenceServerClient) else grpc
     tensor = module.InferInput("x", [1, 64], "FP32")
-    asked = {
+    asked: dict[str, Callable[[], Any]] = {
         "infer": lambda: client.infer("mlp", [tensor], model_version=version, request_id="7"),
         "metadata": lambda: client.get_model_metadata("mlp", version),
         "config": lambda: client.get_model_config("mlp", version),
