@@ -33,6 +33,7 @@ FORMER: Final[Mapping[str, str]] = MappingProxyType(
         "grpc.keepalive_timeout_s": _gone("a connection has 20 s to answer a ping"),
         "grpc.max_control_frames_per_10s": _gone("10,000 are beyond what any client sends"),
         "grpc.max_head_bytes": _gone("4 MiB; large tensors belong into raw_input_contents"),
+        "grpc.max_resets_per_10s": _gone("a connection may cancel 20,000 unanswered RPCs in ten seconds"),
         "grpc.max_tensors": _gone("a request may name 1,024 inputs and as many outputs"),
         "http.compress_min_bytes": _gone("answers from 1 KiB on are compressed for clients that ask"),
         "http.max_header_bytes": _gone("a request line or a header may have 16 KiB"),

@@ -172,6 +172,7 @@ def _make_backend(
         read=read,
         metrics=config.metrics,
         tracer=tracer,
+        server_name=config.frontend.server_name,
         listening=Listening(over_tls=over_tls),
     )
 

@@ -298,7 +298,10 @@ class Engine:
             return tuple(served.meter.frozen() for served in self._routes.all())
         if version:
             return (self._routes.resolve(name, version).meter.frozen(),)
-        return tuple(served.meter.frozen() for served in self._routes.of(name))
+        known = self._routes.of(name)
+        if not known:
+            raise UnknownModel(f"requested model '{name}' is not available")
+        return tuple(served.meter.frozen() for served in known)
 
     def status(self) -> EngineStatus:
         """See EnginePort."""

@@ -21,16 +21,16 @@ from appliance.domain.model import (
     Warmup,
     WarmupInput,
 )
-from appliance.domain.protocol import EXTENSIONS, SERVER_NAME
+from appliance.domain.protocol import EXTENSIONS
 from appliance.domain.tensor import FREE, TensorSpec
 from appliance.engine.port import IndexEntry
 from appliance.telemetry.meter import BatchStatistics, Result, Stage, VersionStatistics
 from appliance.telemetry.status_document import Json
 
 
-def server_metadata() -> dict[str, Json]:
+def server_metadata(name: str) -> dict[str, Json]:
     """Name, version and what is offered beyond the core protocol."""
-    return {"name": SERVER_NAME, "version": __version__, "extensions": list[Json](EXTENSIONS)}
+    return {"name": name, "version": __version__, "extensions": list[Json](EXTENSIONS)}
 
 
 def model_metadata(model: ModelVersion, versions: Sequence[ModelVersion]) -> dict[str, Json]:

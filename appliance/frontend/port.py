@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from appliance.config.telemetry import MetricsConfig
+from appliance.domain.protocol import SERVER_NAME
 from appliance.engine.port import EnginePort
 from appliance.frontend.turns import Turns
 from appliance.telemetry.recent import RecentFigures
@@ -76,6 +77,7 @@ class Backend:
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     tracer: Tracer | None = None
     listening: Listening = field(default_factory=Listening)
+    server_name: str = SERVER_NAME
     turns: Turns = field(default_factory=Turns)
     """Those of the loop, for what takes long."""
 

@@ -52,7 +52,9 @@ class Services:
         engine, tracer = backend.engine, backend.tracer
         self._listening = backend.listening
         self.inference = Inference(engine, EnvelopeLimits(), tracer, backend.turns)
-        self._handlers = Handlers(engine, backend.log, tracer, for_operator=for_operator)
+        self._handlers = Handlers(
+            engine, backend.log, tracer, for_operator=for_operator, server_name=backend.server_name
+        )
         self._health = HealthService(engine)
         health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)
         self._reflection = Reflection((SERVICE, HEALTH_SERVICE), (*descriptor_files(), health_file))
