@@ -184,13 +184,10 @@ class Daemon:
             front_end=started.front_end.value,
             grpc=list(started.bound.grpc),
             http=list(started.bound.http),
+            metrics=list(started.bound.metrics),
             models=len(started.index),
         )
-        grpc, http = map(" ".join, started.bound)
-        notify(
-            READY="1",
-            STATUS=f"serving gRPC on {grpc}, HTTP on {http} ({started.front_end.value} front end)",
-        )
+        notify(READY="1", STATUS=f"serving {started.bound} ({started.front_end.value} front end)")
         self._parts.rereading.announced = True
         announce(started)
 
@@ -267,6 +264,7 @@ class Daemon:
     def _warn_of_few_descriptors(self) -> None:
         """An HTTP connection that the native front end passes on to Python is three."""
         each = 3 if chosen(self._config.frontend.kind) is FrontEndKind.NATIVE else 1
+        each += bool(self._config.metrics.addresses)
         connections = self._config.grpc.max_connections + each * self._config.http.max_connections
         if reason := descriptor_shortage(connections, descriptor_limit()):
             self._log.event("connections can use up the descriptors that workers need", reason=reason)

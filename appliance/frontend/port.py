@@ -58,6 +58,12 @@ class Bound(NamedTuple):
 
     grpc: tuple[str, ...]
     http: tuple[str, ...]
+    metrics: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        grpc, http = (" ".join(addresses) or "(off)" for addresses in self[:2])
+        metrics = f", metrics on {' '.join(self.metrics)}" if self.metrics else ""
+        return f"gRPC on {grpc}, HTTP on {http}{metrics}"
 
 
 class FrontEnd(Protocol):
