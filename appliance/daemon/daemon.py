@@ -153,6 +153,8 @@ class Daemon:
         self._parts.ticker.attach(self._parts.engine)
         self._parts.reconciler.take(first)
         bound = await self._parts.front_end.open()
+        for port in bound._fields:
+            await self._parts.rereading.certificates.read(port)
         if self._parts.control is not None:
             await self._parts.control.open()
         self._catch_reload()

@@ -41,6 +41,7 @@ from appliance.frontend.choice import (
     make_front_end,
     make_quotas,
 )
+from appliance.frontend.listening.certificates import CertificateEnds
 from appliance.frontend.listening.sockets import place_problem
 from appliance.frontend.port import Backend, FrontEnd
 from appliance.maintenance.interpreter import Collector
@@ -89,9 +90,8 @@ def make_parts(
     config: ApplianceConfig, log: LogControl, end: Shutdown, reread: Callable[[], ApplianceConfig] | None
 ) -> Parts:
     """Put everything together. ``end`` is told of parts that fail; ``reread`` reads the configuration again."""
-    loop = asyncio.get_running_loop()
+    loop, kind = asyncio.get_running_loop(), chosen(config.frontend.kind)
     _check_open(config, log)
-    kind = chosen(config.frontend.kind)
     arena, recent = Arena(config.arena), RecentFigures()
     tracer, records = open_tracer(config.trace, log.event), _open_records(config, log)
     ticker = Ticker(loop, partial(end.failed_part, "the engine"))
@@ -104,8 +104,7 @@ def make_parts(
         rings=lane_memory(kind),
     )
     engine = _make_engine(config, arena, pool, records, _make_shell(ticker, log, tracer))
-    source = _make_source(config, engine, log)
-    quotas = make_quotas(kind, config.quotas, log.event)
+    source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
     backend = Backend(
         engine=engine,
         log=log,
@@ -118,6 +117,7 @@ def make_parts(
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
     reconciler = Reconciler(source, engine, config.reload, config.repository, records, log.event)
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
+    certificates = CertificateEnds({"grpc": config.grpc, "http": config.http})
     meters = Meters(
         engine=engine,
         front_end=front_end.figures,
@@ -125,6 +125,7 @@ def make_parts(
         store=figures,
         quotas=quotas.figures if quotas is not None else None,
         traces=tracer.figures if tracer is not None else None,
+        certificates=certificates.ends,
     )
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
@@ -150,7 +151,7 @@ def make_parts(
         front_end=front_end,
         control=control,
         scrubbing=scrubbing,
-        rereading=Rereading(reconciler, front_end, quotas, reread, log, failed),
+        rereading=Rereading(reconciler, front_end, certificates, quotas, reread, log, failed),
         collector=collector,
         recent=recent,
         closing=tuple((what, close) for what, close in closing if close is not None),
@@ -267,7 +268,8 @@ def _make_scrubbing(
     scrubbing = Scrubbing(Path(config.state_dir), config.store, wall_ms, log.event)
 
     def figures() -> StoreFigures:
-        return store_figures(source.catalog, scrubbing, reconciler.generation, reconciler.trouble)
+        generation, trouble = reconciler.generation, reconciler.trouble
+        return store_figures(source.catalog, scrubbing, config.store, generation, trouble)
 
     return scrubbing, figures
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
@@ -106,9 +106,25 @@ class LoadStatus(NamedTuple):
     total_bytes: int
 
 
+class GoldenStatus(NamedTuple):
+    """The ``cases`` of a golden set that a version was held to, and which promise it broke ("": none)."""
+
+    cases: int
+    failure: str
+
+
+class InterfaceRow(NamedTuple):
+    """What of an interface ``changed``, as it ``was`` and as it ``now`` is, in words."""
+
+    changed: str
+    was: str
+    now: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """A worker process. ``models`` are ``name/version``; ``memory_bytes`` is what it has in memory for itself
+    """A worker process, by its number and by its ``place``: the lowest one that was free when it began, which its
+    replacement gets. ``models`` are ``name/version``; ``memory_bytes`` is what it has in memory for itself
     (0: unknown), ``kept_from`` what its jail keeps it from."""
 
     worker: int
@@ -119,6 +135,7 @@ class WorkerStatus:
     restarts: int
     use: LaneUse
     kept_from: tuple[str, ...] = ()
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +147,11 @@ class VersionStatus:
     ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way;
     ``phase`` how far its life has come, ``outlook`` what it is, while it serves, to what is wanted in its place;
     ``waiting`` what it waits for, or what is to serve in its place does ("memory", "trial", or NEVER; "": nothing);
-    ``untried`` why it went live without the trial that is configured ("": it did not)."""
+    ``untried`` why it went live without the trial that is configured ("": it did not); ``memory_bytes`` what it takes
+    in memory now with its processes, ``weights_bytes`` those of its weights among them; ``restarts`` how often a worker
+    that held it was started again, by why the one before had ended; ``packed``: it runs from a packed form; ``golden``
+    what its golden set showed (None: it has none, or was not assessed); ``interface`` what keeps clients of the version
+    that serves from talking to it, for which it is held back."""
 
     name: str
     version: int
@@ -148,6 +169,12 @@ class VersionStatus:
     run_p99_ns: int = 0
     fallen_back: int = 0
     untried: str = ""
+    memory_bytes: int = 0
+    weights_bytes: int = 0
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    packed: bool = False
+    golden: GoldenStatus | None = None
+    interface: tuple[InterfaceRow, ...] = ()
     trust: str = ""
     load_ns: int = 0
     loading: LoadStatus | None = None
@@ -188,11 +215,24 @@ class FrontEndFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredArtifact:
+    """What lies in the store of a version: its ``kind``, "package" or "packed form", and since when (seconds since
+    1970)."""
+
+    name: str
+    version: int
+    kind: str
+    made_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFigures:
     """``versions`` that are installed and the ``bytes`` of their blobs; ``wanted`` of them shall be served;
     ``unsigned`` have no trusted signature. ``damaged`` blobs, ``passes`` of the scrub since the start and ``failures``
     of it, and when the last whole one ended (seconds since 1970; 0: never). ``generation`` is that of the catalog that
-    is served, ``trouble`` why it cannot be read at present ("": it can)."""
+    is served, ``trouble`` why it cannot be read at present ("": it can). Blobs and packed forms take ``taken_bytes`` of
+    ``quota_bytes`` (0: of all there is), and the disk has ``free_bytes`` left, of which ``free_floor_bytes`` are not to
+    be used; ``artifacts`` are those of versions that shall be served."""
 
     versions: int
     wanted: int
@@ -204,6 +244,11 @@ class StoreFigures:
     scrubbed_at_s: float
     generation: int
     trouble: str
+    taken_bytes: int = 0
+    quota_bytes: int = 0
+    free_bytes: int = 0
+    free_floor_bytes: int = 0
+    artifacts: tuple[StoredArtifact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +297,8 @@ class HttpStatistics:
 class Snapshot:
     """An appliance at one moment. ``front_end`` and ``http`` are what its front end did, ``store`` the store that is
     served from (None: a directory is), ``quotas`` what clients were refused (None: no client is bounded), ``traces``
-    what became of them (None: there are none); ``pid`` is its process (0: not told)."""
+    what became of them (None: there are none); ``certificates`` says of ports that speak TLS when the server's
+    certificate ends (seconds since 1970); ``pid`` is its process (0: not told)."""
 
     engine: EngineStatus
     front_end: FrontEndFigures
@@ -260,6 +306,7 @@ class Snapshot:
     store: StoreFigures | None = None
     quotas: QuotaFigures | None = None
     traces: TraceFigures | None = None
+    certificates: Mapping[str, int] = field(default_factory=dict)
     pid: int = 0
 
 
@@ -280,6 +327,7 @@ class Meters:
     store: Callable[[], StoreFigures] | None = None
     quotas: Callable[[], QuotaFigures] | None = None
     traces: Callable[[], TraceFigures] | None = None
+    certificates: Callable[[], Mapping[str, int]] = dict
 
     def read(self) -> Snapshot:
         """Everything, as of now."""
@@ -290,5 +338,6 @@ class Meters:
             store=None if self.store is None else self.store(),
             quotas=None if self.quotas is None else self.quotas(),
             traces=None if self.traces is None else self.traces(),
+            certificates=self.certificates(),
             pid=os.getpid(),
         )

@@ -60,6 +60,7 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
         "swaps": _swaps_document(status.swaps),
         "residency": {**status.residency._asdict(), "problems": list(status.residency.problems)},
         "store": None if store is None else asdict(store),
+        "certificates": dict(snapshot.certificates),
         "quotas": None if quotas is None else _quotas_document(quotas),
         "bounds_us": list(BOUNDS_US),
         "workers": [_worker_document(worker) for worker in status.workers],
@@ -80,6 +81,12 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "waiting": version.waiting,
         "trust": version.trust,
         "residency": version.residency,
+        "memory_bytes": version.memory_bytes,
+        "weights_bytes": version.weights_bytes,
+        "restarts": dict(version.restarts),
+        "packed": version.packed,
+        "golden": None if version.golden is None else dict(version.golden._asdict()),
+        "interface": [dict(row._asdict()) for row in version.interface],
         "queued": version.queued,
         "running": version.running,
         "workers": list(version.workers),
@@ -120,6 +127,7 @@ def batch_mean(statistics: VersionStatistics) -> float | None:
 def _worker_document(worker: WorkerStatus) -> dict[str, Json]:
     return {
         "worker": worker.worker,
+        "place": worker.place,
         "pid": worker.pid,
         "state": worker.state,
         "models": list(worker.models),
