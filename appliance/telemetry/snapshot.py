@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Outlook
 from appliance.domain.model import VersionState
+from appliance.telemetry.exemplars import Buckets
 from appliance.telemetry.meter import VersionStatistics
 
 
@@ -254,11 +255,13 @@ class StoreFigures:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFigures:
     """Traces since the start: ``written`` to the file, ``left_out`` because there were too many in a second, and
-    ``lost`` because the file was slower or could not be written."""
+    ``lost`` because the file was slower or could not be written. ``exemplars`` stand for buckets of the latencies of
+    versions, by name and number."""
 
     written: int
     left_out: int
     lost: int
+    exemplars: Mapping[tuple[str, int], Buckets] = field(default_factory=dict)
 
 
 class Refusals(NamedTuple):

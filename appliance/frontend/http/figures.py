@@ -8,6 +8,7 @@ the turn of others between them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -21,7 +22,13 @@ from appliance.frontend.http.page import PageParts, framed
 from appliance.frontend.http.status_page import TITLE, model_rows, overview
 from appliance.frontend.turns import Turns
 from appliance.telemetry.metrics.engine import snapshot_families
-from appliance.telemetry.metrics.exposition import CONTENT_TYPE, exposition
+from appliance.telemetry.metrics.exposition import (
+    CONTENT_TYPE,
+    OPENMETRICS,
+    OPENMETRICS_END,
+    OPENMETRICS_TYPE,
+    exposition,
+)
 from appliance.telemetry.metrics.process import ProcessMetrics
 from appliance.telemetry.metrics.versions import Labelled, labelled
 from appliance.telemetry.recent import RecentFigures
@@ -32,6 +39,7 @@ SLICE_CHARACTERS: Final = 32 * 1024
 SLICE_VERSIONS: Final = 64
 SLICE_MODELS: Final = 8
 NO_STORE: Final = "no-store"
+_WEIGHT: Final = re.compile(r"[01](\.[0-9]{0,3})?", re.ASCII)
 
 
 class FiguresHandler:
@@ -49,15 +57,17 @@ class FiguresHandler:
         self._parts = PageParts.load()
 
     async def metrics(self, request: web.BaseRequest) -> web.StreamResponse:
-        """All families."""
-        response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        """All families, as OpenMetrics for who would rather have that."""
+        openmetrics = prefers_openmetrics(request.headers.get("Accept", ""))
+        kind = OPENMETRICS_TYPE if openmetrics else CONTENT_TYPE
+        response = web.StreamResponse(headers={"Content-Type": kind, "Vary": "Accept"})
         coding = response_encoding(request.headers.get("Accept-Encoding", ""), tensors=False)
         if coding:
             response.enable_compression(web.ContentCoding(coding))
         await response.prepare(request)
         if request.method != "HEAD":
             snapshot = self._read()
-            for text in _slices(self._text(snapshot, await self._labelled(snapshot))):
+            for text in _slices(self._text(snapshot, await self._labelled(snapshot), openmetrics)):
                 await response.write(text.encode())
                 await self._turns.next()
         await response.write_eof()
@@ -120,9 +130,23 @@ class FiguresHandler:
             "X-Content-Type-Options": "nosniff",
         }
 
-    def _text(self, snapshot: Snapshot, versions: Sequence[Labelled]) -> Iterator[str]:
-        yield self._process.text()
-        yield from exposition(snapshot_families(snapshot, versions, self._config))
+    def _text(self, snapshot: Snapshot, versions: Sequence[Labelled], openmetrics: bool) -> Iterator[str]:
+        yield self._process.text(openmetrics=openmetrics)
+        families = snapshot_families(snapshot, versions, self._config, exemplars=openmetrics)
+        yield from exposition(families, openmetrics=openmetrics)
+        if openmetrics:
+            yield OPENMETRICS_END
+
+
+def prefers_openmetrics(accept: str) -> bool:
+    """Whether a client that says ``accept`` names that format, and none of plain text that it likes better."""
+    weights = {"text/plain": 0.0, OPENMETRICS: 0.0}
+    for item in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in item.split(";"))
+        if kind in weights:
+            weight = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+            weights[kind] = max(weights[kind], float(weight) if _WEIGHT.fullmatch(weight) else 0.0)
+    return weights[OPENMETRICS] > 0 and weights[OPENMETRICS] >= weights["text/plain"]
 
 
 def _slices(pieces: Iterable[str]) -> Iterator[str]:

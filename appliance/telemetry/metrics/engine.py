@@ -32,10 +32,12 @@ Version = tuple[str, VersionStatus]
 
 
 def snapshot_families(
-    snapshot: Snapshot, versions: Sequence[Labelled], config: MetricsConfig
+    snapshot: Snapshot, versions: Sequence[Labelled], config: MetricsConfig, *, exemplars: bool = False
 ) -> Iterator[Family]:
-    """Everything countable; ``versions`` are those of the snapshot, in order."""
+    """Everything countable; ``versions`` are those of the snapshot, in order. Only OpenMetrics can say
+    ``exemplars``."""
     status = snapshot.engine
+    known = snapshot.traces.exemplars if exemplars and snapshot.traces is not None else {}
     pairs = [(each.labels, version) for each, version in zip(versions, status.versions, strict=True)]
     yield from _engine_families(status)
     yield from _slot_families(status.slots)
@@ -45,7 +47,7 @@ def snapshot_families(
     yield from _trial_families(pairs)
     yield _forms(pairs)
     yield from _residency_families(status.residency)
-    yield from version_families(versions, stages=config.stage_histograms)
+    yield from version_families(versions, known, stages=config.stage_histograms)
     if config.triton_names:
         yield from triton_families(versions, [version.queued for version in status.versions])
     yield from http_families(snapshot.http)
