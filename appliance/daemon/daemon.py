@@ -130,6 +130,8 @@ class Daemon:
         self._warn_of_few_descriptors()
         self._warn_of_gaps_in_the_jail()
         first = await self._parts.reconciler.begin()
+        if self._parts.scrubbing is not None:
+            await self._parts.scrubbing.disk.look()
         try:
             await self._parts.pool.open()
         except WorkerError as error:

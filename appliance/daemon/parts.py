@@ -62,7 +62,7 @@ from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.jail.user import workers_user
 from appliance.workers.memory import MemorySamples, free_bytes, memory_bytes
-from appliance.workers.port import WorkerTerms
+from appliance.workers.port import PoolEvent, WorkerTerms
 
 Close = Callable[[], Awaitable[None] | None]
 UNBOUNDED_BYTES: Final = 1 << 62
@@ -95,14 +95,9 @@ def make_parts(
     arena, recent = Arena(config.arena), RecentFigures()
     tracer, records = open_tracer(config.trace, log.event), _open_records(config, log)
     ticker = Ticker(loop, partial(end.failed_part, "the engine"))
-    pool = WorkerPool(
-        arena,
-        config.workers,
-        loop,
-        lambda event: engine.pool_event(event),  # noqa: PLW0108  it is made of the pool
-        config.repository.runtimes,
-        rings=lane_memory(kind),
-    )
+    tell: Callable[[PoolEvent], None] = lambda event: engine.pool_event(event)  # noqa: E731, PLW0108  it is made of it
+    runtimes = config.repository.runtimes
+    pool = WorkerPool(arena, config.workers, loop, tell, runtimes, rings=lane_memory(kind))
     engine = _make_engine(config, arena, pool, records, _make_shell(ticker, log, tracer))
     source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
     backend = Backend(
@@ -110,6 +105,7 @@ def make_parts(
         log=log,
         read=lambda: meters.read(),  # noqa: PLW0108  they read the front end that is made of this
         recent=recent,
+        history=records.history,
         metrics=config.metrics,
         tracer=tracer,
     )
@@ -126,6 +122,7 @@ def make_parts(
         quotas=quotas.figures if quotas is not None else None,
         traces=tracer.figures if tracer is not None else None,
         certificates=certificates.ends,
+        wall_ms=wall_ms,
     )
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)

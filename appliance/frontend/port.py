@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from appliance.config.telemetry import MetricsConfig
+from appliance.core.rollout.records import Change
 from appliance.engine.port import EnginePort
 from appliance.frontend.turns import Turns
 from appliance.telemetry.recent import RecentFigures
@@ -40,13 +41,14 @@ class LogControl(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """What a front end serves: the engine, the log, the figures of the moment and of the last hour, and where traces
-    of single requests go."""
+    """What a front end serves: the engine, the log, the figures of the moment and of the last hour, what happened to a
+    model's versions, oldest first, and where traces of single requests go."""
 
     engine: EnginePort
     log: LogControl
     read: Callable[[], Snapshot]
     recent: RecentFigures = field(default_factory=RecentFigures)
+    history: Callable[[str], Sequence[Change]] = lambda name: ()
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     tracer: Tracer | None = None
     turns: Turns = field(default_factory=Turns)

@@ -301,7 +301,8 @@ class Snapshot:
     """An appliance at one moment. ``front_end`` and ``http`` are what its front end did, ``store`` the store that is
     served from (None: a directory is), ``quotas`` what clients were refused (None: no client is bounded), ``traces``
     what became of them (None: there are none); ``certificates`` says of ports that speak TLS when the server's
-    certificate ends (seconds since 1970); ``pid`` is its process (0: not told)."""
+    certificate ends (seconds since 1970), on the wall clock that says ``wall_s`` now; ``pid`` is its process (0: not
+    told)."""
 
     engine: EngineStatus
     front_end: FrontEndFigures
@@ -310,6 +311,7 @@ class Snapshot:
     quotas: QuotaFigures | None = None
     traces: TraceFigures | None = None
     certificates: Mapping[str, int] = field(default_factory=dict)
+    wall_s: float = 0.0
     pid: int = 0
 
 
@@ -331,6 +333,7 @@ class Meters:
     quotas: Callable[[], QuotaFigures] | None = None
     traces: Callable[[], TraceFigures] | None = None
     certificates: Callable[[], Mapping[str, int]] = dict
+    wall_ms: Callable[[], int] = int
 
     def read(self) -> Snapshot:
         """Everything, as of now."""
@@ -342,5 +345,6 @@ class Meters:
             quotas=None if self.quotas is None else self.quotas(),
             traces=None if self.traces is None else self.traces(),
             certificates=self.certificates(),
+            wall_s=self.wall_ms() / 1_000,
             pid=os.getpid(),
         )

@@ -14,6 +14,7 @@ from appliance import __version__
 from appliance.domain.histogram import BOUNDS_US, HistogramValue
 from appliance.domain.protocol import SERVER_NAME
 from appliance.telemetry.meter import Result, Stage, VersionStatistics
+from appliance.telemetry.notices import notices
 from appliance.telemetry.snapshot import (
     QuotaFigures,
     Snapshot,
@@ -61,6 +62,7 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
         "residency": {**status.residency._asdict(), "problems": list(status.residency.problems)},
         "store": None if store is None else asdict(store),
         "certificates": dict(snapshot.certificates),
+        "notices": list(notices(snapshot)),
         "quotas": None if quotas is None else _quotas_document(quotas),
         "bounds_us": list(BOUNDS_US),
         "workers": [_worker_document(worker) for worker in status.workers],

@@ -61,7 +61,7 @@ class HttpApplication:
         self._bodies = BodyReader(config, backend.turns)
         self._inference = InferenceHandler(backend, config, self._bodies, quotas)
         self._protocol = ProtocolHandler(backend, self._bodies)
-        figures = FiguresHandler(backend.read, backend.recent, backend.metrics, backend.turns)
+        figures = FiguresHandler(backend)
         routes = [
             *_inference_routes(self._inference),
             *_protocol_routes(self._protocol),

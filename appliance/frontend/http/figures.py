@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from aiohttp import web
 
-from appliance.config.telemetry import MetricsConfig
 from appliance.domain.errors import UnknownModel
 from appliance.frontend.http.compression import response_encoding
 from appliance.frontend.http.model_page import model_main
 from appliance.frontend.http.page import PageParts, framed
 from appliance.frontend.http.status_page import TITLE, model_rows, overview
-from appliance.frontend.turns import Turns
+from appliance.frontend.port import Backend
 from appliance.telemetry.metrics.engine import snapshot_families
 from appliance.telemetry.metrics.exposition import (
     CONTENT_TYPE,
@@ -31,7 +30,6 @@ from appliance.telemetry.metrics.exposition import (
 )
 from appliance.telemetry.metrics.process import ProcessMetrics
 from appliance.telemetry.metrics.versions import Labelled, labelled
-from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import Snapshot
 from appliance.telemetry.status_document import model_document, status_header
 
@@ -43,16 +41,14 @@ _WEIGHT: Final = re.compile(r"[01](\.[0-9]{0,3})?", re.ASCII)
 
 
 class FiguresHandler:
-    """Handles ``GET /metrics``, ``/status.json``, ``/`` and ``/models/NAME``. ``read`` gives the figures of the moment,
-    ``recent`` those of the last hour."""
+    """Handles ``GET /metrics``, ``/status.json``, ``/`` and ``/models/NAME``."""
 
-    def __init__(
-        self, read: Callable[[], Snapshot], recent: RecentFigures, config: MetricsConfig, turns: Turns
-    ) -> None:
-        self._read = read
-        self._recent = recent
-        self._config = config
-        self._turns = turns
+    def __init__(self, backend: Backend) -> None:
+        self._read = backend.read
+        self._recent = backend.recent
+        self._history = backend.history
+        self._config = backend.metrics
+        self._turns = backend.turns
         self._process = ProcessMetrics()
         self._parts = PageParts.load()
 
@@ -102,11 +98,9 @@ class FiguresHandler:
     async def model_page(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         """The page of one model."""
         snapshot = self._read()
-        versions = [each for each in snapshot.engine.versions if each.name == name]
-        if not versions:
+        if not any(each.name == name for each in snapshot.engine.versions):
             raise UnknownModel(f"no model is called '{name}'")
-        workers = {worker.worker: worker for worker in snapshot.engine.workers}
-        main = model_main(versions, workers, self._recent)
+        main = model_main(snapshot, name, self._recent, self._history(name))
         return self._page(framed(snapshot, self._parts, name, main, "../"))
 
     def _page(self, text: str) -> web.StreamResponse:
