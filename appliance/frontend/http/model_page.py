@@ -133,5 +133,6 @@ def _facts(version: VersionStatus, snapshot: Snapshot) -> Iterator[tuple[str, st
     yield "Last load", spoken_us(version.load_ns / 1_000)
     yield (
         "Runs as assessed (p50, p99)",
-        ", ".join(spoken_us(each / 1_000) for each in (version.run_p50_ns, version.run_p99_ns)),
+        ", ".join(spoken_us(each / 1_000) for each in (version.run_p50_ns, version.run_p99_ns) if each)
+        or "–",
     )

@@ -86,7 +86,7 @@ def _page(snapshot: Snapshot | None = None, recent: RecentFigures | None = None)
 
 CHANGE = Change(
     at_ms=0, name="busy", version=3, identity="busy/3", ending=Ending.ROLLED_BACK, before=1, after=1, took_ms=1_500,
-    reason="no <b>, it fails", artifact=Artifact.PACKED,
+    reason="no <b>, it fails " + "and why that is so " * 5, artifact=Artifact.PACKED,
 )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def test_a_model_has_its_memory_golden_result_artefacts_and_history() -> None:
         "rolled back",
         "1 \u2192 1",
         "1.50 s",
-        "no <b>, it fails",
+        CHANGE.reason,
     ]
     assert rows[0] == last
     assert "History" not in _model_page(_snapshot(), "busy", RecentFigures())
@@ -312,12 +312,17 @@ def _dom(url: str, folder: Path) -> tuple[str, str]:
     return done.stdout.decode(), done.stderr.decode()
 
 
-FRAME = """<!DOCTYPE html><iframe src="/" width="360" height="800"></iframe><p id="told"></p><script>
+FRAME = """<!DOCTYPE html><iframe src="PLACE" width="360" height="800"></iframe><p id="told"></p><script>
 onload = () => {
   const page = document.querySelector("iframe").contentDocument;
   const wide = [...page.querySelectorAll("td, th, dd, p, h1")].filter(
     (each) => each.getBoundingClientRect().right > 360.5 && !each.closest("thead"));
-  told.textContent = `${page.documentElement.scrollWidth} ${wide.length} wide`;
+  const split = [...page.querySelectorAll(".badge")].filter((each) => each.getBoundingClientRect().height > 32);
+  const labels = [...page.querySelectorAll("td[data-label]")].filter((each) => {
+    const label = page.defaultView.getComputedStyle(each, "::before");
+    return parseFloat(label.height) > 2.5 * parseFloat(label.fontSize);
+  });
+  told.textContent = `${page.documentElement.scrollWidth} ${wide.length} wide, ${split.length + labels.length} broken`;
 };
 </script>"""
 
@@ -334,12 +339,15 @@ class _Handler(BaseHTTPRequestHandler):
     server: _MadeUp
 
     def do_GET(self) -> None:
-        framing = self.path == "/frame"
+        framing = self.path.startswith("/frame")
+        page = _model_page(_snapshot(), "busy", RecentFigures(), [CHANGE]) if "busy" in self.path else _page()
         self.server.left -= not framing
         well = self.server.left >= 0
         self.send_response(200 if well else 503)
         self.end_headers()
-        self.wfile.write((FRAME if framing else _page() if well else "broken").encode())
+        self.wfile.write(
+            (FRAME.replace("PLACE", self.path[6:]) if framing else page if well else "broken").encode()
+        )
 
     def log_message(self, *_: object) -> None:
         pass
@@ -356,9 +364,10 @@ def made_up(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium found; install it to look at the pages")
-def test_a_browser_shows_all_on_a_phone(made_up: str, tmp_path: Path) -> None:
-    text, _ = _dom(f"{made_up}frame", tmp_path)
-    told = re.search(r'id="told">(\d+) 0 wide<', text)
+@pytest.mark.parametrize("place", ["/", "/models/busy"])
+def test_a_browser_shows_all_on_a_phone(made_up: str, tmp_path: Path, place: str) -> None:
+    text, _ = _dom(f"{made_up}frame{place}", tmp_path)
+    told = re.search(r'id="told">(\d+) 0 wide, 0 broken<', text)
     assert told is not None, text[-300:]
     assert int(told[1]) <= 360
 
