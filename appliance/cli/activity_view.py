@@ -12,6 +12,7 @@ from rich.text import Text
 from appliance.cli.activity import Activity, Interval, WorkerActivity
 from appliance.cli.failure import printable
 from appliance.cli.snapshot import ModelSnapshot, Snapshot
+from appliance.cli.terminal import bytes_text
 from appliance.cli.text_table import Column, TextTable, wrapped
 from appliance.engine.versions.wording import with_next_try
 
@@ -178,6 +179,10 @@ def _heading(snapshot: Snapshot, over_quota: Mapping[str, float]) -> Text:
         text.append(f", {snapshot.slots_used} slots")
     if snapshot.models_budget_bytes:
         text.append(f", models {_of_budget(snapshot.models_used_bytes, snapshot.models_budget_bytes)}")
+    if snapshot.store_free_bytes is not None:
+        bound = f" of {bytes_text(snapshot.store_quota_bytes)}" if snapshot.store_quota_bytes else ""
+        text.append(f", store {bytes_text(snapshot.store_taken_bytes)}{bound}")
+        text.append(f", {bytes_text(snapshot.store_free_bytes)} free on its disk")
     if over_quota:
         names = [
             f"{OTHERS if name == '*' else printable(name)} {_rate(rate)}/s"
@@ -194,6 +199,8 @@ def _heading(snapshot: Snapshot, over_quota: Mapping[str, float]) -> Text:
     if len(snapshot.problems) > PROBLEMS_MAX:
         left_out = len(snapshot.problems) - PROBLEMS_MAX
         text.append(f"\n... {left_out} more in residency.problems of /status.json", "yellow")
+    for notice in snapshot.notices:
+        text.append(f"\n{printable(notice)}", "yellow")
     return text
 
 

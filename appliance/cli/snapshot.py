@@ -102,7 +102,9 @@ class Snapshot:
     """An appliance at one moment. ``slots`` are places that the front end keeps for requests it serves by itself;
     ``trouble`` is why its store cannot be read, "" when it can. Models and their workers take ``models_used_bytes`` of
     ``models_budget_bytes`` (0: not told); ``problems`` are what of that cannot be as it is configured. ``over_quota``
-    counts requests that were refused for their client's quota, by its name (``*``: all that have none)."""
+    counts requests that were refused for their client's quota, by its name (``*``: all that have none). The store takes
+    ``store_taken_bytes`` of ``store_quota_bytes`` (0: no bound), and its disk has ``store_free_bytes`` left (None:
+    there is none, or it is not told); ``notices`` say what people should see coming."""
 
     server: str
     accepting: bool
@@ -122,6 +124,10 @@ class Snapshot:
     models_budget_bytes: int = 0
     problems: tuple[str, ...] = ()
     over_quota: Mapping[str, int] = field(default_factory=dict)
+    store_taken_bytes: int = 0
+    store_quota_bytes: int = 0
+    store_free_bytes: int | None = None
+    notices: tuple[str, ...] = ()
 
     @property
     def uptime_s(self) -> float:
@@ -216,6 +222,7 @@ def _no_appliance(url: str, reason: str) -> CommandFailed:
 
 def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
     residency, slots = fields.get("residency", {}), fields.get("slots", ())
+    store = fields.get("store") or {}
     found = _read(
         Snapshot,
         fields,
@@ -224,7 +231,10 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
         slots_used=sum(each["used"] for each in slots),
         workers=tuple(_read(WorkerSnapshot, each) for each in fields["workers"]),
         models=tuple(map(_model, fields["models"])),
-        trouble=(fields.get("store") or {}).get("trouble", ""),
+        trouble=store.get("trouble", ""),
+        store_taken_bytes=store.get("taken_bytes", 0),
+        store_quota_bytes=store.get("quota_bytes", 0),
+        store_free_bytes=store.get("free_bytes"),
         models_used_bytes=residency.get("used_bytes", 0),
         models_budget_bytes=residency.get("budget_bytes", 0),
         problems=tuple(residency.get("problems", ())),

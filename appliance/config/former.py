@@ -63,6 +63,7 @@ FORMER: Final[Mapping[str, str]] = MappingProxyType(
         "residency.hollow": _gone("weights leave memory before sessions do, where that is possible"),
         "residency.loads_at_once": _gone("two models load at the same time while requests wait"),
         "residency.retry_ns": _gone("a load that finds no room looks again each 5 ms"),
+        "residency.waiting_bytes_max": _gone("256 MiB of inputs may wait for models to be loaded"),
         "residency.verify": _gone("weights that come back to memory are always held against their digests"),
         "scheduling.margin_ns": _gone("a millisecond is kept free before each deadline"),
         "scheduling.plan_tolerance": _gone("the planned batch costs at most 5 % more per row than the best"),

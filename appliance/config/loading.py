@@ -139,8 +139,9 @@ def contradictions(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     if shared_sockets(config.grpc.addresses, config.http.addresses):
         text = "grpc.addresses names the same sockets of the service manager; name them by FileDescriptorName= and"
         yield "http.addresses", f"{text} tell them apart, as in 'systemd:grpc' and 'systemd:http'"
-    for address in named_twice((*config.grpc.addresses, *config.http.addresses)):
-        key = "http" if address in config.http.addresses else "grpc"
+    places = {key: getattr(config, key).addresses for key in ("grpc", "http", "metrics")}
+    for address in named_twice([each for addresses in places.values() for each in addresses]):
+        key = next(key for key in reversed(places) if address in places[key])
         yield (
             f"{key}.addresses",
             f"'{address}' is named twice, and one socket listens there; name another one",

@@ -130,6 +130,8 @@ class Daemon:
         self._warn_of_few_descriptors()
         self._warn_of_gaps_in_the_jail()
         first = await self._parts.reconciler.begin()
+        if self._parts.scrubbing is not None:
+            await self._parts.scrubbing.disk.look()
         try:
             await self._parts.pool.open()
         except WorkerError as error:
@@ -154,6 +156,8 @@ class Daemon:
         self._parts.reconciler.take(first)
         bound = await self._parts.front_end.open()
         self._parts.listening.bound = bound
+        for port in bound._fields:
+            await self._parts.rereading.certificates.read(port)
         if self._parts.control is not None:
             await self._parts.control.open()
         self._catch_reload()
@@ -185,13 +189,10 @@ class Daemon:
             front_end=started.front_end.value,
             grpc=list(started.bound.grpc),
             http=list(started.bound.http),
+            metrics=list(started.bound.metrics),
             models=len(started.index),
         )
-        grpc, http = map(" ".join, started.bound)
-        notify(
-            READY="1",
-            STATUS=f"serving gRPC on {grpc}, HTTP on {http} ({started.front_end.value} front end)",
-        )
+        notify(READY="1", STATUS=f"serving {started.bound} ({started.front_end.value} front end)")
         self._parts.rereading.announced = True
         announce(started)
 
@@ -268,6 +269,7 @@ class Daemon:
     def _warn_of_few_descriptors(self) -> None:
         """An HTTP connection that the native front end passes on to Python is three."""
         each = 3 if chosen(self._config.frontend.kind) is FrontEndKind.NATIVE else 1
+        each += bool(self._config.metrics.addresses)
         connections = self._config.grpc.max_connections + each * self._config.http.max_connections
         if reason := descriptor_shortage(connections, descriptor_limit()):
             self._log.event("connections can use up the descriptors that workers need", reason=reason)

@@ -341,6 +341,7 @@ class Engine:
                 restarts=group.restarts,
                 use=LaneUse(given.get(worker.id, 0), *self.leases.use(worker.id)),
                 kept_from=worker.kept_from,
+                place=worker.number,
             )
             for worker, group in self._rollouts.groups.workers()
         )

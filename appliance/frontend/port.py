@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from appliance.config.telemetry import MetricsConfig
+from appliance.core.rollout.records import Change
 from appliance.domain.protocol import SERVER_NAME
 from appliance.engine.port import EnginePort
 from appliance.frontend.turns import Turns
@@ -44,6 +45,12 @@ class Bound(NamedTuple):
 
     grpc: tuple[str, ...] = ()
     http: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        grpc, http = (" ".join(addresses) or "(off)" for addresses in self[:2])
+        metrics = f", metrics on {' '.join(self.metrics)}" if self.metrics else ""
+        return f"gRPC on {grpc}, HTTP on {http}{metrics}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,13 +74,14 @@ class Listening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """What a front end serves: the engine, the log, the figures of the moment and of the last hour, where traces
-    of single requests go, and where it listens."""
+    """What a front end serves: the engine, the log, the figures of the moment and of the last hour, what happened to a
+    model's versions, oldest first, where traces of single requests go, and where it listens."""
 
     engine: EnginePort
     log: LogControl
     read: Callable[[], Snapshot]
     recent: RecentFigures = field(default_factory=RecentFigures)
+    history: Callable[[str], Sequence[Change]] = lambda name: ()
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     tracer: Tracer | None = None
     listening: Listening = field(default_factory=Listening)

@@ -180,9 +180,12 @@ class Census:
         disk = needed - (self._folder.free_bytes() - self._config.free_floor_bytes)
         if not self._config.quota_bytes:
             return Lacking(0, disk)
+        return Lacking(self.taken_bytes(missing) + needed - self._config.quota_bytes, disk)
+
+    def taken_bytes(self, missing: Collection[str] = ()) -> int:
+        """What the quota counts of what lies here, but for the blobs ``missing``. Raises OSError."""
         used = sum(found.size for digest, found in self._blobs.listing().items() if digest not in missing)
-        used += sum(form.bytes for form in self._forms.listing())
-        return Lacking(used + needed - self._config.quota_bytes, disk)
+        return used + sum(form.bytes for form in self._forms.listing())
 
     def leaving(self, catalog: Catalog, coming: Coming, lacking: Lacking) -> Leaving:
         """The versions of ``catalog`` that have to leave for what is ``coming``, whose own blobs stay. Raises

@@ -117,6 +117,16 @@ def test_the_memory_of_models_is_told_and_what_cannot_be_as_it_is_configured() -
     assert as_json(Interval(now=told))["models_used_bytes"] == 812 << 20
 
 
+def test_the_store_and_what_is_near_are_told() -> None:
+    now = document(10, [])
+    assert "store" not in heading(now)
+    told = replace(
+        now, store_taken_bytes=3 << 20, store_free_bytes=5 << 30, notices=("The certificate ends.",)
+    )
+    assert heading(told).endswith(", store 3.0 MiB, 5.0 GiB free on its disk\nThe certificate ends.")
+    assert "store 3.0 MiB of 1.0 GiB" in heading(replace(told, store_quota_bytes=1 << 30))
+
+
 def heading(snapshot: Snapshot) -> str:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(view(Interval(now=snapshot)))

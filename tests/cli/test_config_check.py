@@ -30,6 +30,11 @@ CANNOT_SERVE = {
         "http.addresses",
         "'unix:/a' is named twice",
     ),
+    'metrics.addresses = ["127.0.0.1:1"]\nhttp.addresses = ["127.0.0.1:1"]': (
+        "metrics.addresses",
+        "'127.0.0.1:1' is named twice",
+    ),
+    'metrics.addresses = ["systemd"]': ("metrics.addresses", "'systemd' is not host:port"),
     "arena.classes = []": ("arena.classes", "at least one size class"),
     "arena.classes = [[100, 5]]": ("arena.classes", "class [100, 5] must have slots of whole pages"),
     "arena.classes = [[1048576, 9], [65536, 2]]": (

@@ -73,6 +73,12 @@ def test_a_request_that_ends_its_worker_is_refused_and_others_go_on(
     now = daemon.status()
     assert version_in(now, "m")["state"] == "READY"
     assert sum(worker["restarts"] for worker in now["workers"]) == 2, "each cost one worker"
+    restarts = version_in(now, "m")["restarts"]
+    assert restarts == {**dict.fromkeys(restarts, 0), "hung" if mode is HANGS else "died": 2}
+    told = daemon.get("/metrics").decode()
+    assert 'appliance_worker_info{worker="0",model="m",version="1"} 1' in told, (
+        "in the place of the one that died"
+    )
 
 
 @pytest.mark.every_front_end
