@@ -12,9 +12,9 @@ from rich.text import Text
 from appliance.cli.activity import Activity, Interval, WorkerActivity
 from appliance.cli.failure import printable
 from appliance.cli.snapshot import ModelSnapshot, Snapshot
-from appliance.cli.terminal import bytes_text
 from appliance.cli.text_table import Column, TextTable, wrapped
 from appliance.engine.versions.wording import with_next_try
+from appliance.store.full_disk import bytes_text
 
 STATE_STYLES: Mapping[str, str] = {
     "READY": "green",

@@ -9,6 +9,7 @@ from enum import StrEnum
 from appliance.core.memory.budget import WaitsForMemory
 from appliance.domain.interface import InterfaceChange
 from appliance.domain.model import Unlike
+from appliance.workers.port import Assessment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,3 +251,10 @@ class Outlook(StrEnum):
     def is_coming(self) -> bool:
         """Whether the files that were asked for last are on their way."""
         return self in (Outlook.SUCCESSOR_WAITS, Outlook.SUCCESSOR_LOADS, Outlook.SUCCESSOR_ON_TRIAL)
+
+
+def broken_promise(proof: Assessment) -> PromiseBroken | None:
+    """Which promise of its golden set a version did not keep; None: it kept them, or none was made."""
+    if not proof.is_broken:
+        return None
+    return PromiseBroken(rows=proof.rows, p99_ns=proof.p99_ns, promised_ns=proof.promised_ns)

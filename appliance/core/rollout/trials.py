@@ -159,11 +159,7 @@ class Trials:
         if proof is None:
             yield from self.step(attempt, on.Assessed(None, 0, 0), now_ns)
             return
-        broken = None
-        if proof.is_broken:
-            broken = reasons.PromiseBroken(
-                rows=proof.rows, p99_ns=proof.p99_ns, promised_ns=proof.promised_ns
-            )
+        broken = reasons.broken_promise(proof)
         if broken is None and not attempt.known:
             yield do.Prove(attempt.key, version.model, Proof(proof, proven=False))
         before = attempt.before

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from appliance.core.rollout.phase import SERVING, UNLOADED
-from appliance.core.rollout.reasons import Failed, InterfaceChanged, Outlook
+from appliance.core.rollout.reasons import Failed, InterfaceChanged, Outlook, broken_promise
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.version import Version
 from appliance.domain.model import VersionState
@@ -19,6 +19,7 @@ from appliance.engine.versions.wording import (
     given_by_hand,
     remark_text,
     setback_text,
+    verdict_text,
     waiting_word,
 )
 from appliance.telemetry.meter import VersionMeter
@@ -29,7 +30,7 @@ from appliance.telemetry.snapshot import (
     TrialStatus,
     VersionStatus,
 )
-from appliance.workers.port import ExitCause
+from appliance.workers.port import Assessment, ExitCause
 
 RESTARTED: Final = tuple(cause for cause in ExitCause if cause is not ExitCause.STOPPED)
 """Why workers end that are started again."""
@@ -76,13 +77,18 @@ def version_status(
         weights_bytes=weights_bytes,
         restarts={cause.value: served.placed.restarts[cause] for cause in RESTARTED},
         packed=served.packed,
-        golden=GoldenStatus(proof.cases, proof.failure) if proof is not None and proof.cases else None,
+        golden=_golden(proof) if proof is not None and proof.cases else None,
         interface=_interface(served.version),
         untried=remark_text(untried) if untried is not None else "",
         notes=served.model.notes,
         load_ns=served.placed.load_ns,
         loading=_loading(served),
     )
+
+
+def _golden(proof: Assessment) -> GoldenStatus:
+    broken = broken_promise(proof)
+    return GoldenStatus(proof.cases, verdict_text(broken) if broken is not None else "")
 
 
 def _interface(version: Version) -> tuple[InterfaceRow, ...]:
