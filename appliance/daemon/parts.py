@@ -115,7 +115,9 @@ def make_parts(
         tracer=tracer,
         server_name=config.frontend.server_name,
     )
-    failed = partial(end.failed_part, "the native front end")
+    failed, unread = (
+        partial(end.failed_part, part) for part in ("the native front end", "reading the models")
+    )
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
     reconciler = Reconciler(source, engine, config.reload, config.repository, records, log.event)
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
@@ -127,7 +129,6 @@ def make_parts(
         quotas=quotas.figures if quotas is not None else None,
         traces=tracer.figures if tracer is not None else None,
     )
-    failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
     collector = Collector(loop, lambda: engine.live_requests > 0)
     closing: list[tuple[str, Close | None]] = [
@@ -151,7 +152,7 @@ def make_parts(
         front_end=front_end,
         control=control,
         scrubbing=scrubbing,
-        rereading=Rereading(reconciler, front_end, quotas, reread, log, failed),
+        rereading=Rereading(reconciler, front_end, quotas, reread, log, unread),
         collector=collector,
         recent=recent,
         closing=tuple((what, close) for what, close in closing if close is not None),
