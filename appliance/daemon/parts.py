@@ -104,8 +104,7 @@ def make_parts(
         rings=lane_memory(kind),
     )
     engine = _make_engine(config, arena, pool, records, _make_shell(ticker, log, tracer))
-    source = _make_source(config, engine, log)
-    quotas = make_quotas(kind, config.quotas, log.event)
+    source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
     backend = Backend(
         engine=engine,
         log=log,
@@ -115,9 +114,7 @@ def make_parts(
         tracer=tracer,
         server_name=config.frontend.server_name,
     )
-    failed, unread = (
-        partial(end.failed_part, part) for part in ("the native front end", "reading the models")
-    )
+    failed = partial(end.failed_part, "the native front end")
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
     reconciler = Reconciler(source, engine, config.reload, config.repository, records, log.event)
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
@@ -129,6 +126,7 @@ def make_parts(
         quotas=quotas.figures if quotas is not None else None,
         traces=tracer.figures if tracer is not None else None,
     )
+    failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
     collector = Collector(loop, lambda: engine.live_requests > 0)
     closing: list[tuple[str, Close | None]] = [
@@ -152,7 +150,7 @@ def make_parts(
         front_end=front_end,
         control=control,
         scrubbing=scrubbing,
-        rereading=Rereading(reconciler, front_end, quotas, reread, log, unread),
+        rereading=Rereading(reconciler, front_end, quotas, reread, log, failed),
         collector=collector,
         recent=recent,
         closing=tuple((what, close) for what, close in closing if close is not None),
