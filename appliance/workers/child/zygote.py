@@ -44,6 +44,7 @@ from appliance.workers.confinement import (
     rename,
 )
 from appliance.workers.forms import processor
+from appliance.workers.jail.cgroup import WorkerCgroups, enter
 from appliance.workers.jail.entry import Jail, close_memory, runtime_files
 from appliance.workers.jail.support import kernel_support
 from appliance.workers.lane import SocketWorkerLane, WorkerLane
@@ -81,6 +82,7 @@ class Zygote:
         self._wakeup.setblocking(False)
         wakeup_end.setblocking(False)
         self._wakeup_end = wakeup_end
+        self._cgroups = WorkerCgroups()
         self._watch = select.poll()
         self._refusals = Refusals(self._watch, self._say_refused)
         extra = chain.from_iterable(map(extra_files, runtimes.values()))
@@ -125,19 +127,21 @@ class Zygote:
         try:
             if len(descriptors) > 3 and import_native():
                 _settle()
+            cgroup = self._cgroups.make(request.worker, request.settings, os.fstat(descriptors[-1]).st_size)
             pid = os.fork()
         except (OSError, ImportError) as problem:
             _close(descriptors)
+            self._cgroups.end(request.worker)
             self._say(ForkFailed(request.worker, f"fork failed: {problem}"))
             return
         if pid == 0:
-            self._become_worker(request, descriptors)
+            self._become_worker(request, descriptors, cgroup)
         _close(descriptors)
         self._workers[pid] = request.worker
         self._pids[request.worker] = pid
         self._say(Forked(request.worker, pid))
 
-    def _become_worker(self, request: Fork, descriptors: Sequence[int]) -> None:
+    def _become_worker(self, request: Fork, descriptors: Sequence[int], cgroup: Path | None) -> None:
         """In the child: confine, serve, leave. Never returns."""
         status = 1
         try:
@@ -147,6 +151,7 @@ class Zygote:
             lane_end, words, *ring, tensors = descriptors
             # Of its own: what is set on a description holds for all that share it.
             os.dup2(words, STANDARD_ERROR)
+            enter(cgroup)
             arena = region_of(mmap.mmap(tensors, 0))
             arrange([lane_end, *ring])
             confine(self._pid, request.settings)
@@ -183,19 +188,21 @@ class Zygote:
     def _kill(self, worker: int) -> None:
         pid = self._pids.get(worker)
         if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)  # what it has forked ends when it has
         self._say(KillSent(worker))
 
     def _reap(self) -> None:
         """Say which workers have ended, once what they leave behind is told to end, too."""
         self._wakeup.recv(4096)
         ended = list(_ended_children())
+        self._cgroups.sweep()
         self._kill_strays()
         for pid, status in ended:
             worker = self._workers.pop(pid, None)
             if worker is not None:
                 del self._pids[worker]
                 self._refusals.forget(worker)
+                self._cgroups.end(worker)
                 self._say(Exited(worker, status))
 
     def _kill_strays(self) -> None:
