@@ -39,6 +39,7 @@ from appliance.maintenance.interpreter import RESERVE_BYTES, reserve
 from appliance.repository.directory import RepositoryScan
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
+from appliance.workers.jail.cgroup import move_to_leaf
 from appliance.workers.jail.entry import close_memory
 from appliance.workers.jail.support import kernel_support
 from appliance.workers.priority import SHORT_TURN_NS, take_turns
@@ -128,7 +129,7 @@ class Daemon:
         """What the source holds, once workers can be had. Raises OperatorError."""
         self._warn_about_the_front_end()
         self._warn_of_few_descriptors()
-        self._warn_of_gaps_in_the_jail()
+        self._prepare_the_jail()
         first = await self._parts.reconciler.begin()
         if self._parts.scrubbing is not None:
             await self._parts.scrubbing.disk.look()
@@ -261,10 +262,12 @@ class Daemon:
             reason = "grpc.tls_client_ca asks nobody there; set http.tls_client_ca, or keep http.addresses on loopback"
             self._log.event("models can be asked over HTTP without a certificate", reason=reason)
 
-    def _warn_of_gaps_in_the_jail(self) -> None:
-        """What a model file that takes its worker over could do on this kernel."""
+    def _prepare_the_jail(self) -> None:
+        """Have cgroups for workers; tell what a model file that takes its worker over could do on this machine."""
         if lacking := kernel_support().lacking:
             self._log.event("workers cannot be kept from everything", lacking=list(lacking))
+        if reason := move_to_leaf():
+            self._log.event("workers have no cgroups of their own", reason=reason)
 
     def _warn_of_few_descriptors(self) -> None:
         """An HTTP connection that the native front end passes on to Python is three."""

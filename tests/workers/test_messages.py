@@ -31,6 +31,7 @@ from appliance.workers.messages import (
     TO_WORKER,
     TO_ZYGOTE,
     Build,
+    CallRefused,
     EvictWeights,
     Exited,
     Forget,
@@ -135,6 +136,7 @@ SAMPLES: list[Message] = [
     Forked(1, 2),
     ForkFailed(1, "no"),
     KillSent(1),
+    CallRefused(1, 42),
     Exited(1, 139),
 ]
 
