@@ -131,7 +131,7 @@ def test_the_table_shortens_long_answers(infer: Any) -> None:
     ("words", "status", "text"),
     [
         (("nope", "--zeros"), Exit.REFUSED, "no such model: 'nope'"),
-        (("digits", "--zeros", "--version", "9"), Exit.REFUSED, "version 9 is not found"),
+        (("digits", "--zeros", "--version", "9"), Exit.REFUSED, "no such version: digits/9"),
         (("not_onnx", "--zeros"), Exit.REFUSED, "not_onnx"),
         (("digits",), Exit.USAGE, "no input is given; the model takes image FP32 [-1, 8, 8]"),
         (("digits", "--input", "1,2"), Exit.USAGE, "takes shape"),

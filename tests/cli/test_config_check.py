@@ -146,7 +146,7 @@ def test_what_is_served_may_be_named_on_the_command_line_of_both(
     assert main(["config", "check", "a.toml", "--models", "box"]) == Exit.OK
     capsys.readouterr()
     assert main(["config", "check", "a.toml", "--state-dir", "none"]) == Exit.REFUSED
-    assert "'none' is no directory" in capsys.readouterr().out
+    assert "there is no 'none'" in capsys.readouterr().out
 
 
 def test_the_command_line_is_checked_and_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,8 @@ from appliance.telemetry.recent import RecentFigures, Sample
 from appliance.telemetry.snapshot import Snapshot, VersionStatus
 
 CHANGES_SHOWN: Final = 20
+Fact = tuple[str, str]
+"""What is told of a version, and how it stands."""
 INTERFACE: Final = (Column("Changed"), Column("Was"), Column("Is"))
 HISTORY: Final = (
     *(Column(title) for title in ("When", "Version", "Ended", "Serving")),
@@ -106,7 +108,7 @@ def _words(change: Change) -> tuple[str, ...]:
     )
 
 
-def _artifacts(version: VersionStatus, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def _artifacts(version: VersionStatus, snapshot: Snapshot) -> Iterator[Fact]:
     """What there is of a version, and since when."""
     if version.golden is not None:
         cases = f"{version.golden.cases} case{'s' * (version.golden.cases != 1)}"
