@@ -223,13 +223,15 @@ class Rollouts:
             case do.ForgetForm():
                 self._forms.forget(action.identity)
             case do.ConsiderForm():
-                if self._core.config.packed_forms:
-                    self._forms.consider(self._served[action.version])
-                    self._shell.pace.soon()
+                self._consider_form(self._served[action.version])
             case do.RefuseForm():
                 served = self._served[action.version]
                 if not served.memory.quick:  # that session runs from no form
                     self._forms.refuse(served, remark_text(action.reason))
+
+    def _consider_form(self, served: Served) -> None:
+        if self._core.config.packed_forms:
+            self._forms.consider(served)
 
     def _report(self, action: do.Report) -> None:
         fields = dict(action.fields)
