@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
@@ -26,11 +27,17 @@ from appliance.engine import port
 from appliance.engine.port import Buffer
 from appliance.frontend.grpc.services import INFER
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
+from appliance.frontend.http.body import BodyReader
+from appliance.frontend.http.figures import FiguresHandler
+from appliance.frontend.http.protocol import ProtocolHandler
 from appliance.frontend.port import Backend, Bound, FrontEnd
 from appliance.frontend.python import PythonFrontEnd
 from appliance.frontend.turns import CLIENT, Turns
+from appliance.telemetry.meter import VersionStatistics
+from appliance.telemetry.snapshot import Snapshot
 from tests.domain.sample import make_version
 from tests.frontend.grpc.engine_double import EngineDouble, LogDouble
+from tests.frontend.http.engine_figures import NO_HTTP, PYTHON_FRONT_END, made_up_status
 from tests.fronts import EVERY_FRONT_END
 
 SCORES = 300_000
@@ -90,6 +97,39 @@ async def test_work_that_nobody_waits_for_ends_at_once_and_holds_up_nobody() -> 
     assert ended == ["gone"]
     with pytest.raises(asyncio.CancelledError):
         await gone
+
+
+@pytest.mark.parametrize("what", ["metrics", "document", "page", "model_page", "statistics", "index"])
+async def test_what_tells_of_all_models_is_written_for_one_request_a_turn(what: str) -> None:
+    """However many connections ask at once."""
+    begun = 0
+
+    def count(answer: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        return answer
+
+    class Counting(EngineDouble):
+        def statistics(self, name: str, version: str) -> tuple[VersionStatistics, ...]:
+            return tuple[VersionStatistics, ...](count([]))
+
+        def index(self, ready_only: bool) -> tuple[port.IndexEntry, ...]:
+            return tuple[port.IndexEntry, ...](count([]))
+
+    snapshot = Snapshot(engine=made_up_status(), front_end=PYTHON_FRONT_END, http=NO_HTTP)
+    backend = Backend(engine=Counting(), log=LogDouble(), read=lambda: count(snapshot))
+    protocol = ProtocolHandler(backend, BodyReader(HttpConfig(), backend.turns))
+    handler = protocol if what in ("statistics", "index") else FiguresHandler(backend)
+    names = ["busy"] if what == "model_page" else []
+    ask = getattr(handler, what)
+    tasks = [asyncio.create_task(ask(make_mocked_request("GET", "/"), *names)) for _ in range(20)]
+    most = 0
+    while not all(task.done() for task in tasks):
+        before = begun
+        await asyncio.sleep(0)
+        most = max(most, begun - before)
+    assert {task.result().status for task in tasks} == {200}
+    assert (most, begun) == (1, 20)
 
 
 async def test_what_is_small_is_done_at_once() -> None:

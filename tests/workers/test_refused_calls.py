@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
+import select
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from appliance.workers.child.refusals import HEARD_MAX
+from appliance.workers.child.refusals import HEARD_MAX, Refusals
+from appliance.workers.jail import seccomp
+from appliance.workers.jail.calls import prctl
+from appliance.workers.jail.seccomp import Kind
 from appliance.workers.port import ItemStatus, ModelRefused, WorkerExited
 from tests.workers.bench import FOUR, Bench, fake
-from tests.workers.jail.forked import needs_filters
+from tests.workers.jail.forked import in_fork, needs_filters
 
+PR_SET_NO_NEW_PRIVS = 38
 SAID = "refused system call socket"
+
+
+def listeners(pid: int | str) -> list[int]:
+    """The descriptors of a process by which it hears of refused calls."""
+    found = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # that by which they are listed
+            if "seccomp" in os.readlink(each):
+                found.append(int(each.name))
+    return found
 
 
 @needs_filters
@@ -58,11 +75,33 @@ def test_no_worker_keeps_what_could_let_its_calls_through(shared_bench: Bench) -
     workers = [shared_bench.start(), shared_bench.start()]
     for worker in workers:
         assert shared_bench.load(worker, fake())
-        held = Path(f"/proc/{shared_bench.pids[worker]}/fd").iterdir()
-        assert not [each for each in map(os.readlink, held) if "seccomp" in each]
-    zygote = Path(f"/proc/{shared_bench.pool.statistics().zygote_pid}/fd")
-    assert len([each for each in map(os.readlink, zygote.iterdir()) if "seccomp" in each]) >= 2
+        assert not listeners(shared_bench.pids[worker])
+    zygote = shared_bench.pool.statistics().zygote_pid
+    assert len(listeners(zygote)) >= 2
     for worker in workers:
         shared_bench.call(shared_bench.pool.stop, worker)
         shared_bench.event(WorkerExited)
-    assert not [each for each in map(os.readlink, zygote.iterdir()) if "seccomp" in each]
+    assert not listeners(zygote)
+
+
+@needs_filters
+def test_a_listener_that_has_nothing_to_give_holds_up_nobody() -> None:
+    """The kernel counts calls in 32 bits, also those that a signal ends before anybody has heard of them."""
+
+    def zygote() -> bool:
+        watch = select.poll()
+        refusals = Refusals(watch, lambda worker, number: None)
+        (readable, writable), code = os.pipe(), seccomp.program(platform.machine(), Kind.SERVING)
+        if os.fork() == 0:
+            os.close(writable)  # that of its parent is closed at the end
+            prctl(PR_SET_NO_NEW_PRIVS, 1)
+            refusals.hand_over(1, listener := seccomp.install(code, seccomp.telling(code)))
+            os.close(listener)
+            os.read(readable, 1)
+            os._exit(0)
+        refusals.take(watch.poll())
+        (listener,) = listeners("self")
+        refusals.take([(listener, select.POLLIN)])
+        return not listeners("self")
+
+    assert in_fork(zygote) == "True"

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from appliance.domain.errors import InvalidRequest, MessageTooLarge
-from appliance.frontend.http.status import HttpRefusal
+from appliance.frontend.http.status import HttpRefusal, quotable
 from appliance.frontend.turns import Turns
 
 PIECE_BYTES: Final = 256 * 1024
@@ -34,7 +34,7 @@ def request_encoding(header: str) -> str:
         return coding.removeprefix("x-")
     raise HttpRefusal(
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-        f"Content-Encoding '{header}' is not supported; send gzip, deflate or none",
+        f"Content-Encoding '{quotable(header)}' is not supported; send gzip, deflate or none",
         {"Accept-Encoding": "gzip, deflate"},
     )
 

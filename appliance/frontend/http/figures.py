@@ -2,7 +2,7 @@
 at ``/`` and ``/models/NAME``.
 
 All are written on the loop that serves requests: one snapshot, and then text in slices of well under a millisecond with
-the turn of others between them.
+the turn of others between them. Each begins with its own turn, so that many that ask at once wait for one another.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class FiguresHandler:
             response.enable_compression(web.ContentCoding(coding))
         await response.prepare(request)
         if request.method != "HEAD":
+            await self._turns.next()
             snapshot = self._read()
             for text in _slices(self._text(snapshot, await self._labelled(snapshot), openmetrics)):
                 await response.write(text.encode())
@@ -71,6 +72,7 @@ class FiguresHandler:
 
     async def document(self, request: web.BaseRequest) -> web.StreamResponse:
         """The status document; docs/STATUS.md describes it."""
+        await self._turns.next()
         snapshot = self._read()
         header = status_header(snapshot)
         del header["models"]
@@ -86,6 +88,7 @@ class FiguresHandler:
 
     async def page(self, request: web.BaseRequest) -> web.StreamResponse:
         """The page of all models."""
+        await self._turns.next()
         snapshot = self._read()
         workers = {worker.worker: worker for worker in snapshot.engine.workers}
         rows: list[str] = []
@@ -97,6 +100,7 @@ class FiguresHandler:
 
     async def model_page(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         """The page of one model."""
+        await self._turns.next()
         snapshot = self._read()
         if not any(each.name == name for each in snapshot.engine.versions):
             raise UnknownModel(f"no model is called '{name}'; the page at / lists those that there are")

@@ -21,6 +21,7 @@ from appliance.domain.tensor import FREE, MAX_RANK, Datatype, TensorSpec, encode
 from appliance.domain.validation import check_raw
 from appliance.frontend.http.json_document import check_nesting, read_json
 from appliance.frontend.http.json_tensor import raw_from_json
+from appliance.frontend.http.status import quotable
 
 HEAD_LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 JSON_BYTES_MAX: Final = 4 << 20
@@ -65,7 +66,9 @@ def head_length(header: str | None, body_bytes: int) -> int:
     if header is None:
         return body_bytes
     if not (header.isascii() and header.isdigit() and len(header) < 19):
-        raise InvalidRequest(f"header {HEAD_LENGTH_HEADER} must be a number of bytes, got '{header}'")
+        raise InvalidRequest(
+            f"header {HEAD_LENGTH_HEADER} must be a number of bytes, got '{quotable(header)}'"
+        )
     length = int(header)
     if length > body_bytes:
         raise InvalidRequest(

@@ -36,6 +36,7 @@ class ProtocolHandler:
         self._engine = backend.engine
         self._tracer = backend.tracer
         self._bodies = bodies
+        self._turns = backend.turns
         self._log = backend.log
         self._server_name = backend.server_name
         self.announced_stop = False
@@ -75,7 +76,8 @@ class ProtocolHandler:
     async def statistics(
         self, request: web.BaseRequest, name: str = "", version: str = ""
     ) -> web.StreamResponse:
-        """Counts and times per version."""
+        """Counts and times per version. Many that ask at once wait for one another."""
+        await self._turns.next()
         return json_response(statistics_document(self._engine.statistics(name, version)))
 
     # --- extensions
@@ -85,6 +87,7 @@ class ProtocolHandler:
         ready = (await self._object(request)).get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidRequest(f"'ready' must be true or false, got {ready!r}")
+        await self._turns.next()
         return json_response(index_document(self._engine.index(ready)))
 
     async def load(self, request: web.BaseRequest, name: str) -> web.StreamResponse:

@@ -17,6 +17,7 @@ from appliance.domain import errors
 from appliance.frontend.statuses import retry_after_ms, statuses_of
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+QUOTED_MAX: Final = 40
 
 
 class HttpRefusal(errors.CallerError):
@@ -63,6 +64,12 @@ def error_response(error: errors.ApplianceError, text: str = "") -> web.Response
         body=json.dumps({"error": text or str(error)}).encode(),
         content_type="application/json",
     )
+
+
+def quotable(header: str) -> str:
+    """A header's value for a text: the beginning of it, where bytes that are not UTF-8 are escaped: JSON and logs have
+    no place for them."""
+    return header[:QUOTED_MAX].encode(errors="backslashreplace").decode()
 
 
 def json_response(value: object, headers: Mapping[str, str] = NO_HEADERS) -> web.Response:

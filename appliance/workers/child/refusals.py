@@ -2,13 +2,18 @@
 
 A refused call waits in the kernel until this process has answered it, with EPERM and nothing else. A worker that tries
 more than an honest one would is listened to no longer: what it calls in vain from then on fails at once, as on a kernel
-that has no such call. Nothing here waits for anybody.
+that has no such call.
+
+Nothing here waits for anybody. The kernel would have it: it counts calls in 32 bits, those included that a signal ended
+before anybody heard of them, and when a worker has made enough of these, what says that it is ready never gives
+anything.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,7 +23,10 @@ from appliance.workers.jail import seccomp
 
 HEARD_MAX: Final = 256
 """Refused calls of one worker."""
+WAIT_S: Final = 0.1
+"""For a call that is there, for which nobody waits."""
 _WORKER_BYTES: Final = 8
+_NO_CALL: Final = -1
 
 
 class _Heard(NamedTuple):
@@ -36,6 +44,7 @@ class Refusals:
         self._say = say
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listeners: dict[int, _Heard] = {}
+        signal.signal(signal.SIGALRM, _end_wait)
         watch.register(self._ours, select.POLLIN)
 
     def hand_over(self, worker: int, listener: int) -> None:
@@ -68,14 +77,28 @@ class Refusals:
         if not event & select.POLLIN or len(calls) >= HEARD_MAX:
             self._close(listener)
             return
-        with suppress(OSError):  # its caller has ended
+        signal.setitimer(signal.ITIMER_REAL, WAIT_S)
+        try:
             asked = seccomp.receive(listener)
-            if asked.number not in calls:
-                self._say(worker, asked.number)
-            calls.append(asked.number)
+        except InterruptedError:
+            self._close(listener)
+            return
+        except OSError:  # its caller has ended, or waits no longer
+            calls.append(_NO_CALL)
+            return
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        if asked.number not in calls:
+            self._say(worker, asked.number)
+        calls.append(asked.number)
+        with suppress(OSError):
             seccomp.refuse(listener, asked)
 
     def _close(self, listener: int) -> None:
         del self._listeners[listener]
         self._watch.unregister(listener)
         os.close(listener)
+
+
+def _end_wait(number: int, frame: object) -> None:
+    """Signal handler that does nothing: the call that waited is interrupted."""

@@ -8,6 +8,7 @@ process beside those in it, so the daemon moves to one below it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ from appliance.workers.port import WorkerSettings
 LEAF: Final = "daemon"
 """Of the daemon and its zygote; a unit may have it made by ``DelegateSubgroup=``."""
 WORKERS: Final = "worker-"
+_NAME: Final = re.compile(WORKERS + r"([0-9]+)-[0-9]+", re.ASCII)
+"""With the zygote's process number and the worker's."""
 TASKS_MAX: Final = 2048
 """Of one worker, whose runtime may have a thousand threads by its configuration."""
 CONTROLLERS: Final = ("memory", "pids")
@@ -49,7 +52,7 @@ class WorkerCgroups:
         self._base = _delegated(own)[0] if own is not None and own.name == LEAF else None
         self._ended: set[Path] = set()
         if self._base is not None:
-            self._ended.update(self._base.glob(f"{WORKERS}*"))  # of a zygote that died
+            self._ended.update(_left_behind(self._base))
             self.sweep()
 
     def make(self, worker: int, settings: WorkerSettings, tensors_bytes: int) -> Path | None:
@@ -90,6 +93,17 @@ class WorkerCgroups:
     def _path(self, worker: int) -> Path:
         assert self._base is not None
         return self._base / f"{WORKERS}{os.getpid()}-{worker}"
+
+
+def _left_behind(base: Path) -> Iterator[Path]:
+    """Those of zygotes that died. There may be another one that lives, as of a second appliance in the same unit or
+    container, and in a hierarchy that others write to as well a name that only begins like these."""
+    with suppress(OSError):
+        living = set((base / LEAF / "cgroup.procs").read_text().split()) - {str(os.getpid())}
+        for path in base.glob(f"{WORKERS}*"):
+            named = _NAME.fullmatch(path.name)
+            if named is not None and named[1] not in living:
+                yield path
 
 
 def enter(made: Path | None) -> None:

@@ -212,6 +212,16 @@ def test_a_head_length_that_is_none(server: ApplianceProcess, length: str) -> No
     assert "must be a number of bytes" in reply.error
 
 
+@pytest.mark.parametrize("header", ["Inference-Header-Content-Length", "Content-Encoding"])
+def test_a_header_is_quoted_as_text_and_not_whole(server: ApplianceProcess, header: str) -> None:
+    """A lone surrogate, which stands for a byte that is no text, makes the answer and the log's line no JSON to many
+    readers."""
+    reply = call(server, "POST", "/v2/models/mlp/infer", b"{}", {header: "\xb2" + "9" * 4000})
+    assert reply.status in (400, 415)
+    assert "\\udcb2999" in reply.error
+    assert len(reply.error) < 300
+
+
 def test_a_head_longer_than_the_body(server: ApplianceProcess) -> None:
     reply = call(server, "POST", "/v2/models/mlp/infer", b"{}", {"Inference-Header-Content-Length": "3"})
     assert reply.status == 400

@@ -119,6 +119,29 @@ def test_what_a_zygote_left_behind_ends_with_the_next_one(delegated: Path) -> No
     assert inside(delegated, daemon) == "9 False"
 
 
+def test_what_another_zygote_or_anybody_else_has_there_is_left_alone(delegated: Path) -> None:
+    """As of a second appliance in the same unit, or of one that an operator tries in the container."""
+
+    def there() -> set[str]:
+        WorkerCgroups()
+        return {path.name for path in delegated.glob("worker-*")}
+
+    def daemon() -> str:
+        assert move_to_leaf() == ""
+        zygote = os.fork()
+        if zygote == 0:
+            signal.pause()
+        for name in (own := f"worker-{zygote}-1", "worker-1-1", "worker-pool", "worker-1-x"):
+            (delegated / name).mkdir()
+        with_it = there()
+        os.kill(zygote, signal.SIGKILL)
+        os.waitpid(zygote, 0)
+        return f"{own in with_it} {sorted(with_it - {own})} {sorted(there())}"
+
+    others = ["worker-1-x", "worker-pool"]
+    assert inside(delegated, daemon) == f"True {others} {others}"
+
+
 def test_there_are_bounds_where_there_are_controllers(delegated: Path) -> None:
     controllers = set((delegated / "cgroup.controllers").read_text().split())
     if not controllers >= {"memory", "pids"}:
