@@ -11,7 +11,7 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE
 from appliance.runtimes.runtime import Runtime
 from appliance.tools.evaluation.inputs import Inputs, random_inputs
-from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob
+from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob, Progress
 from appliance.tools.evaluation.runner import Answer, Runner
 from appliance.tools.subject import find_subject
 
@@ -22,20 +22,23 @@ SHOWN_MAX: Final = 300
 """Characters of what a runtime says."""
 
 
-def compare_forms(job: EquivalenceJob, runtime: Runtime) -> Equivalence:
+def compare_forms(job: EquivalenceJob, runtime: Runtime, progress: Progress) -> Equivalence:
     """Whether the packed form is read and answers as its source does. What the source says to a request that it fails
     counts as well, but proves nothing."""
+    progress(0, ROUNDS, "loading the packed form")
     try:
         packed = find_subject(Path(job.packed), job.repository).version
         after = Runner(runtime, packed)
     except ApplianceError as error:
         return Equivalence(differs=f"the runtime does not load it: {str(error)[:SHOWN_MAX]}")
+    progress(0, ROUNDS, "loading the source")
     try:
         before = Runner(runtime, replace(packed, path=job.source, weights=None))
     except ApplianceError as error:
         return Equivalence(unproven=f"the runtime does not load the source: {str(error)[:SHOWN_MAX]}")
     answered, refusal = 0, ""
     for seed in range(ROUNDS):
+        progress(seed, ROUNDS, "a random request")
         inputs = _inputs(packed, seed)
         wanted = _outcome(before, inputs)
         if wanted != _outcome(after, inputs):
