@@ -260,6 +260,28 @@ def test_a_model_that_runs_without_end_is_stopped_and_told(
     assert not list(tmp_path.glob("*.model"))
 
 
+def test_of_a_models_directory_any_version_is_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (1, 2):
+        write(tmp_path / "net" / str(number) / "model.onnx", wide_model())
+    home = str(tmp_path / "net")
+    assert main(["model", "bench", home, "--version", "1", "--rows", "1", "--budget-ms", "1"]) == 0
+    assert "net version 1" in capsys.readouterr().out
+    assert main(["model", "optimise", home, "--version", "1", "--dry-run"]) == 2
+    assert f"model golden {home} --version 1'" in capsys.readouterr().err
+    assert main(["model", "golden", home, "--version", "1", "--random", "1"]) == 0
+    assert (tmp_path / "net" / "1" / "golden" / "set.json").exists()
+    assert not (tmp_path / "net" / "2" / "golden").exists()
+    assert main(["model", "optimise", home, "--version", "1", "--method", "fp16", "--dry-run"]) in (0, 1)
+    assert "net/1 and its variants" in capsys.readouterr().out
+    assert main(["model", "bench", home, "--version", "7"]) == 1
+    assert f"'{home}' has no version 7; it has 1, 2" in capsys.readouterr().err
+    for one in ("1", "1/model.onnx"):
+        assert main(["model", "bench", f"{home}/{one}", "--version", "2"]) == 1
+        assert "is one version already" in capsys.readouterr().err
+
+
 def test_what_is_beyond_all_numbers_is_null_in_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
