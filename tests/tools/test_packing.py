@@ -383,9 +383,35 @@ def test_answers_that_differ_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(ModelInvalid, match="other bytes"):
         compared(tmp_path / "a.onnx", tmp_path / "b.onnx")
     (tmp_path / "c.onnx").write_bytes(b"junk")
-    with pytest.raises(ModelInvalid, match="does not load"):
+    with pytest.raises(ModelInvalid, match=r"is not loaded.*please report this"):
         compared(tmp_path / "a.onnx", tmp_path / "c.onnx")
     assert "does not load the source" in compared(tmp_path / "c.onnx", tmp_path / "a.onnx").unproven
+
+
+@pytest.mark.parametrize(
+    ("operator", "domain", "says"),
+    [
+        (
+            "Gelu",
+            "",
+            r"operator 'Gelu' of the domain 'ai\.onnx' is not known .* in its operator set 17; export",
+        ),
+        ("Gone", "com.microsoft", r"operator 'Gone' of the domain 'com\.microsoft' is not known .*; export"),
+        ("MatMul", "", "has input size 1"),
+    ],
+)
+def test_a_model_that_the_runtime_does_not_load_is_not_taken_for_a_fault_of_packing(
+    operator: str, domain: str, says: str, tmp_path: Path
+) -> None:
+    made = model([helper.make_node(operator, ["x"], ["y"], domain=domain)], [], opset=17)
+    if domain:
+        made.opset_import.append(helper.make_opsetid(domain, 1))
+    onnx.save(made, tmp_path / "m.onnx")
+    manifest = lay(tmp_path / "m.onnx", tmp_path / "out")
+    with pytest.raises(ModelInvalid, match=says) as caught:
+        compared(tmp_path / "m.onnx", tmp_path / "out" / manifest.name / "1" / "graph.onnx")
+    assert "report" not in str(caught.value)
+    assert "graph.onnx" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["layers", "subgraphs", "typed", "constants", "sparse"])

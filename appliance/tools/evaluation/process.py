@@ -118,8 +118,7 @@ def check_equivalence(job: EquivalenceJob) -> Equivalence:
     except ArtefactError as error:
         return Equivalence(unproven=str(error))
     if found.differs:
-        text = f"the packed form does not answer as the source does: {found.differs}; please report this"
-        raise ModelInvalid([Problem(file=job.source, key="", text=text)])
+        raise ModelInvalid([Problem(file=job.source, key="", text=found.differs)])
     return found
 
 
