@@ -414,6 +414,32 @@ def test_a_model_that_the_runtime_does_not_load_is_not_taken_for_a_fault_of_pack
     assert "graph.onnx" not in str(caught.value)
 
 
+@pytest.mark.parametrize("interface_change", [False, True])
+@pytest.mark.parametrize("later", ["", '\nname: "m"'])
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "version_policy {\n  specific { versions: 1 }\n}\n",
+        'default_model_filename:\n  "model.onnx", ',
+        "parameters { key: 'k' value { string_value: '' } }\n",
+    ],
+)
+def test_problems_are_told_at_their_place_in_the_persons_file(
+    before: str, later: str, interface_change: bool, tmp_path: Path
+) -> None:
+    home = tmp_path / "m"
+    (home / "1").mkdir(parents=True)
+    onnx.save(layers(), home / "1" / "model.onnx")
+    lines = f'{before}output {{ data_type: TYPE_INT8 name: "y" dims: [ -1, 64 ] }}{later}'.split("\n")
+    (home / "config.pbtxt").write_text("\n".join(lines))
+    with pytest.raises(ModelInvalid) as caught:
+        lay(home, tmp_path / "out", name="other", interface_change=interface_change)
+    line = next(number for number, text in enumerate(lines) if "data_type" in text)
+    (problem,) = caught.value.problems
+    assert problem.file == f"{home}/config.pbtxt:{line + 1}:{lines[line].index('data_type') + 1}"
+
+
 @pytest.mark.parametrize("name", ["layers", "subgraphs", "typed", "constants", "sparse"])
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
