@@ -132,7 +132,7 @@ class OnnxRuntime:
         try:
             onnxruntime.InferenceSession(model, options, providers=[CPU_PROVIDER])
         except Exception as problem:
-            raise LoadFailed(f"{version.key}: {_load_reason(problem)}") from problem
+            raise LoadFailed(f"{version.key}: {_load_reason(version, problem)}") from problem
         relay(saved, saved_weights, graph, weights)
         for each in (saved, saved_weights):
             if os.path.exists(each):
@@ -170,7 +170,7 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
     try:
         session = onnxruntime.InferenceSession(model, options, providers=_wanted_providers(provider))
     except Exception as problem:
-        raise LoadFailed(f"{version.key}: {_load_reason(problem)}") from problem
+        raise LoadFailed(f"{version.key}: {_load_reason(version, problem)}") from problem
     _check_provider(version, provider, session.get_providers())
     return session._sess
 
@@ -479,9 +479,11 @@ def _reason(problem: Exception) -> str:
     return _SOURCE_PLACE.sub("", str(problem)).strip()
 
 
-def _load_reason(problem: Exception) -> str:
-    """Why a model is not loaded: the runtime's words, but for an operator that it does not know."""
-    reason = _reason(problem)
+def _load_reason(version: ModelVersion, problem: Exception) -> str:
+    """Why it is not loaded: the runtime's words, but for where its files lie, which means nothing to a client, and
+    for an operator that the runtime does not know."""
+    folder = os.path.dirname(_path(version))
+    reason = _reason(problem).replace(f"{folder}/", "").replace(folder, os.path.basename(folder))
     if unknown := _UNKNOWN_FUNCTION.search(reason):
         domain, name, opset = unknown[1], unknown[2], ""
     elif unknown := _UNKNOWN_OPERATOR.search(reason):
