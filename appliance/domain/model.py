@@ -92,6 +92,11 @@ class WeightsFile:
     digest: str = ""
     pieces: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """What it is called where clients read of it."""
+        return self.path.rpartition("/")[2]
+
 
 class VersionChoice(Enum):
     """How a model's versions are picked from those that are there."""

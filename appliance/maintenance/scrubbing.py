@@ -24,6 +24,8 @@ RETRY_S: Final = 600.0
 """Before the next try, when a pass failed."""
 LONGEST_SLEEP_S: Final = 3600.0
 """The wall clock may be stepped meanwhile."""
+DAMAGE_LOOK_S: Final = 10.0
+"""How soon a repair is seen; looking is to read the small record."""
 COMPLAINT_BYTES: Final = 2000
 
 
@@ -80,7 +82,7 @@ class Scrubbing:
         await self._read()
         due = due_s(self._record, self._config.scrub_interval_h * S_PER_H, self._wall_ms())
         if due:
-            return min(due, LONGEST_SLEEP_S)
+            return min(due, DAMAGE_LOOK_S if self._record.damaged else LONGEST_SLEEP_S)
         await self._pass()
         await self._read()
         self.passes += 1

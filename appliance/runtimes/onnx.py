@@ -82,6 +82,10 @@ _SOURCE_PLACE: Final = re.compile(
     r"[\w./+-]{1,300}\.(?:h|hpp|c|cc|cpp|cu|cuh):\d+\s+"  # file and line ...
     r"(?:[^()\n]{0,300}::[^()\n]{0,300}\((?:[^()\n]|\([^()\n]*\))*\)(?: const)?\s+)?"  # ... and the function
 )
+STANDARD_DOMAIN: Final = "ai.onnx"
+"""What the domain of operators is called whose name is empty."""
+_UNKNOWN_OPERATOR: Final = re.compile(r"No Op registered for (\S+) with domain_version of (\d+)")
+_UNKNOWN_FUNCTION: Final = re.compile(r"error: ([^\s:]*):(\S+?)\(-?\d+\) is not a registered function/op")
 
 
 class OnnxRuntime:
@@ -129,7 +133,7 @@ class OnnxRuntime:
         try:
             onnxruntime.InferenceSession(model, options, providers=[CPU_PROVIDER])
         except Exception as problem:
-            raise LoadFailed(f"{version.key}: {_reason(problem)}") from problem
+            raise LoadFailed(f"{version.key}: {_load_reason(version, problem)}") from problem
         relay(saved, saved_weights, graph, weights)
         for each in (saved, saved_weights):
             if os.path.exists(each):
@@ -167,7 +171,7 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
     try:
         session = onnxruntime.InferenceSession(model, options, providers=_wanted_providers(provider))
     except Exception as problem:
-        raise LoadFailed(f"{version.key}: {_reason(problem)}") from problem
+        raise LoadFailed(f"{version.key}: {_load_reason(version, problem)}") from problem
     _check_provider(version, provider, session.get_providers())
     return session._sess
 
@@ -490,3 +494,22 @@ def _run_error(problem: Exception) -> ApplianceError:
 def _reason(problem: Exception) -> str:
     """The runtime's words without where in its source they were written, which means nothing to a client."""
     return _SOURCE_PLACE.sub("", str(problem)).strip()
+
+
+def _load_reason(version: ModelVersion, problem: Exception) -> str:
+    """Why it is not loaded: the runtime's words, but for where its files lie, which means nothing to a client, and
+    for an operator that the runtime does not know."""
+    folder = os.path.dirname(_path(version))
+    reason = _reason(problem).replace(f"{folder}/", "").replace(folder, os.path.basename(folder))
+    if unknown := _UNKNOWN_FUNCTION.search(reason):
+        domain, name, opset = unknown[1], unknown[2], ""
+    elif unknown := _UNKNOWN_OPERATOR.search(reason):
+        name, opset = unknown[1], f" in its operator set {unknown[2]}"
+        domain = reason.partition(f', {name}, "')[2].partition('"')[0]
+    else:
+        return reason
+    return (
+        f"operator '{name[:100]}' of the domain '{domain[:100] or STANDARD_DOMAIN}' is not known to onnxruntime "
+        f"{onnxruntime.__version__}{opset}; export the model for a later operator set or without this operator, or "
+        f"install a release of onnxruntime that has it"
+    )

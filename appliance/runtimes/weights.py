@@ -143,7 +143,7 @@ def _check_size(file: WeightsFile, descriptor: int) -> None:
     size = os.fstat(descriptor).st_size
     if size != file.size:
         raise FileDiffers(
-            f"{file.path} has {size} bytes where {file.size} were expected; it was changed in place"
+            f"{file.name} has {size} bytes where {file.size} were expected; it was changed in place"
         )
 
 
@@ -253,7 +253,7 @@ class _PieceCheck:
         self._reached = 0
         self._wrong = ""
         self._unverified = (
-            f"{file.path} could not be verified: the thread that did ended early, and said why on the worker's "
+            f"{file.name} could not be verified: the thread that did ended early, and said why on the worker's "
             f"standard error; is there memory enough? Load it again"
         )
 
@@ -307,7 +307,7 @@ class _PieceCheck:
             return
         if digest_of(self._shared.view[start:end]) != known:
             self._wrong = (
-                f"{self._file.path}: piece {number} (bytes {start} to {end}) is not what it was when it was stored: "
+                f"{self._file.name}: piece {number} (bytes {start} to {end}) is not what it was when it was stored: "
                 f"its digest differs; install its package again, or copy the file anew, and check the disk"
             )
 
@@ -387,7 +387,7 @@ def touch(address: int, nbytes: int) -> None:
 
 def _unreadable(file: WeightsFile, problem: OSError) -> LoadFailed:
     return LoadFailed(
-        f"{file.path} cannot be read: {problem.strerror}; was it cut short, or is the disk failing?"
+        f"{file.name} cannot be read: {problem.strerror}; was it cut short, or is the disk failing?"
     )
 
 

@@ -3,7 +3,8 @@
 The scrub reads from the disk and not from memory. It is a process of its own beside writer and daemon, at the lowest
 classes of processor and disk, and no faster than it is told. It changes nothing but its own record, which tells how far
 it is, so that it goes on there after a restart, and what it found. The record is for the writer: a damaged blob is
-replaced by installing its package again, and leaves the record when the scrub has read it anew.
+replaced by installing its package again, and leaves the record then, or, where a scrub is at work on it meanwhile, when
+the scrub has read it anew.
 
 Who looks needs no lock. A writer may be at work meanwhile: what it took away is no damage, so findings are told only
 about versions that the catalog still has when everything was looked at.
@@ -12,14 +13,15 @@ about versions that the catalog still has when everything was looked at.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from appliance.config.store import StoreConfig
 from appliance.domain.digest import is_digest
+from appliance.domain.errors import StoreBusy
 from appliance.domain.manifest import INT64_MAX
 from appliance.durable import Folder, RealFolder, WriterLock, read_whole, replace_file
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
@@ -161,6 +163,20 @@ def read_record(state: Path) -> ScrubRecord:
     with closing(RealFolder(state)) as folder:
         data = read_whole(folder, SCRUB, RECORD_BYTES_MAX)
     return ScrubRecord() if data is None else decode(data)
+
+
+def forget_damage(state: Path, repaired: Collection[str]) -> None:
+    """Take blobs off the record that were repaired, unless a scrub has it. Raises OSError."""
+    if not any(each.digest in repaired for each in read_record(state).damaged):
+        return
+    with suppress(StoreBusy), closing(RealFolder(state)) as folder:
+        lock = WriterLock(state / SCRUB_LOCK)
+        try:
+            record = read_record(state)
+            left = tuple(each for each in record.damaged if each.digest not in repaired)
+            replace_file(folder, SCRUB, f"{SCRUB}.new", encode(replace(record, damaged=left)))
+        finally:
+            lock.release()
 
 
 def due_s(record: ScrubRecord, interval_s: float, now_ms: int) -> float:

@@ -35,31 +35,46 @@ class Subject:
     folder: str
 
     @property
+    def source(self) -> str:
+        """Where exactly this is found again, whatever other versions come."""
+        return self.folder if self.home else self.version.path
+
+    @property
     def golden_folder(self) -> str:
         """Where a golden set of this version alone goes."""
         return os.path.join(self.folder, GOLDEN_DIRECTORY)
 
 
-def find_subject(path: Path, settings: RepositoryConfig | None = None) -> Subject:
-    """What is at ``path``; of a model's directory the highest version. Raises ModelInvalid with all that is wrong,
-    ArtefactError when there is nothing to try."""
+def find_subject(path: Path, settings: RepositoryConfig | None = None, number: int | None = None) -> Subject:
+    """What is at ``path``; of a model's directory the version ``number``, or the highest. Raises ModelInvalid with all
+    that is wrong, ArtefactError when there is nothing to try."""
     settings = settings or RepositoryConfig()
     try:
         real = Path(os.path.realpath(path, strict=True))
     except OSError as error:
         raise ArtefactError(f"'{path}' cannot be read: {error.strerror}") from error
     if not real.is_dir():
+        _check_no_choice(path, number)
         return _in_home(real.parent, settings, real.name) or _alone(real, settings)
     if VERSION_NUMBER.fullmatch(real.name):
         found = _in_home(real, settings)
         if found is not None:
+            _check_no_choice(path, number)
             return found
     numbers = [int(entry.name) for entry in real.iterdir() if VERSION_NUMBER.fullmatch(entry.name)]
     if not numbers:
         raise ArtefactError(
             f"'{path}' holds neither a model nor a version; give an ONNX file or such a directory"
         )
-    return _version(real, max(numbers), settings)
+    if number and number not in numbers:
+        had = ", ".join(map(str, sorted(numbers)))
+        raise ArtefactError(f"'{path}' has no version {number}; it has {had}")
+    return _version(real, number or max(numbers), settings)
+
+
+def _check_no_choice(path: Path, number: int | None) -> None:
+    if number:
+        raise ArtefactError(f"'{path}' is one version already; --version chooses in a model's directory")
 
 
 def _in_home(folder: Path, settings: RepositoryConfig, file: str = "") -> Subject | None:

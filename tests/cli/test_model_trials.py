@@ -12,13 +12,24 @@ import pytest
 
 from appliance.cli.main import main
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.golden import Tolerance, read_golden, read_tensors, tensor_data, write_golden
+from appliance.domain.golden import (
+    GoldenCase,
+    GoldenSet,
+    TensorFile,
+    Tolerance,
+    read_golden,
+    read_tensors,
+    tensor_data,
+    write_golden,
+)
+from appliance.domain.tensor import Datatype
 from appliance.tools.commands import optimise
 from appliance.tools.commands.case_files import CASE_FILE_BYTES_MAX
+from appliance.tools.evaluation import process
 from appliance.tools.evaluation.jobs import Candidate, Comparison, OutputAccuracy
 from models.make_digits import HOME
 from tests.repository.scanning import scan
-from tests.tools.models import mlp_home, wide_model, write
+from tests.tools.models import endless_model, mlp_home, wide_model, write
 
 DIGITS = ("0-0000.png", "7-0044.png")
 
@@ -227,6 +238,48 @@ def test_optimise_into_homes_of_their_own(tmp_path: Path, capsys: pytest.Capture
     found = scan(out / "int8-dynamic", RepositoryConfig())
     assert found.servable == ()
     assert "left its tolerances" in found.broken[0].reason
+
+
+@pytest.mark.parametrize("command", ["bench", "golden", "optimise", "pack"])
+def test_a_model_that_runs_without_end_is_stopped_and_told(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(process, "SILENCE_S", 4)
+    monkeypatch.chdir(tmp_path)
+    source = write(tmp_path / "net.onnx", endless_model())
+    if command == "optimise":
+        file = TensorFile()
+        inputs, outputs = ((file.add(name, Datatype.FP32, (1, 4), bytes(16)),) for name in ("x", "y"))
+        case = GoldenCase(name="zeros", inputs=inputs, outputs=outputs)
+        write_golden(str(tmp_path / "golden"), GoldenSet(cases=(case,), tolerances={}), file.data())
+    more = {"bench": ["--budget-ms", "2000", "--rows", "1"], "optimise": ["--dry-run"]}
+    assert main(["model", command, str(source), *more.get(command, [])]) == 1
+    said = capsys.readouterr().err
+    assert f"did not go on for {4 + {'bench': 2, 'golden': 1}.get(command, 0)} s" in said
+    assert said.count("net.onnx") == 1
+    assert not list(tmp_path.glob("*.model"))
+
+
+def test_of_a_models_directory_any_version_is_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (1, 2):
+        write(tmp_path / "net" / str(number) / "model.onnx", wide_model())
+    home = str(tmp_path / "net")
+    assert main(["model", "bench", home, "--version", "1", "--rows", "1", "--budget-ms", "1"]) == 0
+    assert "net version 1" in capsys.readouterr().out
+    assert main(["model", "optimise", home, "--version", "1", "--dry-run"]) == 2
+    assert f"model golden {home} --version 1'" in capsys.readouterr().err
+    assert main(["model", "golden", home, "--version", "1", "--random", "1"]) == 0
+    assert (tmp_path / "net" / "1" / "golden" / "set.json").exists()
+    assert not (tmp_path / "net" / "2" / "golden").exists()
+    assert main(["model", "optimise", home, "--version", "1", "--method", "fp16", "--dry-run"]) in (0, 1)
+    assert "net/1 and its variants" in capsys.readouterr().out
+    assert main(["model", "bench", home, "--version", "7"]) == 1
+    assert f"'{home}' has no version 7; it has 1, 2" in capsys.readouterr().err
+    for one in ("1", "1/model.onnx"):
+        assert main(["model", "bench", f"{home}/{one}", "--version", "2"]) == 1
+        assert "is one version already" in capsys.readouterr().err
 
 
 def test_what_is_beyond_all_numbers_is_null_in_json(

@@ -27,7 +27,9 @@ from appliance.package.keys import make_key, open_signer, public_pem
 from appliance.package.trust import sign
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_file import read_catalog
-from appliance.store.layout import CATALOG, LOCK, blob_path
+from appliance.store.layout import CATALOG, LOCK, SCRUB, SCRUB_LOCK, blob_path
+from appliance.store.scrub import Damage, ScrubRecord, read_record
+from appliance.store.scrub import encode as encode_record
 from tests.cli.conftest import FilesOf, Pack, Run
 from tests.domain.manifests import manifest_of_mlp
 from tests.store.arrivals import assert_served, contents_of
@@ -315,6 +317,21 @@ def test_check_and_scrub_find_a_flipped_bit(appliance: Run, pack: Pack, state: P
     blob.unlink()
     status, out, _ = appliance("store", "check", "--quick", "--json")
     assert {each["what"] for each in json.loads(out)["findings"]} == {"blob", "view"}
+
+
+def test_what_an_install_repaired_is_not_damaged_any_more(appliance: Run, pack: Pack, state: Path) -> None:
+    package = pack()
+    appliance("model", "install", str(package))
+    digest = digest_of(contents_of(1)["1/weights.bin"])
+    found = tuple(Damage(digest=each, text="has other bytes", found_ms=3) for each in (digest, "0" * 64))
+    (state / SCRUB).write_bytes(encode_record(ScrubRecord(finished_ms=5, damaged=found)))
+    scrub = WriterLock(state / SCRUB_LOCK)
+    assert appliance("model", "install", str(package))[0] == Exit.OK
+    assert read_record(state).damaged == found, "the record is that of the scrub which is at work"
+    scrub.release()
+    assert appliance("model", "install", str(package))[0] == Exit.OK
+    assert read_record(state) == ScrubRecord(finished_ms=5, damaged=found[1:])
+    WriterLock(state / SCRUB_LOCK).release()
 
 
 def test_a_catalog_that_cannot_be_believed_stops_every_command(

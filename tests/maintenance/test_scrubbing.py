@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from appliance.config.store import StoreConfig
+from appliance.maintenance import scrubbing as scrubbing_module
 from appliance.maintenance.scrubbing import Scrubbing, store_figures
-from appliance.store.layout import blob_path
+from appliance.store.layout import SCRUB, blob_path
+from appliance.store.scrub import Damage, ScrubRecord, encode, forget_damage
 from appliance.store.writer import open_store
 from tests.store.arrivals import arrival
 
@@ -70,6 +72,32 @@ async def test_bit_rot_is_told_with_what_to_do(tmp_path: Path) -> None:
     with open_store(tmp_path / "state", StoreConfig(free_floor_bytes=0)) as store:
         figures = store_figures(store.catalog, scrubbing, StoreConfig(), 7, "")
     assert (figures.versions, figures.wanted, figures.unsigned, figures.damaged) == (1, 1, 1, 1)
+
+
+async def test_a_repair_is_seen_without_another_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrubbing_module, "DAMAGE_LOOK_S", 0.01)
+    state = tmp_path / "state"
+    digest = Path(installed(state)).name
+    now_ms = time.time_ns() // 1_000_000
+    damage = Damage(digest=digest, text="has other bytes", found_ms=now_ms)
+    (state / SCRUB).write_bytes(encode(ScrubRecord(finished_ms=now_ms, damaged=(damage,))))
+    told, mended = asyncio.Event(), asyncio.Event()
+
+    def wall_ms() -> int:
+        """What the time is after each look at the record."""
+        if not scrubbing.record.damaged:
+            mended.set()
+        return now_ms
+
+    scrubbing = Scrubbing(state, StoreConfig(), wall_ms, lambda *_, **__: told.set())
+    scrubbing.start()
+    async with asyncio.timeout(30):
+        await told.wait()
+        assert not mended.is_set()
+        forget_damage(state, {digest})
+        await mended.wait()
+    await scrubbing.stop()
+    assert scrubbing.passes == 0
 
 
 async def test_a_store_that_cannot_be_read_is_told_and_tried_again_later(tmp_path: Path) -> None:

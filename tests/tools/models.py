@@ -42,6 +42,26 @@ def wide_model() -> ModelProto:
     return _model(nodes, weights)
 
 
+def endless_model() -> ModelProto:
+    """y = x, after more turns of a loop than any machine makes."""
+    turn, go_on = (
+        helper.make_tensor_value_info(*each, [])
+        for each in (("i", TensorProto.INT64), ("c", TensorProto.BOOL))
+    )
+    state = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("s", "t")]
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Neg", ["s"], ["t"])],
+        "body",
+        [turn, go_on, state[0]],
+        [helper.make_tensor_value_info("d", TensorProto.BOOL, []), state[1]],
+    )
+    constants = [
+        numpy_helper.from_array(np.array(np.iinfo(np.int64).max), "turns"),
+        numpy_helper.from_array(np.array(True), "yes"),
+    ]
+    return _model([helper.make_node("Loop", ["turns", "yes", "x"], ["y"], body=body)], constants)
+
+
 def write(path: Path, model: ModelProto) -> Path:
     """The model as a file."""
     path.parent.mkdir(parents=True, exist_ok=True)

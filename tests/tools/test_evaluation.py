@@ -13,6 +13,7 @@ import pytest
 from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import EXACT, Tolerance, read_golden, read_tensors, tensor_data, write_golden
 from appliance.domain.manifest import LatencyPromise
+from appliance.tools.evaluation import process
 from appliance.tools.evaluation.jobs import (
     METHODS,
     CompareJob,
@@ -28,7 +29,7 @@ from appliance.tools.variants.output import next_version
 from models.generators.bert_graph import sentence_encoder
 from tests.models.encoders import small_encoder
 from tests.repository.onnx_files import port
-from tests.tools.models import mlp_home, noisy_model, wide_model, write
+from tests.tools.models import endless_model, mlp_home, noisy_model, wide_model, write
 
 Steps = list[tuple[int, int, str]]
 
@@ -214,6 +215,29 @@ def test_a_variant_that_ends_the_process_is_told_and_the_others_are_compared(
     assert by_method["crash"].problem == "the process that tried it was ended by SIGSEGV"
     assert by_method["int8-dynamic"].accuracy
     assert by_method["original"].holds
+
+
+def test_a_variant_that_runs_without_end_is_told_and_the_others_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "SILENCE_S", 8)
+    source = write(tmp_path / "net.onnx", wide_model())
+    _golden(source)
+    files = {
+        "endless": str(write(tmp_path / "endless.onnx", endless_model())),
+        "same": str(write(tmp_path / "same.onnx", wide_model())),
+    }
+    found = compare(CompareJob(source=str(source), files=files, budget_ms=1), _tell([]))
+    by_method = {each.method: each for each in found.candidates}
+    assert by_method["endless"].problem.startswith("it did not go on for 8 s (at: answers of endless)")
+    assert by_method["same"].holds
+
+
+def test_each_step_is_a_sign_of_life(tmp_path: Path, steps: Steps) -> None:
+    source = write(tmp_path / "net.onnx", wide_model())
+    _golden(source)
+    compare(CompareJob(source=str(source), files={}, budget_ms=1), _tell(steps))
+    assert [each[2] for each in steps] == ["answers of original"] * 4 + ["1 rows", "16 rows"] + ["speed"] * 9
 
 
 def test_shapes_that_the_exporter_noted_wrongly_stop_no_method(tmp_path: Path) -> None:

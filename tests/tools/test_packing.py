@@ -383,9 +383,61 @@ def test_answers_that_differ_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(ModelInvalid, match="other bytes"):
         compared(tmp_path / "a.onnx", tmp_path / "b.onnx")
     (tmp_path / "c.onnx").write_bytes(b"junk")
-    with pytest.raises(ModelInvalid, match="does not load"):
+    with pytest.raises(ModelInvalid, match=r"is not loaded.*please report this"):
         compared(tmp_path / "a.onnx", tmp_path / "c.onnx")
     assert "does not load the source" in compared(tmp_path / "c.onnx", tmp_path / "a.onnx").unproven
+
+
+@pytest.mark.parametrize(
+    ("operator", "domain", "says"),
+    [
+        (
+            "Gelu",
+            "",
+            r"operator 'Gelu' of the domain 'ai\.onnx' is not known .* in its operator set 17; export",
+        ),
+        ("Gone", "com.microsoft", r"operator 'Gone' of the domain 'com\.microsoft' is not known .*; export"),
+        ("MatMul", "", "has input size 1"),
+    ],
+)
+def test_a_model_that_the_runtime_does_not_load_is_not_taken_for_a_fault_of_packing(
+    operator: str, domain: str, says: str, tmp_path: Path
+) -> None:
+    made = model([helper.make_node(operator, ["x"], ["y"], domain=domain)], [], opset=17)
+    if domain:
+        made.opset_import.append(helper.make_opsetid(domain, 1))
+    onnx.save(made, tmp_path / "m.onnx")
+    manifest = lay(tmp_path / "m.onnx", tmp_path / "out")
+    with pytest.raises(ModelInvalid, match=says) as caught:
+        compared(tmp_path / "m.onnx", tmp_path / "out" / manifest.name / "1" / "graph.onnx")
+    assert "report" not in str(caught.value)
+    assert "graph.onnx" not in str(caught.value)
+
+
+@pytest.mark.parametrize("interface_change", [False, True])
+@pytest.mark.parametrize("later", ["", '\nname: "m"'])
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "version_policy {\n  specific { versions: 1 }\n}\n",
+        'default_model_filename:\n  "model.onnx", ',
+        "parameters { key: 'k' value { string_value: '' } }\n",
+    ],
+)
+def test_problems_are_told_at_their_place_in_the_persons_file(
+    before: str, later: str, interface_change: bool, tmp_path: Path
+) -> None:
+    home = tmp_path / "m"
+    (home / "1").mkdir(parents=True)
+    onnx.save(layers(), home / "1" / "model.onnx")
+    lines = f'{before}output {{ data_type: TYPE_INT8 name: "y" dims: [ -1, 64 ] }}{later}'.split("\n")
+    (home / "config.pbtxt").write_text("\n".join(lines))
+    with pytest.raises(ModelInvalid) as caught:
+        lay(home, tmp_path / "out", name="other", interface_change=interface_change)
+    line = next(number for number, text in enumerate(lines) if "data_type" in text)
+    (problem,) = caught.value.problems
+    assert problem.file == f"{home}/config.pbtxt:{line + 1}:{lines[line].index('data_type') + 1}"
 
 
 @pytest.mark.parametrize("name", ["layers", "subgraphs", "typed", "constants", "sparse"])

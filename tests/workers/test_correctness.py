@@ -298,7 +298,7 @@ REFUSED = {
     "optional_type": "input 'x' is of type optional(tensor(float))",
     "not_onnx": "INVALID_PROTOBUF",
     "truncated": "INVALID_PROTOBUF",
-    "unknown_operator": "com.microsoft:Frobnicate",
+    "unknown_operator": "operator 'Frobnicate' of the domain 'com.microsoft' is not known",
     "external_outside": "escapes model directory",
 }
 

@@ -243,7 +243,7 @@ def test_a_version_that_no_message_can_hold_is_refused_and_the_worker_lives(
     worker = shared_bench.start()
     refused = shared_bench.try_load(worker, version)
     assert isinstance(refused, ModelRefused)
-    assert "model/1: a Load message" in refused.reason
+    assert refused.reason.startswith("a Load message")
     assert reason in refused.reason
     assert shared_bench.load(worker, fake())
     shared_bench.call(shared_bench.pool.stop, worker)

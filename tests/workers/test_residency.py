@@ -145,7 +145,8 @@ def test_a_session_that_came_early_stays_when_the_fast_one_is_refused(
     load(shared_bench, worker, version, QUICK)
     right = answer(shared_bench, worker, 100)
     gone = replace(version, path=str(tmp_path / "gone.onnx"))
-    assert "transformer/1" in refused(shared_bench, worker, gone, LoadWish(background=True))
+    reason = refused(shared_bench, worker, gone, LoadWish(background=True))
+    assert "Load model from gone.onnx failed" in reason
     assert answer(shared_bench, worker, 100) == right
     stop(shared_bench, worker)
 
@@ -182,9 +183,9 @@ def test_a_bit_flipped_before_the_load_refuses_it(
     assert version.weights is not None
     flip_bit(version.weights.path, (5 << 20) + 17)
     worker = shared_bench.start()
-    assert "weights.bin: piece 1 (bytes 4194304 to 8388608) is not what it was" in refused(
-        shared_bench, worker, version, wish, rotten=True
-    )
+    reason = refused(shared_bench, worker, version, wish, rotten=True)
+    assert reason.startswith("weights.bin: piece 1 (bytes 4194304 to 8388608) is not what it was")
+    assert str(tmp_path) not in reason
     load(shared_bench, worker, version, wish._replace(verify=False))
     stop(shared_bench, worker)
 
@@ -252,7 +253,9 @@ def test_weights_that_are_gone_refuse_the_load(shared_bench: Bench, tmp_path: Pa
     assert version.weights is not None
     os.unlink(version.weights.path)
     worker = shared_bench.start()
-    assert "transformer/1" in refused(shared_bench, worker, version, QUICK)
+    assert refused(shared_bench, worker, version, QUICK).startswith(
+        "weights.bin cannot be read: No such file"
+    )
     stop(shared_bench, worker)
 
 
@@ -267,7 +270,7 @@ def test_a_load_without_the_memory_for_it_is_refused_and_the_worker_lives(
     stop(shared_bench, plain)
     data = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData"))
     worker = shared_bench.start(WorkerSettings(1, (), data + (4 << 20)))
-    assert version.key in refused(shared_bench, worker, replace(version, weights=None), LoadWish())
+    assert "bad_alloc" in refused(shared_bench, worker, replace(version, weights=None), LoadWish())
     model = shared_bench.load(worker, fake())
     placed = shared_bench.place([FOUR], [0])
     assert not shared_bench.run(worker, model, placed)[0].status.failed

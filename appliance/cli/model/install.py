@@ -8,6 +8,7 @@ replaced. A version that failed on this box is tried again.
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 
 from appliance.cli import package_policy, store_session
@@ -26,6 +27,7 @@ from appliance.repository.model_directory import read_model_directory
 from appliance.store.full_disk import bytes_text
 from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import view_root
+from appliance.store.scrub import forget_damage
 from appliance.store.writer import Installed, StoreWriter, eviction_words
 
 
@@ -82,7 +84,7 @@ def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse
             arrival = _trusted(reader, path, policy)
             total = arrival.manifest.total_bytes
             with bytes_bar(f"install {arrival.manifest.key}", total) as progress:
-                return store.install(
+                told = store.install(
                     arrival,
                     want=not arguments.no_want,
                     downgrade=arguments.downgrade,
@@ -93,6 +95,10 @@ def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse
                         view_root(arguments.state_dir, digest), arrival.manifest, policy.repository
                     ),
                 )
+            with suppress(OSError):  # the next scrub finds it out
+                files = arrival.version(store_session.wall_ms()).files
+                forget_damage(arguments.state_dir, {file.digest for file in files})
+            return told
     except OSError as error:
         raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
 

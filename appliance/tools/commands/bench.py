@@ -8,7 +8,6 @@ what 'appliance model pack --measured FILE' takes.
 from __future__ import annotations
 
 import argparse
-import os
 
 from appliance.cli.arguments import natural
 from appliance.cli.failure import Exit
@@ -50,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure and show."""
     settings = repository_of(arguments.config)
-    subject = subject_of(arguments.source, settings)
+    subject = subject_of(arguments, settings)
     job = MeasureJob(
-        source=os.path.abspath(arguments.source),
+        source=subject.source,
         rows=arguments.rows,
         shapes=dict(arguments.shape),
         budget_ms=arguments.budget_ms,

@@ -20,7 +20,6 @@ from appliance.cli.terminal import steps_bar
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.golden import SET_FILE
 from appliance.domain.manifest import LatencyPromise
-from appliance.domain.model import ModelVersion
 from appliance.tools.commands.options import (
     add_shapes,
     add_source,
@@ -32,6 +31,7 @@ from appliance.tools.commands.options import (
 )
 from appliance.tools.evaluation.jobs import GoldenJob, GoldenMade, to_plain
 from appliance.tools.evaluation.process import make_golden
+from appliance.tools.subject import Subject
 
 RANDOM_CASES = 4
 SEED = 1
@@ -88,14 +88,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the set and say what it holds."""
     folder = str(arguments.out or "")
     settings = repository_of(arguments.config)
-    subject = subject_of(arguments.source, settings)
+    subject = subject_of(arguments, settings)
     folder = folder or subject.golden_folder
     if os.path.lexists(os.path.join(folder, SET_FILE.rpartition("/")[2])) and not arguments.force:
         raise CommandFailed(
             f"'{folder}' has a golden set; replace it with --force, or write elsewhere with --out"
         )
     with tempfile.TemporaryDirectory() as drafts, sentences():
-        job = _job(arguments, subject.version, os.path.abspath(folder), drafts, settings)
+        job = _job(arguments, subject, os.path.abspath(folder), drafts, settings)
         with steps_bar("golden set", quiet=arguments.json) as progress:
             made = make_golden(job, progress)
     print(json.dumps(to_plain(made)) if arguments.json else _sentence(made))
@@ -103,13 +103,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _job(
-    arguments: argparse.Namespace, version: ModelVersion, folder: str, drafts: str, settings: RepositoryConfig
+    arguments: argparse.Namespace, subject: Subject, folder: str, drafts: str, settings: RepositoryConfig
 ) -> GoldenJob:
     given = 0
     if arguments.case or arguments.input:
         from appliance.tools.commands.case_files import write_cases
 
-        given = write_cases(version, arguments.case, arguments.input, drafts)
+        given = write_cases(subject.version, arguments.case, arguments.input, drafts)
     random = arguments.random if arguments.random is not None else 0 if given else RANDOM_CASES
     if not given and not random:
         raise CommandFailed("a golden set needs cases; give --case, --input or --random")
@@ -117,7 +117,7 @@ def _job(
     if arguments.promise is not None:
         promise = LatencyPromise(rows=arguments.promise_rows, p99_us=arguments.promise)
     return GoldenJob(
-        source=os.path.abspath(arguments.source),
+        source=subject.source,
         folder=folder,
         cases=os.path.join(drafts, SET_FILE.rpartition("/")[2]) if given else "",
         random=random,
@@ -125,7 +125,7 @@ def _job(
         rows=arguments.rows,
         shapes=dict(arguments.shape),
         default=plain_tolerance(arguments.absolute, arguments.relative),
-        tolerances=tolerances_by_output(arguments.tolerance, [spec.name for spec in version.outputs]),
+        tolerances=tolerances_by_output(arguments.tolerance, [spec.name for spec in subject.version.outputs]),
         promise=promise,
         margin_percent=arguments.margin,
         repository=settings,

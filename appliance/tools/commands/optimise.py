@@ -82,11 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make, compare, write, show."""
     settings = repository_of(arguments.config)
-    subject = subject_of(arguments.source, settings)
+    subject = subject_of(arguments, settings)
     version = subject.version
     if not version.golden:
+        chosen = f" --version {version.version}" if arguments.version else ""
         raise CommandFailed(
-            f"{version.key} has no golden set; make one with 'appliance model golden {arguments.source}'"
+            f"{version.key} has no golden set; make one with 'appliance model golden {arguments.source}{chosen}'"
         )
     if not subject.home and not arguments.out and not arguments.dry_run:
         raise CommandFailed("a file alone has no home for versions; say with --out where its variants go")
@@ -94,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     tolerances = tolerances_by_output(arguments.tolerance, outputs)
     classes = tuple(arguments.classes or version.labels)
     check_outputs(classes, outputs)
-    source = os.path.abspath(arguments.source)
+    source = subject.source
     with tempfile.TemporaryDirectory() as folder, sentences():
         with steps_bar("variants", quiet=arguments.json) as progress:
             alone = CompareJob(

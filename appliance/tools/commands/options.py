@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.cli import package_policy
+from appliance.cli.arguments import version_number
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid
@@ -27,6 +28,9 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         type=Path,
         help="an ONNX file, the directory of a version, or that of a model",
+    )
+    parser.add_argument(
+        "--version", type=version_number, help="version of a model's directory (default: the highest)"
     )
     package_policy.add_repository(parser)
 
@@ -55,10 +59,10 @@ def add_tolerances(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def subject_of(path: Path, settings: RepositoryConfig) -> Subject:
+def subject_of(arguments: argparse.Namespace, settings: RepositoryConfig) -> Subject:
     """What is to be tried. Raises CommandFailed."""
     with sentences():
-        return find_subject(path, settings)
+        return find_subject(arguments.source, settings, arguments.version)
 
 
 @contextmanager

@@ -149,7 +149,7 @@ def _compare(plain: Mapping[str, object], progress: Progress) -> Comparison:
 
 
 def _compare_forms(plain: Mapping[str, object], progress: Progress) -> Equivalence:
-    return compare_forms(from_plain(EquivalenceJob, plain), _runtime())
+    return compare_forms(from_plain(EquivalenceJob, plain), _runtime(), progress)
 
 
 _ACTIONS: Final[Mapping[str, Callable[[Mapping[str, object], Progress], Any]]] = {

@@ -6,8 +6,9 @@ Rounds of all candidates alternate, so that what else the machine does meanwhile
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -59,8 +60,8 @@ def compare(job: CompareJob, version: ModelVersion, runtime: Runtime, progress: 
     entries: list[_Entry] = []
     broken: list[Candidate] = []
     for number, (method, path) in enumerate(files.items()):
-        progress(number, len(files) + ROUNDS, f"answers of {method}")
-        found = _tried(method, replace(version, path=path), runtime, judge, job.repository)
+        going_on = partial(progress, number, len(files) + ROUNDS, f"answers of {method}")
+        found = _tried(method, replace(version, path=path), runtime, judge, job.repository, going_on)
         if isinstance(found, _Entry):
             entries.append(found)
         else:
@@ -76,9 +77,15 @@ def compare(job: CompareJob, version: ModelVersion, runtime: Runtime, progress: 
 
 
 def _tried(
-    method: str, version: ModelVersion, runtime: Runtime, judge: _Judge, settings: RepositoryConfig
+    method: str,
+    version: ModelVersion,
+    runtime: Runtime,
+    judge: _Judge,
+    settings: RepositoryConfig,
+    going_on: Callable[[], None],
 ) -> _Entry | Candidate:
-    """A candidate with what its answers are worth."""
+    """A candidate with what its answers are worth. ``going_on`` is called before each step."""
+    going_on()
     size = version.file_bytes if method == ORIGINAL else variant_bytes(version.path)
     said = Candidate(method=method, file_bytes=size)
     if method != ORIGINAL:  # what lies beside the original is not the variant's
@@ -87,7 +94,7 @@ def _tried(
         if method != ORIGINAL:
             find_subject(Path(version.path), settings)  # what is written must pass the firewall as well
         runner = Runner(runtime, version)
-        accuracy = judge.accuracy(runner)
+        accuracy = judge.accuracy(runner, going_on)
     except ApplianceError as problem:
         return replace(said, problem=str(problem))
     return _Entry(said=replace(said, load_ns=runner.load_ns, accuracy=accuracy), runner=runner)
@@ -109,11 +116,11 @@ def _speeds(
     """One row and a full batch of each, in alternating rounds."""
     largest = min(version.max_batch_size, BATCH_ROWS_MAX) or 1
     sizes = sorted({1, largest})
-    rounds = {
-        (entry.said.method, rows): entry.runner.prepared(with_rows(version, inputs, rows))
-        for rows in sizes
-        for entry in entries
-    }
+    rounds = {}
+    for rows in sizes:
+        for entry in entries:
+            progress(before, before + ROUNDS, f"{rows} rows")
+            rounds[entry.said.method, rows] = entry.runner.prepared(with_rows(version, inputs, rows))
     taken: dict[tuple[str, int], list[int]] = {key: [] for key in rounds}
     for number in range(ROUNDS):
         progress(before + number, before + ROUNDS, "speed")
@@ -133,10 +140,11 @@ class _Judge:
         self._tensors = tensors
         self._job = job
 
-    def accuracy(self, runner: Runner) -> tuple[OutputAccuracy, ...]:
+    def accuracy(self, runner: Runner, going_on: Callable[[], None]) -> tuple[OutputAccuracy, ...]:
         """What each output of the version is worth. Raises what runs raise."""
         worth: dict[str, OutputAccuracy] = {}
         for case in self._golden.cases:
+            going_on()
             answers = runner.answer(golden_inputs(self._tensors, case))
             for name, accuracy in self._case(case, runner.version, answers):
                 worth[name] = accuracy if name not in worth else _sum(worth[name], accuracy)

@@ -11,7 +11,7 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE
 from appliance.runtimes.runtime import Runtime
 from appliance.tools.evaluation.inputs import Inputs, random_inputs
-from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob
+from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob, Progress
 from appliance.tools.evaluation.runner import Answer, Runner
 from appliance.tools.subject import find_subject
 
@@ -22,30 +22,50 @@ SHOWN_MAX: Final = 300
 """Characters of what a runtime says."""
 
 
-def compare_forms(job: EquivalenceJob, runtime: Runtime) -> Equivalence:
+def compare_forms(job: EquivalenceJob, runtime: Runtime, progress: Progress) -> Equivalence:
     """Whether the packed form is read and answers as its source does. What the source says to a request that it fails
     counts as well, but proves nothing."""
+    progress(0, ROUNDS, "loading the packed form")
     try:
         packed = find_subject(Path(job.packed), job.repository).version
         after = Runner(runtime, packed)
     except ApplianceError as error:
-        return Equivalence(differs=f"the runtime does not load it: {str(error)[:SHOWN_MAX]}")
+        return Equivalence(differs=_why_not_loaded(job, runtime) or _difference(f"is not loaded: {error}"))
+    progress(0, ROUNDS, "loading the source")
     try:
         before = Runner(runtime, replace(packed, path=job.source, weights=None))
     except ApplianceError as error:
         return Equivalence(unproven=f"the runtime does not load the source: {str(error)[:SHOWN_MAX]}")
     answered, refusal = 0, ""
     for seed in range(ROUNDS):
+        progress(seed, ROUNDS, "a random request")
         inputs = _inputs(packed, seed)
         wanted = _outcome(before, inputs)
         if wanted != _outcome(after, inputs):
-            return Equivalence(differs="a random request is answered with other bytes")
+            return Equivalence(differs=_difference("answers a random request with other bytes"))
         if isinstance(wanted, str):
             refusal = wanted
         else:
             answered += 1
     unproven = "" if answered else f"the source answers no random request: {refusal[:SHOWN_MAX]}"
     return Equivalence(rounds=answered, unproven=unproven)
+
+
+def _why_not_loaded(job: EquivalenceJob, runtime: Runtime) -> str:
+    """Why the source is not loaded either: then the packed form is not to blame."""
+    try:
+        version = find_subject(Path(job.source), job.repository).version
+    except ApplianceError:
+        return ""
+    try:
+        Runner(runtime, version).close()
+    except ApplianceError as error:
+        return f"the runtime does not load it: {str(error).removeprefix(f'{version.key}: ')[:SHOWN_MAX]}"
+    return ""
+
+
+def _difference(what: str) -> str:
+    return f"the packed form {what[:SHOWN_MAX]}, unlike the source; please report this"
 
 
 def _inputs(version: ModelVersion, seed: int) -> Inputs:

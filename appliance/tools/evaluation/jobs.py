@@ -137,7 +137,7 @@ class EquivalenceJob:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equivalence:
     """``rounds`` random requests gave equal answers; 0 where nothing could be compared, because it is ``unproven``.
-    ``differs``: why it is another model ("": nothing speaks for that)."""
+    ``differs``: why it is another model, or none at all ("": nothing speaks for that)."""
 
     rounds: int = 0
     unproven: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 from appliance.domain.errors import ArtefactError, ModelInvalid, Problem
 from appliance.tools.evaluation.jobs import (
@@ -41,11 +42,27 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
 }
 
+SILENCE_S: Final = 600
+"""How long a process that does a job may say nothing, besides what the job gives it for measuring. Between two lines
+lie at most a load, which a box gives two minutes, some runs, each of which it gives ten seconds, or the making of a
+variant, which takes minutes for the largest models."""
+LINES_BYTES: Final = 1 << 16
+
 T = TypeVar("T")
+Job = MeasureJob | GoldenJob | ConvertJob | CompareJob | EquivalenceJob
 
 
 class ProcessEnded(ArtefactError):
     """The process that did a job ended without a result, as when the runtime crashes on a model."""
+
+
+class ProcessSilent(ProcessEnded):
+    """The process that did a job was ended since it did not go on, as when a model runs without end. ``what`` is the
+    text without the model's name."""
+
+    def __init__(self, source: str, what: str) -> None:
+        super().__init__(f"'{source}' {what}")
+        self.what = what
 
 
 def measure(job: MeasureJob, progress: Progress) -> Measurement:
@@ -85,43 +102,48 @@ def _that_end_it(job: CompareJob, progress: Progress) -> Iterator[tuple[str, str
     for method, file in job.files.items():
         try:
             _try("compare", replace(job, files={method: file}), Comparison, progress)
+        except ProcessSilent as silent:
+            yield method, f"it {silent.what}"
         except ProcessEnded as ended:
             yield method, str(ended)
 
 
 def check_equivalence(job: EquivalenceJob) -> Equivalence:
-    """Compare two forms of a model. Raises ModelInvalid when they differ; a process that ends proves nothing."""
+    """Compare two forms of a model. Raises ModelInvalid when they differ, ArtefactError when it runs without end; a
+    process that ends by itself proves nothing."""
     try:
         found = _try("compare-forms", job, Equivalence, lambda _done, _total, _text: None)
+    except ProcessSilent as error:
+        raise ArtefactError(f"it {error.what}; --no-proof packs it without being run") from error
     except ArtefactError as error:
         return Equivalence(unproven=str(error))
     if found.differs:
-        text = f"the packed form does not answer as the source does: {found.differs}; please report this"
-        raise ModelInvalid([Problem(file=job.source, key="", text=text)])
+        raise ModelInvalid([Problem(file=job.source, key="", text=found.differs)])
     return found
 
 
-def _try(action: str, job: object, kind: type[T], progress: Progress) -> T:
+def _try(action: str, job: Job, kind: type[T], progress: Progress) -> T:
     command = [sys.executable, "-m", "appliance.tools.evaluation.child", action]
-    last = ""
+    silence_s = SILENCE_S + getattr(job, "budget_ms", 0) / 1_000
+    last, at = b"", "start"
     with tempfile.TemporaryFile() as errors:
         with subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=_environment(),
-            text=True,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=_environment()
         ) as child:
             assert child.stdin is not None
             assert child.stdout is not None
             try:
                 with suppress(BrokenPipeError), child.stdin as end:
-                    json.dump(to_plain(job), end)
-                for line in child.stdout:
+                    end.write(json.dumps(to_plain(job)).encode())
+                for line in _lines(child.stdout, silence_s):
                     last = line
                     if "progress" in (said := json.loads(line)):
-                        progress(*said["progress"])
+                        done, total, at = said["progress"]
+                        progress(done, total, at)
+            except TimeoutError as error:
+                child.kill()
+                what = f"did not go on for {silence_s:,.0f} s (at: {at}); the process that tried it was ended"
+                raise ProcessSilent(job.source, what) from error
             except BaseException:
                 child.kill()
                 raise
@@ -129,7 +151,19 @@ def _try(action: str, job: object, kind: type[T], progress: Progress) -> T:
         return _result(last, kind, child.returncode, errors.read().decode(errors="replace"))
 
 
-def _result(last: str, kind: type[T], status: int, errors: str) -> T:
+def _lines(out: IO[bytes], silence_s: float) -> Iterator[bytes]:
+    """The lines of a pipe until it is closed. Raises TimeoutError when nothing comes for so long."""
+    begun = b""
+    while select.select([out], [], [], silence_s)[0]:
+        data = os.read(out.fileno(), LINES_BYTES)
+        if not data:
+            return
+        *whole, begun = (begun + data).split(b"\n")
+        yield from whole
+    raise TimeoutError
+
+
+def _result(last: bytes, kind: type[T], status: int, errors: str) -> T:
     said: Mapping[str, Any] = json.loads(last) if last else {}
     if "result" in said:
         return from_plain(kind, said["result"])

@@ -30,6 +30,22 @@ def packed_config(
     return config if said or not interface_change else ALLOWANCE + config
 
 
+def place_in_source(source: bytes, packed: bytes, line: int, column: int) -> tuple[int, int] | None:
+    """Line and column where ``source`` has what ``packed``, which was made of it, has there; None for what was put in.
+    Raises PbtxtError."""
+    fields = parse(packed).fields
+    index = sum((each.line, each.column) <= (line, column) for each in fields) - 1
+    if index < 0:
+        return None
+    field = fields[index]
+    later = sum(each.name == field.name for each in fields[index + 1 :])
+    same = [each for each in parse(source).fields if each.name == field.name]
+    if later >= len(same):
+        return None
+    origin = same[-1 - later]  # counted from the end: what is put in comes first
+    return origin.line + line - field.line, column + (origin.column - field.column) * (line == field.line)
+
+
 def changed_config(
     source: bytes,
     values: Mapping[str, str],

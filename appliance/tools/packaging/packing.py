@@ -39,7 +39,7 @@ from appliance.repository.model_directory import CONFIG_FILE
 from appliance.repository.onnx.firewall import graph_limits
 from appliance.repository.onnx.graph import read_graph
 from appliance.repository.onnx.summary import GraphSummary
-from appliance.tools.packaging.config_text import packed_config
+from appliance.tools.packaging.config_text import packed_config, place_in_source
 from appliance.tools.packaging.source import ModelSource, judged, plain_name
 from appliance.tools.packaging.weights import split_model
 
@@ -98,7 +98,22 @@ def lay_out(
             shutil.copyfileobj(data, out)
     if labels.promise is not None:
         _set_promise(labels.promise, home, folder)
-    return _manifest(labels, root, tensors, settings)
+    try:
+        return _manifest(labels, root, tensors, settings)
+    except ModelInvalid as error:
+        raise ModelInvalid(_of_source(each, source, labels, config) for each in error.problems) from error
+
+
+def _of_source(problem: Problem, source: ModelSource, labels: Labels, config: bytes) -> Problem:
+    """The problem at the place in the source of which the place in the packed form was made."""
+    if problem.file == f"{labels.name}/{labels.version}/{GRAPH_FILE}":
+        return replace(problem, file=source.model.path)
+    file, *place = problem.file.split(":")
+    if file != f"{labels.name}/{CONFIG_FILE}":
+        return problem
+    found = place_in_source(source.config or b"", config, *map(int, place)) if len(place) == 2 else None
+    file = source.model.path if source.config is None else f"{source.home.path}/{CONFIG_FILE}"
+    return replace(problem, file=":".join((file, *map(str, found or ()))))
 
 
 def open_from(root: Path, manifest: Manifest) -> Callable[[FileEntry], BinaryIO]:

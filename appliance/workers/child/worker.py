@@ -212,7 +212,7 @@ class Worker:
             known.session.exchange(opened.model.session)
         else:
             opened.model.session.close()
-            return ModelRefused(self._number, load.model, f"{load.version.key}: it is loaded already")
+            return ModelRefused(self._number, load.model, "it is loaded already")
         seeds = opened.said.seeds
         self._brisk[load.model] = bool(seeds) and max(ns for _, ns in seeds) <= BRISK_NS
         self._pace()
@@ -314,6 +314,7 @@ def run_worker(
 
 
 def _reason(what: str, problem: Exception) -> str:
+    """The text without ``what`` it is about where that is said of it anyway."""
     known = isinstance(problem, ApplianceError)
-    text = str(problem) if known else f"{what}: {type(problem).__name__}: {problem}"
+    text = str(problem).removeprefix(f"{what}: ") if known else f"{what}: {type(problem).__name__}: {problem}"
     return text[:REASON_CHARACTERS_MAX]

@@ -166,7 +166,7 @@ class WorkerPool:
             self._say(state, load)
         except Exception as error:  # noqa: BLE001  it is this version's reason, and no other's
             what = error if isinstance(error, MessageInvalid) else f"unforeseen {type(error).__name__}"
-            self._on_event(ModelRefused(worker, model, f"{version.key}: {what}"))
+            self._on_event(ModelRefused(worker, model, str(what)))
             return
         state.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
         self._expect(state, background=wish.background)
