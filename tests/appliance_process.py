@@ -65,6 +65,7 @@ class ApplianceProcess:
             )  # fmt: skip
         self.grpc = ""
         self.http = ""
+        self.metrics = ""
 
     @property
     def pid(self) -> int:
@@ -117,9 +118,9 @@ class ApplianceProcess:
     def wait_ready(self) -> Self:
         """Wait until the first load has settled, and learn the addresses."""
         status = self.wait_for("READY=1")
-        found = re.search(r"gRPC on (\S+).*HTTP on (\S+)", status)
+        found = re.search(r"gRPC on ([^\s,]+).*HTTP on ([^\s,]+)(?:.*metrics on (\S+))?", status)
         assert found, status
-        self.grpc, self.http = found[1].rstrip(","), found[2]
+        self.grpc, self.http, self.metrics = found[1], found[2], found[3] or ""
         return self
 
     def get(self, path: str, timeout_s: float = 10.0) -> bytes:

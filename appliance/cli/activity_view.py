@@ -14,6 +14,7 @@ from appliance.cli.failure import printable
 from appliance.cli.snapshot import ModelSnapshot, Snapshot
 from appliance.cli.text_table import Column, TextTable, wrapped
 from appliance.engine.versions.wording import with_next_try
+from appliance.store.full_disk import bytes_text
 
 STATE_STYLES: Mapping[str, str] = {
     "READY": "green",
@@ -157,6 +158,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "p99_us": activity.p99_us,
         "queued": model.queued,
         "running": model.running,
+        "held_clients": model.held_clients,
         "batch_mean": activity.batch_mean,
         "workers": [
             {"pid": worker.pid, "memory_bytes": worker.memory_bytes, "restarts": worker.restarts}
@@ -177,6 +179,10 @@ def _heading(snapshot: Snapshot, over_quota: Mapping[str, float]) -> Text:
         text.append(f", {snapshot.slots_used} slots")
     if snapshot.models_budget_bytes:
         text.append(f", models {_of_budget(snapshot.models_used_bytes, snapshot.models_budget_bytes)}")
+    if snapshot.store_free_bytes is not None:
+        bound = f" of {bytes_text(snapshot.store_quota_bytes)}" if snapshot.store_quota_bytes else ""
+        text.append(f", store {bytes_text(snapshot.store_taken_bytes)}{bound}")
+        text.append(f", {bytes_text(snapshot.store_free_bytes)} free on its disk")
     if over_quota:
         names = [
             f"{OTHERS if name == '*' else printable(name)} {_rate(rate)}/s"
@@ -193,6 +199,8 @@ def _heading(snapshot: Snapshot, over_quota: Mapping[str, float]) -> Text:
     if len(snapshot.problems) > PROBLEMS_MAX:
         left_out = len(snapshot.problems) - PROBLEMS_MAX
         text.append(f"\n... {left_out} more in residency.problems of /status.json", "yellow")
+    for notice in snapshot.notices:
+        text.append(f"\n{printable(notice)}", "yellow")
     return text
 
 
@@ -254,9 +262,14 @@ def _pids(activity: Activity) -> str:
 def _reasons(model: ModelSnapshot) -> Iterator[Text]:
     if said := [word for word in (model.trial, model.loading) if word]:
         yield Text(printable(f"{model.key}: {', '.join(said)}"), style="cyan")
+    if model.held_clients:
+        held = f"{model.held_clients} client{'s' * (model.held_clients > 1)} held, whose requests ended its workers"
+        yield Text(printable(f"{model.key}: {held}"), style="yellow")
     if model.reason:
         reason = with_next_try(model.reason, model.next_try_ms)
         yield Text(printable(f"{model.key}: {reason}"), style="red")
+    for note in model.notes:
+        yield Text(printable(f"{model.key}: config.pbtxt: {note}"), style="yellow")
 
 
 def _memory(count: int) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from appliance.cli.failure import CommandFailed
+from appliance.cli.failure import CommandFailed, Exit
+from appliance.config.tree import ApplianceConfig
+from appliance.domain.errors import ConfigInvalid
 from appliance.domain.manifest import INT64_MAX
+from appliance.domain.model_names import no_such_model
 
 
 def add_models(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +56,17 @@ def free_target(output: Path | None, name: str, *, force: bool) -> Path:
     return target
 
 
+def configuration_at(path: Path | None) -> ApplianceConfig:
+    """The configuration in the file at ``path``, or the defaults; whether this machine could serve with it is not
+    asked. Fails with all that is wrong with it."""
+    from appliance.config import loading
+
+    try:
+        return loading.load(path)
+    except ConfigInvalid as error:
+        raise CommandFailed("the configuration has problems:", lines=map(str, error.problems)) from error
+
+
 def contents(path: Path) -> bytes:
     """What the file at ``path`` holds. Fails where it cannot be read."""
     try:
@@ -86,6 +100,13 @@ def seconds(least: float, most: float) -> Callable[[str], float]:
         return value
 
     return read
+
+
+def check_known(asked: Iterable[str], known: Collection[str]) -> None:
+    """Fail for the first of the names ``asked`` for that none of the ``known`` models has."""
+    for name in asked:
+        if name not in known:
+            raise CommandFailed(no_such_model(name, known), Exit.REFUSED)
 
 
 def version_number(text: str) -> int:

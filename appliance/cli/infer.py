@@ -13,13 +13,14 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from appliance.cli import endpoint
 from appliance.cli.arguments import natural
 from appliance.cli.array import Array, encode, fit_shape, parse_values, read_npy, zeros
+from appliance.cli.endpoint import endpoint_of
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.oip_client import DEFAULT_URL, InputTensor, OipClient, Question, Signature
+from appliance.cli.oip_client import InputTensor, OipClient, Question, Signature
 from appliance.cli.picture import SUFFIXES, read_picture
-from appliance.cli.tls import add_arguments as add_tls_arguments
-from appliance.cli.tls import tls_of
+from appliance.cli.tls import GRPC
 from appliance.domain.tensor import Datatype, TensorSpec
 
 DEFAULT_CLASSES = 3
@@ -50,10 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"show the N best classes (default: {DEFAULT_CLASSES} for outputs with labels; 0: show values)",
     )
-    parser.add_argument(
-        "--url", default=DEFAULT_URL, metavar="HOST:PORT", help=f"gRPC address (default {DEFAULT_URL})"
-    )
-    add_tls_arguments(parser)
+    endpoint.add_arguments(parser)
     parser.add_argument(
         "--timeout-ms", type=_deadline_ms, default=10_000.0, metavar="MS", help="deadline (default 10000)"
     )
@@ -63,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask once and show what came back."""
-    with OipClient(arguments.url, arguments.timeout_ms / 1_000, tls_of(arguments)) as client:
+    with OipClient(endpoint_of(arguments, GRPC), arguments.timeout_ms / 1_000) as client:
         signature = client.signature(arguments.model, arguments.version)
         inputs = build_inputs(arguments.model, signature.inputs, arguments.input, zero_fill=arguments.zeros)
         classes = wanted_classes(signature, arguments.output, arguments.classes)

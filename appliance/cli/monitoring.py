@@ -15,12 +15,12 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
+from appliance.cli import endpoint
 from appliance.cli.activity import Interval, between
-from appliance.cli.arguments import seconds
+from appliance.cli.arguments import check_known, seconds
 from appliance.cli.command_table import Command
 from appliance.cli.failure import Exit
-from appliance.cli.model_names import check_known
-from appliance.cli.snapshot import Snapshot, Source, add_url, parse
+from appliance.cli.snapshot import Snapshot, Source, parse
 
 Show = Callable[[Interval], None]
 FRAME_LINES = 2
@@ -30,15 +30,16 @@ FRAME_LINES = 2
 def _add_status(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("names", metavar="NAME", nargs="*", help="models to show (default: all)")
-    add_url(parser, "HTTP address")
+    endpoint.add_arguments(parser)
     parser.add_argument("--workers", action="store_true", help="show the worker processes, too")
     parser.add_argument("--json", action="store_true", help="print the document that /status.json gives")
 
 
 def _status(arguments: argparse.Namespace) -> int:
     """Fetch once and show."""
-    document = Source(arguments).fetch()
-    snapshot = parse(document, arguments.url)
+    source = Source(arguments)
+    document = source.fetch()
+    snapshot = parse(document, source.url)
     check_known(arguments.names, {model.name for model in snapshot.models})
     if arguments.json:
         sys.stdout.write(document.decode().rstrip() + "\n")
@@ -52,7 +53,8 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _add_top(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add_url(parser, "HTTP address")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="models to show (default: all)")
+    endpoint.add_arguments(parser)
     parser.add_argument(
         "--interval", type=seconds(0.1, 3600), default=1.0, metavar="S", help="seconds (default 1)"
     )
@@ -69,16 +71,19 @@ def _top(arguments: argparse.Namespace) -> int:
         keys = stack.enter_context(_Keys(live))
         screen = _screen(arguments.workers) if live else _printer(arguments.json, arguments.workers)
         show = stack.enter_context(screen)
-        for before, now in _samples(source, keys, arguments.interval):
-            show(between(before, now).busiest_first())
+        for before, now in _samples(source, keys, arguments):
+            show(between(before, now).only(arguments.names).busiest_first())
             if arguments.once:
                 break
     return Exit.OK
 
 
-def _samples(source: Source, keys: _Keys, interval_s: float) -> Iterator[tuple[Snapshot, Snapshot]]:
+def _samples(
+    source: Source, keys: _Keys, arguments: argparse.Namespace
+) -> Iterator[tuple[Snapshot, Snapshot]]:
     before = parse(source.fetch(), source.url)
-    while keys.wait(interval_s) != "q":
+    check_known(arguments.names, {model.name for model in before.models})
+    while keys.wait(arguments.interval) != "q":
         now = parse(source.fetch(), source.url)
         yield before, now
         before = now

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
 
 # What fails is told in one sentence: the library's own lines about it would stand above that. Read when it is imported;
 # an operator's own setting wins.
@@ -18,21 +16,18 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 from google.protobuf.message import Message
 
+from appliance.cli.arguments import check_known
+from appliance.cli.connection import CONNECT_S, SILENT, connect, grpc_channel, other_port, spoken_at
+from appliance.cli.endpoint import Endpoint
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.model_names import check_known
-from appliance.cli.tls import Tls, refused
+from appliance.cli.tls import GRPC, HTTP, refused
 from appliance.domain.inference import OutputTensor
 from appliance.domain.tensor import Datatype, TensorSpec, parse_datatype
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 
 PUSHBACK = "grpc-retry-pushback-ms"
-DEFAULT_URL = "127.0.0.1:8001"
 SERVICE = "inference.GRPCInferenceService"
-CONNECT_S = 3.0
 SILENT_S = 30.0
-PROBE_S = 1.0
-GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-UNBOUNDED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +71,8 @@ class Reply:
 
 
 class OipClient:
-    """A connection to ``address``, over ``tls`` where that is given. Raises CommandFailed, and only that.
+    """A connection to ``endpoint``, or to the gRPC port of the appliance whose HTTP port that is. Raises CommandFailed,
+    and only that.
 
     A connection to a socket that starts the appliance is accepted once its models are there, so a connection that
     nobody has answered is waited for, up to ``SILENT_S``.
@@ -85,11 +81,11 @@ class OipClient:
     take longer: a deadline that is too short should be told as one, not as a server that is not there.
     """
 
-    def __init__(self, address: str, timeout_s: float, tls: Tls | None = None) -> None:
-        self._address = address
+    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
+        wrong = spoken_at(endpoint) == HTTP
+        self._endpoint = other_port(endpoint, GRPC) if wrong else endpoint
         self._timeout_s = timeout_s
-        self._tls = tls
-        self._channel = _channel(address, tls)
+        self._channel = grpc_channel(self._endpoint)
 
     def __enter__(self) -> Self:
         ready = grpc.channel_ready_future(self._channel)
@@ -98,12 +94,12 @@ class OipClient:
                 ready.result(patience_s)
                 return self
             except grpc.FutureTimeoutError:
-                silent = _is_silent(self._address)
+                silent = spoken_at(self._endpoint) == SILENT
             if not silent:
                 break
         ready.cancel()
         self._channel.close()
-        raise _mute(self._address) if silent else _unreachable(self._address, self._tls)
+        raise _mute(self._endpoint) if silent else _unreachable(self._endpoint)
 
     def __exit__(
         self,
@@ -125,7 +121,10 @@ class OipClient:
             index = pb.RepositoryIndexResponse()
             self._call("RepositoryIndex", pb.RepositoryIndexRequest(), index, patience_s)
             check_known([model], {each.name for each in index.models})
-            raise
+            there = sorted(int(each.version) for each in index.models if each.name == model and each.version)
+            raise CommandFailed(
+                f"no such version: {model}/{version}; there are {', '.join(map(str, there))}", Exit.REFUSED
+            ) from None
         config = pb.ModelConfigResponse()
         self._call("ModelConfig", pb.ModelConfigRequest(name=model, version=version), config, patience_s)
         return Signature(
@@ -184,89 +183,32 @@ def _when_again(error: grpc.RpcError) -> str:
     return "; another try is of no use" if milliseconds < 0 else f"; try again in {milliseconds / 1_000:g} s"
 
 
-def _channel(address: str, tls: Tls | None) -> grpc.Channel:
-    if tls is None:
-        return grpc.insecure_channel(address, options=UNBOUNDED)
-    named = [("grpc.ssl_target_name_override", tls.server_name)] if tls.server_name else []
-    credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
-    return grpc.secure_channel(address, credentials, options=[*UNBOUNDED, *named])
-
-
-def _is_silent(address: str) -> bool:
-    """Whether a server listens there that says nothing, whatever it speaks: each server answers to this, or closes."""
-    try:
-        with _connect(address) as connection:
-            connection.settimeout(PROBE_S)
-            connection.sendall(GREETING)
-            try:
-                connection.recv(1)
-            except TimeoutError:
-                return True
-    except (OSError, ValueError):
-        pass
-    return False
-
-
-def _connect(address: str) -> socket.socket:
-    """A connection to HOST:PORT or unix:PATH. Raises OSError, and ValueError for what is neither."""
-    if not address.startswith("unix:"):
-        place = _host_and_port(address)
-        if place is None:
-            raise ValueError(address)
-        return socket.create_connection(place, CONNECT_S)
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(CONNECT_S)
-    try:
-        connection.connect(address.removeprefix("unix:").removeprefix("//"))
-    except OSError:
-        connection.close()
-        raise
-    return connection
-
-
-def _mute(address: str) -> CommandFailed:
+def _mute(endpoint: Endpoint) -> CommandFailed:
     text = (
-        f"something takes connections at {address} and says nothing; an appliance that is started by its socket "
+        f"something takes connections at {endpoint} and says nothing; an appliance that is started by its socket "
         "answers once its models are loaded, so look at its log, or try again"
     )
     return CommandFailed(text, Exit.UNREACHABLE)
 
 
-def _unreachable(address: str, tls: Tls | None) -> CommandFailed:
+def _unreachable(endpoint: Endpoint) -> CommandFailed:
     """Why no gRPC connection came about: a server that speaks something else, or none."""
-    place = _host_and_port(address)
+    tls = None if endpoint.socket else endpoint.tls
     try:
-        if place is None:
-            refusal = None
-        elif tls is None:
-            socket.create_connection(place, CONNECT_S).close()
-            refusal = ""
-        else:
-            refusal = tls.refusal(*place, CONNECT_S)
-    except (OSError, ValueError):
-        refusal = None
-    if refusal is None:
-        text = f"no server answers at {address}; start one with 'appliance serve', or give its --url"
-    elif refusal:
-        return refused(address, refusal)
-    else:
-        more = "; where that speaks TLS (grpc.tls_certificate), give --ca FILE as well"
-        if tls is not None:
-            more = "" if tls.certificate else "; where clients must show a certificate, give --cert and --key"
-        text = (
-            f"something answers at {address}, but not in gRPC; give --url the gRPC address that 'appliance serve' "
-            f"shows, as HOST:PORT (default {DEFAULT_URL}){more}"
-        )
-    return CommandFailed(text, Exit.UNREACHABLE)
-
-
-def _host_and_port(address: str) -> tuple[str, int] | None:
-    """Of HOST:PORT or a URL of it; None for what is neither."""
-    try:
-        parts = urlsplit(address if "://" in address else f"//{address}")
-        return (parts.hostname, parts.port) if parts.hostname and parts.port else None
-    except ValueError:
-        return None
+        if tls is None:
+            connect(endpoint, CONNECT_S).close()
+        elif refusal := tls.refusal(endpoint.host, endpoint.port, CONNECT_S):
+            return refused(str(endpoint), refusal)
+    except OSError:
+        text = f"no server answers at {endpoint}; start one with 'appliance serve', or give its --url"
+        return CommandFailed(text, Exit.UNREACHABLE)
+    more = "; where that speaks TLS (grpc.tls_certificate), give --ca FILE as well"
+    if tls is not None:
+        more = "" if tls.certificate else "; where clients must show a certificate, give --cert and --key"
+    return CommandFailed(
+        f"something answers at {endpoint}, but not in gRPC; give --url the address that 'appliance serve' shows{more}",
+        Exit.UNREACHABLE,
+    )
 
 
 def _serialize(request: Message) -> bytes:

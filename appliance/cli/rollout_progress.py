@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from appliance.cli.snapshot import trial_words
-from appliance.cli.terminal import bytes_text
 from appliance.core.rollout.reasons import Outlook
 from appliance.engine.port import NEVER
+from appliance.store.full_disk import bytes_text
 
 STEPS: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
     {

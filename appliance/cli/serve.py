@@ -89,9 +89,8 @@ def welcome(started: Started, models: str, settings: GrpcConfig) -> str:
     the gRPC port's."""
     ready = [f"{entry.name}/{entry.version}" for entry in started.index if entry.state is VersionState.READY]
     broken = [entry for entry in started.index if entry.state is not VersionState.READY]
-    grpc, http = (" ".join(addresses) or "(off)" for addresses in started.bound)
     lines = [
-        f"Serving gRPC on {grpc}, HTTP on {http} ({started.front_end.value} front end)",
+        f"Serving {started.bound} ({started.front_end.value} front end)",
         f"Ready: {_listing(ready)}" if ready else f"No model in '{printable(models)}' is ready.",
         *(
             printable(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -15,18 +14,17 @@ from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from functools import cache
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
+from http.client import HTTPException
 from types import UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
-from urllib.parse import urlsplit
 
+from appliance.cli.connection import http_connection, other_port, spoken_at
+from appliance.cli.endpoint import endpoint_of
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.tls import HTTP, Tls, add_arguments, refused, tls_of, words
+from appliance.cli.tls import GRPC, HTTP, refused, words
 from appliance.domain.manifest import INT64_MAX
 
-DEFAULT_URL = "http://127.0.0.1:8000"
 FORMAT = 1
-FETCH_S = 5.0
 
 Read = TypeVar("Read")
 
@@ -64,7 +62,7 @@ class ModelSnapshot:
     """A model version. ``requests`` counts those that ended, by outcome, ``leased`` those answered without the engine,
     ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not.
     ``trial`` says how far it is on its way to serving, "" when that is behind it; ``residency`` is how much of it is in
-    memory."""
+    memory; ``notes`` are what of its configuration has no effect."""
 
     name: str
     version: int
@@ -85,6 +83,8 @@ class ModelSnapshot:
     loading: str = ""
     tries_left: int = 0
     next_try_ms: int = 0
+    notes: tuple[str, ...] = ()
+    held_clients: int = 0
 
     @property
     def key(self) -> str:
@@ -102,7 +102,9 @@ class Snapshot:
     """An appliance at one moment. ``slots`` are places that the front end keeps for requests it serves by itself;
     ``trouble`` is why its store cannot be read, "" when it can. Models and their workers take ``models_used_bytes`` of
     ``models_budget_bytes`` (0: not told); ``problems`` are what of that cannot be as it is configured. ``over_quota``
-    counts requests that were refused for their client's quota, by its name (``*``: all that have none)."""
+    counts requests that were refused for their client's quota, by its name (``*``: all that have none). The store takes
+    ``store_taken_bytes`` of ``store_quota_bytes`` (0: no bound), and its disk has ``store_free_bytes`` left (None:
+    there is none, or it is not told); ``notices`` say what people should see coming."""
 
     server: str
     accepting: bool
@@ -122,6 +124,10 @@ class Snapshot:
     models_budget_bytes: int = 0
     problems: tuple[str, ...] = ()
     over_quota: Mapping[str, int] = field(default_factory=dict)
+    store_taken_bytes: int = 0
+    store_quota_bytes: int = 0
+    store_free_bytes: int | None = None
+    notices: tuple[str, ...] = ()
 
     @property
     def uptime_s(self) -> float:
@@ -129,100 +135,55 @@ class Snapshot:
         return (self.now_ns - self.started_ns) / 1e9
 
 
-def add_url(parser: argparse.ArgumentParser, whose: str) -> None:
-    """Declare where an appliance answers, and over TLS; ``whose`` address that is."""
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"{whose}, or unix:PATH (default {DEFAULT_URL})")
-    add_arguments(parser)
-
-
-def is_unix(url: str) -> bool:
-    """Whether that is the address of a Unix socket."""
-    return url.startswith("unix:")
-
-
-class _OnSocket(HTTPConnection):
-    """Over the Unix socket ``path``."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=FETCH_S)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect."""
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-class _Named(HTTPSConnection):
-    """Over TLS to a server that may bear another name than its host's."""
-
-    def __init__(self, host: str, tls: Tls) -> None:
-        super().__init__(host, context=tls.context, timeout=FETCH_S)
-        self._tls = tls
-
-    def connect(self) -> None:
-        """Connect and shake hands."""
-        HTTPConnection.connect(self)
-        self.sock = self._tls.context.wrap_socket(
-            self.sock, server_hostname=self._tls.server_name or self.host
-        )
-
-
 class Source:
-    """Where the document comes from: an HTTP address, spoken to over TLS where the arguments say so, or a Unix socket,
-    where no server speaks it. Proxies are not asked."""
+    """Where the document comes from: an appliance as the arguments name it, by either of its ports."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        """``arguments`` are those of ``add_url``. Raises CommandFailed."""
-        self._tls = tls_of(arguments, HTTP)
-        self.url: str = arguments.url
-        base = self.url if "://" in self.url else f"http://{self.url}"
-        self._base = (base if self._tls is None else base.replace("http://", "https://", 1)).rstrip("/")
+        """``arguments`` are those of ``endpoint``. Raises CommandFailed."""
+        self._endpoint = endpoint_of(arguments, HTTP)
+
+    @property
+    def url(self) -> str:
+        """Its address, for people."""
+        return str(self._endpoint)
 
     def fetch(self) -> bytes:
         """The document. Raises CommandFailed when no server answers there with one."""
         try:
-            with closing(self._connection()) as connection:
-                path = "" if is_unix(self.url) else urlsplit(self._base).path
-                connection.request("GET", f"{path}/status.json")
+            return self._fetch()
+        except CommandFailed:
+            if spoken_at(self._endpoint) != GRPC:
+                raise
+        self._endpoint = other_port(self._endpoint, HTTP)
+        return self._fetch()
+
+    def _fetch(self) -> bytes:
+        where = self._endpoint
+        try:
+            with closing(http_connection(where)) as connection:
+                connection.request("GET", f"{where.prefix}/status.json")
                 answer = connection.getresponse()
                 document = answer.read()
-        except InvalidURL as error:
-            text = f"'{self.url}' is not an address ({error}); give --url as HOST:PORT"
-            raise CommandFailed(text) from None
         except (HTTPException, ConnectionResetError):
             raise self._no_answer() from None
         except ssl.SSLError as error:
-            raise refused(self._base, words(error)) from None
+            raise refused(self.url, words(error)) from None
         except (OSError, ValueError) as error:
-            where = self.url if is_unix(self.url) else self._base
             raise CommandFailed(
                 f"no server answers at {where} ({error}); start one with 'appliance serve', or give its --url",
                 Exit.UNREACHABLE,
             ) from None
         if answer.status != HTTPStatus.OK:
             hint = "it speaks TLS, so give --ca FILE" if b"speaks TLS" in document else "is it an appliance?"
-            text = f"{self._base} answered {answer.status} {answer.reason}; {hint}"
+            text = f"{where} answered {answer.status} {answer.reason}; {hint}"
             raise CommandFailed(text, Exit.REFUSED)
         return document
 
-    def _connection(self) -> HTTPConnection:
-        """Raises InvalidURL, and ValueError for what is no address of HTTP."""
-        if is_unix(self.url):
-            return _OnSocket(self.url.removeprefix("unix:").removeprefix("//"))
-        scheme, host, *_ = urlsplit(self._base)
-        if scheme not in ("http", "https"):
-            raise ValueError(f"'{scheme}' is not HTTP")
-        if scheme == "http":
-            return HTTPConnection(host, timeout=FETCH_S)
-        return HTTPSConnection(host, timeout=FETCH_S) if self._tls is None else _Named(host, self._tls)
-
     def _no_answer(self) -> CommandFailed:
-        if not self._base.startswith("https://"):
+        if self._endpoint.tls is None:
             return _no_appliance(self.url, "what it says is not HTTP; where that speaks TLS, give --ca FILE")
         text = "but ended the connection; where clients must show a certificate, give --cert and --key"
-        return CommandFailed(f"something answers at {self._base}, {text}", Exit.UNREACHABLE)
+        return CommandFailed(f"something answers at {self.url}, {text}", Exit.UNREACHABLE)
 
 
 def _server_words(server: Mapping[str, Any]) -> str:
@@ -242,7 +203,10 @@ def understood(document: bytes, url: str, read: Callable[[Mapping[str, Any]], Re
     try:
         fields = json.loads(document)
         if fields["format"] != FORMAT:
-            raise CommandFailed(f"the server speaks status format {fields['format']}, this command {FORMAT}")
+            raise CommandFailed(
+                f"the server speaks status format {fields['format']}, this command {FORMAT}; use the command of the "
+                "server's release"
+            )
         return read(fields)
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise _no_appliance(url, f"its status cannot be read: {error!r}") from error
@@ -251,13 +215,14 @@ def understood(document: bytes, url: str, read: Callable[[Mapping[str, Any]], Re
 def _no_appliance(url: str, reason: str) -> CommandFailed:
     return CommandFailed(
         f"something answers at {url}, but it is not the HTTP port of an appliance ({reason}); "
-        f"give --url the HTTP address that 'appliance serve' shows (default {DEFAULT_URL})",
+        f"give --url the address that 'appliance serve' shows",
         Exit.UNREACHABLE,
     )
 
 
 def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
     residency, slots = fields.get("residency", {}), fields.get("slots", ())
+    store = fields.get("store") or {}
     found = _read(
         Snapshot,
         fields,
@@ -266,7 +231,10 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
         slots_used=sum(each["used"] for each in slots),
         workers=tuple(_read(WorkerSnapshot, each) for each in fields["workers"]),
         models=tuple(map(_model, fields["models"])),
-        trouble=(fields.get("store") or {}).get("trouble", ""),
+        trouble=store.get("trouble", ""),
+        store_taken_bytes=store.get("taken_bytes", 0),
+        store_quota_bytes=store.get("quota_bytes", 0),
+        store_free_bytes=store.get("free_bytes"),
         models_used_bytes=residency.get("used_bytes", 0),
         models_budget_bytes=residency.get("budget_bytes", 0),
         problems=tuple(residency.get("problems", ())),

@@ -13,14 +13,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from appliance.cli.arguments import configuration_at
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.config import loading
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import (
     ApplianceError,
     CatalogInvalid,
     CatalogLost,
-    ConfigInvalid,
     PackageInvalid,
     StoreUnavailable,
 )
@@ -65,8 +64,7 @@ def _settle(required: bool, parser: argparse.ArgumentParser, arguments: argparse
 
 def configured(arguments: argparse.Namespace) -> ApplianceConfig:
     """The configuration; whether this machine could serve with it is not asked."""
-    with told():
-        return loading.load(arguments.config)
+    return configuration_at(arguments.config)
 
 
 @contextmanager
@@ -98,7 +96,8 @@ def catalog_of(state: Path) -> Catalog:
         with told():
             catalog = read_catalog(state)
     if catalog is None:
-        raise CommandFailed(f"'{state}' holds no store; 'appliance model install' makes one")
+        what = f"'{state}' holds no store" if os.path.lexists(state) else f"there is no '{state}'"
+        raise CommandFailed(f"{what}; 'appliance model install' makes a store")
     return catalog
 
 
@@ -141,8 +140,6 @@ def told() -> Iterator[None]:
     """Errors of the appliance end the command with their text; lists of problems come one per line."""
     try:
         yield
-    except ConfigInvalid as error:
-        raise CommandFailed("the configuration has problems:", lines=map(str, error.problems)) from error
     except CatalogInvalid as error:
         lines = map(str, error.problems)
         raise CommandFailed("the store's catalog cannot be believed:", Exit.REFUSED, lines=lines) from error

@@ -20,16 +20,6 @@ ShowSteps = Callable[[int, int, str], None]
 """Told how many steps are done, how many there are in all, and what is done next."""
 
 
-def bytes_text(count: int) -> str:
-    """``count`` bytes in the unit that a person would say."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
 def print_problems(problems: Sequence[tuple[str, str]], where: str = "place") -> None:
     """Print one row for each: ``where`` it is, and what is wrong there."""
     from rich.console import Console

@@ -75,14 +75,6 @@ class ResidencyConfig:
     waiting_requests_max: int = field(
         default=1_000, metadata={"min": 0, "help": "requests that wait for models to be loaded"}
     )
-    waiting_bytes_max: int = field(
-        default=256 << 20,
-        metadata={
-            "min": 0,
-            "unit": "bytes",
-            "help": "input bytes of requests that wait for models to be loaded",
-        },
-    )
     pins: tuple[str, ...] = field(default=(), metadata={"help": "models that are always in memory"})
     keep_warm_s: Mapping[str, float] = field(
         default_factory=dict,

@@ -99,13 +99,6 @@ class GrpcConfig(ListeningConfig):
             "help": "time in which a client must take 64 KiB of its answer, or its rest (native front end)",
         },
     )
-    max_resets_per_10s: int = field(
-        default=20_000,
-        metadata={
-            "min": 1,
-            "help": "unanswered RPCs that one connection may cancel in ten seconds; more close it (native front end)",
-        },
-    )
 
     def contradictions(self) -> Iterator[str]:
         """As of every protocol, and of sizes."""

@@ -125,3 +125,12 @@ class HttpConfig(ListeningConfig):
             "help": "how long a client may take no byte of its answer; over TLS, nothing of its last 64 KiB",
         },
     )
+
+    def contradictions(self) -> Iterator[str]:
+        """As of every protocol, and of sizes."""
+        yield from ListeningConfig.contradictions(self)
+        if self.max_bodies_bytes < self.max_body_bytes:
+            yield (
+                f"max_bodies_bytes is {self.max_bodies_bytes}, less than one body of max_body_bytes, "
+                f"{self.max_body_bytes}; raise the one or lower the other"
+            )

@@ -9,10 +9,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from appliance.domain.address import address_problems
+from appliance.domain.protocol import SERVER_NAME
 
 SYSTEMD: Final = "systemd"
 """An address that stands for the sockets that the service manager opened; ``systemd:NAME`` for those of one name."""
 
+
+SERVER_NAME_MAX: Final = 128
 
 OWN_USER: Final = "0600"
 """The mode of Unix sockets that were not opened up: the user that the appliance runs as, and root."""
@@ -62,6 +65,12 @@ class FrontEndKind(Enum):
     PYTHON = "python"
 
 
+def server_name_problems(name: str) -> Iterator[str]:
+    """What keeps ``name`` from being told to clients."""
+    if not (0 < len(name) <= SERVER_NAME_MAX and name.isprintable()):
+        yield f"must be a printable text of 1 to {SERVER_NAME_MAX} characters"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontEndConfig:
     """The ``[frontend]`` section."""
@@ -71,6 +80,13 @@ class FrontEndConfig:
         metadata={
             "help": "who listens for gRPC and HTTP: native ('make native' builds it), python (grpcio and aiohttp), or "
             "auto: native where it was built"
+        },
+    )
+    server_name: str = field(
+        default=SERVER_NAME,
+        metadata={
+            "help": "name that clients are told in the server's metadata, such as the box's or the site's",
+            "check": server_name_problems,
         },
     )
 

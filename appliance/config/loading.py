@@ -133,14 +133,15 @@ def contradictions(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     """Keys of such settings, and why."""
     if config.state_dir and config.models:
         yield "models", f"is '{config.models}', but state_dir is set, too; keep the one that shall be served"
-    yield from (("arena.classes", text) for text in _too_small(config))
+    yield from _too_small(config)
     if config.trace.one_in and not config.trace.file:
         yield "trace.file", "traces need a file; name one"
     if shared_sockets(config.grpc.addresses, config.http.addresses):
         text = "grpc.addresses names the same sockets of the service manager; name them by FileDescriptorName= and"
         yield "http.addresses", f"{text} tell them apart, as in 'systemd:grpc' and 'systemd:http'"
-    for address in named_twice((*config.grpc.addresses, *config.http.addresses)):
-        key = "http" if address in config.http.addresses else "grpc"
+    places = {key: getattr(config, key).addresses for key in ("grpc", "http", "metrics")}
+    for address in named_twice([each for addresses in places.values() for each in addresses]):
+        key = next(key for key in reversed(places) if address in places[key])
         yield (
             f"{key}.addresses",
             f"'{address}' is named twice, and one socket listens there; name another one",
@@ -151,16 +152,19 @@ def contradictions(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
             yield f"quotas.clients.{name}", f"{text}; set one, or name an address, or unix"
 
 
-def _too_small(config: ApplianceConfig) -> Iterator[str]:
-    """Requests that a front end lets in must fit once the arena is empty, else they are told for ever to come back."""
-    room = config.arena.largest_bytes
+def _too_small(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+    """Requests that a front end lets in must fit once arena and queues are empty, else they are told for ever to come
+    back."""
+    room, queue = config.arena.largest_bytes, config.scheduling.max_queued_bytes
     edges = (
         ("grpc.max_message_bytes", config.grpc.max_message_bytes, config.grpc.addresses),
         ("http.max_body_bytes", config.http.max_body_bytes, config.http.addresses),
     )
     for key, wanted, addresses in edges:
         if addresses and wanted > room:
-            yield (
-                f"one request gets at most {room} bytes, the lesser of the largest class and "
-                f"arena.memory_limit_bytes, but {key} lets {wanted} bytes in; raise those or lower {key}"
-            )
+            least = "the lesser of the largest class and arena.memory_limit_bytes"
+            told = f"one request gets at most {room} bytes, {least}"
+            yield "arena.classes", f"{told}, but {key} lets {wanted} bytes in; raise those or lower {key}"
+        if addresses and wanted > queue:
+            told = f"all queues together hold {queue} bytes, but {key} lets {wanted} bytes in"
+            yield "scheduling.max_queued_bytes", f"{told}; raise the one or lower the other"

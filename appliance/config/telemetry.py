@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from appliance.domain.address import address_problems
+
 
 class LogFormat(Enum):
     """How a line looks. AUTO is CONSOLE on a terminal and JSON elsewhere."""
@@ -44,7 +46,16 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
-    """The ``[metrics]`` section: what ``/metrics`` says."""
+    """The ``[metrics]`` section: what ``/metrics`` says, and where it can be had beside ``http.addresses``."""
+
+    addresses: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "where to answer /metrics and the probes of health, and nothing else, without TLS: host:port, "
+            "[v6]:port or unix:/path, bounded as [http] says; for monitoring without a certificate for http.addresses",
+            "check": address_problems,
+        },
+    )
 
     triton_names: bool = field(
         default=False, metadata={"help": "add the nv_inference_* names that Triton dashboards use"}

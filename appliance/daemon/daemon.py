@@ -39,6 +39,7 @@ from appliance.maintenance.interpreter import RESERVE_BYTES, reserve
 from appliance.repository.directory import RepositoryScan
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
+from appliance.workers.jail.cgroup import move_to_leaf
 from appliance.workers.jail.entry import close_memory
 from appliance.workers.jail.support import kernel_support
 from appliance.workers.priority import SHORT_TURN_NS, take_turns
@@ -128,8 +129,10 @@ class Daemon:
         """What the source holds, once workers can be had. Raises OperatorError."""
         self._warn_about_the_front_end()
         self._warn_of_few_descriptors()
-        self._warn_of_gaps_in_the_jail()
+        self._prepare_the_jail()
         first = await self._parts.reconciler.begin()
+        if self._parts.scrubbing is not None:
+            await self._parts.scrubbing.disk.look()
         try:
             await self._parts.pool.open()
         except WorkerError as error:
@@ -153,6 +156,9 @@ class Daemon:
         self._parts.ticker.attach(self._parts.engine)
         self._parts.reconciler.take(first)
         bound = await self._parts.front_end.open()
+        self._parts.listening.bound = bound
+        for port in bound._fields:
+            await self._parts.rereading.certificates.read(port)
         if self._parts.control is not None:
             await self._parts.control.open()
         self._catch_reload()
@@ -184,13 +190,10 @@ class Daemon:
             front_end=started.front_end.value,
             grpc=list(started.bound.grpc),
             http=list(started.bound.http),
+            metrics=list(started.bound.metrics),
             models=len(started.index),
         )
-        grpc, http = map(" ".join, started.bound)
-        notify(
-            READY="1",
-            STATUS=f"serving gRPC on {grpc}, HTTP on {http} ({started.front_end.value} front end)",
-        )
+        notify(READY="1", STATUS=f"serving {started.bound} ({started.front_end.value} front end)")
         self._parts.rereading.announced = True
         announce(started)
 
@@ -259,14 +262,17 @@ class Daemon:
             reason = "grpc.tls_client_ca asks nobody there; set http.tls_client_ca, or keep http.addresses on loopback"
             self._log.event("models can be asked over HTTP without a certificate", reason=reason)
 
-    def _warn_of_gaps_in_the_jail(self) -> None:
-        """What a model file that takes its worker over could do on this kernel."""
+    def _prepare_the_jail(self) -> None:
+        """Have cgroups for workers; tell what a model file that takes its worker over could do on this machine."""
         if lacking := kernel_support().lacking:
             self._log.event("workers cannot be kept from everything", lacking=list(lacking))
+        if reason := move_to_leaf():
+            self._log.event("workers have no cgroups of their own", reason=reason)
 
     def _warn_of_few_descriptors(self) -> None:
         """An HTTP connection that the native front end passes on to Python is three."""
         each = 3 if chosen(self._config.frontend.kind) is FrontEndKind.NATIVE else 1
+        each += bool(self._config.metrics.addresses)
         connections = self._config.grpc.max_connections + each * self._config.http.max_connections
         if reason := descriptor_shortage(connections, descriptor_limit()):
             self._log.event("connections can use up the descriptors that workers need", reason=reason)

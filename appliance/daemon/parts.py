@@ -41,8 +41,9 @@ from appliance.frontend.choice import (
     make_front_end,
     make_quotas,
 )
+from appliance.frontend.listening.certificates import CertificateEnds
 from appliance.frontend.listening.sockets import place_problem
-from appliance.frontend.port import Backend, FrontEnd
+from appliance.frontend.port import Backend, FrontEnd, Listening
 from appliance.maintenance.interpreter import Collector
 from appliance.maintenance.scrubbing import Scrubbing, store_figures
 from appliance.reconciler.reconciler import Reconciler
@@ -55,13 +56,13 @@ from appliance.store.privacy import Mended, keep_private
 from appliance.store.running import RunningVersion
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.recent import RecentFigures
-from appliance.telemetry.snapshot import Meters, StoreFigures
+from appliance.telemetry.snapshot import Meters, Snapshot, StoreFigures
 from appliance.telemetry.trace import Tracer, open_tracer
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.jail.user import workers_user
 from appliance.workers.memory import MemorySamples, free_bytes, memory_bytes
-from appliance.workers.port import WorkerTerms
+from appliance.workers.port import PoolEvent, WorkerTerms
 
 Close = Callable[[], Awaitable[None] | None]
 UNBOUNDED_BYTES: Final = 1 << 62
@@ -77,6 +78,7 @@ class Parts:
     engine: Engine
     reconciler: Reconciler
     front_end: FrontEnd
+    listening: Listening
     control: ControlSocket | None
     scrubbing: Scrubbing | None
     rereading: Rereading
@@ -89,35 +91,29 @@ def make_parts(
     config: ApplianceConfig, log: LogControl, end: Shutdown, reread: Callable[[], ApplianceConfig] | None
 ) -> Parts:
     """Put everything together. ``end`` is told of parts that fail; ``reread`` reads the configuration again."""
-    loop = asyncio.get_running_loop()
+    loop, kind = asyncio.get_running_loop(), chosen(config.frontend.kind)
     _check_open(config, log)
-    kind = chosen(config.frontend.kind)
-    arena, recent = Arena(config.arena), RecentFigures()
+    arena = Arena(config.arena)
     tracer, records = open_tracer(config.trace, log.event), _open_records(config, log)
     ticker = Ticker(loop, partial(end.failed_part, "the engine"))
-    pool = WorkerPool(
-        arena,
-        config.workers,
-        loop,
-        lambda event: engine.pool_event(event),  # noqa: PLW0108  it is made of the pool
-        config.repository.runtimes,
-        rings=lane_memory(kind),
-    )
+    tell: Callable[[PoolEvent], None] = lambda event: engine.pool_event(event)  # noqa: E731, PLW0108  it is made of it
+    runtimes = config.repository.runtimes
+    pool = WorkerPool(arena, config.workers, loop, tell, runtimes, rings=lane_memory(kind))
     engine = _make_engine(config, arena, pool, records, _make_shell(ticker, log, tracer))
-    source = _make_source(config, engine, log)
-    quotas = make_quotas(kind, config.quotas, log.event)
-    backend = Backend(
-        engine=engine,
-        log=log,
-        read=lambda: meters.read(),  # noqa: PLW0108  they read the front end that is made of this
-        recent=recent,
-        metrics=config.metrics,
-        tracer=tracer,
+    source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
+    backend = _make_backend(
+        config,
+        engine,
+        log,
+        lambda: meters.read(),  # noqa: PLW0108  they read the front end that is made of this
+        records,
+        tracer,
     )
     failed = partial(end.failed_part, "the native front end")
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
     reconciler = Reconciler(source, engine, config.reload, config.repository, records, log.event)
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
+    certificates = CertificateEnds({"grpc": config.grpc, "http": config.http})
     meters = Meters(
         engine=engine,
         front_end=front_end.figures,
@@ -125,6 +121,9 @@ def make_parts(
         store=figures,
         quotas=quotas.figures if quotas is not None else None,
         traces=tracer.figures if tracer is not None else None,
+        addresses=backend.listening.urls,
+        certificates=certificates.ends,
+        wall_ms=wall_ms,
     )
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
@@ -137,7 +136,7 @@ def make_parts(
         ("the end of the workers", pool.close),
         ("closing the tensors' memory", arena.close),
         ("closing the collector", collector.close),
-        ("the end of the hour's figures", recent.close),
+        ("the end of the hour's figures", backend.recent.close),
         ("writing the records", records.close if isinstance(records, FileRecords) else None),
         ("closing the traces", tracer.close if tracer is not None else None),
         ("closing the models", reconciler.close),  # last: a disk that hangs holds it up
@@ -148,12 +147,34 @@ def make_parts(
         engine=engine,
         reconciler=reconciler,
         front_end=front_end,
+        listening=backend.listening,
         control=control,
         scrubbing=scrubbing,
-        rereading=Rereading(reconciler, front_end, quotas, reread, log, failed),
+        rereading=Rereading(reconciler, front_end, certificates, quotas, reread, log, failed),
         collector=collector,
-        recent=recent,
+        recent=backend.recent,
         closing=tuple((what, close) for what, close in closing if close is not None),
+    )
+
+
+def _make_backend(
+    config: ApplianceConfig,
+    engine: Engine,
+    log: LogControl,
+    read: Callable[[], Snapshot],
+    records: Records,
+    tracer: Tracer | None,
+) -> Backend:
+    over_tls = frozenset(name for name in ("grpc", "http") if getattr(config, name).tls_certificate)
+    return Backend(
+        engine=engine,
+        log=log,
+        read=read,
+        history=records.history,
+        metrics=config.metrics,
+        tracer=tracer,
+        server_name=config.frontend.server_name,
+        listening=Listening(over_tls=over_tls),
     )
 
 
@@ -267,7 +288,8 @@ def _make_scrubbing(
     scrubbing = Scrubbing(Path(config.state_dir), config.store, wall_ms, log.event)
 
     def figures() -> StoreFigures:
-        return store_figures(source.catalog, scrubbing, reconciler.generation, reconciler.trouble)
+        generation, trouble = reconciler.generation, reconciler.trouble
+        return store_figures(source.catalog, scrubbing, config.store, generation, trouble)
 
     return scrubbing, figures
 

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 
 from appliance.config.tree import ApplianceConfig
+from appliance.frontend.listening.certificates import CertificateEnds
 from appliance.frontend.port import FrontEnd
 from appliance.frontend.quotas import Quotas
 from appliance.reconciler.reconciler import Reconciler
@@ -70,6 +71,7 @@ class Rereading:
         self,
         reconciler: Reconciler,
         front_end: FrontEnd,
+        certificates: CertificateEnds,
         quotas: Quotas | None,
         reread: Callable[[], ApplianceConfig] | None,
         log: LogControl,
@@ -77,6 +79,7 @@ class Rereading:
     ) -> None:
         self._reconciler = reconciler
         self._front_end = front_end
+        self.certificates = certificates
         self._quotas = quotas
         self._reread = reread
         self._log = log
@@ -90,8 +93,8 @@ class Rereading:
         self._log.event("reading the models again", directory=place)
         reading = asyncio.gather(
             self._reconciler.reread(),
-            self._front_end.reload("grpc"),
-            self._front_end.reload("http"),
+            self._reload_port("grpc"),
+            self._reload_port("http"),
             self._reload_quotas(),
             return_exceptions=True,
         )
@@ -119,6 +122,13 @@ class Rereading:
         elif until is not None:
             reason = "" if until else "no client takes that of the server now; look at its dates and its use"
             self._log.event("certificates were read again", port=port, until=until, reason=reason)
+
+    async def _reload_port(self, port: str) -> str | None:
+        """Raises OperatorError."""
+        until = await self._front_end.reload(port)
+        if until is not None:
+            await self.certificates.read(port)
+        return until
 
     async def _reload_quotas(self) -> None:
         """Raises ConfigInvalid."""

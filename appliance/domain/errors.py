@@ -92,6 +92,10 @@ class NotReady(ApplianceError):
     model: tuple[str, int] = ("", 0)
 
 
+class NotServed(NotReady):
+    """What was asked for is known, and no version of it serves."""
+
+
 class Stopping(NotReady):
     """The appliance is draining."""
 

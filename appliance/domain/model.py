@@ -127,10 +127,13 @@ class ModelVersion:
 
     ``inputs`` and ``outputs`` are in graph order, without the batch dimension when ``max_batch_size`` > 0.
     ``batching`` is None when requests are never merged. ``device`` is "cpu" or "cuda". ``labels`` maps an output name
-    to its class labels, ``label_files`` to the file they come from. ``file_bytes`` is the size of the model file with
-    its external data, ``model_file`` its name ("" where the runtime is given the directory). ``policy`` is the model's.
-    ``golden`` is the absolute path of the version's golden set (``set.json``), "" when it has none. Names of other
-    files are as the configuration writes them.
+    to its class labels, ``label_files`` to the file they come from. ``input_reshapes`` and ``output_reshapes`` map the
+    name of a tensor to the model's own shape where clients see another, ``formats`` that of an input to how pictures
+    lie in it. ``noted`` is the JSON of what is shown to clients alone, ``notes`` tell what of the configuration has no
+    effect. ``graph_level`` is how far the graph is optimised, as in Triton; 0: as far as possible. ``file_bytes`` is
+    the size of the model file with its external data, ``model_file`` its name ("" where the runtime is given the
+    directory). ``policy`` is the model's. ``golden`` is the absolute path of the version's golden set (``set.json``),
+    "" when it has none. Names of other files are as the configuration writes them.
 
     ``weights`` is None where the tensors lie in the model file itself, or in several files. ``digest`` names the
     package that the version came in, "" for a plain directory. ``forms`` is the directory where packed forms built on
@@ -155,6 +158,12 @@ class ModelVersion:
     device: str = "cpu"
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     label_files: Mapping[str, str] = field(default_factory=dict)
+    input_reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    output_reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
+    noted: str = "{}"
+    notes: tuple[str, ...] = ()
+    graph_level: int = 0
     model_file: str = ""
     policy: VersionPolicy = VersionPolicy()
     warmups: tuple[Warmup, ...] = ()

@@ -25,6 +25,8 @@ EXTENSIONS: Final = (
     "logging",
     "trace",
 )
+ADDRESSES: Final = "/appliance.Addresses/Get"
+"""The RPC that tells, as JSON and for whoever came to the wrong port, where the server listens."""
 EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 FINAL_RESPONSE = "triton_final_response"
 

@@ -104,9 +104,9 @@ def byte_size(datatype: Datatype, shape: Sequence[int]) -> int:
     return size
 
 
-def encode_bytes(elements: Iterable[bytes]) -> bytes:
+def encode_bytes(elements: Iterable[bytes | memoryview]) -> bytes:
     """BYTES tensor in its raw form."""
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     for element in elements:
         parts.append(_LENGTH.pack(len(element)))
         parts.append(element)

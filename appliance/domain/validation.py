@@ -84,11 +84,15 @@ def _check_bytes(plan: RequestPlan, planned: PlannedInput, raw: bytes | memoryvi
         where = f"for inference input '{planned.name}' for model '{plan.model.name}'"
         raise _of(plan, f"{error} {where}") from error
     if found != planned.elements:
-        raise _of(
-            plan,
-            f"unexpected number of string elements {found} for inference input '{planned.name}' "
-            f"for model '{plan.model.name}', expecting {planned.elements}",
-        )
+        raise _of(plan, string_count_text(plan.model.name, planned.name, found, planned.elements))
+
+
+def string_count_text(model: str, name: str, found: int, expected: int) -> str:
+    """What is wrong with a BYTES input of ``found`` elements where ``expected`` are."""
+    where = f"for inference input '{name}' for model '{model}'"
+    if found < expected:
+        return f"expected {expected} string elements {where}, got {found}"
+    return f"unexpected number of string elements {found} {where}, expecting {expected}"
 
 
 def _of(plan: RequestPlan, text: str) -> InvalidRequest:
@@ -110,11 +114,10 @@ def _match_inputs(model: ModelVersion, heads: Sequence[TensorHead]) -> dict[str,
     missing = [spec.name for spec in model.inputs if not spec.optional and spec.name not in sources]
     if missing:
         required = sum(not spec.optional for spec in model.inputs)
-        count = (
-            str(required) if required == len(model.inputs) else f"between {required} and {len(model.inputs)}"
-        )
+        most = len(model.inputs)
+        count = f"{most} inputs" if required == most else f"number of inputs between {required} and {most}"
         raise InvalidRequest(
-            f"expected {count} inputs but got {len(heads)} inputs for model '{model.name}'. "
+            f"expected {count} but got {len(heads)} inputs for model '{model.name}'. "
             f"Got input(s) {_names(sources)}, but missing required input(s) {_names(missing)}. "
             "Please provide all required input(s)."
         )

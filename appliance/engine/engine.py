@@ -298,7 +298,10 @@ class Engine:
             return tuple(served.meter.frozen() for served in self._routes.all())
         if version:
             return (self._routes.resolve(name, version).meter.frozen(),)
-        return tuple(served.meter.frozen() for served in self._routes.of(name))
+        known = self._routes.of(name)
+        if not known:
+            raise UnknownModel(f"requested model '{name}' is not available")
+        return tuple(served.meter.frozen() for served in known)
 
     def status(self) -> EngineStatus:
         """See EnginePort."""
@@ -307,7 +310,8 @@ class Engine:
         running = self._turn.batches.running_by_model() + self.leases.running_by_model()
         parked = self.leases.parked_by_model()
         scheduled, usage = self._inbox.scheduler.statistics(), self._arena.statistics()
-        versions = self._rollouts.version_statuses(parked + Counter(scheduled.queued_by_model), running)
+        queued, held = parked + Counter(scheduled.queued_by_model), self._turn.inquests.held_clients()
+        versions = self._rollouts.version_statuses(queued, running, held)
         return EngineStatus(
             now_ns=self._shell.clock(),
             started_ns=self._started_ns,
@@ -337,6 +341,7 @@ class Engine:
                 restarts=group.restarts,
                 use=LaneUse(given.get(worker.id, 0), *self.leases.use(worker.id)),
                 kept_from=worker.kept_from,
+                place=worker.number,
             )
             for worker, group in self._rollouts.groups.workers()
         )

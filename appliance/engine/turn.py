@@ -13,7 +13,7 @@ from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
 from appliance.engine.requests.completion import Completion
 from appliance.engine.requests.dispatch import Batches, Dispatch
-from appliance.engine.requests.inquests import blames
+from appliance.engine.requests.inquests import Inquests, blames
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.request import Request
 from appliance.workers import port as workers
@@ -78,6 +78,11 @@ class Turn:
     def hand_out(self, now_ns: int) -> bool:
         """Give out the outcomes that turns left; whether there were any."""
         return self._completion.hand_out(now_ns)
+
+    @property
+    def inquests(self) -> Inquests:
+        """To be asked only."""
+        return self._dispatch.inquests
 
     @property
     def batches(self) -> Batches:

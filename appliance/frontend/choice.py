@@ -31,7 +31,6 @@ NATIVE_ONLY: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "max_connections_per_peer",
                 "body_stall_s",
                 "write_stall_s",
-                "max_resets_per_10s",
             }
         ),
         "http": frozenset({"tls_client_names", "max_connections_per_peer"}),

@@ -6,7 +6,8 @@ lead with -1 where a model has a batch dimension.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from appliance import __version__
@@ -20,16 +21,16 @@ from appliance.domain.model import (
     Warmup,
     WarmupInput,
 )
-from appliance.domain.protocol import EXTENSIONS, SERVER_NAME
+from appliance.domain.protocol import EXTENSIONS
 from appliance.domain.tensor import FREE, TensorSpec
 from appliance.engine.port import IndexEntry
 from appliance.telemetry.meter import BatchStatistics, Result, Stage, VersionStatistics
 from appliance.telemetry.status_document import Json
 
 
-def server_metadata() -> dict[str, Json]:
+def server_metadata(name: str) -> dict[str, Json]:
     """Name, version and what is offered beyond the core protocol."""
-    return {"name": SERVER_NAME, "version": __version__, "extensions": list[Json](EXTENSIONS)}
+    return {"name": name, "version": __version__, "extensions": list[Json](EXTENSIONS)}
 
 
 def model_metadata(model: ModelVersion, versions: Sequence[ModelVersion]) -> dict[str, Json]:
@@ -53,8 +54,22 @@ def model_config(model: ModelVersion) -> dict[str, Json]:
         "backend": model.backend,
         "max_batch_size": model.max_batch_size,
         "default_model_filename": model.model_file,
-        "input": [_config_input(spec) for spec in model.inputs],
-        "output": [_config_output(spec, model.label_files.get(spec.name, "")) for spec in model.outputs],
+        "input": [
+            {
+                **_config_tensor(spec, model.input_reshapes),
+                "format": model.formats.get(spec.name, "FORMAT_NONE"),
+                "allow_ragged_batch": False,
+                "optional": spec.optional,
+            }
+            for spec in model.inputs
+        ],
+        "output": [
+            {
+                **_config_tensor(spec, model.output_reshapes),
+                "label_filename": model.label_files.get(spec.name, ""),
+            }
+            for spec in model.outputs
+        ],
         "instance_group": [
             {
                 "name": model.name,
@@ -64,6 +79,8 @@ def model_config(model: ModelVersion) -> dict[str, Json]:
         ],
         "parameters": {key: {"string_value": value} for key, value in model.parameters.items()},
         "model_warmup": [_config_warmup(warmup) for warmup in model.warmups],
+        "model_transaction_policy": {"decoupled": False},
+        **json.loads(model.noted),
     }
     if model.batching is not None:
         document["dynamic_batching"] = _config_batching(model.batching)
@@ -88,22 +105,17 @@ def _tensor(spec: TensorSpec, batched: bool) -> dict[str, Json]:
     return {"name": spec.name, "datatype": spec.datatype.wire, "shape": list[Json](shape)}
 
 
-def _config_input(spec: TensorSpec) -> dict[str, Json]:
-    return {
+def _config_tensor(spec: TensorSpec, reshapes: Mapping[str, Sequence[int]]) -> dict[str, Json]:
+    document: dict[str, Json] = {
         "name": spec.name,
         "data_type": spec.datatype.config_name,
         "dims": list[Json](spec.shape),
-        "optional": spec.optional,
+        "is_shape_tensor": False,
+        "is_non_linear_format_io": False,
     }
-
-
-def _config_output(spec: TensorSpec, label_file: str) -> dict[str, Json]:
-    return {
-        "name": spec.name,
-        "data_type": spec.datatype.config_name,
-        "dims": list[Json](spec.shape),
-        "label_filename": label_file,
-    }
+    if spec.name in reshapes:
+        document["reshape"] = {"shape": list[Json](reshapes[spec.name])}
+    return document
 
 
 def _config_version_policy(policy: VersionPolicy) -> dict[str, Json]:

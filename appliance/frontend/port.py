@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from appliance.config.telemetry import MetricsConfig
+from appliance.core.rollout.records import Change
+from appliance.domain.protocol import SERVER_NAME
 from appliance.engine.port import EnginePort
 from appliance.frontend.turns import Turns
 from appliance.telemetry.recent import RecentFigures
@@ -38,26 +40,54 @@ class LogControl(Protocol):
         """Change some of them, all or none; raises InvalidRequest or Unsupported naming what cannot be."""
 
 
+class Bound(NamedTuple):
+    """Where a front end listens, with the ports that were taken where 0 was asked for."""
+
+    grpc: tuple[str, ...] = ()
+    http: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        grpc, http = (" ".join(addresses) or "(off)" for addresses in self[:2])
+        metrics = f", metrics on {' '.join(self.metrics)}" if self.metrics else ""
+        return f"gRPC on {grpc}, HTTP on {http}{metrics}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Listening:
+    """Where the front end listens, for clients that came to the wrong one of its ports; ``over_tls`` names the
+    protocols whose TCP ports speak TLS. Whoever opens the front end sets ``bound``."""
+
+    over_tls: frozenset[str] = frozenset()
+    bound: Bound = field(default_factory=Bound)
+
+    def urls(self) -> dict[str, list[str]]:
+        """Where each protocol is spoken."""
+        found: dict[str, list[str]] = {}
+        for protocol, addresses in self.bound._asdict().items():
+            scheme = "https" if protocol in self.over_tls else "http"
+            found[protocol] = [
+                each if each.startswith("unix:") else f"{scheme}://{each}" for each in addresses
+            ]
+        return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """What a front end serves: the engine, the log, the figures of the moment and of the last hour, and where traces
-    of single requests go."""
+    """What a front end serves: the engine, the log, the figures of the moment and of the last hour, what happened to a
+    model's versions, oldest first, where traces of single requests go, and where it listens."""
 
     engine: EnginePort
     log: LogControl
     read: Callable[[], Snapshot]
     recent: RecentFigures = field(default_factory=RecentFigures)
+    history: Callable[[str], Sequence[Change]] = lambda name: ()
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     tracer: Tracer | None = None
+    listening: Listening = field(default_factory=Listening)
+    server_name: str = SERVER_NAME
     turns: Turns = field(default_factory=Turns)
     """Those of the loop, for what takes long."""
-
-
-class Bound(NamedTuple):
-    """Where a front end listens, with the ports that were taken where 0 was asked for."""
-
-    grpc: tuple[str, ...]
-    http: tuple[str, ...]
 
 
 class FrontEnd(Protocol):

@@ -28,9 +28,7 @@ class PythonFrontEnd:
 
     async def open(self) -> Bound:
         """See FrontEnd."""
-        bound = Bound(await self._grpc.open(), await self._http.open())
-        self._application.start()
-        return bound
+        return Bound(await self._grpc.open(), await self._http.open(), await self._application.open())
 
     def admit(self) -> None:
         """See FrontEnd. Nothing is inherited."""

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from appliance.domain import errors
 
+UNKNOWN_ID: Final = "<id_unknown>"
 CLIENT_CLOSED_REQUEST: Final = 499
 """The client is gone, so that only counters see it."""
 
@@ -62,6 +63,14 @@ STATUSES: Final[Mapping[type[errors.ApplianceError], Statuses]] = MappingProxyTy
 def statuses_of(error: errors.ApplianceError) -> Statuses:
     """Those of the nearest class in the table."""
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+
+
+def inference_text(error: errors.ApplianceError, request_id: str, text: str) -> str:
+    """What a client is told of its request, which failed with ``error`` in the words ``text``: the request is named in
+    front, but where its model was not found, as Triton's clients compare the beginning of that."""
+    if isinstance(error, errors.UnknownModel | errors.NotServed):
+        return text
+    return f"[request id: {request_id or UNKNOWN_ID}] {text}"
 
 
 def retry_after_ms(error: errors.ApplianceError) -> int | None:

@@ -8,15 +8,16 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from appliance.config.store import StoreConfig
 from appliance.domain.errors import OperatorError
+from appliance.maintenance.space import Space, SpaceWatch
 from appliance.store.catalog import Catalog
 from appliance.store.scrub import ScrubRecord, due_s, read_record
-from appliance.telemetry.snapshot import StoreFigures
+from appliance.telemetry.snapshot import StoredArtifact, StoreFigures
 
 S_PER_H: Final = 3600
 RETRY_S: Final = 600.0
@@ -39,6 +40,7 @@ class Scrubbing:
         self._record = ScrubRecord()
         self._told: frozenset[str] = frozenset()
         self._task: asyncio.Task[None] | None = None
+        self.disk = SpaceWatch(state, config)
         self.passes = 0
         self.failures = 0
 
@@ -48,11 +50,13 @@ class Scrubbing:
         return self._record
 
     def start(self) -> None:
-        """Begin."""
+        """Begin, and look at the disk meanwhile."""
+        self.disk.start()
         self._task = asyncio.create_task(self._scrub_now_and_then())
 
     async def stop(self) -> None:
         """End a pass under way; what it read is remembered."""
+        await self.disk.stop()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -120,12 +124,14 @@ UNSIGNED = "unsigned"
 MS_PER_S = 1000
 
 
-def store_figures(catalog: Catalog, scrubbing: Scrubbing, generation: int, trouble: str) -> StoreFigures:
+def store_figures(
+    catalog: Catalog, scrubbing: Scrubbing, config: StoreConfig, generation: int, trouble: str
+) -> StoreFigures:
     """What metrics and status tell. Blobs that versions share count once. ``generation`` is that of the catalog that is
     served; ``trouble``: see StoreFigures."""
     installed = [version for _, version in catalog.installed()]
     blobs = {file.digest: file.size for version in installed for file in version.files}
-    record = scrubbing.record
+    record, space = scrubbing.record, scrubbing.disk.space
     return StoreFigures(
         versions=len(installed),
         wanted=sum(1 for _ in catalog.wanted()),
@@ -137,4 +143,20 @@ def store_figures(catalog: Catalog, scrubbing: Scrubbing, generation: int, troub
         scrubbed_at_s=record.finished_ms / MS_PER_S,
         generation=generation,
         trouble=trouble,
+        taken_bytes=space.taken_bytes,
+        quota_bytes=config.quota_bytes,
+        free_bytes=space.free_bytes,
+        free_floor_bytes=config.free_floor_bytes,
+        artifacts=tuple(_artifacts(catalog, space)),
     )
+
+
+def _artifacts(catalog: Catalog, space: Space) -> Iterator[StoredArtifact]:
+    for model, version in catalog.wanted():
+        made = {
+            "package": version.installed_at_ms / MS_PER_S,
+            "packed form": space.forms.get(version.digest, 0.0),
+        }
+        for kind, made_s in made.items():
+            if made_s:
+                yield StoredArtifact(name=model.name, version=version.version, kind=kind, made_s=made_s)

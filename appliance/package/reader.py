@@ -38,6 +38,7 @@ from appliance.package.container import (
     header,
     padding,
 )
+from appliance.repository.onnx.foreign import HEAD_BYTES, foreign_format
 
 
 class Blob(NamedTuple):
@@ -60,7 +61,7 @@ class PackageReader:
         block = self._block()
         size = announced_size(block, MANIFEST_NAME, MANIFEST_BYTES_MAX)
         if size is None:
-            raise self.invalid(f"does not begin with {MANIFEST_NAME}: there is {described(block)}")
+            raise self.invalid(_no_package(block))
         self.manifest_bytes = self._content(size)
         self.manifest: Manifest = decode(self.manifest_bytes)
         self._next = self._block()
@@ -158,6 +159,15 @@ class PackageReader:
             data += more
         self._position += len(data)
         return data
+
+
+def _no_package(block: bytes) -> str:
+    """What a file is that begins with ``block``, where it is known, or that it is no package."""
+    if foreign := foreign_format(block[:HEAD_BYTES]):
+        return f"is {foreign}; then 'appliance model pack' makes a package of it"
+    if len(block) > 1 and block[0] == 0x08 and 0 < block[1] < 0x20:
+        return "is an ONNX model, if it is one; 'appliance model pack' makes a package of it"
+    return f"does not begin with {MANIFEST_NAME}: there is {described(block)}"
 
 
 class BlobStream:

@@ -226,11 +226,11 @@ class _Contents:
                 self._descriptor, min(CHUNK_BYTES, entry.size - digester.size), start + digester.size
             )
             if not data:
-                raise ArtefactError("is cut off")
+                raise ArtefactError("is cut off; copy the package again")
             digester.update(data)
             parts.append(data)
         if digester.finish().digest != entry.digest:
-            raise ArtefactError("is not what its digest says")
+            raise ArtefactError("is not what its digest says; copy the package again")
         return b"".join(parts)
 
     def graph(self, entry: FileEntry, policy: Policy) -> GraphSummary:

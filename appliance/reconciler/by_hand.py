@@ -76,9 +76,18 @@ class ModelsByHand:
             self._overlay.drop([root])
         return reading
 
-    def give(self, name: str, reading: RepositoryScan) -> None:
-        """Serve ``reading`` as ``name`` from here on, whatever the source holds."""
-        self._selection.replace(name, reading)
+    def own(self, name: str) -> RepositoryScan | None:
+        """What the source holds of ``name``. Blocks."""
+        return self._source.model(name)
+
+    def kept(self, name: str, own: RepositoryScan) -> RepositoryScan | None:
+        """What was given as ``name`` by its configuration alone, as long as the source still holds ``own``."""
+        return self._selection.kept(name, own)
+
+    def give(self, name: str, reading: RepositoryScan, own: RepositoryScan | None) -> None:
+        """Serve ``reading`` as ``name`` from here on, whatever the source holds: ``own``, where that is only configured
+        otherwise."""
+        self._selection.replace(name, reading, own)
         for entry in reading.servable:
             self._overlay.keep(entry.model.path)
 

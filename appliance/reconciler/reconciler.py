@@ -178,18 +178,23 @@ class Reconciler:
 
     async def load(self, name: str, config: bytes | None, files: Mapping[str, bytes]) -> None:
         """Serve model ``name`` from here on, read anew: from the source, or from ``files``, whose ``config`` (a
-        config.pbtxt) comes with them. Returns when it is ready. Raises InvalidRequest, UnknownModel or NotReady, and
-        leaves everything as it was when the model cannot be read."""
+        config.pbtxt) comes with them. A configuration that was given before for the source's files stays until these
+        change, as in Triton. Returns when it is ready. Raises InvalidRequest, UnknownModel or NotReady, and leaves
+        everything as it was when the model cannot be read."""
         async with self._one_by_one:
             reading = await self._watcher.apart(lambda: self._by_hand.read(name, config, files))
             if reading is None:
                 raise UnknownModel(f"failed to load '{name}': there is no such model")
+            given = bool(files) or config is not None
+            kept = None if given else self._by_hand.kept(name, reading)
+            reading = kept or reading
             if not reading.servable:
                 said = "; ".join(broken.reason for broken in reading.broken)
                 raise InvalidRequest(f"failed to load '{name}': {said}")
-            if files or config is not None:
-                self._by_hand.give(name, reading)
-            else:
+            if given:
+                own = None if files else await self._watcher.apart(lambda: self._by_hand.own(name))
+                self._by_hand.give(name, reading, own)
+            elif kept is None:
                 self._scan = await self._watcher.apart(self._source.scan)
                 self._by_hand.take_back(name)
             self._fallbacks.pop(name, None)

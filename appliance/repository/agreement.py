@@ -232,22 +232,24 @@ def _spec(
         )
     shape = _shape(port, said, batched, place, findings)
     spec = TensorSpec(name=port.name, datatype=datatype or Datatype.BYTES, shape=shape, optional=optional)
-    _check_size(spec, said.section.place() if said else place, findings)
+    _check_sizes(spec, said, said.section.place() if said else place, findings)
     return spec
 
 
-def _check_size(spec: TensorSpec, place: Place, findings: Findings) -> None:
-    """What keeps a tensor of the shape from ever being given, whatever its free dimensions are."""
-    try:
-        byte_size(spec.datatype, [max(size, 1) for size in spec.shape])
-    except InvalidRequest as error:
-        findings.problem(place, f"{shown_names((spec.name,), 1)}: {error}")
+def _check_sizes(spec: TensorSpec, said: TensorConfig | None, place: Place, findings: Findings) -> None:
+    """What keeps a tensor of the shape from ever being given, whatever its free dimensions are; as the model has it,
+    too."""
+    for shape in (spec.shape, (said.reshape if said else None) or ()):
+        try:
+            byte_size(spec.datatype, [max(size, 1) for size in shape])
+        except InvalidRequest as error:
+            findings.problem(place, f"{shown_names((spec.name,), 1)}: {error}")
 
 
 def _shape(
     port: GraphPort, said: TensorConfig | None, batched: bool, place: Place, findings: Findings
 ) -> tuple[int, ...]:
-    """The shape to serve, without the batch dimension when ``batched``."""
+    """The shape that clients see, without the batch dimension when ``batched``."""
     written = said.dims if said else None
     if port.dims is None:
         if written is None and port.kind is PortKind.TENSOR:
@@ -258,13 +260,12 @@ def _shape(
     true = tuple(size if isinstance(size, int) else FREE for size in port.dims[1 if batched else 0 :])
     if written is None or said is None:
         return true
-    if len(written) != len(true) or any(
-        have not in (FREE, want) for have, want in zip(true, written, strict=True)
-    ):
+    key, own = ("dims", written) if said.reshape is None else ("reshape", said.reshape)
+    if len(own) != len(true) or any(have not in (FREE, want) for have, want in zip(true, own, strict=True)):
         batch = " after the batch dimension" if batched else ""
         findings.problem(
-            said.section.place("dims"),
-            f"{_shown(written)} does not fit the graph's {_shown(true)}{batch} of '{port.name}'",
+            said.section.place(key),
+            f"{_shown(own)} does not fit the graph's {_shown(true)}{batch} of '{port.name}'",
         )
     return written
 
@@ -286,7 +287,7 @@ def _written_specs(tensors: Sequence[TensorConfig], findings: Findings) -> tuple
             shape=tensor.dims or (),
             optional=bool(tensor.optional),
         )
-        _check_size(spec, tensor.section.place(), findings)
+        _check_sizes(spec, tensor, tensor.section.place(), findings)
     return tuple(specs.values())
 
 

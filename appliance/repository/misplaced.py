@@ -60,8 +60,8 @@ def in_its_place(home: ModelHome, directory: PurePosixPath) -> str:
     for name in sorted(_names(os.path.join(home.path, directory)))[:LOOKED_AT]:
         if name.endswith(SUFFIX):
             return f'there is {name}: rename it, or have config.pbtxt say default_model_filename: "{name}"'
-        if name == "saved_model.pb":
-            return f"{name} is a TensorFlow model; convert it with 'python -m tf2onnx.convert'"
+        if name.endswith(".savedmodel"):
+            return f"{name} is a TensorFlow SavedModel; convert it with 'python -m tf2onnx.convert --saved-model'"
         try:
             with home.file(directory / name).open() as descriptor:
                 foreign = foreign_format(os.pread(descriptor, HEAD_BYTES, 0))

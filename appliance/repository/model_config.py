@@ -1,12 +1,13 @@
 """A model's ``config.pbtxt`` as values: what it says, before it meets the graph.
 
 Rules kept here: every field of the public ModelConfig is either read, or refused with a reason, or accepted
-with a note that it has no effect (``IGNORED``: hints that change no answer); anything else is unknown and a
+with a note that it has no effect (hints that change no answer; clients see them); anything else is unknown and a
 problem. None stands for "not said", which the graph then decides.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -25,9 +26,12 @@ from appliance.domain.model import (
     run_timeout_ms,
     run_timeout_problem,
 )
+from appliance.domain.session_options import INTRA_OP, LARGEST, option_problem
 from appliance.repository.findings import Findings, Place
+from appliance.repository.noted import NOTED, OPTIMIZATION, Json, noted_in, read_noted
+from appliance.repository.onnx.foreign import backend_advice
 from appliance.repository.pbtxt import Message
-from appliance.repository.section import INT32_MAX, INT64_MAX, Section
+from appliance.repository.section import INT64_MAX, Section
 from appliance.repository.tensor_config import TensorConfig, read_input, read_output
 from appliance.repository.warmup_config import WARMUPS_MAX, WarmupConfig, read_warmup
 
@@ -38,8 +42,11 @@ MODEL_FILE: Final = "model.onnx"
 VERSIONS_MAX: Final = 1_000
 """Version directories of one model: all are listed on every look, and a handful is kept."""
 LATEST: Final = VersionPolicy()
+OBEYED: Final = frozenset((RUN_TIMEOUT_PARAMETER, ALLOWED_PARAMETER, *LARGEST))
+"""Parameters that have an effect."""
 
-PRIORITY_LEVELS_MAX: Final = 1_000
+PRIORITY_LEVELS_MAX: Final = (1 << 30) - 1
+"""Below the level of requests that are served after all others."""
 PREFERRED_MAX: Final = 64
 """Preferred sizes: each decision of the scheduler looks at all."""
 ROWS_MAX: Final = 1 << 20
@@ -60,15 +67,12 @@ _UNOFFERED_INSTANCES: Final = MappingProxyType(
 INSTANCES_MAX: Final = 64
 """Worker processes of one model version: more than any edge box has processors for."""
 
-IGNORED: Final = ("metric_tags", "model_metrics", "response_cache")
-IGNORED_OPTIMIZATION: Final = (
-    "graph",
-    "priority",
-    "cuda",
-    "input_pinned_memory",
-    "output_pinned_memory",
-    "gather_kernel_buffer_threshold",
-    "eager_batching",
+NO_EFFECT: Final = "is accepted and shown to clients, but has no effect here"
+GRAPH_LEVELS: Final = (-1, 0, 1, 2)
+"""Basic optimisations, all, all but those of layout, none."""
+ACCELERATORS: Final = (
+    "is not offered: remove it; the model then runs on the processor, or on the GPU where instance_group has "
+    "kind: KIND_GPU"
 )
 _REFUSED: Final = MappingProxyType(
     {
@@ -86,10 +90,11 @@ _REFUSED: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """Workers of one model version and the device ("cpu" or "cuda") they run on."""
+    """Workers of one model version and the device ("cpu" or "cuda") they run on, and the groups as written."""
 
     count: int = 1
     device: str = "cpu"
+    groups: tuple[dict[str, Json], ...] = ()
 
 
 ONE_INSTANCE: Final = Instances()
@@ -123,6 +128,14 @@ class ModelConfig:
     instances: Instances = ONE_INSTANCE
     warmups: tuple[WarmupConfig, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
+    noted: Mapping[str, Json] = field(default_factory=dict)
+    graph_level: int = 0
+
+    @property
+    def shown(self) -> str:
+        """What is shown to clients alone, as JSON."""
+        groups: list[Json] = list(self.instances.groups)
+        return json.dumps({**self.noted, **({"instance_group": groups} if groups else {})}, sort_keys=True)
 
 
 def no_config(file: str) -> ModelConfig:
@@ -152,7 +165,7 @@ def read_model_config(
     section = Section(tree, file=file, key="", findings=findings)
     if (name := section.text("name")) not in ("", model_name):
         section.problem("name", f"is '{name}', but the directory is called '{model_name}'; make them equal")
-    _read_unused(section)
+    noted = _read_noted(section)
     batching = section.section("dynamic_batching")
     preferred_place = (
         batching.place("preferred_batch_size") if batching else section.place("dynamic_batching")
@@ -172,32 +185,49 @@ def read_model_config(
         instances=_read_instances(section, settings),
         warmups=tuple(map(read_warmup, section.sections("model_warmup", most=WARMUPS_MAX))),
         parameters=_read_parameters(section),
+        noted=noted,
+        graph_level=_read_graph_level(section),
     )
     section.close()
     return config
 
 
-def _read_unused(section: Section) -> None:
+def _read_noted(section: Section) -> dict[str, Json]:
+    """What is shown to clients alone; what is refused is refused."""
     section.refuse(_REFUSED)
-    section.ignore(IGNORED, "is accepted, but has no effect here")
+    section.ignore(("metric_tags", "model_metrics"), NO_EFFECT)
+    noted = noted_in(section, NOTED)
+    if noted.get("response_cache") == {"enable": True}:
+        section.ignore(
+            ("response_cache",), "is accepted, but nothing is cached: each answer is of its own run"
+        )
     optimization = section.section("optimization")
     if optimization:
-        optimization.ignore(IGNORED_OPTIMIZATION, "is accepted, but has no effect here")
-        optimization.refuse(
-            {"execution_accelerators": "is not offered: the device is chosen by instance_group's kind alone"}
-        )
-        optimization.close()
+        optimization.refuse({"execution_accelerators": ACCELERATORS})
+        optimization.ignore((name for name in OPTIMIZATION if name != "graph"), NO_EFFECT)
+        noted["optimization"] = read_noted(optimization, OPTIMIZATION)
     transactions = section.section("model_transaction_policy")
     if transactions:
         transactions.refuse({"decoupled": "is not offered: every request has one response; remove it"})
         transactions.close()
+    return noted
+
+
+def _read_graph_level(section: Section) -> int:
+    optimization = section.section("optimization")
+    graph = optimization.section("graph") if optimization else None
+    level = graph.integer("level", minimum=GRAPH_LEVELS[0]) if graph else 0
+    if graph and level not in GRAPH_LEVELS:
+        graph.note(f"level {level} is none of -1, 1 and 2: all optimisations are on")
+    return level if level in GRAPH_LEVELS else 0
 
 
 def _read_kind(section: Section, settings: RepositoryConfig) -> Kind:
     """Platform and backend, which must agree and be enabled."""
     platform, backend = section.text("platform"), section.text("backend")
     if platform not in ("", ONNX_PLATFORM):
-        section.problem("platform", f"'{platform}' is not offered; leave it out or say '{ONNX_PLATFORM}'")
+        advice = backend_advice(platform) or f"leave it out or say '{ONNX_PLATFORM}'"
+        section.problem("platform", f"'{platform}' is not offered: {advice}")
         return ONNX
     if platform and backend not in ("", ONNX_BACKEND):
         section.problem("backend", f"'{backend}' contradicts the platform '{platform}'")
@@ -205,8 +235,10 @@ def _read_kind(section: Section, settings: RepositoryConfig) -> Kind:
     kind = ONNX if backend in ("", ONNX_BACKEND) else Kind("", backend, backend)
     if kind.runtime not in settings.runtimes or backend == ONNX_RUNTIME:
         enabled = (ONNX_BACKEND if runtime == ONNX_RUNTIME else runtime for runtime in settings.runtimes)
+        advice = backend_advice(backend) or f"enabled are: {', '.join(enabled)}"
         section.problem(
-            "backend", f"'{backend or ONNX_BACKEND}' is not enabled; enabled are: {', '.join(enabled)}"
+            "backend",
+            f"'{backend or ONNX_BACKEND}' is not enabled; {advice}",
         )
         return ONNX
     return kind
@@ -254,10 +286,13 @@ def _read_parameters(section: Section) -> Mapping[str, str]:
             inner.problem("string_value", run_timeout_problem(said))
         if key == ALLOWED_PARAMETER and (wrong := allowance_problem(said)):
             inner.problem("string_value", wrong)
+        if key in LARGEST and (wrong := option_problem(key, said)):
+            inner.problem("string_value", wrong)
         inner.close()
-        if key not in (RUN_TIMEOUT_PARAMETER, ALLOWED_PARAMETER):
-            have = f"{RUN_TIMEOUT_PARAMETER} and {ALLOWED_PARAMETER} have"
-            inner.note(f"is accepted and shown to clients, but has no effect; {have}")
+        if key not in OBEYED:
+            inner.note(f"{NO_EFFECT}; those that have: {', '.join(sorted(OBEYED))}")
+        if key == INTRA_OP and said == "0":
+            inner.note("0 leaves it to the setting workers.threads")
     return parameters
 
 
@@ -304,7 +339,7 @@ def _default_level(section: Section, levels: int) -> int:
 
 def _level_policies(section: Section, levels: int) -> dict[int, QueuePolicy]:
     policies: dict[int, QueuePolicy] = {}
-    for level, inner in section.numbered_entries("priority_queue_policy", maximum=INT32_MAX):
+    for level, inner in section.numbered_entries("priority_queue_policy", maximum=INT64_MAX):
         policies[level] = _queue_policy(inner)
         if not 1 <= level <= levels:
             known = f"the priority levels are 1 to {levels}" if levels else "priority_levels is not set"
@@ -335,19 +370,29 @@ def _read_instances(section: Section, settings: RepositoryConfig) -> Instances:
     count = sum(group.count for group in groups)
     if count > INSTANCES_MAX:
         section.problem("instance_group", f"asks for {count} instances; the limit is {INSTANCES_MAX}")
-    return Instances(count=count, device=groups[0].device)
+    written = tuple(each for group in groups for each in group.groups)
+    return Instances(count=count, device=groups[0].device, groups=written)
 
 
 def _read_group(group: Section, settings: RepositoryConfig) -> Instances:
     group.refuse(_UNOFFERED_INSTANCES)
-    group.ignore(("host_policy",), "is accepted, but has no effect here")
-    group.text("name")  # names the instances in other servers' logs; nothing to check
+    group.ignore(("host_policy",), NO_EFFECT)
     device = _read_device(group, settings)
-    if any(group.integers("gpus")) or (group.has("gpus") and device == "cpu"):
+    if any(gpus := group.integers("gpus")) or (group.has("gpus") and device == "cpu"):
         group.problem("gpus", "only GPU 0 is offered, and only with KIND_GPU; leave it out or say [ 0 ]")
     count = group.integer("count", default=1) or 1
+    host_policy = group.text("host_policy")
+    written: dict[str, Json] = {
+        "name": group.text("name"),
+        "kind": "KIND_GPU" if device == "cuda" else "KIND_CPU",
+        "count": count,
+        "gpus": list[Json](gpus),
+        "host_policy": host_policy,
+    }
     group.close()
-    return Instances(count=count, device=device)
+    return Instances(
+        count=count, device=device, groups=({key: each for key, each in written.items() if each},)
+    )
 
 
 def _read_device(group: Section, settings: RepositoryConfig) -> str:

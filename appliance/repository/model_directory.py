@@ -39,6 +39,7 @@ from appliance.repository.onnx.graph import read_graph
 from appliance.repository.onnx.summary import GraphSummary
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.section import INT64_MAX
+from appliance.repository.tensor_config import TensorConfig
 from appliance.repository.version_files import external_files, golden_files, read_labels
 from appliance.repository.warmup_config import plan_warmup, warmup_files
 
@@ -169,10 +170,11 @@ class _ModelReader:
         warmups = warmup_files(config.warmups, self._home, self._findings)
         readings: list[ServableVersion | BrokenVersion] = []
         inherited = self._findings.problems
+        notes = tuple(f"{note.key}: {note.text}" for note in self._findings.notes)
         room = PROBLEMS_MAX - len(inherited)
         for number in wanted:
             findings = Findings(inherited, room)
-            version = _VersionReader(self._name, number, self._home, config, self._settings, findings)
+            version = _VersionReader(self._name, number, self._home, config, self._settings, findings, notes)
             readings.append(version.read(labels, warmups))
             room -= len(findings.problems) - len(inherited)
         return RepositoryScan(
@@ -233,7 +235,8 @@ def _problem_of_number(number: str) -> str:
 
 
 class _VersionReader:
-    """Reads one version; ``findings`` begin with the problems of the model, which are its own too."""
+    """Reads one version; ``findings`` begin with the problems of the model, which are its own too, ``notes`` are the
+    model's."""
 
     def __init__(
         self,
@@ -243,7 +246,9 @@ class _VersionReader:
         config: ModelConfig,
         settings: RepositoryConfig,
         findings: Findings,
+        notes: tuple[str, ...],
     ) -> None:
+        self._notes = notes
         self._name = name
         self._number = number
         self._home = home
@@ -328,6 +333,12 @@ class _VersionReader:
             label_files={
                 output.name: output.label_file for output in config.outputs or () if output.label_file
             },
+            formats={tensor.name: tensor.format for tensor in config.inputs or () if tensor.format},
+            noted=config.shown,
+            notes=self._notes,
+            graph_level=config.graph_level,
+            input_reshapes=_reshapes(config.inputs),
+            output_reshapes=_reshapes(config.outputs),
             model_file=config.model_file if files else "",
             policy=config.policy,
             warmups=tuple(
@@ -343,6 +354,10 @@ class _VersionReader:
                 if file.digest and file.path != apart
             },
         )
+
+
+def _reshapes(tensors: Iterable[TensorConfig] | None) -> Mapping[str, tuple[int, ...]]:
+    return {tensor.name: tensor.reshape for tensor in tensors or () if tensor.reshape is not None}
 
 
 def _weights(files: Sequence[ModelFile]) -> WeightsFile | None:

@@ -8,6 +8,7 @@ protobuf's value forms, no particular message.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final, TypeVar
@@ -79,6 +80,19 @@ class Section:
         ]
         return tuple(number for number in found if number is not None)
 
+    def decimals(self, name: str) -> tuple[float, ...]:
+        """A list of numbers."""
+        found = []
+        for index, value in enumerate(self._few(name, VALUES_MAX)):
+            number = _decimal(value)
+            if math.isfinite(number):
+                found.append(number)
+            else:
+                self._findings.problem(
+                    self._at(name, value, index), f"expected a number, found {_shown(value)}"
+                )
+        return tuple(found)
+
     def text(self, name: str, *, default: str = "", longest: int = TEXT_BYTES_MAX) -> str:
         """A string of no more than ``longest`` bytes."""
         value = self._single(name)
@@ -133,6 +147,14 @@ class Section:
     def entries(self, name: str) -> tuple[tuple[str, Section], ...]:
         """A map from strings to messages, as (key, section of the value)."""
         return tuple((key, section) for key, section in self._entries(name) if isinstance(key, str))
+
+    def texts(self, name: str) -> tuple[tuple[str, str], ...]:
+        """A map from strings to strings."""
+        found = []
+        for entry in self.sections(name):
+            found.append((entry.text("key", longest=NAME_BYTES_MAX), entry.text("value")))
+            entry.close()
+        return tuple(found)
 
     def numbered_entries(self, name: str, *, maximum: int) -> tuple[tuple[int, Section], ...]:
         """A map from whole numbers to messages, as (key, section of the value)."""
@@ -260,6 +282,13 @@ def _integer(value: Value) -> int | None:
         return int(digits, base) * (-1 if value.text.startswith("-") else 1)
     except ValueError:
         return None
+
+
+def _decimal(value: Value) -> float:
+    """The number a value is; not a number when it is none."""
+    if not isinstance(value, Scalar) or value.kind is not ScalarKind.NUMBER or "x" in value.text.lower():
+        return math.nan
+    return float(value.text.lower().rstrip("f"))
 
 
 def _is_default(value: Value) -> bool:

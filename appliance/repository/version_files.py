@@ -88,6 +88,11 @@ def read_labels(
             if path not in of_file:
                 of_file[path] = _lines(home.file(path).read(max_bytes))
             labels[output.name] = of_file[path]
+            if not any(of_file[path]):
+                findings.note(
+                    output.section.place("label_filename"),
+                    f"'{output.label_file}' holds no label: classes are told without one",
+                )
         except ArtefactError as error:
             findings.problem(output.section.place("label_filename"), f"'{output.label_file}' {error}")
     return labels
@@ -98,7 +103,4 @@ def _lines(data: bytes) -> tuple[str, ...]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ArtefactError(f"is not UTF-8 text (byte {error.start})") from error
-    lines = tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n"))
-    if not any(lines):
-        raise ArtefactError("holds no label")
-    return lines
+    return tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n"))

@@ -22,6 +22,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 from appliance.domain.errors import ApplianceError, InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
+from appliance.domain.session_options import session_options
 from appliance.domain.tensor import Datatype, aligned, element_count
 from appliance.runtimes.arrays import decode_strings, encode_strings
 from appliance.runtimes.relayout import relay
@@ -193,8 +194,24 @@ def _threads(number: int) -> Any:
     return options
 
 
+_GRAPH_LEVELS: Final = MappingProxyType(
+    {
+        -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+        0: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+        1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+        2: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    }
+)
+
+
 def _options(settings: RuntimeSettings, version: ModelVersion) -> Any:
-    options = _threads(settings.threads)
+    asked = session_options(version.parameters)
+    options = _threads(asked.threads or settings.threads)
+    options.graph_optimization_level = _GRAPH_LEVELS[version.graph_level]
+    options.enable_cpu_mem_arena, options.enable_mem_pattern = asked.arena, asked.pattern
+    if asked.parallel:
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+        options.inter_op_num_threads = asked.across or settings.threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     mapped = version.weights is not None and version.on_cpu

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -167,20 +167,23 @@ class Packer(Protocol):
 
 def check_signature(version: ModelVersion, session: Session) -> None:
     """Raise LoadFailed with every difference in names, datatypes, ranks and fixed dimensions."""
+    batch = (FREE,) if version.max_batch_size > 0 else ()
     differences = [
-        *_differences("input", version.inputs, session.inputs, version.max_batch_size),
-        *_differences("output", version.outputs, session.outputs, version.max_batch_size),
+        *_differences("input", _own(version.inputs, version.input_reshapes), session.inputs, batch),
+        *_differences("output", _own(version.outputs, version.output_reshapes), session.outputs, batch),
         *_left_out(version, session.inputs),
     ]
     if differences:
         raise LoadFailed(f"{version.key} is not what the model says: {'; '.join(differences)}")
 
 
-def _differences(
-    kind: str, specs: Iterable[TensorSpec], ports: Iterable[Port], max_batch_size: int
-) -> list[str]:
+def _own(specs: Iterable[TensorSpec], reshapes: Mapping[str, Shape]) -> list[TensorSpec]:
+    """The tensors as the model has them."""
+    return [replace(spec, shape=reshapes.get(spec.name, spec.shape)) for spec in specs]
+
+
+def _differences(kind: str, specs: Iterable[TensorSpec], ports: Iterable[Port], batch: Shape) -> list[str]:
     real = {port.name: port for port in ports}
-    batch = (FREE,) if max_batch_size > 0 else ()
     found = []
     for spec in specs:
         port = real.get(spec.name)

@@ -20,6 +20,7 @@ from typing import Final
 from appliance.domain.errors import InvalidRequest, NotReady
 from appliance.durable import WriterLock, is_held
 from appliance.repository.directory import RepositoryScan, merged
+from appliance.store.full_disk import reason_of
 
 PREFIX: Final = "appliance-given-"
 LOCK: Final = ".lock"
@@ -33,21 +34,36 @@ class Selection:
     def __init__(self) -> None:
         self._aside: set[str] = set()
         self._given: dict[str, RepositoryScan] = {}
+        self._own: dict[str, RepositoryScan] = {}
+        """What the source held of a model of which only the configuration was given."""
 
     def put_aside(self, name: str) -> None:
         """Serve nothing of this name, whatever the source holds."""
+        self._forget(name)
         self._aside.add(name)
-        self._given.pop(name, None)
 
     def take_back(self, name: str) -> None:
         """Serve what the source holds of this name."""
+        self._forget(name)
+
+    def replace(self, name: str, reading: RepositoryScan, own: RepositoryScan | None = None) -> None:
+        """Serve this in the place of what the source holds of the name: ``own``, where that is only configured
+        otherwise."""
+        self._forget(name)
+        self._given[name] = reading
+        if own is not None:
+            self._own[name] = own
+
+    def kept(self, name: str, own: RepositoryScan) -> RepositoryScan | None:
+        """What a configuration was given for, if the source holds ``own`` as it did then."""
+        then = self._own.get(name)
+        same = then is not None and (then.servable, then.broken) == (own.servable, own.broken)
+        return self._given[name] if same else None
+
+    def _forget(self, name: str) -> None:
         self._aside.discard(name)
         self._given.pop(name, None)
-
-    def replace(self, name: str, reading: RepositoryScan) -> None:
-        """Serve this in the place of what the source holds of the name."""
-        self._aside.discard(name)
-        self._given[name] = reading
+        self._own.pop(name, None)
 
     def paths(self) -> tuple[str, ...]:
         """Where the models lie that were given by hand."""
@@ -131,7 +147,7 @@ class Overlay:
             self.drop(there.difference(tuple(self._kept)))
             return _written(Path(tempfile.mkdtemp(dir=root)), name, files)
         except OSError as error:
-            text = f"failed to load '{name}': its files cannot be written: {error.strerror or error}"
+            text = f"failed to load '{name}': its files cannot be written: {reason_of(error)}"
             raise NotReady(text) from error
 
     def drop(self, repositories: Iterable[str]) -> None:

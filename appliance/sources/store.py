@@ -24,6 +24,7 @@ from appliance.repository.model_directory import read_model_directory
 from appliance.sources.source import Look
 from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, Trial
 from appliance.store.catalog_file import read_catalog
+from appliance.store.full_disk import reason_of
 from appliance.store.layout import CATALOG, FORMS, MANIFEST, view_root
 from appliance.store.running import RunningRecord, RunningVersion
 from appliance.workers.forms import remove_forms
@@ -245,7 +246,7 @@ class StoreSource:
         try:
             self._running.publish(used.values())
         except OSError as error:
-            problem = error.strerror or str(error)
+            problem = reason_of(error)
         if problem and problem != self._unsaid:
             self._report(problem)
         self._used, self._unsaid = used, problem

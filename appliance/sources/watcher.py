@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import traceback
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final, TypeVar
 
 from inotify_simple import INotify, flags
@@ -82,7 +84,7 @@ class Watcher:
         try:
             self._notices = Notices(asyncio.get_running_loop(), self._stirred.set)
         except OSError as error:
-            self._cannot_watch(error.strerror or str(error))
+            self._cannot_watch(watch_problem(error, "fs.inotify.max_user_instances"))
         self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
@@ -205,6 +207,18 @@ class Watcher:
             )
 
 
+def watch_problem(error: OSError, limit: str, path: str = "") -> str:
+    """Why the kernel gives no notices, of ``path`` or at all, and what to do: its ``limit`` is reached, or something
+    else is wrong."""
+    if error.errno in (errno.ENOSPC, errno.EMFILE):
+        now = Path("/proc/sys", *limit.split(".")).read_text().strip()
+        return f"{limit}, which is {now}, is reached; raise it, as by 'sysctl -w {limit}={int(now) * 4}'"
+    said = os.strerror(error.errno or 0)
+    if isinstance(error, PermissionError):
+        said += "; let the user of the appliance read it"
+    return f"'{path}': {said}" if path else said
+
+
 class Notices:
     """Calls ``changed`` when something happened in one of the directories, or when notices of it were lost.
 
@@ -231,7 +245,7 @@ class Notices:
             except OSError as error:
                 if isinstance(error, FileNotFoundError | NotADirectoryError):
                     continue  # it went meanwhile, of which its parent tells
-                return f"{os.strerror(error.errno or 0)} (fs.inotify.max_user_watches)"
+                return watch_problem(error, "fs.inotify.max_user_watches", path)
             self._paths[number], self._watches[path] = path, number
         return ""
 

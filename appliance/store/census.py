@@ -23,6 +23,7 @@ from appliance.store.blobs import BlobShelf
 from appliance.store.catalog import Catalog, InstalledVersion
 from appliance.store.edits import with_version
 from appliance.store.eviction import Lacking, Leaving, Tenancy, plan_room
+from appliance.store.full_disk import WAY_OUT, bytes_text
 from appliance.store.running import RunningVersion, read_incumbents, read_running
 from appliance.store.trouble import told
 from appliance.store.views import FormShelf, ViewShelf
@@ -179,9 +180,12 @@ class Census:
         disk = needed - (self._folder.free_bytes() - self._config.free_floor_bytes)
         if not self._config.quota_bytes:
             return Lacking(0, disk)
+        return Lacking(self.taken_bytes(missing) + needed - self._config.quota_bytes, disk)
+
+    def taken_bytes(self, missing: Collection[str] = ()) -> int:
+        """What the quota counts of what lies here, but for the blobs ``missing``. Raises OSError."""
         used = sum(found.size for digest, found in self._blobs.listing().items() if digest not in missing)
-        used += sum(form.bytes for form in self._forms.listing())
-        return Lacking(used + needed - self._config.quota_bytes, disk)
+        return used + sum(form.bytes for form in self._forms.listing())
 
     def leaving(self, catalog: Catalog, coming: Coming, lacking: Lacking) -> Leaving:
         """The versions of ``catalog`` that have to leave for what is ``coming``, whose own blobs stay. Raises
@@ -199,11 +203,12 @@ class Census:
         )
         leaving = plan_room(tenancy, lacking, now_ms)
         if leaving is None:
+            quota = bytes_text(self._config.quota_bytes) if self._config.quota_bytes else "none"
             raise StoreFull(
-                f"{name}/{version.version} needs {max(lacking)} bytes more than there are within "
-                f"store.quota_bytes ({self._config.quota_bytes or 'none'}) and store.free_floor_bytes "
-                f"({self._config.free_floor_bytes}), and what may be evicted is not enough, packed forms included "
-                f"({sum(each.bytes for each in forms)} bytes now); uninstall versions"
+                f"{name}/{version.version} needs {bytes_text(max(lacking))} more than there are within "
+                f"store.quota_bytes ({quota}) and store.free_floor_bytes "
+                f"({bytes_text(self._config.free_floor_bytes)}), and what may be evicted is not enough, packed forms "
+                f"included ({bytes_text(sum(each.bytes for each in forms))} now); {WAY_OUT}"
             )
         return leaving
 

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from appliance.domain.errors import StoreRefused
+from appliance.domain.model_names import no_such_model
 from appliance.store.catalog import WANTED_BEFORE_MAX, Catalog, CatalogModel, InstalledVersion, Trial
 
 
@@ -209,7 +210,7 @@ def _with(catalog: Catalog, model: CatalogModel, minimum: int = 0) -> Catalog:
 def _model(catalog: Catalog, name: str) -> CatalogModel:
     model = catalog.model(name)
     if model is None:
-        raise StoreRefused(f"'{name}' is not installed; 'appliance store usage' lists what is")
+        raise StoreRefused(no_such_model(name, [each.name for each in catalog.models]))
     return model
 
 

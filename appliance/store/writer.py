@@ -87,13 +87,15 @@ def eviction_words(versions: Collection[str], forms: Collection[str]) -> tuple[s
 @dataclass(slots=True)
 class _Attempt:
     """How far the install of ``key`` is: what it evicted, whether what it brought has to go if it fails (``tidy``), and
-    whether the catalog names the version (``done``). One that fails does not keep to itself what is changed."""
+    whether the catalog names the version (``done``); ``needed_bytes`` are what is missing of it. One that fails does
+    not keep to itself what is changed."""
 
     key: str
     evicted: list[str] = field(default_factory=list)
     evicted_forms: list[str] = field(default_factory=list)
     tidy: bool = False
     done: bool = False
+    needed_bytes: int = 0
 
     @property
     def doing(self) -> str:
@@ -190,6 +192,7 @@ class StoreWriter:
         with self._telling(attempt):
             self._begin()
             whole = self._whole(version, progress)
+            attempt.needed_bytes = sum(file.size for file in version.files if file.digest not in whole)
             attempt.tidy = self._make_room(coming, whole, attempt)
             written = self._take_in(arrival, version, whole, progress)
             mended = self._views.ensure(version)
@@ -223,7 +226,7 @@ class StoreWriter:
         """Where the package proves bad in here, have what came of it go at once, if that is to be done; an error also
         says what is changed nevertheless."""
         try:
-            with told(self._name, lambda: attempt.doing):
+            with told(self._name, lambda: attempt.doing, lambda: attempt.needed_bytes):
                 yield
         except ApplianceError as error:
             if attempt.tidy:
@@ -408,12 +411,12 @@ class StoreWriter:
         self._write(replace(catalog, generation=self.catalog.generation + 1))
 
     def _write(self, catalog: Catalog) -> None:
-        with told(self._name, "write the catalog"):
+        data = encode(catalog)
+        with told(self._name, "write the catalog", lambda: len(data)):
             if not self._folder.is_in_place():
                 raise StoreUnavailable(
                     f"'{self._name}' is not where it was any more; was its disk unmounted?"
                 )
-            data = encode(catalog)
             self._doubt = True
             replace_file(self._folder, CATALOG, f"{INCOMING}/{CATALOG}", data)
             self._doubt = False

@@ -44,19 +44,26 @@ def parent_of(traceparent: str) -> Parent | None:
 
 
 class Told(NamedTuple):
-    """A request for its line. ``stamps_ns`` stand between the STAGES, one more than these, in Unix time; 0: it never
-    got so far. ``error`` is empty when it was answered."""
+    """A request for its line, of the trace ``trace_id``, which is its ``parent``'s where there is one. ``stamps_ns``
+    stand between the STAGES, one more than these, in Unix time; 0: it never got so far. ``error`` is empty when it was
+    answered."""
 
     name: str
+    trace_id: str
     parent: Parent | None
     stamps_ns: Sequence[int]
     attributes: Mapping[str, str | int]
     error: str
 
 
+def trace_id_of(parent: Parent | None, random_bits: Callable[[int], int]) -> str:
+    """The trace that a request belongs to: its client's, or one of its own."""
+    return parent.trace_id if parent is not None else _identifier(TRACE_BITS, random_bits)
+
+
 def trace_line(told: Told, resource: Mapping[str, str | int], random_bits: Callable[[int], int]) -> bytes:
     """The line, its newline included: one span for the request and one below it for each stage that it went through."""
-    trace_id = told.parent.trace_id if told.parent else _identifier(TRACE_BITS, random_bits)
+    trace_id = told.trace_id
     root = _identifier(SPAN_BITS, random_bits)
     span: dict[str, object] = {"traceId": trace_id, "spanId": root}
     if told.parent:

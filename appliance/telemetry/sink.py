@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -90,10 +91,18 @@ class FileTarget:
 
 
 class Sink:
-    """Takes lines from any thread; one thread of its own, ``name``, writes them in order."""
+    """Takes lines from any thread; one thread of its own, ``name``, writes them in order, and calls ``failed`` when
+    that begins to fail."""
 
-    def __init__(self, target: Target, queue_lines: int, name: str = "log") -> None:
+    def __init__(
+        self,
+        target: Target,
+        queue_lines: int,
+        name: str = "log",
+        failed: Callable[[OSError], None] = lambda error: None,
+    ) -> None:
         self._target = target
+        self._tell = failed
         self._queue_lines = queue_lines
         self._lines: SimpleQueue[bytes] = SimpleQueue()
         self._refused = 0
@@ -124,7 +133,7 @@ class Sink:
         return SinkStatistics(written=self._written, lost=self.lost)
 
     def _run(self) -> None:
-        ended = False
+        ended, failing = False, False
         while not ended:
             lines = self._next_lines()
             ended = _END in lines
@@ -132,8 +141,12 @@ class Sink:
             try:
                 self._write_all(b"".join(lines))
                 self._written += len(lines)
-            except OSError:
+                failing = False
+            except OSError as error:
                 self._failed += len(lines)
+                if not failing:
+                    self._tell(error)
+                failing = True
 
     def _next_lines(self) -> list[bytes]:
         lines = [self._lines.get()]

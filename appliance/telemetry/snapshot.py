@@ -4,14 +4,15 @@ one place where figures are read."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Outlook
 from appliance.domain.model import VersionState
+from appliance.telemetry.exemplars import Buckets
 from appliance.telemetry.meter import VersionStatistics
 
 
@@ -106,9 +107,25 @@ class LoadStatus(NamedTuple):
     total_bytes: int
 
 
+class GoldenStatus(NamedTuple):
+    """The ``cases`` of a golden set that a version was held to, and which promise it broke ("": none)."""
+
+    cases: int
+    failure: str
+
+
+class InterfaceRow(NamedTuple):
+    """What of an interface ``changed``, as it ``was`` and as it ``now`` is, in words."""
+
+    changed: str
+    was: str
+    now: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """A worker process. ``models`` are ``name/version``; ``memory_bytes`` is what it has in memory for itself
+    """A worker process, by its number and by its ``place``: the lowest one that was free when it began, which its
+    replacement gets. ``models`` are ``name/version``; ``memory_bytes`` is what it has in memory for itself
     (0: unknown), ``kept_from`` what its jail keeps it from."""
 
     worker: int
@@ -119,6 +136,7 @@ class WorkerStatus:
     restarts: int
     use: LaneUse
     kept_from: tuple[str, ...] = ()
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +148,13 @@ class VersionStatus:
     ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way;
     ``phase`` how far its life has come, ``outlook`` what it is, while it serves, to what is wanted in its place;
     ``waiting`` what it waits for, or what is to serve in its place does ("memory", "trial", or NEVER; "": nothing);
-    ``untried`` why it went live without the trial that is configured ("": it did not)."""
+    ``untried`` why it went live without the trial that is configured ("": it did not); ``notes`` what of its
+    configuration has no effect; ``held_clients`` those of which it takes no requests for a while, because theirs have
+    ended its workers; ``memory_bytes`` what it takes in memory now with its processes, ``weights_bytes`` those of its
+    weights among them; ``restarts`` how often a worker that held it was started again, by why the one before had ended;
+    ``packed``: it runs from a packed form; ``golden`` what its golden set showed (None: it has none, or was not
+    assessed); ``interface`` what keeps clients of the version that serves from talking to it, for which it is held
+    back."""
 
     name: str
     version: int
@@ -148,12 +172,20 @@ class VersionStatus:
     run_p99_ns: int = 0
     fallen_back: int = 0
     untried: str = ""
+    notes: tuple[str, ...] = ()
+    memory_bytes: int = 0
+    weights_bytes: int = 0
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    packed: bool = False
+    golden: GoldenStatus | None = None
+    interface: tuple[InterfaceRow, ...] = ()
     trust: str = ""
     load_ns: int = 0
     loading: LoadStatus | None = None
     outlook: Outlook = Outlook.AS_WANTED
     waiting: str = ""
     phase: Phase = Phase.FAILED
+    held_clients: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,11 +220,24 @@ class FrontEndFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredArtifact:
+    """What lies in the store of a version: its ``kind``, "package" or "packed form", and since when (seconds since
+    1970)."""
+
+    name: str
+    version: int
+    kind: str
+    made_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFigures:
     """``versions`` that are installed and the ``bytes`` of their blobs; ``wanted`` of them shall be served;
     ``unsigned`` have no trusted signature. ``damaged`` blobs, ``passes`` of the scrub since the start and ``failures``
     of it, and when the last whole one ended (seconds since 1970; 0: never). ``generation`` is that of the catalog that
-    is served, ``trouble`` why it cannot be read at present ("": it can)."""
+    is served, ``trouble`` why it cannot be read at present ("": it can). Blobs and packed forms take ``taken_bytes`` of
+    ``quota_bytes`` (0: of all there is), and the disk has ``free_bytes`` left, of which ``free_floor_bytes`` are not to
+    be used; ``artifacts`` are those of versions that shall be served."""
 
     versions: int
     wanted: int
@@ -204,16 +249,23 @@ class StoreFigures:
     scrubbed_at_s: float
     generation: int
     trouble: str
+    taken_bytes: int = 0
+    quota_bytes: int = 0
+    free_bytes: int = 0
+    free_floor_bytes: int = 0
+    artifacts: tuple[StoredArtifact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFigures:
     """Traces since the start: ``written`` to the file, ``left_out`` because there were too many in a second, and
-    ``lost`` because the file was slower or could not be written."""
+    ``lost`` because the file was slower or could not be written. ``exemplars`` stand for buckets of the latencies of
+    versions, by name and number."""
 
     written: int
     left_out: int
     lost: int
+    exemplars: Mapping[tuple[str, int], Buckets] = field(default_factory=dict)
 
 
 class Refusals(NamedTuple):
@@ -252,7 +304,9 @@ class HttpStatistics:
 class Snapshot:
     """An appliance at one moment. ``front_end`` and ``http`` are what its front end did, ``store`` the store that is
     served from (None: a directory is), ``quotas`` what clients were refused (None: no client is bounded), ``traces``
-    what became of them (None: there are none); ``pid`` is its process (0: not told)."""
+    what became of them (None: there are none); ``certificates`` says of ports that speak TLS when the server's
+    certificate ends (seconds since 1970), on the wall clock that says ``wall_s`` now; ``pid`` is its process (0: not
+    told), ``addresses`` where it listens by protocol."""
 
     engine: EngineStatus
     front_end: FrontEndFigures
@@ -260,7 +314,10 @@ class Snapshot:
     store: StoreFigures | None = None
     quotas: QuotaFigures | None = None
     traces: TraceFigures | None = None
+    certificates: Mapping[str, int] = field(default_factory=dict)
+    wall_s: float = 0.0
     pid: int = 0
+    addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class MeteredEngine(Protocol):
@@ -280,6 +337,9 @@ class Meters:
     store: Callable[[], StoreFigures] | None = None
     quotas: Callable[[], QuotaFigures] | None = None
     traces: Callable[[], TraceFigures] | None = None
+    addresses: Callable[[], Mapping[str, Sequence[str]]] = dict
+    certificates: Callable[[], Mapping[str, int]] = dict
+    wall_ms: Callable[[], int] = int
 
     def read(self) -> Snapshot:
         """Everything, as of now."""
@@ -290,5 +350,8 @@ class Meters:
             store=None if self.store is None else self.store(),
             quotas=None if self.quotas is None else self.quotas(),
             traces=None if self.traces is None else self.traces(),
+            certificates=self.certificates(),
+            wall_s=self.wall_ms() / 1_000,
             pid=os.getpid(),
+            addresses=self.addresses(),
         )

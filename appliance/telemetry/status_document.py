@@ -14,6 +14,7 @@ from appliance import __version__
 from appliance.domain.histogram import BOUNDS_US, HistogramValue
 from appliance.domain.protocol import SERVER_NAME
 from appliance.telemetry.meter import Result, Stage, VersionStatistics
+from appliance.telemetry.notices import notices
 from appliance.telemetry.snapshot import (
     QuotaFigures,
     Snapshot,
@@ -44,6 +45,7 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
             "version": __version__,
             "front_end": snapshot.front_end.kind,
             "pid": snapshot.pid,
+            "addresses": {protocol: list(urls) for protocol, urls in snapshot.addresses.items()},
         },
         "accepting": status.accepting,
         "now_ns": status.now_ns,
@@ -60,6 +62,8 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
         "swaps": _swaps_document(status.swaps),
         "residency": {**status.residency._asdict(), "problems": list(status.residency.problems)},
         "store": None if store is None else asdict(store),
+        "certificates": dict(snapshot.certificates),
+        "notices": list(notices(snapshot)),
         "quotas": None if quotas is None else _quotas_document(quotas),
         "bounds_us": list(BOUNDS_US),
         "workers": [_worker_document(worker) for worker in status.workers],
@@ -80,8 +84,15 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "waiting": version.waiting,
         "trust": version.trust,
         "residency": version.residency,
+        "memory_bytes": version.memory_bytes,
+        "weights_bytes": version.weights_bytes,
+        "restarts": dict(version.restarts),
+        "packed": version.packed,
+        "golden": None if version.golden is None else dict(version.golden._asdict()),
+        "interface": [dict(row._asdict()) for row in version.interface],
         "queued": version.queued,
         "running": version.running,
+        "held_clients": version.held_clients,
         "workers": list(version.workers),
         "requests": {result.value: statistics.results.get(result, 0) for result in Result},
         "inferences": statistics.inferences,
@@ -100,6 +111,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "loading": None if version.loading is None else dict(version.loading._asdict()),
         "fallen_back": version.fallen_back,
         "untried": version.untried,
+        "notes": list(version.notes),
         "stages": dict(_stage_documents(statistics)),
     }
 
@@ -120,6 +132,7 @@ def batch_mean(statistics: VersionStatistics) -> float | None:
 def _worker_document(worker: WorkerStatus) -> dict[str, Json]:
     return {
         "worker": worker.worker,
+        "place": worker.place,
         "pid": worker.pid,
         "state": worker.state,
         "models": list(worker.models),

@@ -19,8 +19,10 @@ from appliance.config.telemetry import TraceConfig
 from appliance.domain.errors import OperatorError, Unsupported
 from appliance.domain.model import ModelVersion
 from appliance.domain.protocol import SERVER_NAME
+from appliance.store.full_disk import reason_of
+from appliance.telemetry.exemplars import Exemplar, Exemplars
 from appliance.telemetry.meter import Result
-from appliance.telemetry.otlp import Parent, Told, parent_of, trace_line
+from appliance.telemetry.otlp import Parent, Told, parent_of, trace_id_of, trace_line
 from appliance.telemetry.request_line import LineBudget, LoggedRequest
 from appliance.telemetry.sink import FileTarget, Sink
 from appliance.telemetry.snapshot import TraceFigures
@@ -122,6 +124,7 @@ class Tracer:
         self._left_out = 0
         self._silent_until_ns = 0
         self._seen = 0
+        self._exemplars = Exemplars()
         self._resource: Mapping[str, str | int] = {
             "service.name": SERVER_NAME,
             "service.version": __version__,
@@ -157,7 +160,12 @@ class Tracer:
     def figures(self) -> TraceFigures:
         """What ``/metrics`` tells of traces."""
         sink = self._sink.statistics()
-        return TraceFigures(written=sink.written, left_out=self._left_out, lost=sink.lost)
+        return TraceFigures(
+            written=sink.written,
+            left_out=self._left_out,
+            lost=sink.lost,
+            exemplars=self._exemplars.frozen(),
+        )
 
     def close(self) -> None:
         """Write what is queued, within CLOSE_S seconds."""
@@ -190,7 +198,15 @@ class Tracer:
         offset_ns = self._wall_ns() - self._now_ns()
         # Of a clock that was set to its beginning, nothing is before that.
         stamps_ns = [max(stamp_ns + offset_ns, 1) if stamp_ns else 0 for stamp_ns in stamps_ns]
-        told = Told(SPAN, trace.parent, stamps_ns, trace.attributes, trace.error[:TEXT_MAX])
+        trace_id = trace_id_of(trace.parent, self._random_bits)
+        if trace.attributes["appliance.outcome"] == Result.SUCCESS.value:
+            name, version = (
+                str(trace.attributes["appliance.model"]),
+                int(trace.attributes["appliance.model.version"]),
+            )
+            end_ns = max(stamps_ns)
+            self._exemplars.add(name, version, Exemplar(trace_id, end_ns - stamps_ns[0], end_ns))
+        told = Told(SPAN, trace_id, trace.parent, stamps_ns, trace.attributes, trace.error[:TEXT_MAX])
         self._sink.write(trace_line(told, self._resource, self._random_bits))
 
 
@@ -205,7 +221,12 @@ def open_tracer(config: TraceConfig, say: Callable[..., None]) -> Tracer | None:
         raise OperatorError(
             f"trace file '{config.file}' cannot be opened: {error.strerror}; change trace.file in the configuration"
         ) from error
-    return Tracer(config, Sink(target, QUEUE_LINES, "traces"), say)
+
+    def failed(error: OSError) -> None:
+        """Called by the sink's thread."""
+        say("traces cannot be written", error=reason_of(error, config.file))
+
+    return Tracer(config, Sink(target, QUEUE_LINES, "traces", failed), say)
 
 
 def trace_settings(tracer: Tracer | None) -> Mapping[str, tuple[str, ...]]:

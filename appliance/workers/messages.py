@@ -33,7 +33,7 @@ from appliance.workers.port import (
     WorkerSettings,
 )
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 MAX_MESSAGE_BYTES: Final = 16 << 20
 FROM_WORKER_BYTES_MAX: Final = 1 << 20
 """The results of the largest batch, with room to spare: tensors lie in slots."""
@@ -115,6 +115,13 @@ class KillSent(NamedTuple):
     worker: int
 
 
+class CallRefused(NamedTuple):
+    """The worker's jail has refused it the system call of this number, for the first time."""
+
+    worker: int
+    number: int
+
+
 class Exited(NamedTuple):
     """``status`` is what waitpid gave."""
 
@@ -138,7 +145,7 @@ FromWorker = (
 in the background, EvictWeights, PageIn and Build, in theirs; before that of a Load that asked for it comes, any number
 of times, how far it is, and before that of a load or a packed form what became of one that was there."""
 ToZygote = Fork | Kill
-FromZygote = Ready | Forked | ForkFailed | Exited | KillSent
+FromZygote = Ready | Forked | ForkFailed | Exited | KillSent | CallRefused
 Message = ToWorker | FromWorker | ToZygote | FromZygote
 
 TO_WORKER: Final[frozenset[type]] = frozenset(get_args(ToWorker))

@@ -156,8 +156,8 @@ class Deviation(NamedTuple):
 
 class Assessment(NamedTuple):
     """What a version proved. ``worst`` per output of the ``cases`` golden cases. ``p50_ns`` and ``p99_ns`` of ``runs``
-    runs of ``rows`` rows on the normal processor class; all 0 when nothing could be run. ``failure`` says which promise
-    of the golden set was not kept (its latency), "" when all were."""
+    runs of ``rows`` rows on the normal processor class; all 0 when nothing could be run. ``promised_ns`` is what its
+    golden set promises of the latter and was not kept; 0: nothing is, or it was."""
 
     cases: int
     worst: tuple[Deviation, ...]
@@ -165,12 +165,12 @@ class Assessment(NamedTuple):
     runs: int
     p50_ns: int
     p99_ns: int
-    failure: str
+    promised_ns: int
 
     @property
     def is_broken(self) -> bool:
         """Whether a promise was not kept."""
-        return self.failure != ""
+        return self.promised_ns > 0
 
 
 # --- events, given to the ``on_event`` callback in the order in which they happened

@@ -54,6 +54,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     ),
     "grpc": (
         "appliance/frontend/grpc/server.py",
+        "appliance/cli/connection.py",
         "appliance/cli/oip_client.py",
         "appliance/cli/model/load.py",
     ),

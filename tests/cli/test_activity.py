@@ -117,6 +117,16 @@ def test_the_memory_of_models_is_told_and_what_cannot_be_as_it_is_configured() -
     assert as_json(Interval(now=told))["models_used_bytes"] == 812 << 20
 
 
+def test_the_store_and_what_is_near_are_told() -> None:
+    now = document(10, [])
+    assert "store" not in heading(now)
+    told = replace(
+        now, store_taken_bytes=3 << 20, store_free_bytes=5 << 30, notices=("The certificate ends.",)
+    )
+    assert heading(told).endswith(", store 3.0 MiB, 5.0 GiB free on its disk\nThe certificate ends.")
+    assert "store 3.0 MiB of 1.0 GiB" in heading(replace(told, store_quota_bytes=1 << 30))
+
+
 def heading(snapshot: Snapshot) -> str:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(view(Interval(now=snapshot)))
@@ -139,6 +149,15 @@ def test_who_is_refused_for_its_quota_is_told_the_worst_first() -> None:
     shown.seek(0)
     Console(file=shown, width=200).print(view(Interval(now=now, over_quota={"*": 1.0})))
     assert "Refused for their quota: clients without a name 1/s" in shown.getvalue()
+
+
+def test_clients_that_are_held_are_told() -> None:
+    now = between(None, document(1, [{**model("a", [1]), "held_clients": 2}, model("b", [1])]))
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(view(now))
+    assert "a/1: 2 clients held, whose requests ended its workers" in shown.getvalue()
+    assert "b/1:" not in shown.getvalue()
+    assert [each["held_clients"] for each in as_json(now)["models"]] == [2, 0]
 
 
 def test_a_quiet_interval_has_no_latency() -> None:

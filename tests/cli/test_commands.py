@@ -131,7 +131,7 @@ def test_the_table_shortens_long_answers(infer: Any) -> None:
     ("words", "status", "text"),
     [
         (("nope", "--zeros"), Exit.REFUSED, "no such model: 'nope'"),
-        (("digits", "--zeros", "--version", "9"), Exit.REFUSED, "version 9 is not found"),
+        (("digits", "--zeros", "--version", "9"), Exit.REFUSED, "no such version: digits/9"),
         (("not_onnx", "--zeros"), Exit.REFUSED, "not_onnx"),
         (("digits",), Exit.USAGE, "no input is given; the model takes image FP32 [-1, 8, 8]"),
         (("digits", "--input", "1,2"), Exit.USAGE, "takes shape"),
@@ -186,29 +186,6 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str], unused_tcp_port: int) 
     assert main(["status", "--url", address]) == Exit.UNREACHABLE
     assert main(["top", "--once", "--url", address]) == Exit.UNREACHABLE
     assert "start one with 'appliance serve'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", [["status"], ["top", "--once"], ["status", "--json"]])
-def test_the_grpc_port_is_not_the_http_port(
-    running: ApplianceProcess, capsys: pytest.CaptureFixture[str], command: list[str]
-) -> None:
-    assert main([*command, "--url", running.grpc]) == Exit.UNREACHABLE
-    printed = capsys.readouterr()
-    assert f"something answers at {running.grpc}, but it is not the HTTP port" in printed.err
-    assert "http://127.0.0.1:8000" in printed.err
-    assert (printed.err.count("\n"), printed.out) == (1, "")
-
-
-@pytest.mark.parametrize("scheme", ["", "http://"])
-def test_the_http_port_is_not_the_grpc_port(
-    running: ApplianceProcess, capsys: pytest.CaptureFixture[str], scheme: str
-) -> None:
-    address = f"{scheme}{running.http}"
-    assert main(["infer", "digits", "--zeros", "--url", address]) == Exit.UNREACHABLE
-    printed = capsys.readouterr()
-    assert f"something answers at {address}, but not in gRPC" in printed.err
-    assert "127.0.0.1:8001" in printed.err
-    assert "start one" not in printed.err
 
 
 def test_what_is_no_address_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

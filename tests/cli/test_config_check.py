@@ -30,6 +30,11 @@ CANNOT_SERVE = {
         "http.addresses",
         "'unix:/a' is named twice",
     ),
+    'metrics.addresses = ["127.0.0.1:1"]\nhttp.addresses = ["127.0.0.1:1"]': (
+        "metrics.addresses",
+        "'127.0.0.1:1' is named twice",
+    ),
+    'metrics.addresses = ["systemd"]': ("metrics.addresses", "'systemd' is not host:port"),
     "arena.classes = []": ("arena.classes", "at least one size class"),
     "arena.classes = [[100, 5]]": ("arena.classes", "class [100, 5] must have slots of whole pages"),
     "arena.classes = [[1048576, 9], [65536, 2]]": (
@@ -43,6 +48,18 @@ CANNOT_SERVE = {
     "arena.memory_limit_bytes = 1048576\ngrpc.addresses = []": (
         "arena.classes",
         "one request gets at most 1048576 bytes",
+    ),
+    "http.max_bodies_bytes = 1048576\nhttp.max_body_bytes = 1048577": (
+        "http",
+        "max_bodies_bytes is 1048576, less than one body of max_body_bytes, 1048577; raise the one or lower the other",
+    ),
+    "scheduling.max_queued_bytes = 1000\ngrpc.addresses = []": (
+        "scheduling.max_queued_bytes",
+        "all queues together hold 1000 bytes, but http.max_body_bytes lets 67108864 bytes in",
+    ),
+    "scheduling.max_queued_bytes = 1000\nhttp.addresses = []": (
+        "scheduling.max_queued_bytes",
+        "all queues together hold 1000 bytes, but grpc.max_message_bytes lets 67108864 bytes in",
     ),
     "workers.cpus = [[], [99999]]": (
         "workers.cpus",
@@ -129,7 +146,7 @@ def test_what_is_served_may_be_named_on_the_command_line_of_both(
     assert main(["config", "check", "a.toml", "--models", "box"]) == Exit.OK
     capsys.readouterr()
     assert main(["config", "check", "a.toml", "--state-dir", "none"]) == Exit.REFUSED
-    assert "'none' is no directory" in capsys.readouterr().out
+    assert "there is no 'none'" in capsys.readouterr().out
 
 
 def test_the_command_line_is_checked_and_named(capsys: pytest.CaptureFixture[str]) -> None:

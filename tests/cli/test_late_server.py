@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli import oip_client
+from appliance.cli import connection, oip_client
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from tests.conftest import Serve
@@ -52,11 +52,13 @@ def test_a_server_that_speaks_late_is_waited_for(
     daemon = serve(model_directory("mlp"))
     listener, address = where(tmp_path)
     monkeypatch.setattr(oip_client, "CONNECT_S", 0.2)
-    monkeypatch.setattr(oip_client, "PROBE_S", 0.2)
+    monkeypatch.setattr(connection, "PROBE_S", 0.2)
     host, port = daemon.grpc.rsplit(":", 1)
 
     def speak_late() -> None:
-        """Carry the first connection to the daemon only when a second one has looked whether anybody speaks."""
+        """Carry the channel's connection to the daemon only when another one has looked whether anybody speaks, as one
+        did before."""
+        listener.accept()[0].close()
         first = listener.accept()[0]
         second = listener.accept()[0]
         while second.recv(4096):
@@ -79,8 +81,8 @@ def test_a_server_that_speaks_late_is_waited_for(
 def test_who_never_speaks_is_told_as_that(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, where: Where
 ) -> None:
-    for patience in ("CONNECT_S", "SILENT_S", "PROBE_S"):
-        monkeypatch.setattr(oip_client, patience, 0.2)
+    for module, patience in ((oip_client, "CONNECT_S"), (oip_client, "SILENT_S"), (connection, "PROBE_S")):
+        monkeypatch.setattr(module, patience, 0.2)
     listener, address = where(tmp_path)
     with listener:
         assert main(["infer", "mlp", "--zeros", "--url", address]) == Exit.UNREACHABLE

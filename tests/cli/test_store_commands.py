@@ -277,7 +277,7 @@ def test_no_store_is_no_empty_store(appliance: Run, state: Path, words: tuple[st
     """Nor does a directory that is misspelt become one."""
     status, _, err = appliance(*words)
     assert status == Exit.USAGE
-    assert f"'{state}' holds no store" in err
+    assert f"there is no '{state}'" in err
     assert not state.exists()
     state.mkdir()
     status, _, err = appliance(*words)
@@ -442,8 +442,8 @@ def test_the_history_is_told_with_its_reasons(state: Path, capsys: pytest.Captur
     assert main(["model", "history", "--state-dir", str(state)]) == Exit.USAGE
     assert "is no directory" in capsys.readouterr().err
     (state / "serve").mkdir(parents=True)
-    assert main(["model", "history", "digits", "--state-dir", str(state)]) == Exit.OK
-    assert capsys.readouterr().out == "Nothing happened to digits here yet.\n"
+    assert main(["model", "history", "--state-dir", str(state)]) == Exit.OK
+    assert capsys.readouterr().out == "Nothing happened to any model here yet.\n"
     change = Change(at_ms=0, name="digits", version=2, identity="x", ending=Ending.ROLLED_BACK, before=1, after=1,
                     stage="canary", reason="12 % of its requests failed", took_ms=1234)  # fmt: skip
     packed = replace(change, identity="x", artifact=Artifact.PACKED)
@@ -463,3 +463,16 @@ def test_the_history_is_told_with_its_reasons(state: Path, capsys: pytest.Captur
     assert out.count("packed form") == 1
     assert main(["model", "history", "--state-dir", str(state), "--json"]) == Exit.OK
     assert json.loads(capsys.readouterr().out)[0]["ending"] == "rolled back"
+
+
+def test_what_was_never_there_did_not_vanish(
+    tmp_path: Path, pack: Pack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its parents are not made: one of them may be a disk that is not mounted."""
+    state = tmp_path / "none" / "x" / "y"
+    words = ["model", "install", str(pack()), "--allow-unsigned", "--state-dir", str(state)]
+    assert main(words) == Exit.USAGE
+    assert f"there is no '{tmp_path / 'none'}'; make it, or mount its disk" in capsys.readouterr().err
+    assert main(["serve", "--state-dir", str(state)]) == Exit.USAGE
+    assert f"there is no '{state}'; make it" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()

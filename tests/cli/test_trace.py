@@ -10,7 +10,7 @@ import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.telemetry.otlp import Parent, Told, trace_line
+from appliance.telemetry.otlp import Parent, Told, trace_id_of, trace_line
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -29,7 +29,9 @@ def line(request_id: str, *, at_ms: int = 0, error: str = "", path: str = "lease
         "appliance.outcome": "failed" if error else "success",
     }
     parent = Parent(TRACE_ID, "00f067aa0ba902b7", True) if request_id == "with parent" else None
-    return trace_line(Told("infer", parent, stamps, attributes, error), {}, random.Random(at_ms).getrandbits)
+    bits = random.Random(at_ms).getrandbits
+    told = Told("infer", trace_id_of(parent, bits), parent, stamps, attributes, error)
+    return trace_line(told, {}, bits)
 
 
 @pytest.fixture

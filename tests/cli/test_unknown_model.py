@@ -9,11 +9,14 @@ import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.cli.model_names import unknown_model
+from appliance.domain.model_names import no_such_model
+from tests.cli.conftest import Pack, Run
 from tests.conftest import Serve
 
 
-@pytest.mark.parametrize("command", [["infer", "--zeros"], ["status"], ["model", "list"]])
+@pytest.mark.parametrize(
+    "command", [["infer", "--zeros"], ["status"], ["top", "--once", "--interval", "0.1"], ["model", "list"]]
+)
 def test_the_near_name_is_told(
     serve: Serve,
     model_directory: Callable[..., Path],
@@ -21,7 +24,7 @@ def test_the_near_name_is_told(
     command: list[str],
 ) -> None:
     daemon = serve(model_directory("mlp"))
-    url = daemon.grpc if command[0] == "infer" else f"http://{daemon.http}"
+    url = daemon.grpc if command[0] == "infer" else daemon.http
     assert main([*command, "mpl", "--url", url]) == Exit.REFUSED
     assert "no such model: 'mpl'; did you mean 'mlp'?" in capsys.readouterr().err
     assert main([*command, "mlp", "--url", url]) == Exit.OK
@@ -41,5 +44,36 @@ def test_status_of_one_model_shows_no_other(
 
 def test_few_of_many_names_are_told() -> None:
     names = [f"model_{number}" for number in range(30)]
-    assert str(unknown_model("zzz", names)).endswith("'model_16', 'model_17' and 20 more")
-    assert str(unknown_model("zzz", [])).endswith("there are none")
+    assert no_such_model("zzz", names).endswith("'model_16', 'model_17' and 20 more")
+    assert no_such_model("zzz", []).endswith("there are none")
+
+
+def test_the_versions_that_there_are_are_told(
+    serve: Serve, model_directory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon = serve(model_directory("mlp"))
+    assert main(["infer", "mlp", "--zeros", "--version", "9", "--url", daemon.grpc]) == Exit.REFUSED
+    assert "no such version: mlp/9; there are 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["want", "digit/1"],
+        ["trial", "digit/1", "--canary", "10"],
+        ["trial", "digit", "--stop"],
+        ["rollback", "digit"],
+        ["pin", "digit/1"],
+        ["unpin", "digit/1"],
+        ["uninstall", "digit"],
+        ["uninstall", "digit/1"],
+        ["history", "digit"],
+        ["list", "digit"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_near_name_is_told_of_what_is_installed(appliance: Run, pack: Pack, command: list[str]) -> None:
+    assert appliance("model", "install", str(pack()))[0] == Exit.OK
+    status, _, err = appliance("model", *command)
+    assert status == Exit.REFUSED
+    assert "no such model: 'digit'; did you mean 'digits'?" in err

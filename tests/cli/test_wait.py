@@ -22,9 +22,8 @@ import pytest
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.main import main
 from appliance.cli.model import wait
-from appliance.cli.model.wait import listening
 from appliance.cli.rollout_progress import STEPS, Done, Failed, InProgress, progress_of
-from appliance.cli.snapshot import DEFAULT_URL, parse, understood
+from appliance.cli.snapshot import parse, understood
 from appliance.core.rollout.phase import ON_TRIAL
 from appliance.core.rollout.reasons import Outlook
 from appliance.engine.port import NEVER
@@ -205,20 +204,6 @@ def test_where_to_ask_is_what_the_configuration_says(
     assert (status, "digits/1 is live after" in out) == (Exit.OK, True), err
 
 
-@pytest.mark.parametrize(
-    ("addresses", "url"),
-    [
-        ([], DEFAULT_URL),
-        (["systemd:NAME", "127.0.0.1:0"], DEFAULT_URL),
-        (["systemd:NAME", "unix:/x", "127.0.0.1:0"], "unix:/x"),
-        (["[::]:80"], "http://[::1]:80"),
-        (["unix:/x", "box:8080", "0.0.0.0:1"], "http://box:8080"),
-    ],
-)
-def test_where_an_appliance_answers_on_this_machine(addresses: list[str], url: str) -> None:
-    assert listening(addresses) == url
-
-
 def test_an_appliance_may_answer_on_a_unix_socket(
     appliance: Run, pack: Pack, config: Path, tmp_path: Path, serving: RunningRecord
 ) -> None:
@@ -326,7 +311,7 @@ def test_the_time_is_for_all_that_is_installed(
     monkeypatch.setattr(wait, "time", SimpleNamespace(monotonic=lambda: next(ticks), sleep=lambda _: None))
     slow = [document(), document(), document(), document(state="READY"), document(name="other")]
     tls = {"ca": None, "cert": None, "key": None, "server_name": ""}
-    arguments = Namespace(wait=True, url=answering(slow), timeout=6.0, state_dir=state, **tls)
+    arguments = Namespace(wait=True, url=answering(slow), timeout=6.0, state_dir=state, config=None, **tls)
     with pytest.raises(CommandFailed, match="other/1 is not live after 6 s"):
         wait.wait_for(arguments, {"digits": 1, "other": 1}, 1)
     assert next(ticks) < 12

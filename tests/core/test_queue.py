@@ -106,3 +106,15 @@ def test_buckets_of_charges_hold_every_deadline_not_too_late(
         assert all(a[1] <= b[0] for a, b in pairwise(buckets))
         for start, end, ns in buckets:
             assert ns == sum(charge for due, charge in finite if start <= due < end)
+
+
+def test_a_level_that_has_nothing_left_is_forgotten() -> None:
+    """Levels are as many as a configuration says, and clients name each."""
+    charges = Charges()
+    for level in range(1_000):
+        charges.add(level, 1_000_000 if level % 2 else NO_DEADLINE, 7)
+    assert len(charges.levels()) == 1_000
+    for level in range(1_000):
+        charges.add(level, 1_000_000 if level % 2 else NO_DEADLINE, -7)
+    assert (charges.levels(), charges._endless, charges.total_ns) == ([], {}, 0)
+    charges.check_integrity()

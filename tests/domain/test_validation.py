@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -34,6 +35,12 @@ def test_a_plan_is_in_the_models_order_whatever_the_requests_order() -> None:
     ]
     assert plan.merge_shape == ((7, 3), (2,))
     assert [planned.position for planned in plan.outputs] == [0]
+
+
+def test_a_missing_input_is_told_with_how_many_there_may_be() -> None:
+    text = "expected number of inputs between 1 and 2 but got 0 inputs for model 'm'. Got input(s) [], but missing"
+    with pytest.raises(InvalidRequest, match=re.escape(text)):
+        plan_request(make_version(inputs=TWO), head())
 
 
 def test_an_optional_input_may_be_left_out() -> None:
@@ -112,7 +119,7 @@ def test_raw_bytes_must_be_exactly_as_many_as_the_shape_says(length: int) -> Non
 @pytest.mark.parametrize(
     ("raw", "text"),
     [
-        (encode_bytes([b"a"]), "unexpected number of string elements 1"),
+        (encode_bytes([b"a"]), "expected 2 string elements for inference input 'b' for model 'm', got 1"),
         (encode_bytes([b"a", b"b", b""]), "unexpected number of string elements 3"),
         (encode_bytes([b"a", b"bc"])[:-1], "incomplete string data"),
         (encode_bytes([b"a"]) + b"\x01\x00", "incomplete string length indicator"),

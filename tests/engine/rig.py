@@ -21,7 +21,10 @@ from tests.workers.without_memory import WithoutMemory
 
 
 class Rig(WithoutMemory):
-    """``engine`` serves one version; ``work`` lets its worker answer everything that was dispatched."""
+    """``engine`` serves one version; ``work`` lets its worker answer everything that was dispatched.
+    ``seeds``: what workers say that they measured when they loaded it."""
+
+    seeds: tuple[tuple[int, int], ...] = ()
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class Rig(WithoutMemory):
     def load(
         self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
     ) -> None:
-        self.engine.pool_event(port.ModelLoaded(worker, model, (), 1, 1))
+        self.engine.pool_event(port.ModelLoaded(worker, model, self.seeds, 1, 1))
 
     def evict_weights(self, worker: int, model: int) -> None:
         self.engine.pool_event(port.WeightsEvicted(worker, model, 1))

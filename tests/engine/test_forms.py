@@ -33,7 +33,7 @@ class Rig:
         self.asked_for: list[int] = []
         """Times at which it wants to be called."""
         self.said: list[str] = []
-        shell = SimpleNamespace(pace=SimpleNamespace(at=self.asked_for.append), log=self)
+        shell = SimpleNamespace(pace=SimpleNamespace(at=self.asked_for.append, soon=lambda: None), log=self)
         self.forms = Forms(workers=self.workers, processes=WorkerTerms(), ids=self, shell=cast(Shell, shell))
 
     def event(self, what: str, **fields: object) -> None:

@@ -84,7 +84,7 @@ def runs(count: int, bucket: int) -> tuple[int, ...]:
 
 
 def bound_ms(p99_ns: int, rows: int, seen: tuple[int, ...], factor: float = 10.0) -> float:
-    proof = Assessment(0, (), rows, 100, p99_ns, p99_ns, "") if p99_ns else None
+    proof = Assessment(0, (), rows, 100, p99_ns, p99_ns, 0) if p99_ns else None
     version = SimpleNamespace(assessment=proof, model=SimpleNamespace(max_batch_size=8))
     attempt: Any = SimpleNamespace(version=version)
     figures = Seen(Figures(0, 0, runs(0, 0)), Figures(0, 0, seen))

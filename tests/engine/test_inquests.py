@@ -131,6 +131,17 @@ def test_a_request_that_was_alone_is_tried_once_and_its_client_held_at_the_secon
     court.release()
 
 
+def test_it_is_seen_how_many_clients_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Court, "clock", lambda court: 1_000_000_000)
+    court = Court(model())
+    for client in "ab":
+        for _ in range(2):
+            court.ends(client, client)
+    court.ends("c", "c")
+    (version,) = court.engine.status().versions
+    assert version.held_clients == 2
+
+
 def test_what_somebody_else_killed_is_tried_once_more() -> None:
     court = Court(model())
     court.ends("one", "a", port.ExitCause.KILLED)
@@ -143,12 +154,23 @@ def test_what_somebody_else_killed_is_tried_once_more() -> None:
         court.ask("three", "a")
 
 
-def test_different_clients_are_believed() -> None:
-    court = Court(model())
-    court.ends("one", "a")
+class Rehearsed(Court):
+    """Its versions are run with zeros when they are loaded."""
+
+    seeds = ((1, 1_000),)
+
+
+@pytest.mark.parametrize("court_type", [Court, Rehearsed])
+def test_addresses_take_nothing_away_that_nothing_could_replace(court_type: type[Court]) -> None:
+    court = court_type(model())
+    for client in "abcd":
+        court.ends(client, client)
     assert court.states == [VersionState.READY]
-    court.ends("two", "b")
-    assert court.states == [VersionState.UNAVAILABLE]
+    court.ask("lawful", "lawful")
+    court.turns()
+    court.answer()
+    assert isinstance(court.ended["lawful"], Answer)
+    court.release()
 
 
 def test_different_clients_do_not_take_away_what_has_proven_itself() -> None:
@@ -311,9 +333,12 @@ def test_what_is_watched_and_what_is_kept_for_it_do_not_hand_a_request_to_and_fr
     assert court.served_by == 2
 
 
-def test_one_that_can_be_compared_with_nothing_goes_when_it_has_answered_nothing() -> None:
-    court = Court(model(1), model(2, width=16))
+@pytest.mark.parametrize(("court_type", "serves"), [(Court, 1), (Rehearsed, 2)])
+def test_one_that_can_be_compared_with_nothing_goes_when_it_has_run_nothing(
+    court_type: type[Court], serves: int
+) -> None:
+    court = court_type(model(1), model(2, width=16))
     court.ends("one")
     assert court.served_by == 2
-    court.ends("two")
-    assert court.served_by == 1
+    court.ends("two", "b")
+    assert court.served_by == serves

@@ -14,7 +14,7 @@ from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.environment import Pace
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import ModelLoaded, WorkerTerms
+from appliance.workers.port import ExitCause, ModelLoaded, WorkerTerms
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
 from tests.engine.versions import make_served
@@ -75,7 +75,8 @@ def test_a_replacement_takes_as_long_as_the_loads_it_begins_with() -> None:
     assert rig.opened == [first, second, late], "they share one process"
     known = rig.groups.exited(WORKER)
     assert known is not None
-    rig.groups.lost(*known, 2 * HOUR_NS, final=False)
+    rig.groups.lost(*known, ExitCause.HUNG, 2 * HOUR_NS, final=False)
+    assert [each.placed.restarts for each in (first, late)] == [{ExitCause.HUNG: 1}] * 2, "both were in it"
     assert rig.told[-1] == LaneClosed(WORKER, 2 * HOUR_NS + 9 * MS + 1)
 
 

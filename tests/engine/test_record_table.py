@@ -38,7 +38,7 @@ Change = Callable[[Records, str, int], None]
 
 
 def proof_of(number: int) -> Proof:
-    return Proof(Assessment(number, (Deviation("y", 1e-5, 1e-4),), 1, 200, 1_000, 2_000, ""), proven=True)
+    return Proof(Assessment(number, (Deviation("y", 1e-5, 1e-4),), 1, 200, 1_000, 2_000, 0), proven=True)
 
 
 def ignore(*_: object, **__: object) -> None:

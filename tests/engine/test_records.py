@@ -22,10 +22,11 @@ from appliance.engine.versions.environment_fingerprint import EnvironmentFingerp
 from appliance.engine.versions.history import FILE, FILE_BEFORE, encoded, read_history, unfit
 from appliance.engine.versions.record_files import PROOFS, TRIES, FileRecords
 from appliance.engine.versions.records import Cost, MemoryRecords
+from appliance.store.full_disk import WAY_OUT
 from appliance.workers.port import Assessment, Deviation
 from tests.domain.sample import make_version
 
-PROOF = Proof(Assessment(3, (Deviation("y", 1e-5, 1e-4),), 1, 200, 1_000, 2_000, ""), proven=True)
+PROOF = Proof(Assessment(3, (Deviation("y", 1e-5, 1e-4),), 1, 200, 1_000, 2_000, 0), proven=True)
 
 
 AT_MS = 1_800_000_000_000
@@ -107,7 +108,7 @@ def test_a_try_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr("appliance.engine.versions.record_files.replace_file", full)
-        assert disk.count("m/1@a") == "No space left on device"
+        assert disk.count("m/1@a") == f"No space left on device; {WAY_OUT}"
     assert disk.count("m/2@b") is None
     assert json.loads((tmp_path / "serve" / TRIES).read_bytes())["versions"]["m/1@a"] == [1, "", AT_MS, 0]
     disk.records.close()
@@ -120,6 +121,17 @@ def test_proofs_come_back_and_hold_for_their_box_alone(tmp_path: Path) -> None:
     after = Disk(tmp_path / "serve").records
     assert after.proof("m/1@a", "this box") == PROOF
     assert after.proof("m/1@a", "another box") is None
+
+
+def test_proofs_that_an_older_release_wrote_are_read(tmp_path: Path) -> None:
+    measured = [3, [["y", 1e-5, 1e-4]], 1, 200, 1_000, 2_000]
+    rows = [["m/1@a", "box", True, [*measured, ""]], ["m/2@b", "box", False, [*measured, "is slow"]]]
+    (tmp_path / PROOFS).write_text(json.dumps({"format": 1, "proofs": rows}))
+    disk = Disk(tmp_path)
+    assert disk.records.proof("m/1@a", "box") == PROOF
+    assert disk.records.proof("m/2@b", "box") == Proof(None, proven=False), "it is assessed anew"
+    assert not disk.said
+    disk.records.close()
 
 
 def test_costs_come_back(tmp_path: Path) -> None:
@@ -239,7 +251,7 @@ def test_a_line_that_a_full_disk_cuts_short_is_told(tmp_path: Path, monkeypatch:
         patch.setattr("appliance.engine.versions.record_files.os.write", nearly_full)
         disk.records.happened(change(1))
         disk.posted.get(timeout=30)()
-    assert disk.said == [("records cannot be written", {"error": "No space left on device"})]
+    assert disk.said == [("records cannot be written", {"error": f"No space left on device; {WAY_OUT}"})]
     disk.records.happened(change(2))
     disk.records.close()
     assert [each.version for each in read_history(tmp_path)] == [2]

@@ -90,7 +90,7 @@ def test_shares_need_a_version_before_with_the_same_tensors() -> None:
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (Assessed(PromiseBroken(detail="99 of 100 runs take 9 us; 5 us are promised"), 9, 0), "are promised"),
+        (Assessed(PromiseBroken(rows=1, p99_ns=9_000, promised_ns=5_000), 9, 0), "are promised"),
         (Assessed(None, 3_001, 1_000), "swap.slower_factor"),
     ],
 )

@@ -73,6 +73,12 @@ def test_a_request_that_ends_its_worker_is_refused_and_others_go_on(
     now = daemon.status()
     assert version_in(now, "m")["state"] == "READY"
     assert sum(worker["restarts"] for worker in now["workers"]) == 2, "each cost one worker"
+    restarts = version_in(now, "m")["restarts"]
+    assert restarts == {**dict.fromkeys(restarts, 0), "hung" if mode is HANGS else "died": 2}
+    told = daemon.get("/metrics").decode()
+    assert 'appliance_worker_info{worker="0",model="m",version="1"} 1' in told, (
+        "in the place of the one that died"
+    )
 
 
 @pytest.mark.every_front_end
@@ -109,6 +115,29 @@ def test_a_client_of_many_addresses_takes_nothing_away_that_has_answered(
         assert hostile(daemon, "m", POISON, source=f"127.0.1.{each + 1}")[0] == 503
         assert ask(daemon.grpc, "m") is not None
     assert version_in(daemon.status(), "m")["state"] == "READY"
+
+
+@pytest.mark.every_front_end
+def test_addresses_do_not_take_away_what_was_asked_nothing_else_before(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "m", **CRASHES)
+    daemon = serve(tmp_path, FAKE_SECTIONS)
+    for each in range(3):
+        assert hostile(daemon, "m", POISON, source=f"127.0.1.{each + 1}")[0] == 503
+    assert ask(daemon.grpc, "m").as_numpy("y").tolist() == [[0, 1, 2, 3]]
+    assert version_in(daemon.status(), "m")["state"] == "READY"
+
+
+@pytest.mark.every_front_end
+def test_what_no_new_worker_can_run_any_more_is_to_blame(serve: Serve, tmp_path: Path) -> None:
+    broken = tmp_path / "it broke"
+    models = tmp_path / "models"
+    write_fake(models, "m", **CRASHES, crash_while=broken)
+    daemon = serve(models, FAKE_SECTIONS)
+    ask(daemon.grpc, "m")
+    broken.touch()
+    assert hostile(daemon, "m", LAWFUL)[0] == 503
+    daemon.until("its end", lambda now: version_in(now, "m")["state"] == "UNAVAILABLE")
+    assert "quarantined after repeated crashes" in version_in(daemon.status(), "m")["reason"]
 
 
 @pytest.mark.every_front_end

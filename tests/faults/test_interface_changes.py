@@ -47,6 +47,10 @@ def test_a_version_in_a_directory_that_clients_cannot_talk_to_waits_for_its_conf
         daemon.signal(signal.SIGHUP)
         now = daemon.until("its reason", lambda now: HELD in entry(now, "m", 2).get("reason", ""))
         assert (entry(now, "m", 2)["state"], now["swaps"]["loads"]) == ("UNAVAILABLE", 1)
+        assert entry(now, "m", 2)["interface"][0] == {
+            "changed": "input 'x'", "was": "UINT8 [-1,4]", "now": "absent",
+        }  # fmt: skip
+        assert entry(now, "m", 1)["interface"] == []
         stream.wait_for(20)
         assert answers_over_http(daemon.http) == "1"
     assert set(stream.outcomes) == {"OK"}

@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from appliance.frontend.grpc.services import INFER_STREAM
+from appliance.frontend.native.package import RESETS_PER_10S
 from native.tests.raw_client import CANCEL, DATA, ENHANCE_YOUR_CALM, RST_STREAM, RawClient, framed, request
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.streaming import Sending
@@ -127,7 +128,7 @@ def test_a_client_that_vanishes_within_its_stream_leaves_nothing_behind(
 
 def test_a_flood_of_reset_streams_ends_its_connection_and_nothing_else(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path, "m")
-    daemon = serve(tmp_path, {"grpc": {"max_resets_per_10s": 100}})
+    daemon = serve(tmp_path)
     teach(daemon, "m")
     host, port = daemon.grpc.rsplit(":", 1)
     body = framed(message("m").SerializeToString())
@@ -138,7 +139,7 @@ def test_a_flood_of_reset_streams_ends_its_connection_and_nothing_else(serve: Se
                 raw.head(stream, request(INFER_STREAM))
                 + raw.frame(DATA, 0, stream, body * 3)
                 + raw.frame(RST_STREAM, 0, stream, CANCEL.to_bytes(4))
-                for stream in range(1, 801, 2)
+                for stream in range(1, 4 * RESETS_PER_10S, 2)
             )
             raw.socket.sendall(flood)
             assert raw.end() == ENHANCE_YOUR_CALM

@@ -93,6 +93,41 @@ def test_the_operator_loads_and_unloads_over_the_socket_and_nobody_else(serve: S
     other.close()
 
 
+def test_a_configuration_that_was_given_stays_until_the_files_change_or_the_model_is_unloaded(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """As in Triton: a load without a configuration reads anew what changed since, and nothing else."""
+    models, path = tmp_path / "models", tmp_path / "control"
+    home = write_model("mlp", models)
+    daemon = serve(models, {**QUICK, "control": {"socket": str(path)}})
+    with triton.InferenceServerClient(f"unix:{path}") as operator:
+
+        def largest() -> int:
+            found: int = operator.get_model_config("mlp").config.max_batch_size
+            return found
+
+        def look(name: str) -> None:
+            """Have the directory looked at: a further model is found there."""
+            (write_model("mlp", tmp_path / "aside")).rename(models / name)
+            daemon.until("the further model", lambda now: f"{name}/1" in keys(now))
+
+        operator.load_model("mlp", config=json.dumps({"max_batch_size": 5}))
+        operator.load_model("mlp")
+        look("second")
+        operator.load_model("mlp")
+        assert largest() == 5
+        (home / "config.pbtxt").write_text("max_batch_size: 7\n")
+        look("third")
+        assert largest() == 5, "what changes in the directory waits for a load"
+        operator.load_model("mlp")
+        assert largest() == 7
+        operator.load_model("mlp", config=json.dumps({"max_batch_size": 5}))
+        assert largest() == 5
+        operator.unload_model("mlp")
+        operator.load_model("mlp")
+        assert largest() == 7
+
+
 def test_a_version_that_is_not_taken_is_an_error_also_where_an_older_one_serves_on(
     serve: Serve, tmp_path: Path
 ) -> None:

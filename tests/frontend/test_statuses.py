@@ -24,6 +24,7 @@ EXPECTED = {
     errors.QuotaExceeded: ("RESOURCE_EXHAUSTED", 429),
     errors.ModelAway: ("RESOURCE_EXHAUSTED", 429),
     errors.NotReady: ("UNAVAILABLE", 503),
+    errors.NotServed: ("UNAVAILABLE", 503),
     errors.Stopping: ("UNAVAILABLE", 503),
     errors.OperatorError: ("FAILED_PRECONDITION", 500),
     errors.ConfigInvalid: ("FAILED_PRECONDITION", 500),

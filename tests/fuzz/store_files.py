@@ -57,7 +57,7 @@ def _make(state: Path) -> str:
     records = FileRecords(state / SERVE, lambda call: call(), lambda *_, **__: None)
     records.count([identity], 5, lambda _: None)
     records.prove(
-        identity, "box", Proof(Assessment(3, (Deviation("y", 0.5, 0.1),), 6, 2, 10, 20, ""), proven=True)
+        identity, "box", Proof(Assessment(3, (Deviation("y", 0.5, 0.1),), 6, 2, 10, 20, 0), proven=True)
     )
     records.weigh(identity, "box", Cost(1, 2, 3, 4))
     records.seat("small", identity)

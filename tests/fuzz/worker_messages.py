@@ -105,7 +105,7 @@ STATES: tuple[Callable[[], PendingReplies], ...] = (
 )
 ANSWERS: tuple[FromWorker, ...] = (
     LOADED,
-    LOADED._replace(assessment=Assessment(3, (Deviation("y", 0.5, 0.1),), 6, 2, 10, 20, "")),
+    LOADED._replace(assessment=Assessment(3, (Deviation("y", 0.5, 0.1),), 6, 2, 10, 20, 0)),
     ModelRefused(WORKER, MODEL, "no"),
     ModelProgress(WORKER, MODEL, next(iter(LoadStage)), 5, 10),
     RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3),

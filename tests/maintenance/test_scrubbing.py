@@ -68,7 +68,7 @@ async def test_bit_rot_is_told_with_what_to_do(tmp_path: Path) -> None:
     (fields,) = [fields for text, fields in lines if "install its package again" in text]
     assert fields["digest"] == blob.name
     with open_store(tmp_path / "state", StoreConfig(free_floor_bytes=0)) as store:
-        figures = store_figures(store.catalog, scrubbing, 7, "")
+        figures = store_figures(store.catalog, scrubbing, StoreConfig(), 7, "")
     assert (figures.versions, figures.wanted, figures.unsigned, figures.damaged) == (1, 1, 1, 1)
 
 

@@ -82,10 +82,12 @@ def test_contents_that_are_damaged_or_cut_off_are_not_shown(laid_out: Laid, tmp_
         at = places[entry.digest]
         data[at] ^= 1
         found = inspected(tmp_path, bytes(data))
-        assert texts(found) == [f"{path}: is not what its digest says"]
+        assert texts(found) == [f"{path}: is not what its digest says; copy the package again"]
         assert getattr(found, kept) is not None
         data[at] ^= 1
-        assert f"{path}: is cut off" in texts(inspected(tmp_path, bytes(data[: at + 1])))
+        assert f"{path}: is cut off; copy the package again" in texts(
+            inspected(tmp_path, bytes(data[: at + 1]))
+        )
 
 
 def test_a_set_that_is_larger_than_any_is_not_read(

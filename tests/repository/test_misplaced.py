@@ -142,6 +142,6 @@ def test_a_model_of_another_name_is_told(tmp_path: Path) -> None:
 def test_a_tensorflow_model_is_told(tmp_path: Path) -> None:
     version = tmp_path / "net" / "1"
     version.mkdir(parents=True)
-    (version / "saved_model.pb").write_bytes(b"\x08\x01")
+    (version / "model.savedmodel").mkdir()
     (told,) = _told(tmp_path).values()
     assert "tf2onnx" in told

@@ -14,6 +14,7 @@ from appliance.frontend.grpc.wire_pb import model_config_pb2 as pb
 from appliance.repository import model_config
 from appliance.repository.findings import Findings
 from appliance.repository.model_config import read_model_config
+from appliance.repository.noted import NOTED, OPTIMIZATION
 from appliance.repository.pbtxt import parse
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "CONFIG-PBTXT.md").read_text()
@@ -47,8 +48,8 @@ def _keys(message: Any) -> Iterator[str]:
 def test_no_key_is_missing() -> None:
     known = {
         *_keys(pb.ModelConfig.DESCRIPTOR),
-        *model_config.IGNORED,
-        *model_config.IGNORED_OPTIMIZATION,
+        *NOTED,
+        *OPTIMIZATION,
         *model_config._REFUSED,
         *model_config._UNOFFERED_INSTANCES,
     }

@@ -127,6 +127,8 @@ def _scalars(descriptor: FieldDescriptor, values: Iterable[Value]) -> list[Any]:
         elif descriptor.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
             assert descriptor.enum_type
             found.append(descriptor.enum_type.values_by_name[value.text].number)
+        elif descriptor.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
+            found.append(float(value.text))
         else:
             found.append(int(value.text))
     return found

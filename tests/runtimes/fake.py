@@ -13,6 +13,8 @@ behaves:
 - ``hang``: never comes back, provoked as ``crash`` is; ``hang_at_load``
 - ``fail``: raises RunFailed, provoked as ``crash`` is
 - ``fail_at_load``: raises LoadFailed
+- ``forbidden``: with every run makes ``times`` sockets and raises RunFailed with what came of it;
+  ``forbidden_at_load``: one, and raises LoadFailed
 - ``fork``: leaves a process behind with every run, which holds all that the worker has and never ends
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
 - ``look``: raises RunFailed with where it can reach the bytes whose complement is ``secret`` (hexadecimal)
@@ -25,20 +27,25 @@ behaves:
 - ``hold_bytes`` as a parameter beside any mode: the session takes so much memory when it is loaded
 - ``gate`` as a parameter beside any mode: while there is a named pipe at this path, each run first waits until another
   process has opened it for writing and closed it again
+- ``crash_while`` as a parameter beside ``crash``: it is measured, and dies by SIGSEGV at any run while there is a file
+  at this path
 - ``ring_fault``: injects ``fault`` into the memory shared with the native front end, provoked as ``crash`` is
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
+import socket
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from typing import Final
 
 from appliance.domain.errors import LoadFailed, RunFailed
@@ -71,6 +78,8 @@ class FakeRuntime:
             _crash()
         if mode == "hang_at_load":
             _hang()
+        if mode == "forbidden_at_load":
+            raise LoadFailed(f"{version.key}: {_sockets(1)}")
         if mode == "fail_at_load":
             raise LoadFailed(f"{version.key}: told to refuse")
         return FakeSession(version, mode)
@@ -88,7 +97,7 @@ class FakeSession:
         self.weights: FakeWeights | None = (
             FakeWeights(version) if "evictable_bytes" in version.parameters else None
         )
-        self.measurable = mode in ("identity", "delay")
+        self.measurable = mode in ("identity", "delay") or "crash_while" in version.parameters
         batch = (FREE,) if version.max_batch_size > 0 else ()
         self.inputs = tuple(_port(spec, batch) for spec in version.inputs)
         self.outputs = tuple(_port(spec, batch) for spec in version.outputs)
@@ -162,6 +171,8 @@ class FakeSession:
         elif self._mode == "shout":
             os.set_blocking(2, True)
             os.write(2, self._parameters["words"].encode() + b"\n")
+        elif self._mode == "forbidden":
+            raise RunFailed(_sockets(int(self._parameters["times"])))
         elif self._mode == "look":
             raise RunFailed(str(places_of(self._parameters["secret"])))
         elif self._mode == "wrong":
@@ -170,6 +181,8 @@ class FakeSession:
 
     def _is_provoked(self, source: Region, feeds: tuple[Feed | None, ...]) -> bool:
         magic = self._parameters.get("magic")
+        if os.path.exists(self._parameters.get("crash_while", "")):
+            return True
         if magic is None:
             return self._runs >= int(self._parameters.get("crash_after", 1))
         return any(feed is not None and self._starts_with(source, feed, int(magic)) for feed in feeds)
@@ -215,6 +228,17 @@ def _touched(size: int) -> bytearray:
     memory = bytearray(size)
     memory[::PAGE_BYTES] = b"\x01" * len(memory[::PAGE_BYTES])
     return memory
+
+
+def _sockets(times: int) -> str:
+    """The errors of so many tries in their order, each with how many there were in a row."""
+    errors = []
+    for _ in range(times):
+        try:
+            socket.socket()
+        except OSError as problem:
+            errors.append(errno.errorcode[problem.errno or 0])
+    return str([(name, len(list(each))) for name, each in groupby(errors)])
 
 
 def _crash() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from appliance.runtimes.runtime import RuntimeSettings, Session
 from models.generate import write_model
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.runtimes.runtime_conformance import Memory
+from tests.runtimes.test_runtimes import INPUTS, OUTPUTS, write_identity
 from tests.workers.bench import spec, version_of
 
 SETTINGS = RuntimeSettings()
@@ -197,3 +199,36 @@ def test_external_data_through_a_symbolic_link_is_refused(tmp_path: Path) -> Non
     version = version_of(path, [spec("x", Datatype.FP32, -1, 32)], [spec("y", Datatype.FP32, -1, 8)])
     with pytest.raises(LoadFailed, match=r"(?i)external data"):
         OnnxRuntime().load(version, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "level", "expected"),
+    [
+        ({}, 0, (3, 1, "ORT_SEQUENTIAL", "ORT_ENABLE_ALL", True, True)),
+        ({"intra_op_thread_count": "0", "inter_op_thread_count": "5"}, -1,
+         (3, 1, "ORT_SEQUENTIAL", "ORT_ENABLE_BASIC", True, True)),
+        ({"intra_op_thread_count": "2", "execution_mode": "1", "inter_op_thread_count": "4"}, 1,
+         (2, 4, "ORT_PARALLEL", "ORT_ENABLE_EXTENDED", True, True)),
+        ({"execution_mode": "1", "enable_mem_arena": "0", "enable_mem_pattern": "0"}, 2,
+         (3, 3, "ORT_PARALLEL", "ORT_DISABLE_ALL", False, False)),
+    ],
+)  # fmt: skip
+def test_a_session_has_the_options_that_its_model_asks_for(
+    tmp_path: Path, parameters: dict[str, str], level: int, expected: tuple[object, ...]
+) -> None:
+    version = replace(
+        version_of(write_identity(tmp_path), INPUTS, OUTPUTS), parameters=parameters, graph_level=level
+    )
+    session: Any = OnnxRuntime().load(version, RuntimeSettings(threads=3))
+    options = session._session.session_options
+    assert expected == (
+        options.intra_op_num_threads,
+        options.inter_op_num_threads,
+        options.execution_mode.name,
+        options.graph_optimization_level.name,
+        options.enable_cpu_mem_arena,
+        options.enable_mem_pattern,
+    )
+    memory = Memory(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32))
+    for _ in range(3):
+        assert memory.outputs(memory.run(session, (0, 1)))

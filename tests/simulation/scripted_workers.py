@@ -102,7 +102,7 @@ class ScriptedWorkers(WithoutMemory):
             self.exchanged += model in self._holds[worker]
             self._holds[worker][model] = version
             seeds = () if wish.quick else ((1, MS), (8, 2 * MS))
-            proof = port.Assessment(0, (), 1, 10, MS, 2 * MS, "") if wish.assess else None
+            proof = port.Assessment(0, (), 1, 10, MS, 2 * MS, 0) if wish.assess else None
             self._emit(port.ModelLoaded(worker, model, seeds, 5 * MS, 1000, proof, EVICTABLE_BYTES))
             if wish.early:
                 self._beside(worker, model, 3 * MS, lambda: self._page_in(worker, model))

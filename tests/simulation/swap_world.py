@@ -104,9 +104,9 @@ class FatedWorkers(ScriptedWorkers):
                 return
             self._holds[worker][model] = version
             self.held.add(model)
-            failure = "is slower than promised" if fate == "unkept" and wish.assess else ""
             p50 = 90 * MS if fate == "slower" else MS
-            proof = port.Assessment(1, (), 1, 10, p50, p50 * 2, failure) if wish.assess else None
+            promised = p50 if fate == "unkept" else 0
+            proof = port.Assessment(1, (), 1, 10, p50, p50 * 2, promised) if wish.assess else None
             packed = self.packs and self.built > 0
             self._emit(
                 port.ModelLoaded(worker, model, ((1, MS),), took, 1000, proof, self.evictable_bytes, packed)

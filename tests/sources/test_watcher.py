@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from appliance.repository.directory import RepositoryScan
 from appliance.sources import watcher
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Look
-from appliance.sources.watcher import Watcher
+from appliance.sources.watcher import Watcher, watch_problem
 from appliance.workers.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, turn_ns
 from tests.repository.onnx_files import plain_model, write_version
 
@@ -188,3 +189,15 @@ def test_who_reads_models_takes_turns_as_long_as_anybodys(tmp_path: Path) -> Non
     finally:
         take_turns(USUAL_TURN_NS)
     assert turns == [SHORT_TURN_NS, usual]
+
+
+def test_a_limit_is_told_from_what_else_is_wrong() -> None:
+    limit = "fs.inotify.max_user_watches"
+    now = int(Path("/proc/sys/fs/inotify/max_user_watches").read_text())
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert watch_problem(full, limit, "/m") == (
+        f"{limit}, which is {now}, is reached; raise it, as by 'sysctl -w {limit}={now * 4}'"
+    )
+    closed = PermissionError(errno.EACCES, "Permission denied")
+    told = watch_problem(closed, limit, "/m")
+    assert told == "'/m': Permission denied; let the user of the appliance read it"

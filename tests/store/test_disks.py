@@ -18,6 +18,7 @@ from appliance.domain.errors import StoreFull, StoreUnavailable
 from appliance.sources.source import Look
 from appliance.sources.store import StoreSource
 from appliance.store.catalog_file import read_catalog
+from appliance.store.full_disk import WAY_OUT
 from appliance.store.layout import BLOBS, INCOMING, blob_path
 from appliance.store.running import read_running
 from appliance.store.scrub import Scrub
@@ -70,7 +71,7 @@ def test_a_package_that_does_not_fit_is_refused_before_a_byte_is_written(state: 
     with open_store(state, CONFIG) as store:
         store.install(arrival(), want=True, now_ms=1)
         before = store.catalog
-        with pytest.raises(StoreFull, match="uninstall versions"):
+        with pytest.raises(StoreFull, match="make room there"):
             store.install(arrival(version=2, contents=contents_of(2, b"2" * SIZE)), want=True, now_ms=2)
         assert store.catalog == before
         assert os.listdir(state / INCOMING) == []
@@ -87,7 +88,8 @@ def test_a_disk_that_fills_up_meanwhile_costs_that_install_and_nothing_else(stat
         store.install(arrival(), want=True, now_ms=1)
         before = store.catalog
         with pytest.raises(
-            StoreFull, match=r"cannot install digits/2 .* No space left on device; free some space"
+            StoreFull,
+            match=r"cannot install digits/2 .* No space left on device: .* free .*, 4..* KiB are needed; make room",
         ):
             store.install(
                 arrival(version=2, contents=contents_of(2, b"2" * 50_000)), want=True, now_ms=2, progress=fill
@@ -123,7 +125,8 @@ def test_what_takes_room_itself_says_where_room_is_to_come_from(state: Path) -> 
     with (
         open_store(state, CONFIG) as store,
         pytest.raises(
-            StoreFull, match=r"free some space .* outside of the store, or run 'appliance store gc'"
+            StoreFull,
+            match=r"'appliance store gc' frees what a store does not need, and needs no room itself",
         ),
     ):
         store.uninstall("digits", 1)
@@ -161,7 +164,7 @@ def test_a_daemon_starts_on_a_disk_that_is_full(state: Path) -> None:
     source = StoreSource(state, RepositoryConfig(), list, told.append)
     assert [each.model.name for each in source.read().servable] == ["digits"]
     assert source.look() == Look()
-    assert told == ["No space left on device"]
+    assert told == [f"No space left on device; {WAY_OUT}"]
     with (
         open_store(state, CONFIG) as store,
         pytest.raises(StoreUnavailable, match="does not tell what the daemon"),

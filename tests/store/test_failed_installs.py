@@ -95,7 +95,7 @@ def test_a_version_that_runs_by_the_time_the_package_is_known_to_be_good_stays(s
         def published(digest: str) -> None:
             record.publish([RunningVersion(name="digits", version=1, digest=first.digest)])
 
-        with pytest.raises(StoreFull, match=r"digits/3 needs \d+ bytes more than"):
+        with pytest.raises(StoreFull, match=r"digits/3 needs .* more than"):
             store.install(heavy(3), want=True, now_ms=300_000, accept=published)
         assert (store.catalog, blobs_in(state)) == (before, blobs)
         record.close()

@@ -60,7 +60,7 @@ def test_forms_and_then_versions_make_room_and_nothing_leaves_where_both_are_not
         form, gone = put_form(state, second.digest, 500), put_form(state, "f" * 64, 500)
         mark = put_form(state, first.digest, 0)
         (mark / REFUSED_FORM).write_bytes(b"wrong")
-        with pytest.raises(StoreFull, match=r"packed forms included \(1005 bytes now\)"):
+        with pytest.raises(StoreFull, match=r"packed forms included \(1005 B now\)"):
             store.install(
                 arrival(version=3, contents=contents_of(3, b"3" * 12_000)), want=True, now_ms=300_000
             )

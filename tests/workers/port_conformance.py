@@ -61,7 +61,7 @@ class PortConformance:
         assert event.assessment is not None
         assert event.assessment.runs > 0
         assert 0 < event.assessment.p50_ns <= event.assessment.p99_ns
-        assert event.assessment.failure == ""
+        assert not event.assessment.is_broken
         self.stopped(workers, worker)
 
     def test_a_quick_load_measures_nothing_and_says_when_everything_is_there(self, workers: Workers) -> None:

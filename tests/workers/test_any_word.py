@@ -61,7 +61,7 @@ ITEM = RunItem(TICKET, 1, ((1, 4),), (16,), 0, (0,), 64, 64)
 RIGHT = RunResult(TICKET, ItemStatus.OK, ((1, 4),), (16,), 0, "")
 FAILED = RunResult(TICKET, ItemStatus.FAILED, (), (), 0, "why")
 LARGE = RunResult(TICKET, ItemStatus.TOO_LARGE, ((1, 32),), (128,), 128, "")
-PROOF = Assessment(1, (Deviation("y", 0.5, 0.5),), 1, 5, 3, 4, "slow")
+PROOF = Assessment(1, (Deviation("y", 0.5, 0.5),), 1, 5, 3, 4, 2)
 TOLD = LoadWish(assess=True, tell=True)
 
 NUMBERS = (0, 1, -1, -(1 << 63), 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
@@ -115,7 +115,7 @@ BOUNDS = (
         for proof in (
             PROOF._replace(p50_ns=4),
             PROOF._replace(runs=COUNT_MAX),
-            Assessment(0, (), 0, 0, 0, 0, ""),
+            Assessment(0, (), 0, 0, 0, 0, 0),
         )
     ),
     Word(

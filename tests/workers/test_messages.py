@@ -31,6 +31,7 @@ from appliance.workers.messages import (
     TO_WORKER,
     TO_ZYGOTE,
     Build,
+    CallRefused,
     EvictWeights,
     Exited,
     Forget,
@@ -104,7 +105,7 @@ VERSION = ModelVersion(
 )
 ITEM = RunItem(1 << 50, 2, ((2, 3), None, ()), (24, 0, 4), 4096, (0, 2), 8192, 64)
 RESULT = RunResult(7, ItemStatus.TOO_LARGE, ((1, 2), ()), (8, 4), 128, "why")
-ASSESSMENT = Assessment(2, (Deviation("y", 0.5, 1e-6),), 1, 200, 3, 4, "slow")
+ASSESSMENT = Assessment(2, (Deviation("y", 0.5, 1e-6),), 1, 200, 3, 4, 2)
 SAMPLES: list[Message] = [
     Load(1, VERSION, LoadWish(background=True)),
     EvictWeights(1),
@@ -135,6 +136,7 @@ SAMPLES: list[Message] = [
     Forked(1, 2),
     ForkFailed(1, "no"),
     KillSent(1),
+    CallRefused(1, 42),
     Exited(1, 139),
 ]
 

@@ -298,7 +298,7 @@ def test_answers_aside_that_cannot_be(
 
 DIGEST = "d" * 64
 FORM = f"{DIGEST}-0123456789abcdef"
-GOOD = Assessment(1, (Deviation("y", 0.0, 0.0),), 1, 5, 3, 4, "")
+GOOD = Assessment(1, (Deviation("y", 0.0, 0.0),), 1, 5, 3, 4, 0)
 
 
 @pytest.mark.parametrize("place", [2, 3, 4])
@@ -319,6 +319,8 @@ def test_a_run_takes_no_longer_than_it_may(owes: PendingReplies, place: int, sai
         (True, GOOD._replace(cases=-1)),
         (True, GOOD._replace(runs=1 << 63)),
         (True, GOOD._replace(p50_ns=5)),
+        (True, GOOD._replace(promised_ns=-1)),
+        (True, GOOD._replace(promised_ns=4)),
         (True, GOOD._replace(worst=(Deviation("z", 0.0, 0.0),))),
         (True, GOOD._replace(worst=(Deviation("y", float("nan"), 0.0),))),
         (True, GOOD._replace(worst=GOOD.worst * 2)),
@@ -367,10 +369,6 @@ AT_LENGTH = "x" * (REASON_CHARACTERS_MAX + 1)
     [
         (Load(9, fake()), ModelRefused(WORKER, 9, AT_LENGTH)),
         (Load(9, fake()), ModelLoaded(WORKER, 9, ((1, 1),) * (SEEDS_MAX + 1), 1, 1)),
-        (
-            Load(9, fake(), LoadWish(assess=True)),
-            ModelLoaded(WORKER, 9, (), 1, 1, GOOD._replace(failure=AT_LENGTH)),
-        ),
         (PageIn(MODEL, False), WeightsPagedIn(WORKER, MODEL, 1, 1, AT_LENGTH)),
         (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, "", 1, 1, AT_LENGTH)),
         (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, AT_LENGTH, 1, 1, "no")),

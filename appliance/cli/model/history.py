@@ -8,13 +8,16 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 from appliance.cli import store_session
+from appliance.cli.arguments import check_known
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.core.rollout.records import Change
 from appliance.core.rollout.version import Artifact
 from appliance.domain.moment import moment
 from appliance.engine.versions.history import read_history
+from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import SERVE
 
 
@@ -35,6 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.state_dir.is_dir():
             raise CommandFailed(f"'{arguments.state_dir}' is no directory; give that of 'serve --state-dir'")
         changes = read_history(folder, arguments.model, arguments.after)
+        if arguments.model and not changes:
+            check_known([arguments.model], _known(arguments.state_dir))
     except OSError as error:
         raise CommandFailed(f"'{folder}' cannot be read: {error.strerror}") from error
     if arguments.json:
@@ -44,6 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(f"Nothing happened to {printable(arguments.model) or 'any model'} here yet.")
     return Exit.OK
+
+
+def _known(state: Path) -> set[str]:
+    """Models that something happened to, or that are installed."""
+    with store_session.told():
+        catalog = read_catalog(state)
+    installed = catalog.models if catalog is not None else ()
+    return {each.name for each in read_history(state / SERVE)} | {each.name for each in installed}
 
 
 def _show(changes: tuple[Change, ...]) -> None:

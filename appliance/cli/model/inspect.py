@@ -18,13 +18,13 @@ from rich.text import Text
 
 from appliance.cli import package_policy
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.terminal import bytes_text
 from appliance.cli.text_table import output
 from appliance.domain.golden import GoldenSet
 from appliance.domain.manifest import Manifest, TensorEntry, promise_text
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.package.trust import Verdict
 from appliance.package.verification import Inspection
+from appliance.store.full_disk import bytes_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import interface_change, wait
-from appliance.cli.terminal import bytes_bar, bytes_text
+from appliance.cli.terminal import bytes_bar
 from appliance.config.repository import RepositoryConfig
 from appliance.config.store import Unsigned
 from appliance.domain.errors import PackageInvalid, Problem
@@ -23,6 +23,7 @@ from appliance.package.reader import PackageReader, SummedStream, open_package, 
 from appliance.package.trust import judge
 from appliance.package.verification import Policy
 from appliance.repository.model_directory import read_model_directory
+from appliance.store.full_disk import bytes_text
 from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import view_root
 from appliance.store.writer import Installed, StoreWriter, eviction_words

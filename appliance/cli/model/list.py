@@ -13,16 +13,16 @@ from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from appliance.cli import package_policy, store_session
+from appliance.cli import endpoint, package_policy, store_session
+from appliance.cli.arguments import check_known
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.model.wait import find_appliance, told_by_holder
-from appliance.cli.model_names import check_known
+from appliance.cli.model.wait import told_by_holder
 from appliance.cli.rollout_progress import TRIALS
-from appliance.cli.snapshot import Source, add_url, understood
-from appliance.cli.terminal import bytes_text
+from appliance.cli.snapshot import Source, understood
 from appliance.domain.moment import moment
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.catalog import Catalog, InstalledVersion
+from appliance.store.full_disk import bytes_text
 
 DOUBTFUL = ("unsigned", "withdrawn")
 SAME = (
@@ -69,13 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     store_session.add_place(
         parser, "TOML file that says state_dir and where the appliance listens", required=False
     )
-    add_url(parser, "HTTP address of the appliance, where --config does not say it")
+    endpoint.add_arguments(parser, config=False)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask once and show."""
-    find_appliance(arguments)
     catalog = store_session.catalog_of(arguments.state_dir) if arguments.state_dir else Catalog()
     document, silence = _asked(arguments)
     found = listing(catalog, document, package_policy.trust_of(arguments))

@@ -10,11 +10,14 @@ from typing import Final
 
 import grpc
 
-from appliance.cli.arguments import contents
+from appliance.cli import endpoint
+from appliance.cli.arguments import configuration_at, contents
 from appliance.cli.command_table import Command
+from appliance.cli.connection import grpc_channel
+from appliance.cli.endpoint import Endpoint
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import wait
-from appliance.cli.oip_client import SERVICE, UNBOUNDED
+from appliance.cli.oip_client import SERVICE
 from appliance.cli.rollout_progress import loading_of
 from appliance.cli.snapshot import Source, understood
 from appliance.cli.terminal import ShowShare, share_bar
@@ -25,14 +28,20 @@ LOOK_S: Final = 0.1
 
 
 def _add_socket(parser: argparse.ArgumentParser) -> None:
-    """Declare where the socket is."""
+    """Declare where the socket is, and the configuration that says it."""
     parser.add_argument(
-        "--socket",
-        metavar="PATH",
-        type=Path,
-        required=True,
-        help="the control socket: 'control.socket' of the appliance's configuration",
+        "--socket", metavar="PATH", type=Path, help="the control socket (default: control.socket of --config)"
     )
+    endpoint.add_arguments(parser)
+    parser.set_defaults(settle=(_settle,))
+
+
+def _settle(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.socket is None and arguments.config is not None:
+        said = configuration_at(arguments.config).control.socket
+        arguments.socket = Path(said) if said else None
+    if arguments.socket is None:
+        parser.error("--socket is required, or a --config that says control.socket")
 
 
 def load(
@@ -61,7 +70,7 @@ def unload(path: Path, name: str, timeout_s: float) -> None:
 def _call(path: Path, method: str, request: bytes, timeout_s: float, waiting: Callable[[], None]) -> None:
     """The answer says nothing that is not known when there is one."""
     _check_there(path)
-    with grpc.insecure_channel(f"unix:{path.absolute()}", options=UNBOUNDED) as channel:
+    with grpc_channel(Endpoint(said=str(path), socket=str(path))) as channel:
         rpc = channel.unary_unary(f"/{SERVICE}/{method}", request_serializer=None, response_deserializer=None)
         answer = rpc.future(request, timeout=timeout_s)
         while True:
@@ -96,7 +105,10 @@ def _failure(path: Path, error: grpc.RpcError, timeout_s: float) -> CommandFaile
         text = f"no answer within {timeout_s:g} s; what was asked for goes on, 'appliance status' tells how far it is"
         return CommandFailed(text, Exit.REFUSED)
     if code is grpc.StatusCode.UNAVAILABLE:
-        return CommandFailed(f"nobody answers at '{path}': {details}", Exit.UNREACHABLE)
+        return CommandFailed(
+            f"no appliance answers at '{path}': {details}; is 'appliance serve' running with this control.socket?",
+            Exit.UNREACHABLE,
+        )
     return CommandFailed(f"{details} ({code.name})", Exit.REFUSED)
 
 
@@ -118,7 +130,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         help="a file of the model by its path in the model's directory, such as 1/model.onnx; all of them are to be "
         "given, and --model-config",
     )
-    wait.add_place(parser, "for the progress bar: its", "seconds to wait at most; the load goes on")
+    wait.add_bound(parser, "seconds to wait at most; the load goes on")
 
 
 def _load(arguments: argparse.Namespace) -> int:

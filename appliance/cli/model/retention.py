@@ -9,7 +9,7 @@ from typing import Final
 from appliance.cli import store_session
 from appliance.cli.command_table import Command
 from appliance.cli.failure import Exit, printable
-from appliance.cli.terminal import bytes_text
+from appliance.store.full_disk import bytes_text
 from appliance.store.running import read_running
 
 

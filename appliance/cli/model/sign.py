@@ -16,6 +16,7 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.terminal import bytes_bar
 from appliance.domain.errors import ApplianceError, PackageInvalid
+from appliance.store.full_disk import reason_of
 
 if TYPE_CHECKING:
     from appliance.package.keys import Signer
@@ -118,7 +119,7 @@ def _failures(path: Path) -> Iterator[None]:
         text = f"'{path}' is there already; give another name, or move it away if it signs nothing any more"
         raise CommandFailed(text) from error
     except OSError as error:
-        raise CommandFailed(f"'{path}' cannot be written: {error.strerror}") from error
+        raise CommandFailed(f"'{path}' cannot be written: {reason_of(error, path)}") from error
 
 
 def _add_sign(parser: argparse.ArgumentParser) -> None:
@@ -134,6 +135,7 @@ def _sign(arguments: argparse.Namespace) -> int:
     """Sign, and tell who has signed it now."""
     from appliance.package.reader import open_package
 
+    target: Path | None = None
     try:
         signers = signers_of(arguments)
         with open_package(arguments.package) as reader:
@@ -146,7 +148,9 @@ def _sign(arguments: argparse.Namespace) -> int:
     except ApplianceError as error:
         raise CommandFailed(f"'{arguments.package}' cannot be signed: {error}", Exit.REFUSED) from error
     except OSError as error:
-        raise CommandFailed(f"'{arguments.package}' cannot be signed: {error.strerror}") from error
+        raise CommandFailed(
+            f"'{arguments.package}' cannot be signed: {reason_of(error, target or arguments.package)}"
+        ) from error
     if arguments.json:
         print(json.dumps({"file": str(target), "manifest": reader.digest, "signed_by": keyids}, indent=2))
     else:

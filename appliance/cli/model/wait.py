@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
-from appliance.cli import store_session
+from appliance.cli import endpoint, store_session
 from appliance.cli.arguments import seconds
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.rollout_progress import Done, Failed, InProgress, progress_of
-from appliance.cli.snapshot import DEFAULT_URL, Read, Source, add_url, is_unix, understood
+from appliance.cli.snapshot import Read, Source, understood
 from appliance.cli.terminal import share_bar
-from appliance.domain.address import parse_address
 
 LOOK_S: Final = 0.1
 """How often the appliance is asked."""
 LEAST_S: Final = 0.001
 LIMIT_S: Final = 600.0
 MOST_S: Final = 86_400.0
-
-EVERYWHERE: Final[Mapping[str, str]] = MappingProxyType({"0.0.0.0": "127.0.0.1", "::": "::1"})
-"""Where to find on this machine what listens on all of its addresses."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, trial: bool = False) -> None:
@@ -34,16 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser, *, trial: bool = False) -> No
         action="store_true",
         help=f"until a running 'serve' has {'it on trial' if trial else 'brought it live'}, with a progress bar",
     )
-    add_place(
-        parser,
-        "with --wait, where --config does not say it: its",
-        "with --wait: seconds to wait at most; the change stays made",
-    )
+    endpoint.add_arguments(parser, config=False)
+    add_bound(parser, "with --wait: seconds to wait at most; the change stays made")
 
 
-def add_place(parser: argparse.ArgumentParser, whose: str, bound: str) -> None:
-    """Declare where to ask how far it is, and how long; ``whose`` address that is, what the ``bound`` means."""
-    add_url(parser, f"{whose} HTTP address")
+def add_bound(parser: argparse.ArgumentParser, bound: str) -> None:
+    """Declare how long to wait, and what that ``bound`` means."""
     parser.add_argument(
         "--timeout",
         type=seconds(LEAST_S, MOST_S),
@@ -54,10 +45,8 @@ def add_place(parser: argparse.ArgumentParser, whose: str, bound: str) -> None:
 
 
 def check_reachable(arguments: argparse.Namespace) -> None:
-    """Fails where one is to wait for an appliance that does not answer: before anything is changed. Without --url it is
-    asked where the configuration that was given has it listen."""
+    """Fails where one is to wait for an appliance that does not answer: before anything is changed."""
     if arguments.wait:
-        find_appliance(arguments)
         told_by_holder(
             Source(arguments), arguments.state_dir, lambda document: document["store"]["generation"]
         )
@@ -84,26 +73,6 @@ def told_by_holder(source: Source, state: Path, read: Callable[[Mapping[str, Any
         return read(fields)
 
     return understood(document, source.url, checked)
-
-
-def find_appliance(arguments: argparse.Namespace) -> None:
-    """Without --url it is where the configuration has it listen."""
-    if arguments.url == DEFAULT_URL and arguments.config is not None:
-        arguments.url = listening(store_session.configured(arguments).http.addresses)
-
-
-def listening(addresses: Sequence[str]) -> str:
-    """Where an appliance with these HTTP addresses answers on this machine; the default where none of them says it."""
-    for text in sorted(addresses, key=is_unix):
-        if text.startswith("systemd"):
-            continue
-        if is_unix(text):
-            return text
-        address = parse_address(text)
-        if address.port:
-            host = EVERYWHERE.get(address.host, address.host)
-            return f"http://{f'[{host}]' if ':' in host else host}:{address.port}"
-    return DEFAULT_URL
 
 
 def wait_for(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from appliance.cli import store_session
 from appliance.cli.failure import Exit
-from appliance.cli.terminal import bytes_text
 from appliance.config.store import StoreConfig
 from appliance.durable import is_held
 from appliance.store.census import Garbage, census_of
+from appliance.store.full_disk import bytes_text
 from appliance.store.layout import LOCK
 from appliance.store.trouble import told
 

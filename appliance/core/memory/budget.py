@@ -15,6 +15,8 @@ from appliance.config.engine import ResidencyConfig
 class ResidencyPolicy(ResidencyConfig):
     """The ``[residency]`` section with constants of its own. What each of these is for stands behind it."""
 
+    waiting_bytes_max: int = 256 << 20
+    """Inputs of requests that wait for models: of large ones fewer wait than ``waiting_requests_max`` says."""
     evict_weights: bool = True
     """Keep the sessions of models whose weights leave memory, where that is possible: paging weights in again is many
     times faster than making a session."""

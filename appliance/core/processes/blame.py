@@ -3,15 +3,16 @@ when that cannot be the request's doing. Pure.
 
 A client that may have cost a version a worker is suspect: what it asks runs alone, so that others do not die with it
 and it will be known whose doing it was. One that did so again is held: for a time its requests for that version are
-refused, first for ``hold_ms`` and each time for twice as long, at most for ``crash_window_s``. The version is to blame
-as well when requests of different clients have ended its workers; or when it has answered nothing yet, and what else
-can serve in its place cannot be asked the same. Not so one that has proven itself: one machine may have many addresses,
-and without that version nobody would be served. What another version says is not decided here
-(``engine/requests/inquests``).
+refused, first for ``hold_ms`` and each time for twice as long, at most for ``crash_window_s``. However many clients
+there are, no version is to blame that has run anything through: one machine may have many addresses, and a new worker,
+which is made to run the version before it serves, says by itself when that does not go any more. Only one that nothing
+is known of is, where something else can serve in its place and cannot be asked the same. What another version says is
+not decided here (``engine/requests/inquests``).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -19,8 +20,6 @@ from appliance.core.processes.restart import SECOND_NS, RestartPolicy
 
 ACCUSED_MAX: Final = 4096
 """Clients and versions that are remembered: of more, those that were blamed longest ago are forgotten."""
-CLIENTS_MIN: Final = 2
-"""One client alone never speaks for all."""
 SUSPECT_NS: Final = 60 * SECOND_NS
 """How long clients are suspect: who does no harm in a minute did none before."""
 
@@ -48,10 +47,9 @@ class Blame:
         self.window_ns = config.crash_window_s * SECOND_NS
         self._records: dict[tuple[int, str], _Record] = {}
 
-    def request_died(self, model: int, client: str, now_ns: int, *, untried: bool, proven: bool) -> Sentence:
-        """A request of ``client`` ended a worker that ran nothing else. ``untried``: the version has answered nothing
-        yet, and what else can serve in its place cannot be asked the same; ``proven``: it has, and is on trial no
-        more."""
+    def request_died(self, model: int, client: str, now_ns: int, *, untried: bool) -> Sentence:
+        """A request of ``client`` ended a worker that ran nothing else. ``untried``: the version has run nothing
+        through yet, and what else can serve in its place cannot be asked the same."""
         record = self._accuse(model, client)
         if record.last_ns < now_ns - self.window_ns:
             record.deaths = 0
@@ -61,7 +59,7 @@ class Blame:
         hold_ns = (self._config.hold_ms * 1_000_000) << min(record.deaths - 2, 20) if record.deaths > 1 else 0
         hold_ns = min(hold_ns, self.window_ns)
         record.until_ns = now_ns + hold_ns
-        return Sentence(hold_ns, not proven and self._is_to_blame(model, now_ns, untried=untried))
+        return Sentence(hold_ns, untried and self._deaths(model, now_ns) >= self._config.quarantine_after)
 
     def suspect(self, model: int, client: str, now_ns: int) -> None:
         """A request of ``client`` may have been what ended a worker."""
@@ -81,22 +79,23 @@ class Blame:
             del self._records[next(iter(self._records))]
         return record
 
-    def _is_to_blame(self, model: int, now_ns: int, *, untried: bool) -> bool:
+    def _deaths(self, model: int, now_ns: int) -> int:
+        """How many workers requests have cost a version of late."""
         since_ns = now_ns - self.window_ns
-        mine = [
-            record
+        return sum(
+            record.deaths
             for (each, _), record in self._records.items()
-            if each == model and record.deaths and record.last_ns >= since_ns
-        ]
-        enough = self._config.quarantine_after
-        return len(mine) >= max(enough, CLIENTS_MIN) or (
-            untried and sum(record.deaths for record in mine) >= enough
+            if each == model and record.last_ns >= since_ns
         )
 
     def held_ns(self, model: int, client: str, now_ns: int) -> int:
         """How long requests of ``client`` for a version are still refused; 0: they are not."""
         record = self._records.get((model, client)) if self._records else None
         return max(record.until_ns - now_ns, 0) if record is not None else 0
+
+    def held_clients(self, now_ns: int) -> Counter[int]:
+        """How many clients are held now, by version."""
+        return Counter(model for (model, _), record in self._records.items() if now_ns < record.until_ns)
 
     def is_suspect(self, model: int, client: str, now_ns: int) -> bool:
         """Whether what ``client`` asks of a version is to run alone."""

@@ -9,6 +9,7 @@ from enum import StrEnum
 from appliance.core.memory.budget import WaitsForMemory
 from appliance.domain.interface import InterfaceChange
 from appliance.domain.model import Unlike
+from appliance.workers.port import Assessment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +34,11 @@ WaitReason = WaitsForMemory | WaitsForServing | WaitsForTrialOf | WaitsForWanted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseBroken:
-    """It did not keep what it promises, as its worker found; ``detail`` is the worker's."""
+    """99 of 100 of its runs of ``rows`` rows take longer than its golden set promises."""
 
-    detail: str
+    rows: int
+    p99_ns: int
+    promised_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,3 +251,10 @@ class Outlook(StrEnum):
     def is_coming(self) -> bool:
         """Whether the files that were asked for last are on their way."""
         return self in (Outlook.SUCCESSOR_WAITS, Outlook.SUCCESSOR_LOADS, Outlook.SUCCESSOR_ON_TRIAL)
+
+
+def broken_promise(proof: Assessment) -> PromiseBroken | None:
+    """Which promise of its golden set a version did not keep; None: it kept them, or none was made."""
+    if not proof.is_broken:
+        return None
+    return PromiseBroken(rows=proof.rows, p99_ns=proof.p99_ns, promised_ns=proof.promised_ns)

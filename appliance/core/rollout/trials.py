@@ -159,7 +159,7 @@ class Trials:
         if proof is None:
             yield from self.step(attempt, on.Assessed(None, 0, 0), now_ns)
             return
-        broken = reasons.PromiseBroken(detail=proof.failure) if proof.is_broken else None
+        broken = reasons.broken_promise(proof)
         if broken is None and not attempt.known:
             yield do.Prove(attempt.key, version.model, Proof(proof, proven=False))
         before = attempt.before

@@ -45,9 +45,9 @@ class Charges:
     def add(self, level: int, deadline_ns: int, charge_ns: int) -> None:
         """Book the charge of a request; a negative one takes it back."""
         self.total_ns += charge_ns
-        self._levels[level] = self._levels.get(level, 0) + charge_ns
+        _book(self._levels, level, charge_ns)
         if deadline_ns >= NO_DEADLINE:
-            self._endless[level] = self._endless.get(level, 0) + charge_ns
+            _book(self._endless, level, charge_ns)
             return
         if not charge_ns:
             return
@@ -141,3 +141,12 @@ class Charges:
 
 def _spread(bucket: int, shift: int, charge_ns: int) -> tuple[int, int, int]:
     return bucket << shift, (bucket + 1) << shift, charge_ns
+
+
+def _book(sums: dict[int, int], level: int, charge_ns: int) -> None:
+    """Add to a level's sum; levels are as many as clients name, so that none is kept for nothing."""
+    charged_ns = sums.get(level, 0) + charge_ns
+    if charged_ns:
+        sums[level] = charged_ns
+    else:
+        sums.pop(level, None)

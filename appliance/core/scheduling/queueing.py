@@ -110,7 +110,10 @@ def next_due(group: Group) -> int:
 
 
 def _uncount(group: Group, entry: Waiting) -> None:
-    entry.batch_key.model.queued_at[entry.level] -= 1
+    queued_at = entry.batch_key.model.queued_at
+    queued_at[entry.level] -= 1
+    if not queued_at[entry.level]:
+        del queued_at[entry.level]  # levels are as many as clients name
     if entry.delay_at_ns:
         group.delays.remove(0, entry.delay_at_ns, entry.sequence)
 

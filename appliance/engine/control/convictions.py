@@ -44,11 +44,6 @@ class Convictions:
         """See Jury."""
         return self._served.get(model)
 
-    def on_trial(self, served: Served) -> bool:
-        """See Jury."""
-        attempt = self._attempts.get(served.id)
-        return attempt is not None and attempt.before is not None
-
     def replaceable(self, served: Served) -> bool:
         """See Jury."""
         attempt, other = self._attempts.get(served.id), self._routes.other(served)

@@ -225,10 +225,14 @@ class InstanceGroups:
         self._close_lane(worker, 0)
         self._end_if_empty(group)
 
-    def lost(self, worker: Worker, group: InstanceGroup, back_at_ns: int, *, final: bool) -> None:
-        """It ended otherwise; a replacement starts at ``back_at_ns``, with ``resume`` at the latest after that.
-        ``final``: what it ran is not tried again."""
+    def lost(
+        self, worker: Worker, group: InstanceGroup, cause: ExitCause, back_at_ns: int, *, final: bool
+    ) -> None:
+        """It ended otherwise, which counts for all that it held; a replacement starts at ``back_at_ns``, with
+        ``resume`` at the latest after that. ``final``: what it ran is not tried again."""
         group.restarts += 1
+        for served in group.models:
+            served.placed.restarts[cause] += 1
         self._close_lane(worker, back_at_ns + group.load_ns + 1, final=final)
         group.due_ns.append(back_at_ns)
 

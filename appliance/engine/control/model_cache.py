@@ -352,6 +352,11 @@ class ModelCache:
         )
         return in_flight or self._moves.changing(cached.served)
 
+    def memory_of(self, served: Served) -> tuple[int, int]:
+        """See MemoryPort."""
+        there = served.placed.group >= 0 and self._sizes.knows(served.id)
+        return (self._sizes.bytes_now(served), self._sizes.weights_now(served)) if there else (0, 0)
+
     def figures(self) -> ResidencyFigures:
         """For people, as of now."""
         sums = [self._memory.statistics(device) for device in self._memory.devices]

@@ -1,7 +1,6 @@
 """Performs what ``core/rollout`` decides, and tells it what happens: the versions there are, and their workers.
 
-Takes the catalog that is wanted and the events of workers; gives events to the scheduler. One owner: the engine, which
-calls from its turn.
+Takes the wanted catalog and what workers say; gives events to the scheduler. Owner: the engine, in its turn.
 """
 
 from __future__ import annotations
@@ -77,10 +76,12 @@ class MemoryPort(Protocol):
     def rest(self, served: Served) -> None:
         """It begins out of memory."""
 
+    def memory_of(self, served: Served) -> tuple[int, int]:
+        """What it takes now, and how much of that are its weights."""
+
 
 class Rollouts:
-    """``served`` are the versions that are here, by their ids: each that has, or is about to get, a worker. This alone
-    changes it."""
+    """``served`` are the versions that are here, by id: each that has, or is to get, a worker. Only this changes it."""
 
     def __init__(
         self,
@@ -231,7 +232,6 @@ class Rollouts:
     def _consider_form(self, served: Served) -> None:
         if self._core.config.packed_forms:
             self._forms.consider(served)
-            self._shell.pace.soon()
 
     def _report(self, action: do.Report) -> None:
         fields = dict(action.fields)
@@ -374,7 +374,7 @@ class Rollouts:
         )
         at_work = culprit is None and (held.running or held.leased)
         delay_ns = 0 if at_work else self._restarts.restart_delay_ns(group.id, now_ns - worker.started_ns)
-        self._groups.lost(worker, group, now_ns + delay_ns, final=held.final)
+        self._groups.lost(worker, group, event.cause, now_ns + delay_ns, final=held.final)
         if culprit is not None:
             wish = worker.loading.get(culprit.id)
             quick = wish is not None and wish.quick
@@ -479,9 +479,9 @@ class Rollouts:
         return self._recorder.figures(self._traffic.taken(self._core.trials.splits))
 
     def version_statuses(
-        self, queued: Mapping[int, int], running: Mapping[int, int]
+        self, queued: Mapping[int, int], running: Mapping[int, int], held: Mapping[int, int]
     ) -> tuple[VersionStatus, ...]:
-        """All versions, for people; ``queued`` and ``running`` count requests by model id."""
+        """All versions, for people; ``queued`` and ``running`` count requests by model id, ``held`` clients."""
         said = self.said()
         return tuple(
             version_status(
@@ -489,7 +489,9 @@ class Rollouts:
                 said=said[served.id],
                 queued=queued.get(served.id, 0),
                 running=running.get(served.id, 0),
+                held_clients=held.get(served.id, 0),
                 workers=self._groups.holders(served),
+                memory=self._memory.memory_of(served) if self._memory is not None else (0, 0),
                 trial=self._traffic.status(self._core.trials.attempts.get(served.id)),
                 tries_left=tries_left(self._recorder.standing(key_of(served.version)), self._core.config),
                 next_try_ms=self._core.retries.next_try_ms(served.version),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from appliance.core.memory.footprint import Footprint, Size
+from appliance.core.memory.footprint import Footprint, Residency, Size
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.records import Cost, Records
 from appliance.engine.versions.served import Served
@@ -123,6 +123,11 @@ class Sizes:
     def bytes_now(self, served: Served) -> int:
         """What it takes as it is (0: nothing is known of it)."""
         return self.footprint(served).at(served.memory.residency) if served.id in self._sizes else 0
+
+    def weights_now(self, served: Served) -> int:
+        """Those of its weights that are in memory."""
+        resident = served.memory.residency is Residency.RESIDENT
+        return self._sizes[served.id].weights_bytes if resident else 0
 
     def load_ns(self, served: Served) -> int:
         """How long loading it took, without its process."""

@@ -1,5 +1,5 @@
 """What a worker died of, found out request by request: blame belongs to a request first, and to a version only where
-another one answers what it died with, or where that cannot be the doing of one client (``core/processes/blame``).
+another one answers what it died with, or where it has never run anything through (``core/processes/blame``).
 
 A worker that ran one request alone died of that. Of several, each is tried again alone; where another version could
 answer, they go there at once, and how they end there is the verdict. Owner: the engine.
@@ -7,6 +7,7 @@ answer, they go there at once, and how they end there is the verdict. Owner: the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -29,9 +30,6 @@ class Jury(Protocol):
 
     def served(self, model: int) -> Served | None:
         """The version with model id ``model``, if it is here."""
-
-    def on_trial(self, served: Served) -> bool:
-        """Whether another version would serve again in its place."""
 
     def replaceable(self, served: Served) -> bool:
         """Whether something else could serve in its place, and cannot be asked for the same."""
@@ -124,15 +122,17 @@ class Inquests:
         request.past.suspect = blame.is_suspect(served.id, client, now_ns)
         return held(served, left_ns) if left_ns else None
 
+    def held_clients(self) -> Counter[int]:
+        """How many clients are held now, by the model id of the version that they are held for."""
+        return self._blame.held_clients(self._clock())
+
     def _request_died(self, served: Served, client: str) -> None:
         now_ns = self._clock()
-        answered = bool(served.requests.answered)
         hold_ns, guilty = self._blame.request_died(
             served.id,
             client,
             now_ns,
-            untried=not answered and self._jury.replaceable(served),
-            proven=answered and not self._jury.on_trial(served),
+            untried=not served.has_run and self._jury.replaceable(served),
         )
         self._log.event(
             "a request ended a worker", model=served.key, client=client, held_ms=hold_ns // 1_000_000

@@ -24,6 +24,7 @@ from appliance.durable import RealFolder, make_own_directory, read_whole, replac
 from appliance.engine.versions.history import FILE, FILE_BEFORE, FILE_BYTES_MAX, encoded, read_history
 from appliance.engine.versions.record_table import FORMAT, RecordTable, as_json
 from appliance.engine.versions.records import Cost, MemoryRecords, model_of
+from appliance.store.full_disk import reason_of
 from appliance.store.layout import INCUMBENTS
 from appliance.workers.port import Assessment, Deviation
 
@@ -104,7 +105,7 @@ class FileRecords:
 
     def _take_proofs(self, document: Mapping[str, Any]) -> None:
         for identity, box, proven, assessment in document["proofs"]:
-            proof = Proof(None if assessment is None else _assessment(assessment), proven=bool(proven))
+            proof = Proof(None if assessment is None else _assessment(*assessment), proven=bool(proven))
             self._known.prove(str(identity), str(box), proof)
 
     def _take_costs(self, document: Mapping[str, Any]) -> None:
@@ -236,7 +237,7 @@ class FileRecords:
         try:
             write()
         except OSError as error:
-            problem = error.strerror or str(error)
+            problem = reason_of(error)
         try:
             if done is not None:
                 self._post(lambda: done(problem))
@@ -299,7 +300,9 @@ def _try_row(identity: str, standing: Standing) -> bytes:
 
 
 def _proof_row(pair: tuple[str, str], proof: Proof) -> bytes:
-    return as_json((*pair, proof.proven, proof.assessment))
+    """Releases before this one look whether the last field is empty, and find a promise broken where it is not."""
+    found = proof.assessment
+    return as_json((*pair, proof.proven, found and (*found[:-1], found.promised_ns or "")))
 
 
 def _cost_row(pair: tuple[str, str], cost: Cost) -> bytes:
@@ -310,12 +313,14 @@ def _seat_row(name: str, identity: str) -> bytes:
     return as_json(name) + b":" + as_json(identity)
 
 
-def _assessment(fields: Sequence[Any]) -> Assessment:
-    cases, worst, rows, runs, p50_ns, p99_ns, failure = fields
+def _assessment(cases: Any, worst: Sequence[Any], *numbers: Any) -> Assessment | None:
+    """None where an older release says in words that a promise was not kept: it is assessed anew."""
+    *measured, promised = numbers
+    if isinstance(promised, str) and promised:
+        return None
     deviations = tuple(Deviation(str(name), float(one), float(other)) for name, one, other in worst)
-    return Assessment(
-        _whole(cases), deviations, _whole(rows), _whole(runs), _whole(p50_ns), _whole(p99_ns), str(failure)
-    )
+    rows, runs, p50_ns, p99_ns = map(_whole, measured)
+    return Assessment(_whole(cases), deviations, rows, runs, p50_ns, p99_ns, _whole(promised or 0))
 
 
 def _whole(number: Any) -> int:

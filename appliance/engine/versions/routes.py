@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from appliance.core.rollout.phase import SERVING
-from appliance.domain.errors import InvalidRequest, NotReady, UnknownModel
+from appliance.domain.errors import InvalidRequest, NotServed, UnknownModel
 from appliance.domain.model import VersionState
 from appliance.engine.port import IndexEntry
 from appliance.engine.versions.served import Served, TrafficSplit
@@ -19,9 +19,9 @@ from appliance.engine.versions.wording import Said
 MAX_VERSION = (1 << 63) - 1
 
 
-def not_ready(name: str, version: int, why: str = "") -> NotReady:
+def not_ready(name: str, version: int, why: str = "") -> NotServed:
     """The error of a request for a version that does not serve now; ``why`` follows its words."""
-    error = NotReady(f"Request for unknown model: '{name}' version {version} is not at ready state{why}")
+    error = NotServed(f"Request for unknown model: '{name}' version {version} is not at ready state{why}")
     error.model = (name, version)
     return error
 
@@ -98,6 +98,9 @@ class Routes:
         """Replace what is told besides, as unavailable: (name, version) to reason."""
         self._aside = aside
 
+    def _is_broken(self, name: str) -> bool:
+        return any(name == each for each, _ in self._problems)
+
     def is_aside(self, name: str) -> bool:
         """Whether something of that name is only told."""
         return any(name == each for each, _ in self._aside)
@@ -114,14 +117,15 @@ class Routes:
                 yield versions[version]
 
     def of(self, name: str) -> tuple[Served, ...]:
-        """Entries of one name, ascending; raises UnknownModel when nothing of that name is known."""
-        if name not in self._names and not any(name == known for known, _ in self._problems):
+        """Entries of one name, ascending, none where it is only told of; raises UnknownModel when nothing of that name
+        is known."""
+        if name not in self._names and not self._is_broken(name) and not self.is_aside(name):
             raise UnknownModel(f"Request for unknown model: '{name}' is not found")
         versions = self._names.get(name, {})
         return tuple(versions[version] for version in sorted(versions))
 
     def resolve(self, name: str, version: str) -> Served:
-        """What serves ``name`` now; raises UnknownModel, NotReady or InvalidRequest."""
+        """What serves ``name`` now; raises UnknownModel, NotServed or InvalidRequest."""
         if not version:
             served = self._default.get(name)
             if served is None:
@@ -131,7 +135,8 @@ class Routes:
         number = _parse_version(version)
         found = self._names.get(name, {}).get(number)
         if found is None:
-            if (name, version) in self._problems or (name, "") in self._problems:
+            told = self._problems.keys() | self._aside.keys()
+            if (name, version) in told or (name, "") in told:
                 raise not_ready(name, number)
             raise UnknownModel(f"Request for unknown model: '{name}' version {number} is not found")
         if found.phase not in SERVING:
@@ -153,8 +158,13 @@ class Routes:
         known = self.of(name)
         current = self.current(name)
         if current is None:
+            nothing = f"Request for unknown model: '{name}' has no available versions"
+            if not known and not self._is_broken(
+                name
+            ):  # it was unloaded: to come back soon would be for nothing
+                raise UnknownModel(nothing)
             waiting = _waiting(self._names.get(name, {}).values())
-            error = NotReady(f"Request for unknown model: '{name}' has no available versions{waiting}")
+            error = NotServed(f"{nothing}{waiting}")
             error.model = (name, known[-1].model.version if known else 0)
             raise error
         return current

@@ -7,6 +7,7 @@ of a header, the same ones at each request. Owner: the engine.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import floor
@@ -25,7 +26,7 @@ from appliance.domain.validation import plan_request
 from appliance.engine.versions.layout import LAYOUTS_KEPT, Expectations, Layout, layout_of
 from appliance.engine.versions.wording import remark_text, wait_text
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import ModelProgress
+from appliance.workers.port import ExitCause, ModelProgress
 
 PLANS_KEPT: Final = 256
 WHOLE: Final = 100.0
@@ -56,11 +57,13 @@ class InMemory:
 @dataclass(slots=True, kw_only=True, eq=False)
 class Placed:
     """``group`` is -1 until a version is placed; ``load_ns`` is how long its last load took, ``progress`` how far one
-    is. Changed by the instance groups alone."""
+    is; ``restarts`` counts processes that held it and were replaced, by why they ended. Changed by the instance groups
+    alone."""
 
     group: int = -1
     load_ns: int = 0
     progress: ModelProgress | None = None
+    restarts: Counter[ExitCause] = field(default_factory=Counter)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -148,6 +151,12 @@ class Served:
     def seeds(self) -> tuple[tuple[int, int], ...]:
         """See Version."""
         return self.version.seeds
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it ran anything through: a request, its golden set, or what it was measured with when loaded."""
+        proof = self.version.assessment
+        return bool(self.requests.answered or self.seeds or (proof is not None and proof.cases + proof.runs))
 
     @property
     def run_bound_ns(self) -> int:

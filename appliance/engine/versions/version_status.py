@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from appliance.core.rollout.phase import SERVING, UNLOADED
-from appliance.core.rollout.reasons import Outlook
+from appliance.core.rollout.reasons import Failed, InterfaceChanged, Outlook, broken_promise
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.version import Version
 from appliance.domain.model import VersionState
@@ -14,13 +15,25 @@ from appliance.engine.versions.served import Served
 from appliance.engine.versions.wording import (
     STILL_PREVIOUS,
     Said,
+    change_words,
     given_by_hand,
     remark_text,
     setback_text,
+    verdict_text,
     waiting_word,
 )
 from appliance.telemetry.meter import VersionMeter
-from appliance.telemetry.snapshot import LoadStatus, TrialStatus, VersionStatus
+from appliance.telemetry.snapshot import (
+    GoldenStatus,
+    InterfaceRow,
+    LoadStatus,
+    TrialStatus,
+    VersionStatus,
+)
+from appliance.workers.port import Assessment, ExitCause
+
+RESTARTED: Final = tuple(cause for cause in ExitCause if cause is not ExitCause.STOPPED)
+"""Why workers end that are started again."""
 
 
 def version_status(
@@ -29,13 +42,16 @@ def version_status(
     said: Said,
     queued: int,
     running: int,
+    held_clients: int,
     workers: tuple[int, ...],
+    memory: tuple[int, int],
     trial: TrialStatus | None,
     tries_left: int,
     next_try_ms: int,
 ) -> VersionStatus:
-    """All of it, as of now."""
+    """All of it, as of now; ``memory`` is what it takes, and how much of that are its weights."""
     proof, untried = served.version.assessment, served.version.untried
+    memory_bytes, weights_bytes = memory
     return VersionStatus(
         name=served.model.name,
         version=served.model.version,
@@ -46,6 +62,7 @@ def version_status(
         phase=served.phase,
         queued=queued,
         running=running,
+        held_clients=held_clients,
         workers=workers,
         statistics=served.meter.frozen(),
         trust=served.model.trust,
@@ -56,10 +73,30 @@ def version_status(
         run_p50_ns=proof.p50_ns if proof is not None else 0,
         run_p99_ns=proof.p99_ns if proof is not None else 0,
         fallen_back=served.requests.fallen_back,
+        memory_bytes=memory_bytes,
+        weights_bytes=weights_bytes,
+        restarts={cause.value: served.placed.restarts[cause] for cause in RESTARTED},
+        packed=served.packed,
+        golden=_golden(proof) if proof is not None and proof.cases else None,
+        interface=_interface(served.version),
         untried=remark_text(untried) if untried is not None else "",
+        notes=served.model.notes,
         load_ns=served.placed.load_ns,
         loading=_loading(served),
     )
+
+
+def _golden(proof: Assessment) -> GoldenStatus:
+    broken = broken_promise(proof)
+    return GoldenStatus(proof.cases, verdict_text(broken) if broken is not None else "")
+
+
+def _interface(version: Version) -> tuple[InterfaceRow, ...]:
+    """What differs, where it is held back for that."""
+    why = version.refusal
+    verdict = why.why if isinstance(why, Failed) else why
+    changes = verdict.changes if isinstance(verdict, InterfaceChanged) else ()
+    return tuple(InterfaceRow(*change_words(change)) for change in changes)
 
 
 def _loading(served: Served) -> LoadStatus | None:

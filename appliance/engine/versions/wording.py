@@ -116,8 +116,10 @@ def remark_text(remark: Remark | WaitReason) -> str:
 def verdict_text(verdict: Verdict) -> str:
     """Why a version does not serve, or does no more."""
     match verdict:
-        case reasons.PromiseBroken(detail=detail) | reasons.LoadRefused(detail=detail):
+        case reasons.LoadRefused(detail=detail):
             return detail
+        case reasons.PromiseBroken(rows=rows, p99_ns=p99, promised_ns=promised):
+            return f"99 of 100 runs of {rows} rows take up to {_us(p99)}; {_us(promised)} are promised"
         case reasons.TooSlow(run_ns=run, before_ns=before, factor=factor):
             return (
                 f"is too slow: a run takes {_us(run)}, and {_us(before)} with the version that it would replace; "

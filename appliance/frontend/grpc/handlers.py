@@ -13,6 +13,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
 
 from appliance.domain.errors import Forbidden, InvalidRequest, Unsupported
+from appliance.domain.protocol import SERVER_NAME
 from appliance.engine.port import EnginePort
 from appliance.frontend import documents
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
@@ -42,8 +43,15 @@ class Handlers:
     makes the server not ready."""
 
     def __init__(
-        self, engine: EnginePort, log: LogControl, tracer: Tracer | None = None, *, for_operator: bool = False
+        self,
+        engine: EnginePort,
+        log: LogControl,
+        tracer: Tracer | None = None,
+        *,
+        for_operator: bool = False,
+        server_name: str = SERVER_NAME,
     ) -> None:
+        self._server_name = server_name
         self._for_operator = for_operator
         self._engine = engine
         self._tracer = tracer
@@ -77,7 +85,7 @@ class Handlers:
 
     def server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         """Name, version and what is offered beyond the core protocol."""
-        return _filled(pb.ServerMetadataResponse, documents.server_metadata())
+        return _filled(pb.ServerMetadataResponse, documents.server_metadata(self._server_name))
 
     def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         """Tensors of one version and all versions that are ready."""

@@ -17,7 +17,7 @@ from appliance.domain.inference import OutputHead, Parameter, RequestHead, Reque
 from appliance.domain.protocol import check_input_parameters, output_classification, request_meaning
 from appliance.domain.steps import STEP_ELEMENTS, Steps
 from appliance.domain.tensor import MAX_RANK, Datatype, element_count, encode_bytes, parse_datatype
-from appliance.domain.validation import check_raw
+from appliance.domain.validation import check_raw, string_count_text
 from appliance.engine.port import Buffer, EnginePort
 from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, check_nested_fields, malformed
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
@@ -68,6 +68,7 @@ def take_in(envelope: Envelope, engine: EnginePort, limits: EnvelopeLimits) -> S
         check_nested_fields(envelope.head, limits)
         yield
     request = _parsed(envelope.head, limits)
+    engine.resolve(request.model_name, request.model_version)  # what is unknown is told before what is wrong
     parameters = read_parameters(request.parameters, "the request")
     meaning = request_meaning(parameters)
     head = RequestHead(
@@ -207,10 +208,7 @@ def _count_text(model_name: str, name: str, datatype: Datatype, found: int, expe
     if found == 0:
         return f"unable to find data for input tensor '{name}' for model '{model_name}' in request."
     if datatype is Datatype.BYTES:
-        return (
-            f"unexpected number of string elements {found} for inference input '{name}' for model '{model_name}', "
-            f"expecting {expected}"
-        )
+        return string_count_text(model_name, name, found, expected)
     return (
         f"input byte size mismatch for input '{name}' for model '{model_name}'. "
         f"Expected {expected * datatype.size}, got {found * datatype.size}"

@@ -6,12 +6,14 @@ the transport's. ModelInfer is each front end's own, because its cost is the fro
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from google.protobuf import descriptor_pb2
 
 from appliance.config.grpc import GrpcConfig
+from appliance.domain.protocol import ADDRESSES
 from appliance.frontend.grpc.envelope import EnvelopeLimits
 from appliance.frontend.grpc.handlers import Handlers
 from appliance.frontend.grpc.health import FILE as HEALTH_FILE
@@ -48,8 +50,11 @@ class Services:
     def __init__(self, backend: Backend, config: GrpcConfig, *, for_operator: bool = False) -> None:
         """``for_operator``: they may change settings."""
         engine, tracer = backend.engine, backend.tracer
+        self._listening = backend.listening
         self.inference = Inference(engine, EnvelopeLimits(), tracer, backend.turns)
-        self._handlers = Handlers(engine, backend.log, tracer, for_operator=for_operator)
+        self._handlers = Handlers(
+            engine, backend.log, tracer, for_operator=for_operator, server_name=backend.server_name
+        )
         self._health = HealthService(engine)
         health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)
         self._reflection = Reflection((SERVICE, HEALTH_SERVICE), (*descriptor_files(), health_file))
@@ -61,7 +66,7 @@ class Services:
     def unary(self) -> Mapping[str, AnswerMessage]:
         """Paths of unary RPCs to what answers a serialised request; it raises ApplianceError."""
         answers = {f"/{SERVICE}/{name}": rpc.serve for name, rpc in self._handlers.rpcs().items()}
-        return {**answers, f"/{HEALTH_SERVICE}/Check": self._health.check}
+        return {**answers, f"/{HEALTH_SERVICE}/Check": self._health.check, ADDRESSES: self._addresses}
 
     def streaming(self) -> Mapping[str, ServeStream]:
         """Paths of streaming RPCs to what serves one; it raises ApplianceError or Refused to end with a status."""
@@ -71,6 +76,9 @@ class Services:
             f"/{V1ALPHA}/{METHOD}": self._reflect,
             f"/{V1}/{METHOD}": self._reflect,
         }
+
+    def _addresses(self, _: bytes) -> bytes:
+        return json.dumps(self._listening.urls()).encode()
 
     def announce_stop(self) -> None:
         """Health turns NOT_SERVING; requests are still served."""

@@ -6,12 +6,11 @@ import logging
 from typing import Final, NamedTuple
 
 from appliance.domain import errors
-from appliance.frontend.statuses import Code, retry_after_ms, statuses_of
+from appliance.frontend.statuses import Code, inference_text, retry_after_ms, statuses_of
 
 PUSHBACK: Final = "grpc-retry-pushback-ms"
 BROKEN: Final = "Internal error; the log of the server has its cause"
 _LOG = logging.getLogger(__name__)
-UNKNOWN_ID: Final = "<id_unknown>"
 
 # Clients refuse trailers above 8 KiB, where each byte of a text can take three, and the native front end sends half of
 # that.
@@ -36,11 +35,9 @@ def status_of(error: errors.ApplianceError) -> Status:
 
 
 def inference_status(error: errors.ApplianceError, request_id: str) -> Status:
-    """The status of an inference's error, with the request named in front."""
+    """The status of an inference's error, in whose text the request is named."""
     status = status_of(error)
-    return status._replace(
-        text=f"[request id: {request_id[:_ID_CHARACTERS_MAX] or UNKNOWN_ID}] {status.text}"
-    )
+    return status._replace(text=inference_text(error, request_id[:_ID_CHARACTERS_MAX], status.text))
 
 
 def _clipped(text: str) -> str:
@@ -69,7 +66,7 @@ def status_for(error: Exception, rpc: str) -> Status:
             return error.status
         if isinstance(error, errors.ApplianceError):
             return status_of(error)
-        _LOG.error("%s broke", rpc, exc_info=error)
+        _LOG.error("%s met a defect", rpc, exc_info=error)
         return Status(Code.INTERNAL, BROKEN)
     finally:
         # A task keeps its exception, whose frames keep the task and the message: the front end's memory would wait for

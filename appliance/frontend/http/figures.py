@@ -8,23 +8,28 @@ the turn of others between them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from aiohttp import web
 
-from appliance.config.telemetry import MetricsConfig
 from appliance.domain.errors import UnknownModel
 from appliance.frontend.http.compression import response_encoding
 from appliance.frontend.http.model_page import model_main
 from appliance.frontend.http.page import PageParts, framed
 from appliance.frontend.http.status_page import TITLE, model_rows, overview
-from appliance.frontend.turns import Turns
+from appliance.frontend.port import Backend
 from appliance.telemetry.metrics.engine import snapshot_families
-from appliance.telemetry.metrics.exposition import CONTENT_TYPE, exposition
+from appliance.telemetry.metrics.exposition import (
+    CONTENT_TYPE,
+    OPENMETRICS,
+    OPENMETRICS_END,
+    OPENMETRICS_TYPE,
+    exposition,
+)
 from appliance.telemetry.metrics.process import ProcessMetrics
 from appliance.telemetry.metrics.versions import Labelled, labelled
-from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import Snapshot
 from appliance.telemetry.status_document import model_document, status_header
 
@@ -32,32 +37,33 @@ SLICE_CHARACTERS: Final = 32 * 1024
 SLICE_VERSIONS: Final = 64
 SLICE_MODELS: Final = 8
 NO_STORE: Final = "no-store"
+_WEIGHT: Final = re.compile(r"[01](\.[0-9]{0,3})?", re.ASCII)
 
 
 class FiguresHandler:
-    """Handles ``GET /metrics``, ``/status.json``, ``/`` and ``/models/NAME``. ``read`` gives the figures of the moment,
-    ``recent`` those of the last hour."""
+    """Handles ``GET /metrics``, ``/status.json``, ``/`` and ``/models/NAME``."""
 
-    def __init__(
-        self, read: Callable[[], Snapshot], recent: RecentFigures, config: MetricsConfig, turns: Turns
-    ) -> None:
-        self._read = read
-        self._recent = recent
-        self._config = config
-        self._turns = turns
+    def __init__(self, backend: Backend) -> None:
+        self._read = backend.read
+        self._recent = backend.recent
+        self._history = backend.history
+        self._config = backend.metrics
+        self._turns = backend.turns
         self._process = ProcessMetrics()
         self._parts = PageParts.load()
 
     async def metrics(self, request: web.BaseRequest) -> web.StreamResponse:
-        """All families."""
-        response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        """All families, as OpenMetrics for who would rather have that."""
+        openmetrics = prefers_openmetrics(request.headers.get("Accept", ""))
+        kind = OPENMETRICS_TYPE if openmetrics else CONTENT_TYPE
+        response = web.StreamResponse(headers={"Content-Type": kind, "Vary": "Accept"})
         coding = response_encoding(request.headers.get("Accept-Encoding", ""), tensors=False)
         if coding:
             response.enable_compression(web.ContentCoding(coding))
         await response.prepare(request)
         if request.method != "HEAD":
             snapshot = self._read()
-            for text in _slices(self._text(snapshot, await self._labelled(snapshot))):
+            for text in _slices(self._text(snapshot, await self._labelled(snapshot), openmetrics)):
                 await response.write(text.encode())
                 await self._turns.next()
         await response.write_eof()
@@ -92,11 +98,9 @@ class FiguresHandler:
     async def model_page(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
         """The page of one model."""
         snapshot = self._read()
-        versions = [each for each in snapshot.engine.versions if each.name == name]
-        if not versions:
-            raise UnknownModel(f"no model is called '{name}'")
-        workers = {worker.worker: worker for worker in snapshot.engine.workers}
-        main = model_main(versions, workers, self._recent)
+        if not any(each.name == name for each in snapshot.engine.versions):
+            raise UnknownModel(f"no model is called '{name}'; the page at / lists those that there are")
+        main = model_main(snapshot, name, self._recent, self._history(name))
         return self._page(framed(snapshot, self._parts, name, main, "../"))
 
     def _page(self, text: str) -> web.StreamResponse:
@@ -120,9 +124,23 @@ class FiguresHandler:
             "X-Content-Type-Options": "nosniff",
         }
 
-    def _text(self, snapshot: Snapshot, versions: Sequence[Labelled]) -> Iterator[str]:
-        yield self._process.text()
-        yield from exposition(snapshot_families(snapshot, versions, self._config))
+    def _text(self, snapshot: Snapshot, versions: Sequence[Labelled], openmetrics: bool) -> Iterator[str]:
+        yield self._process.text(openmetrics=openmetrics)
+        families = snapshot_families(snapshot, versions, self._config, exemplars=openmetrics)
+        yield from exposition(families, openmetrics=openmetrics)
+        if openmetrics:
+            yield OPENMETRICS_END
+
+
+def prefers_openmetrics(accept: str) -> bool:
+    """Whether a client that says ``accept`` names that format, and none of plain text that it likes better."""
+    weights = {"text/plain": 0.0, OPENMETRICS: 0.0}
+    for item in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in item.split(";"))
+        if kind in weights:
+            weight = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+            weights[kind] = max(weights[kind], float(weight) if _WEIGHT.fullmatch(weight) else 0.0)
+    return weights[OPENMETRICS] > 0 and weights[OPENMETRICS] >= weights["text/plain"]
 
 
 def _slices(pieces: Iterable[str]) -> Iterator[str]:

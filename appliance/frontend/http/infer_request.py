@@ -1,12 +1,13 @@
 """An inference request as the v2 REST protocol words it, with the binary tensor data extension.
 
 Pure. A body is a JSON head, then the binary tensors one after another in input order;
-``Inference-Header-Content-Length`` says where the head ends (absent: everything is JSON; 0: no head at all,
-the body is the only input's tensor).
+``Inference-Header-Content-Length`` says where the head ends (absent: everything is JSON; 0: no head at all, the body is
+one row of the only input's tensor).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +17,7 @@ from appliance.domain.inference import OutputHead, Parameter, RequestHead, Reque
 from appliance.domain.model import ModelVersion
 from appliance.domain.protocol import check_input_parameters, output_classification, request_meaning
 from appliance.domain.steps import Steps
-from appliance.domain.tensor import FREE, MAX_RANK, Datatype
+from appliance.domain.tensor import FREE, MAX_RANK, Datatype, TensorSpec, encode_bytes
 from appliance.domain.validation import check_raw
 from appliance.frontend.http.json_document import check_nesting, read_json
 from appliance.frontend.http.json_tensor import raw_from_json
@@ -59,7 +60,8 @@ class Planned:
 
 
 def head_length(header: str | None, body_bytes: int) -> int:
-    """Bytes of the JSON head, from the value of HEAD_LENGTH_HEADER; raises InvalidRequest."""
+    """Bytes of the JSON head, from the value of HEAD_LENGTH_HEADER (0: it is a raw binary request); raises
+    InvalidRequest."""
     if header is None:
         return body_bytes
     if not (header.isascii() and header.isdigit() and len(header) < 19):
@@ -118,36 +120,47 @@ def parse_head(document: dict[str, Any], name: str, version: str) -> InferHead:
     )
 
 
-def raw_head(model: ModelVersion, version: str, nbytes: int) -> InferHead:
-    """The head of a body that is nothing but ``nbytes`` of the only input of ``model``; outputs come as
-    binary data.
-
-    At most one dimension (the batch included) may be free: it follows from the size. BYTES is one element."""
+def raw_request(model: ModelVersion, version: str, body: memoryview) -> tuple[InferHead, memoryview]:
+    """The head for a body that has none, and the tensor that the body is: of the only input of ``model``, one row where
+    that is batched, one element of BYTES. Outputs come as binary data. Raises InvalidRequest where no shape follows
+    from the size."""
     required = [spec for spec in model.inputs if not spec.optional] or list(model.inputs)
     if len(required) != 1:
         raise InvalidRequest(
-            f"a raw binary request needs a model with one input; model '{model.name}' has {len(model.inputs)}"
+            f"Raw request must only have 1 input (found 1) to be deduced but got {len(model.inputs)} inputs in "
+            f"'{model.name}' model configuration"
         )
     spec = required[0]
-    shape = [FREE, *spec.shape] if model.max_batch_size else list(spec.shape)
-    if spec.datatype is Datatype.BYTES:
-        shape = [1 if dimension == FREE else dimension for dimension in shape]
-    elif shape.count(FREE) > 1:
-        raise InvalidRequest(
-            f"a raw binary request cannot tell the shape of input '{spec.name}': more than one dimension is free"
-        )
-    elif FREE in shape:
-        row = spec.datatype.size
-        for dimension in shape:
-            row *= 1 if dimension == FREE else dimension
-        shape[shape.index(FREE)] = nbytes // row if row else 0
+    tensor = memoryview(encode_bytes([body])) if spec.datatype is Datatype.BYTES else body
+    row = _raw_shape(spec, len(body))
+    shape = (1, *row) if model.max_batch_size else row
     head = RequestHead(
         model_name=model.name,
         model_version=version,
-        inputs=(TensorHead(spec.name, spec.datatype.wire, tuple(shape)),),
+        inputs=(TensorHead(spec.name, spec.datatype.wire, shape),),
     )
-    return InferHead(
-        request_id="", head=head, sizes=(nbytes,), data=(None,), binary_outputs={}, binary_default=True
+    raw = InferHead(
+        request_id="", head=head, sizes=(len(tensor),), data=(None,), binary_outputs={}, binary_default=True
+    )
+    return raw, tensor
+
+
+def _raw_shape(spec: TensorSpec, nbytes: int) -> tuple[int, ...]:
+    if spec.datatype is Datatype.BYTES:
+        shape = tuple(1 if dimension == FREE else dimension for dimension in spec.shape)
+        if set(shape) - {1}:
+            raise InvalidRequest(
+                f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
+            )
+        return shape
+    if spec.shape.count(FREE) > 1:
+        raise InvalidRequest(
+            f"The shape of the raw input '{spec.name}' can not be deduced because there are more than one "
+            "variable-sized dimension"
+        )
+    step = spec.datatype.size * math.prod(dimension for dimension in spec.shape if dimension != FREE)
+    return tuple(
+        nbytes // step if dimension == FREE and step else max(dimension, 0) for dimension in spec.shape
     )
 
 

@@ -1,7 +1,7 @@
 """Answering inference requests: body to plan, plan to engine, answer to bytes.
 
 A client that goes away cancels its handler, and with it the request in the engine; an answer that comes too
-late is still released. Every error text carries the request id.
+late is still released. Error texts carry the request id as ``inference_text`` says.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from aiohttp import web
 from appliance.config.http import HttpConfig
 from appliance.domain.errors import ApplianceError, MessageTooLarge
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, OutputTensor
-from appliance.domain.validation import plan_request
 from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
 from appliance.frontend.http.body import Body, BodyReader, HeldBody
 from appliance.frontend.http.compression import COMPRESS_MIN_BYTES, PIECE_BYTES, response_encoding
@@ -29,13 +28,14 @@ from appliance.frontend.http.infer_request import (
     id_of,
     parse_document,
     parse_head,
-    raw_head,
+    raw_request,
     tensors_of,
 )
 from appliance.frontend.http.infer_response import InferResponse, copied_outputs, encode, expected_bytes
 from appliance.frontend.http.status import error_response
 from appliance.frontend.port import Backend
 from appliance.frontend.quotas import Account, Quotas
+from appliance.frontend.statuses import inference_text
 from appliance.telemetry.trace import TRACEPARENT, Trace
 
 EDGE: Final = "http"
@@ -176,7 +176,7 @@ class InferenceHandler:
             coding = _coding(request, connection, response)
         except ApplianceError as error:
             connection.count_unread(0)
-            return error_response(error, f"[request id: {exchange.request_id or '<id_unknown>'}] {error}")
+            return error_response(error, inference_text(error, exchange.request_id, str(error)))
         finally:
             if account is not None:
                 account.give()
@@ -215,9 +215,13 @@ class InferenceHandler:
         held = await self._bodies.read(request, self._config.max_body_bytes)
         try:
             body = held.data
-            length = head_length(request.headers.get(HEAD_LENGTH_HEADER), len(body))
-            planned = await self._plan(body, length, name, version, exchange)
+            header = request.headers.get(HEAD_LENGTH_HEADER)
+            length = head_length(header, len(body))
             binary = memoryview(body)[length:]
+            if header is not None and length == 0:
+                planned, binary = self._raw(name, version, binary)
+            else:
+                planned = await self._plan(body, length, name, version, exchange)
             tensors = await self._turns.take(tensors_of(planned.request, planned.plan, binary))
             if planned.generation != self._engine.generation:  # others had their turns meanwhile
                 planned = self._planned(planned.request)
@@ -227,8 +231,6 @@ class InferenceHandler:
             raise
 
     async def _plan(self, body: Body, length: int, name: str, version: str, exchange: Exchange) -> Planned:
-        if length == 0 and body:
-            return self._raw_plan(name, version, len(body))
         if length > JSON_BYTES_MAX:
             raise MessageTooLarge(
                 f"request has {length} bytes of JSON, more than the limit of {JSON_BYTES_MAX} bytes; "
@@ -237,6 +239,7 @@ class InferenceHandler:
         text = bytes(memoryview(body)[:length])
         document = await self._turns.take(parse_document(text))
         exchange.request_id = id_of(document)
+        self._engine.resolve(name, version)  # what is unknown is told before what is wrong
         planned = self._planned(parse_head(document, name, version))
         if self.templates is not None:
             exchange.head = self.templates.head_of(exchange.target, text, planned)
@@ -247,11 +250,10 @@ class InferenceHandler:
             request=request, plan=self._engine.plan(request.head), generation=self._engine.generation
         )
 
-    def _raw_plan(self, name: str, version: str, nbytes: int) -> Planned:
-        model = self._engine.resolve(name, version)
-        head = raw_head(model, version, nbytes)
-        plan = plan_request(model, head.head)
-        return Planned(request=head, plan=plan, generation=self._engine.generation)
+    def _raw(self, name: str, version: str, body: memoryview) -> tuple[Planned, memoryview]:
+        """The plan of a body without a head, and its tensor."""
+        head, tensor = raw_request(self._engine.resolve(name, version), version, body)
+        return self._planned(head), tensor
 
     async def _encoded(
         self, connection: Connection, planned: Planned, answer: Answer, exchange: Exchange

@@ -1,34 +1,52 @@
-"""The page of one model, at ``/models/NAME``: each version, what it did in the last hour, what became of it. Pure."""
+"""The page of one model, at ``/models/NAME``: each version, what it did in the last hour, what became of it, and what
+happened to all of them on this box. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
+from typing import Final
 
+from appliance.core.rollout.records import Change
+from appliance.core.rollout.version import Artifact
+from appliance.domain.moment import moment
 from appliance.engine.versions.wording import with_next_try
 from appliance.frontend.http.plot import Series, plot
 from appliance.frontend.http.spoken import spoken_bytes, spoken_count, spoken_rate, spoken_us
 from appliance.frontend.http.status_page import REFUSALS, badge, span_of, spoken_workers, trial_text
+from appliance.frontend.http.table import Column, row, table
 from appliance.telemetry.meter import Result
 from appliance.telemetry.recent import RecentFigures, Sample
-from appliance.telemetry.snapshot import VersionStatus, WorkerStatus
+from appliance.telemetry.snapshot import Snapshot, VersionStatus
+
+CHANGES_SHOWN: Final = 20
+Fact = tuple[str, str]
+"""What is told of a version, and how it stands."""
+INTERFACE: Final = (Column("Changed"), Column("Was"), Column("Is"))
+HISTORY: Final = (
+    *(Column(title) for title in ("When", "Version", "Ended", "Serving")),
+    Column("Took", "number"),
+    Column("Why", "told"),
+)
 
 
-def model_main(
-    versions: Sequence[VersionStatus], workers: Mapping[int, WorkerStatus], recent: RecentFigures
-) -> str:
-    """The main part of the page of the model with these ``versions``; the newest first."""
+def model_main(snapshot: Snapshot, name: str, recent: RecentFigures, history: Sequence[Change]) -> str:
+    """The main part of the page of model ``name``; the newest version first. ``history`` is the model's, oldest
+    first."""
+    versions = [each for each in snapshot.engine.versions if each.name == name]
     newest_first = sorted(versions, key=lambda each: -each.version)
-    return '<p><a href="../">All models</a></p>' + "".join(
-        _section(each, workers, recent.of(each.name, each.version)) for each in newest_first
+    return (
+        '<p><a href="../">All models</a></p>'
+        + "".join(_section(each, snapshot, recent.of(name, each.version)) for each in newest_first)
+        + _history(history)
     )
 
 
-def _section(version: VersionStatus, workers: Mapping[int, WorkerStatus], samples: Sequence[Sample]) -> str:
+def _section(version: VersionStatus, snapshot: Snapshot, samples: Sequence[Sample]) -> str:
     title = f"Version {version.version}" if version.version else "As a whole"
     facts = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
-        for name, value in _facts(version, workers)
+        for name, value in (*_facts(version, snapshot), *_artifacts(version, snapshot))
     )
     plots = "".join(_plots(samples)) or '<p class="quiet">Nothing was asked of it in the last hour.</p>'
     return (
@@ -42,8 +60,15 @@ def _told(version: VersionStatus) -> Iterator[str]:
         yield f'<p class="told busy">{trial_text(version.trial)}</p>'
     if version.reason:
         yield f'<p class="told bad">{escape(with_next_try(version.reason, version.next_try_ms))}</p>'
+    if version.interface:
+        heading = f"interface-{version.version}"
+        rows = "".join(row(INTERFACE, map(escape, each)) for each in version.interface)
+        yield f'<h3 id="{heading}">What clients would have to change</h3>{table(INTERFACE, rows, heading)}'
     if version.untried:
         yield f'<p class="told busy">{escape(f"Went live without the configured trial: {version.untried}")}</p>'
+    if version.notes:
+        notes = "".join(f"<br>{escape(note)}" for note in version.notes)
+        yield f'<p class="told quiet">In config.pbtxt:{notes}</p>'
 
 
 def _plots(samples: Sequence[Sample]) -> Iterator[str]:
@@ -65,7 +90,38 @@ def _plots(samples: Sequence[Sample]) -> Iterator[str]:
     yield plot("Batch", [Series("rows", "line", [each.batch for each in samples])], span, spoken_count)
 
 
-def _facts(version: VersionStatus, workers: Mapping[int, WorkerStatus]) -> Iterator[tuple[str, str]]:
+def _history(history: Sequence[Change]) -> str:
+    """What happened last, the latest first."""
+    rows = "".join(row(HISTORY, map(escape, _words(each))) for each in history[: -CHANGES_SHOWN - 1 : -1])
+    return f'<h2 id="history">History</h2>{table(HISTORY, rows, "history")}' if rows else ""
+
+
+def _words(change: Change) -> tuple[str, ...]:
+    form = " (packed form)" if change.artifact is Artifact.PACKED else ""
+    return (
+        moment(change.at_ms),
+        f"{change.version}{form}",
+        change.ending.value,
+        f"{change.before or '–'} → {change.after or '–'}",
+        spoken_us(change.took_ms * 1_000),
+        change.reason or "–",
+    )
+
+
+def _artifacts(version: VersionStatus, snapshot: Snapshot) -> Iterator[Fact]:
+    """What there is of a version, and since when."""
+    if version.golden is not None:
+        cases = f"{version.golden.cases} case{'s' * (version.golden.cases != 1)}"
+        yield "Golden set", f"{cases}: {version.golden.failure or 'all as promised'}"
+    yield "Package", version.trust or "a directory"
+    yield "Runs from", "its packed form" if version.packed else "its own files"
+    for made in snapshot.store.artifacts if snapshot.store is not None else ():
+        if (made.name, made.version) == (version.name, version.version):
+            yield f"{made.kind.capitalize()} since", moment(round(made.made_s * 1_000))
+
+
+def _facts(version: VersionStatus, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    workers = {worker.worker: worker for worker in snapshot.engine.workers}
     results = version.statistics.results
     refused = sum(results.get(each, 0) for each in REFUSALS)
     yield "Answered", str(results.get(Result.SUCCESS, 0))
@@ -75,11 +131,13 @@ def _facts(version: VersionStatus, workers: Mapping[int, WorkerStatus]) -> Itera
     yield "Phase", version.phase.value
     yield "In memory", version.residency.replace("_", " ")
     yield "Workers", spoken_workers(version.workers, workers)
-    memory = sum(workers[each].memory_bytes for each in version.workers if each in workers)
-    yield "Memory", spoken_bytes(memory) if memory else "–"
+    weights = f", of that weights {spoken_bytes(version.weights_bytes)}" if version.weights_bytes else ""
+    yield "Memory", f"{spoken_bytes(version.memory_bytes)}{weights}" if version.memory_bytes else "–"
+    causes = ", ".join(f"{cause} {count}" for cause, count in version.restarts.items() if count)
+    yield "Workers started again", causes or "0"
     yield "Last load", spoken_us(version.load_ns / 1_000)
     yield (
         "Runs as assessed (p50, p99)",
-        ", ".join(spoken_us(each / 1_000) for each in (version.run_p50_ns, version.run_p99_ns)),
+        ", ".join(spoken_us(each / 1_000) for each in (version.run_p50_ns, version.run_p99_ns) if each)
+        or "–",
     )
-    yield "Package", version.trust or "a directory"

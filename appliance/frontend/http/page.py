@@ -16,6 +16,7 @@ from typing import Self
 
 from appliance import __version__
 from appliance.frontend.http.spoken import spoken_time
+from appliance.telemetry.notices import notices
 from appliance.telemetry.snapshot import Snapshot
 
 
@@ -57,6 +58,7 @@ def framed(snapshot: Snapshot, parts: PageParts, title: str, main: str, above: s
         "draining: new requests are refused" * (not status.accepting),
         f"The store cannot be read, and what serves goes on: {trouble}" if trouble else "",
         *status.residency.problems,
+        *notices(snapshot),
     ]
     alerts = "".join(f'<p class="alert" role="status">{escape(each)}</p>' for each in warnings if each)
     return f"""<!DOCTYPE html>

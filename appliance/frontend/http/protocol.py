@@ -37,11 +37,12 @@ class ProtocolHandler:
         self._tracer = backend.tracer
         self._bodies = bodies
         self._log = backend.log
+        self._server_name = backend.server_name
         self.announced_stop = False
 
     async def server(self, request: web.BaseRequest) -> web.StreamResponse:
         """Name, version and extensions."""
-        return json_response(server_metadata())
+        return json_response(server_metadata(self._server_name))
 
     async def live(self, request: web.BaseRequest) -> web.StreamResponse:
         """200 as long as the process answers at all."""

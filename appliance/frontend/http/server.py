@@ -114,12 +114,13 @@ BACKLOG: Final = 1024
 
 
 class HttpListener:
-    """Accepts connections for ``server``. Owner: the event loop's thread."""
+    """Accepts connections for ``server``, as the ``section`` of the configuration says. Owner: the event loop's
+    thread."""
 
-    def __init__(self, server: HttpServer, config: HttpConfig) -> None:
+    def __init__(self, server: HttpServer, config: HttpConfig, section: str = SECTION) -> None:
         self._server = server
         self._config = config
-        self._listeners = Listeners(SECTION, dual_stack=False)
+        self._listeners = Listeners(section, dual_stack=False)
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Server] = []
 

@@ -11,11 +11,10 @@ from appliance.domain.model import VersionState
 from appliance.engine.versions.wording import with_next_try
 from appliance.frontend.http.plot import Span, sparkline
 from appliance.frontend.http.spoken import spoken_bytes, spoken_rate, spoken_time, spoken_us
+from appliance.frontend.http.table import Column, row, table
 from appliance.telemetry.meter import Result, Stage
 from appliance.telemetry.recent import KEPT, PERIOD_S, RecentFigures, Sample
 from appliance.telemetry.snapshot import (
-    EngineStatus,
-    ResidencyFigures,
     Snapshot,
     TrialStatus,
     VersionStatus,
@@ -32,39 +31,25 @@ REFUSALS: Final = (Result.REFUSED, Result.EXPIRED, Result.UNAVAILABLE)
 _NO_BUDGET: Final = 1 << 62
 """What is said where it is not known how much memory there is."""
 _COLUMNS: Final = (
-    ("Model", ""),
-    ("State", ""),
-    ("Lately", ""),
-    ("Rate", "number"),
-    ("p50", "number"),
-    ("p99", "number"),
-    ("Answered", "number"),
-    ("Refused", "number"),
-    ("Failed", "number"),
-    ("Queued", "number"),
-    ("Running", "number"),
-    ("Batch", "number"),
-    ("Worker (memory)", ""),
+    *(Column(title) for title in ("Model", "State", "Lately")),
+    *(Column(title, "number") for title in ("Rate", "p50", "p99", "Answered", "Refused", "Failed")),
+    *(Column(title, "number") for title in ("Queued", "Running", "Batch")),
+    Column("Worker (memory)"),
 )
 
 
 def overview(snapshot: Snapshot, rows: str) -> str:
     """The main part of the page; ``rows`` is the text of model_rows for each version."""
-    heads = "".join(
-        f'<th role="columnheader" scope="col" class="{kind}">{escape(name)}</th>' for name, kind in _COLUMNS
-    )
-    return f"""<dl class="tiles">{_tiles(snapshot.engine)}</dl>
+    return f"""<dl class="tiles">{_tiles(snapshot)}</dl>
 <h2 id="models">Models</h2>
-<div class="scroll" tabindex="0" role="region" aria-labelledby="models"><table role="table">
-<thead role="rowgroup"><tr role="row">{heads}</tr></thead>
-<tbody role="rowgroup">{rows}</tbody>
-</table></div>
+{table(_COLUMNS, rows, "models")}
 <p class="quiet">Rate, p50 and p99 are of the last seconds; grey quantiles are since the start.</p>"""
 
 
-def _tiles(status: EngineStatus) -> str:
+def _tiles(snapshot: Snapshot) -> str:
+    status, store = snapshot.engine, snapshot.store
     ready = sum(version.state is VersionState.READY for version in status.versions)
-    tiles = (
+    tiles = [
         ("Models ready", f"{ready} of {len(status.versions)}"),
         ("Queued", str(status.queued_requests)),
         ("Running", str(status.running_requests)),
@@ -73,14 +58,16 @@ def _tiles(status: EngineStatus) -> str:
             "Tensor memory",
             f"{spoken_bytes(status.arena_used_bytes)} of {spoken_bytes(status.arena_limit_bytes)}",
         ),
-        ("Model memory", _of_budget(status.residency)),
-    )
+        ("Model memory", _of_bound(status.residency.used_bytes, status.residency.budget_bytes)),
+    ]
+    if store is not None:
+        tiles.append(("Store", _of_bound(store.taken_bytes, store.quota_bytes)))
+        tiles.append(("Store's disk", f"{spoken_bytes(store.free_bytes)} free"))
     return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)
 
 
-def _of_budget(residency: ResidencyFigures) -> str:
-    used, budget = residency.used_bytes, residency.budget_bytes
-    return spoken_bytes(used) + (f" of {spoken_bytes(budget)}" if 0 < budget < _NO_BUDGET else "")
+def _of_bound(used: int, bound: int) -> str:
+    return spoken_bytes(used) + (f" of {spoken_bytes(bound)}" if 0 < bound < _NO_BUDGET else "")
 
 
 def model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus], recent: RecentFigures) -> str:
@@ -103,15 +90,11 @@ def model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus], rece
         "–" if mean is None else f"{mean:.2f}",
         escape(spoken_workers(version.workers, workers)),
     )
-    row = "".join(
-        f'<td role="cell" data-label="{name}" class="{kind or "text"}"><span>{cell}</span></td>'
-        for (name, kind), cell in zip(_COLUMNS, cells, strict=True)
-    )
     notes = "".join(
         f'<tr role="row" class="note {kind}"><td role="cell" colspan="{len(cells)}">{text}</td></tr>'
         for kind, text in _notes(version)
     )
-    return f'<tr role="row">{row}</tr>{notes}'
+    return row(_COLUMNS, cells) + notes
 
 
 def badge(version: VersionStatus) -> str:

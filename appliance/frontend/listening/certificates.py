@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from appliance.config.listening import ListeningConfig
 from appliance.domain.errors import OperatorError
+
+NO_CHECK_TIME: Final = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which the standard library does not name."""
 
 
 class Certificates(NamedTuple):
@@ -81,13 +84,38 @@ class Bearer(NamedTuple):
     until: str
 
 
-def bearer_of(config: ListeningConfig) -> Bearer | None:
-    """The name in the server's certificate; None where no client would take it, as when it has expired.
+class CertificateEnds:
+    """When the certificates end that the servers of ``ports`` show, by the names of these, in seconds since 1970.
+    Owner: the event loop's thread."""
+
+    def __init__(self, ports: Mapping[str, ListeningConfig]) -> None:
+        self._ports = {
+            name: config for name, config in ports.items() if config.tls_certificate and config.addresses
+        }
+        self._ends: dict[str, int] = {}
+
+    async def read(self, port: str) -> None:
+        """Read that of ``port``, which shows it from now on; it stays as it was told where it cannot be read."""
+        if port in self._ports:
+            bearer = await asyncio.to_thread(bearer_of, self._ports[port], whenever=True)
+            if bearer is not None:
+                self._ends[port] = int(ssl.cert_time_to_seconds(bearer.until))
+
+    def ends(self) -> Mapping[str, int]:
+        """What was read last."""
+        return dict(self._ends)
+
+
+def bearer_of(config: ListeningConfig, *, whenever: bool = False) -> Bearer | None:
+    """The name in the server's certificate; None where no client would take it, as when it has expired, unless it is
+    asked ``whenever`` that holds.
 
     The standard library tells what is in a certificate only to a peer: so it is shown to one, in memory."""
     client, server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if whenever:
+        client.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
     asked, told = ssl.MemoryBIO(), ssl.MemoryBIO()
     try:
         client.load_verify_locations(config.tls_certificate)

@@ -54,9 +54,8 @@ class NativeFrontEnd:
 
     async def open(self) -> Bound:
         """See FrontEnd."""
-        bound = Bound(await self._grpc.open(), self._http.open(self._application))
-        self._application.start()
-        return bound
+        grpc, http = await self._grpc.open(), self._http.open(self._application)
+        return Bound(grpc, http, await self._application.open())
 
     def admit(self) -> None:
         """See FrontEnd."""

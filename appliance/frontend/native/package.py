@@ -18,6 +18,8 @@ PING_PERIOD_S: Final = 10.0
 CONTROL_FRAMES_PER_10S: Final = 10_000
 """HTTP/2 frames that carry nothing, beyond those that a connection's RPCs and their bytes justify: a busy client sends
 hundreds, and each costs as much as a small request."""
+RESETS_PER_10S: Final = 20_000
+"""Unanswered RPCs that one connection may cancel: far beyond what a client does that hedges or is impatient."""
 PING_STRIKES: Final = 2
 """Pings in excess that are forgiven, as the gRPC library forgives them."""
 
@@ -34,7 +36,6 @@ SETTINGS: Final[Mapping[str, str]] = {
     "handshake_ms": "handshake_timeout_s",
     "idle_body_ms": "body_stall_s",
     "write_stall_ms": "write_stall_s",
-    "resets_per_connection": "max_resets_per_10s",
     "pings_per_connection": "client_ping_interval_s",
 }
 """The settings that clients can run into, by the names under which the server counts that. What it counts under
@@ -42,6 +43,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 CONSTANTS: Final[Mapping[str, str]] = {
     "keepalive_timeout_ms": "keepalive_timeout_s",
+    "resets_per_connection": "max_resets_per_10s",
     "control_frames_per_connection": "max_control_frames_per_10s",
 }
 """The bounds of that kind that no setting sets."""
@@ -65,7 +67,7 @@ def limits_of(config: GrpcConfig) -> dict[str, int]:
         "handshake_ms": _ms(config.handshake_timeout_s),
         "idle_body_ms": _ms(config.body_stall_s),
         "write_stall_ms": _ms(config.write_stall_s),
-        "resets_per_connection": config.max_resets_per_10s,
+        "resets_per_connection": RESETS_PER_10S,
         "control_frames_per_connection": CONTROL_FRAMES_PER_10S,
         "pings_per_connection": math.ceil(PING_PERIOD_S / config.client_ping_interval_s) + PING_STRIKES,
     }

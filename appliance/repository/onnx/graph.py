@@ -106,7 +106,7 @@ def read_graph(descriptor: int, limits: GraphLimits = GraphLimits()) -> GraphSum
         source: Source = FileSource(descriptor, size)
         if size <= INLINE_BYTES:
             source = MemorySource(source.read(0, size))
-        _check_head(source.read(0, min(size, HEAD_BYTES)))
+        check_head(source.read(0, min(size, HEAD_BYTES)))
         if size > limits.max_graph_bytes:
             raise ArtefactError(f"has {size} bytes; at most {limits.max_graph_bytes} are read")
         reader = _ModelReader(limits)
@@ -122,8 +122,8 @@ def read_graph(descriptor: int, limits: GraphLimits = GraphLimits()) -> GraphSum
         raise ArtefactError(f"cannot be read: {error.strerror}") from error
 
 
-def _check_head(head: bytes) -> None:
-    """Things often put where a model should be."""
+def check_head(head: bytes) -> None:
+    """Raise ArtefactError for things often put where a model should be."""
     if not head:
         raise ArtefactError("is empty; an ONNX model is expected")
     if foreign := foreign_format(head):

@@ -32,10 +32,12 @@ Version = tuple[str, VersionStatus]
 
 
 def snapshot_families(
-    snapshot: Snapshot, versions: Sequence[Labelled], config: MetricsConfig
+    snapshot: Snapshot, versions: Sequence[Labelled], config: MetricsConfig, *, exemplars: bool = False
 ) -> Iterator[Family]:
-    """Everything countable; ``versions`` are those of the snapshot, in order."""
+    """Everything countable; ``versions`` are those of the snapshot, in order. Only OpenMetrics can say
+    ``exemplars``."""
     status = snapshot.engine
+    known = snapshot.traces.exemplars if exemplars and snapshot.traces is not None else {}
     pairs = [(each.labels, version) for each, version in zip(versions, status.versions, strict=True)]
     yield from _engine_families(status)
     yield from _slot_families(status.slots)
@@ -45,11 +47,13 @@ def snapshot_families(
     yield from _trial_families(pairs)
     yield _forms(pairs)
     yield from _residency_families(status.residency)
-    yield from version_families(versions, stages=config.stage_histograms)
+    yield from version_families(versions, known, stages=config.stage_histograms)
     if config.triton_names:
         yield from triton_families(versions, [version.queued for version in status.versions])
     yield from http_families(snapshot.http)
     yield from front_end_families(snapshot.front_end)
+    meaning = "When the certificate of the port's server ends, in seconds since 1970."
+    yield split("appliance_certificate_expiry_timestamp_seconds", meaning, "port", snapshot.certificates)
     if snapshot.store is not None:
         yield from _store_families(snapshot.store)
     if snapshot.quotas is not None:
@@ -78,15 +82,19 @@ def _engine_families(status: EngineStatus) -> Iterator[Family]:
 
 
 def _worker_families(workers: Iterable[WorkerStatus]) -> Iterator[Family]:
-    pairs = [(label_text({"worker": str(worker.worker)}), worker) for worker in workers]
+    """By their places, which stay when a worker is replaced; one family says which models are where."""
+    pairs = [(label_text({"worker": str(worker.place)}), worker) for worker in workers]
+    held = [(labels, key.rpartition("/")) for labels, worker in pairs for key in worker.models]
+    models = [
+        (f"{labels},{label_text({'model': name, 'version': number})}", 1)
+        for labels, (name, _, number) in held
+    ]
+    yield family("appliance_worker_info", "Which versions the worker holds; always 1.", models)
     ups = [(labels, int(worker.pid > 0)) for labels, worker in pairs]
     yield family("appliance_worker_up", "1 while the worker has a process.", ups)
     memory = [(labels, worker.memory_bytes) for labels, worker in pairs]
     meaning = "Private memory of the worker process; 0: unknown."
     yield family("appliance_worker_memory_bytes", meaning, memory)
-    restarts = [(labels, worker.restarts) for labels, worker in pairs]
-    meaning = "Times the worker was started again after it died."
-    yield family("appliance_worker_restarts_total", meaning, restarts)
     asked = [(f'{labels},by="engine"', worker.use.asked) for labels, worker in pairs]
     leased = [(f'{labels},by="lease"', worker.use.leased) for labels, worker in pairs]
     meaning = "Requests that the worker got, from the engine or from the front end under a lease."
@@ -116,6 +124,21 @@ def _state_families(pairs: Sequence[Version]) -> Iterator[Family]:
     yield family("appliance_version_queued_requests", "Requests waiting for the version.", queued)
     running = [(label, version.running) for label, version in pairs]
     yield family("appliance_version_running_requests", "Requests of the version with a worker.", running)
+    held = [(label, version.held_clients) for label, version in pairs]
+    meaning = "Clients that are refused for a while, because their requests ended workers of the version."
+    yield family("appliance_version_held_clients", meaning, held)
+    restarts = (
+        (f"{label},{label_text({'cause': cause})}", count)
+        for label, version in pairs
+        for cause, count in version.restarts.items()
+    )
+    meaning = "Workers that held the version and were started again, by why the ones before had ended."
+    yield family("appliance_version_restarts_total", meaning, restarts)
+    memory = [(label, version.memory_bytes) for label, version in pairs]
+    meaning = "Memory that the version takes now, with its processes."
+    yield family("appliance_version_memory_bytes", meaning, memory)
+    weights = [(label, version.weights_bytes) for label, version in pairs]
+    yield family("appliance_version_weights_bytes", "Its weights among that.", weights)
 
 
 def _swap_families(swaps: SwapFigures) -> Iterator[Family]:
@@ -212,7 +235,13 @@ def _residency_families(own: ResidencyFigures) -> Iterator[Family]:
 
 def _store_families(own: StoreFigures) -> Iterator[Family]:
     """The store that is served from."""
-    return singles(
+    made = [
+        (label_text({"model": each.name, "version": str(each.version), "artifact": each.kind}), each.made_s)
+        for each in own.artifacts
+    ]
+    meaning = "When what the store has of a version that shall be served was made, in seconds since 1970."
+    yield family("appliance_store_artifact_timestamp_seconds", meaning, made)
+    yield from singles(
         [
             ("appliance_store_versions", "Versions that are installed.", own.versions),
             ("appliance_store_wanted_versions", "Installed versions that shall be served.", own.wanted),
@@ -222,6 +251,10 @@ def _store_families(own: StoreFigures) -> Iterator[Family]:
                 own.unsigned,
             ),
             ("appliance_store_bytes", "Bytes of the blobs of installed versions.", own.bytes),
+            ("appliance_store_taken_bytes", "Bytes of all blobs and packed forms.", own.taken_bytes),
+            ("appliance_store_quota_bytes", "Most bytes that these may be; 0: no bound.", own.quota_bytes),
+            ("appliance_store_free_bytes", "Bytes that are free on the store's disk.", own.free_bytes),
+            ("appliance_store_free_floor_bytes", "Those of them that stay free.", own.free_floor_bytes),
             ("appliance_store_damaged_blobs", "Blobs that are not what their name says.", own.damaged),
             ("appliance_store_scrubs_total", "Passes of the scrub that ended.", own.passes),
             ("appliance_store_scrub_failures_total", "Passes of the scrub that failed.", own.failures),

@@ -8,8 +8,10 @@ from __future__ import annotations
 import platform
 
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, ProcessCollector, generate_latest
+from prometheus_client.openmetrics import exposition
 
 from appliance import __version__
+from appliance.telemetry.metrics.exposition import OPENMETRICS_END
 
 
 class ProcessMetrics:
@@ -28,6 +30,10 @@ class ProcessMetrics:
         )
         build.labels(version=__version__, python=platform.python_version()).set(1)
 
-    def text(self) -> str:
-        """The families in the text format; some 2 ms, however many models there are."""
+    def text(self, *, openmetrics: bool = False) -> str:
+        """The families in the text format, or as OpenMetrics without the end; some 2 ms, however many models there
+        are."""
+        if openmetrics:
+            text: bytes = exposition.generate_latest(self._registry)  # type: ignore[no-untyped-call]
+            return text.decode().removesuffix(OPENMETRICS_END)
         return generate_latest(self._registry).decode()

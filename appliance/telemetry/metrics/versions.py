@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from appliance.telemetry.exemplars import NONE, Buckets
 from appliance.telemetry.meter import Result, Stage, VersionStatistics
 from appliance.telemetry.metrics.exposition import Family, family, histogram_sample, label_text
 
@@ -68,15 +69,18 @@ def labelled(statistics: VersionStatistics) -> Labelled:
     return Labelled(label_text({"model": statistics.name, "version": str(statistics.version)}), statistics)
 
 
-def version_families(versions: Sequence[Labelled], *, stages: bool) -> Iterator[Family]:
-    """The families of all ``versions``; ``stages`` adds a latency histogram per stage."""
+def version_families(
+    versions: Sequence[Labelled], exemplars: Mapping[tuple[str, int], Buckets], *, stages: bool
+) -> Iterator[Family]:
+    """The families of all ``versions``; ``stages`` adds a latency histogram per stage. ``exemplars`` are those of
+    versions by name and number."""
     yield family("appliance_requests_total", "Requests that ended, by how.", _by_result(versions))
     for name, meaning, value in _COUNTS:
         yield family(name, meaning, _values(versions, value))
     yield family("appliance_batches_total", "Batches run, by their size in rows.", _by_rows(versions))
     name = "appliance_request_duration_seconds"
     meaning = "Arrival to answer, answered requests only."
-    yield Family(name, "histogram", meaning, _histograms(name, versions, Stage.TOTAL))
+    yield Family(name, "histogram", meaning, _totals(name, versions, exemplars))
     if stages:
         name = "appliance_stage_duration_seconds"
         yield Family(name, "histogram", "Where answered requests spent their time.", _stages(name, versions))
@@ -129,10 +133,13 @@ def _failures(versions: Sequence[Labelled]) -> Values:
     )
 
 
-def _histograms(name: str, versions: Sequence[Labelled], stage: Stage) -> Iterator[str]:
+def _totals(
+    name: str, versions: Sequence[Labelled], exemplars: Mapping[tuple[str, int], Buckets]
+) -> Iterator[str]:
     for labels, statistics in versions:
         if statistics.results.get(Result.SUCCESS):
-            yield histogram_sample(name, labels, statistics.stages[stage])
+            known = exemplars.get((statistics.name, statistics.version), NONE)
+            yield histogram_sample(name, labels, statistics.stages[Stage.TOTAL], known)
 
 
 def _stages(name: str, versions: Sequence[Labelled]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from appliance.cli import package_policy
 from appliance.cli.arguments import add_output, version_number
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.store.full_disk import FULL, reason_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ArtefactError as error:
         raise CommandFailed(f"'{arguments.source}' cannot be imported: {error}", Exit.REFUSED) from error
     except OSError as error:
-        raise CommandFailed(f"'{error.filename or arguments.output}': {error.strerror}") from error
+        place = arguments.output if error.errno in FULL else error.filename or arguments.output
+        raise CommandFailed(f"'{place}': {reason_of(error, place)}") from error
     if arguments.json:
         print(json.dumps({"home": str(made.home), "versions": made.versions, "notes": made.notes}, indent=2))
         return Exit.OK

@@ -23,6 +23,7 @@ from appliance.cli.terminal import steps_bar
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import Tolerance
+from appliance.store.full_disk import reason_of
 from appliance.tools.commands.options import (
     add_source,
     add_tolerances,
@@ -178,7 +179,7 @@ def _written(
             if arguments.out:
                 copy_home(subject, target)
         except OSError as error:
-            raise CommandFailed(f"'{target}' cannot be written: {error.strerror}") from error
+            raise CommandFailed(f"'{target}' cannot be written: {reason_of(error, target)}") from error
     return written
 
 

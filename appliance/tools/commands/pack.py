@@ -25,6 +25,7 @@ from appliance.cli.arguments import add_output, free_target, version_number
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.sign import add_keys, signers_of
 from appliance.cli.terminal import bytes_bar
+from appliance.store.full_disk import reason_of
 
 if TYPE_CHECKING:
     from appliance.domain.manifest import LatencyPromise, Manifest, Measured
@@ -93,8 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ApplianceError as error:
         raise CommandFailed(f"'{arguments.source}' cannot be packed: {error}", Exit.REFUSED) from error
     except OSError as error:
-        place = f"'{error.filename}': " if error.filename else ""
-        raise CommandFailed(f"cannot be written: {place}{error.strerror}") from error
+        place = error.filename or arguments.output or "."
+        raise CommandFailed(f"'{place}' cannot be written: {reason_of(error, place)}") from error
 
 
 def _pack(arguments: argparse.Namespace) -> int:

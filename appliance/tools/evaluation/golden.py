@@ -22,6 +22,7 @@ from appliance.domain.golden import (
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FLOATS
+from appliance.store.full_disk import reason_of
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, random_inputs, rows_of, with_rows
 from appliance.tools.evaluation.jobs import GoldenJob, GoldenMade, Progress, Speed
 from appliance.tools.evaluation.runner import Runner
@@ -60,7 +61,7 @@ def make_golden(job: GoldenJob, runner: Runner, progress: Progress) -> GoldenMad
         write_golden(job.folder, golden, data)
     except OSError as error:
         raise ArtefactError(
-            f"the golden set cannot be written into {job.folder}: {error.strerror}"
+            f"the golden set cannot be written into {job.folder}: {reason_of(error, job.folder)}"
         ) from error
     path = f"{job.folder}/{SET_FILE.rpartition('/')[2]}"
     return GoldenMade(path=path, cases=len(made), tensors_bytes=len(data), promise=promise, measured=measured)

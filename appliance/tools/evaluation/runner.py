@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import aligned
+from appliance.runtimes import reshape
 from appliance.runtimes.runtime import Feed, Place, Region, Runtime, RuntimeSettings, Session, check_signature
 from appliance.tools.evaluation.inputs import Inputs, rows_of
 from appliance.tools.evaluation.jobs import Speed
@@ -34,7 +35,7 @@ class Runner:
 
     def __init__(self, runtime: Runtime, version: ModelVersion, threads: int = 1) -> None:
         begin = time.monotonic_ns()
-        self._session: Session = runtime.load(version, RuntimeSettings(threads=threads))
+        self._session: Session = reshape.load(runtime, version, RuntimeSettings(threads=threads))
         self.load_ns = time.monotonic_ns() - begin
         self.version = version
         check_signature(version, self._session)

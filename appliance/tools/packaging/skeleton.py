@@ -11,6 +11,8 @@ import os
 from typing import Final
 
 from appliance.domain.errors import ArtefactError
+from appliance.repository.onnx.foreign import HEAD_BYTES
+from appliance.repository.onnx.graph import check_head
 from appliance.repository.onnx.protobuf import (
     FileSource,
     Malformed,
@@ -41,6 +43,7 @@ def read_skeleton(descriptor: int, least_bytes: int) -> bytes:
     Raises ArtefactError."""
     try:
         size = os.fstat(descriptor).st_size
+        check_head(os.pread(descriptor, HEAD_BYTES, 0))
         skeleton = _Skeleton(FileSource(descriptor, size), least_bytes)
         return skeleton.model(size)
     except Malformed as error:

@@ -7,7 +7,6 @@ version itself gives to requests of seeded values. Whatever goes wrong leaves no
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Final
 from appliance.domain.digest import digest_of, digests_of_file
 from appliance.domain.errors import ArtefactError, FormHasNoRoom, LoadFailed
 from appliance.domain.model import ModelVersion, WeightsFile
+from appliance.runtimes import reshape
 from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, check_signature
 from appliance.store.layout import BLOBS
 from appliance.workers.child.execution import LoadedModel
@@ -84,11 +84,13 @@ def build_form(
     try:
         _check_room(version)
         if was_dropped(path):
-            Path(site, ANEW_FILE).touch()
+            Path(site, ANEW_FILE).write_bytes(b"")
         _build(version, runtime, settings, site)
         _check_quota(version, 0)  # what was installed meanwhile comes first
     except BaseException:
-        shutil.rmtree(site, ignore_errors=True)  # in a jail it can only be emptied; the daemon removes it
+        for entry in os.scandir(site):  # the daemon removes it
+            with suppress(OSError):
+                os.unlink(entry)
         raise
     return name, _bytes_in(site)
 
@@ -123,7 +125,7 @@ def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, d
 
 def _prove(version: ModelVersion, form: PackedForm, runtime: Runtime, settings: RuntimeSettings) -> None:
     """Raise LoadFailed unless the form gives the right answers."""
-    session = runtime.load(form.version_of(version), replace(settings, packed=True))
+    session = reshape.load(runtime, form.version_of(version), replace(settings, packed=True))
     try:
         check_signature(version, session)
         packed = LoadedModel(version=version, session=session)
@@ -131,7 +133,7 @@ def _prove(version: ModelVersion, form: PackedForm, runtime: Runtime, settings: 
         if golden is not None and golden.set.cases:
             run_golden(packed, golden)
             return
-        original = runtime.load(version, settings)
+        original = reshape.load(runtime, version, settings)
         try:
             compare_answers(packed, LoadedModel(version=version, session=original))
         finally:

@@ -20,6 +20,8 @@ from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
 from appliance.domain.golden import TENSORS_NAME
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.regular_file import check_digest, opened
+from appliance.domain.session_options import session_options
+from appliance.runtimes import reshape
 from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session, check_signature
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
@@ -129,7 +131,8 @@ class Loader:
         ApplianceError, or whatever a runtime or a model does wrong."""
         begin, before = time.monotonic_ns(), private_bytes(os.getpid())
         wish = load.wish
-        yields = wish.background and self._settings.threads == 1 and load.version.on_cpu
+        alone_on_its_thread = session_options(load.version.parameters).on_one_thread(self._settings.threads)
+        yields = wish.background and alone_on_its_thread and load.version.on_cpu
         manner = _Manner(wish, _lowering(wish, whole=yields and alone), LoadReport(load, tell), judge)
 
         def prove_and_measure() -> tuple[_Proven, _Measured]:
@@ -220,7 +223,7 @@ class Loader:
         arrival = _arrival(version.weights if version.on_cpu else None, manner)
         settings = replace(self._settings, quick=wish.quick, packed=packed)
         try:
-            session = runtime.load(version, settings)
+            session = reshape.load(runtime, version, settings)
         except BaseException:
             arrival.finish()
             raise

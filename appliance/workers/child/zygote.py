@@ -27,6 +27,7 @@ from appliance.runtimes.runtime import Runtime, extra_files, open_runtimes
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.form_builder import prepare_site
 from appliance.workers.child.leased import import_native, open_ring_lane
+from appliance.workers.child.refusals import Refusals
 from appliance.workers.child.tensors import region_of
 from appliance.workers.child.worker import run_worker
 from appliance.workers.confinement import (
@@ -43,11 +44,13 @@ from appliance.workers.confinement import (
     rename,
 )
 from appliance.workers.forms import processor
+from appliance.workers.jail.cgroup import WorkerCgroups, enter
 from appliance.workers.jail.entry import Jail, close_memory, runtime_files
 from appliance.workers.jail.support import kernel_support
 from appliance.workers.lane import SocketWorkerLane, WorkerLane
 from appliance.workers.messages import (
     TO_ZYGOTE,
+    CallRefused,
     Exited,
     Fork,
     Forked,
@@ -59,7 +62,6 @@ from appliance.workers.messages import (
     decode,
     encode,
 )
-from appliance.workers.port import WorkerSettings
 from appliance.workers.priority import USUAL_TURN_NS, take_turns
 
 CONTROL_BYTES_MAX: Final = 64 << 10
@@ -80,9 +82,11 @@ class Zygote:
         self._wakeup.setblocking(False)
         wakeup_end.setblocking(False)
         self._wakeup_end = wakeup_end
-        self._jail = Jail(
-            kernel_support(), (*runtime_files(), *chain.from_iterable(map(extra_files, runtimes.values())))
-        )
+        self._cgroups = WorkerCgroups()
+        self._watch = select.poll()
+        self._refusals = Refusals(self._watch, self._say_refused)
+        extra = chain.from_iterable(map(extra_files, runtimes.values()))
+        self._jail = Jail(kernel_support(), (*runtime_files(), *extra), listens=True)
 
     def serve(self) -> None:
         """Until the daemon closes the control socket."""
@@ -90,12 +94,13 @@ class Zygote:
         signal.signal(signal.SIGCHLD, _note)
         processor()  # known to all workers by this, which ask for it with each load
         self._say(Ready(tuple(self._runtimes)))
-        watch = select.poll()
-        watch.register(self._control, select.POLLIN)
-        watch.register(self._wakeup, select.POLLIN)
+        self._watch.register(self._control, select.POLLIN)
+        self._watch.register(self._wakeup, select.POLLIN)
         _settle()
         while True:
-            ready = {descriptor for descriptor, _ in watch.poll()}
+            found = self._watch.poll()
+            self._refusals.take(found)
+            ready = {descriptor for descriptor, _ in found}
             if self._wakeup.fileno() in ready:
                 self._reap()
             if self._control.fileno() in ready and not self._take_request():
@@ -122,19 +127,21 @@ class Zygote:
         try:
             if len(descriptors) > 3 and import_native():
                 _settle()
+            cgroup = self._cgroups.make(request.worker, request.settings, os.fstat(descriptors[-1]).st_size)
             pid = os.fork()
         except (OSError, ImportError) as problem:
             _close(descriptors)
+            self._cgroups.end(request.worker)
             self._say(ForkFailed(request.worker, f"fork failed: {problem}"))
             return
         if pid == 0:
-            self._become_worker(request, descriptors)
+            self._become_worker(request, descriptors, cgroup)
         _close(descriptors)
         self._workers[pid] = request.worker
         self._pids[request.worker] = pid
         self._say(Forked(request.worker, pid))
 
-    def _become_worker(self, request: Fork, descriptors: Sequence[int]) -> None:
+    def _become_worker(self, request: Fork, descriptors: Sequence[int], cgroup: Path | None) -> None:
         """In the child: confine, serve, leave. Never returns."""
         status = 1
         try:
@@ -144,10 +151,11 @@ class Zygote:
             lane_end, words, *ring, tensors = descriptors
             # Of its own: what is set on a description holds for all that share it.
             os.dup2(words, STANDARD_ERROR)
+            enter(cgroup)
             arena = region_of(mmap.mmap(tensors, 0))
             arrange([lane_end, *ring])
             confine(self._pid, request.settings)
-            close_others(1 + len(ring), self._enter_jail(request.settings))
+            close_others(1 + len(ring), self._enter_jail(request))
             rename("appliance-wkr")
             end = socket.socket(fileno=LANE_DESCRIPTOR)
             lane: WorkerLane = SocketWorkerLane(end)
@@ -164,31 +172,37 @@ class Zygote:
         finally:
             os._exit(status)
 
-    def _enter_jail(self, settings: WorkerSettings) -> list[int]:
+    def _enter_jail(self, request: Fork) -> list[int]:
         """In the child, which has heard of no model yet; gives what must stay open for it. Raises OSError."""
-        access = settings.access
+        settings, access = request.settings, request.settings.access
         if access is None:
             return []
         site = "" if access.site is None else prepare_site(access.site, self._runtimes)
         if site and settings.user:
             os.chown(site, *settings.user)
-        return self._jail.enter(access, site, settings.user)
+        entered = self._jail.enter(access, site, settings.user)
+        if entered.listener >= 0:
+            self._refusals.hand_over(request.worker, entered.listener)
+        return entered.kept
 
     def _kill(self, worker: int) -> None:
         pid = self._pids.get(worker)
         if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)  # what it has forked ends when it has
         self._say(KillSent(worker))
 
     def _reap(self) -> None:
         """Say which workers have ended, once what they leave behind is told to end, too."""
         self._wakeup.recv(4096)
         ended = list(_ended_children())
+        self._cgroups.sweep()
         self._kill_strays()
         for pid, status in ended:
             worker = self._workers.pop(pid, None)
             if worker is not None:
                 del self._pids[worker]
+                self._refusals.forget(worker)
+                self._cgroups.end(worker)
                 self._say(Exited(worker, status))
 
     def _kill_strays(self) -> None:
@@ -197,6 +211,11 @@ class Zygote:
             for child in map(int, Path(f"/proc/self/task/{self._pid}/children").read_text().split()):
                 if child not in self._workers:
                     os.kill(child, signal.SIGKILL)
+
+    def _say_refused(self, worker: int, number: int) -> None:
+        """Before the worker goes on, which waits for no daemon that is busy: then that is not told."""
+        with suppress(BlockingIOError):
+            self._control.send(encode(CallRefused(worker, number)), socket.MSG_DONTWAIT)
 
     def _say(self, message: FromZygote) -> None:
         self._control.send(encode(message))

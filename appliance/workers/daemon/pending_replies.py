@@ -373,13 +373,14 @@ def _check_assessment(owed: _Owed, asked: Load, found: Assessment) -> None:
     if not 0 <= min(counts) <= max(counts) <= COUNT_MAX or found.p50_ns > found.p99_ns:
         raise MessageInvalid("an assessment with measurements that cannot be")
     _check_times(owed, found.p50_ns, found.p99_ns)
+    if found.promised_ns and not 0 < found.promised_ns < found.p99_ns:
+        raise MessageInvalid("an assessment that names a promise which was kept")
     outputs = {spec.name for spec in asked.version.outputs}
     for output, absolute, relative in found.worst:
         if output not in outputs or not (absolute >= 0 and relative >= 0):
             raise MessageInvalid("an assessment of outputs that are none, or of differences that cannot be")
     if len(found.worst) > len(outputs):
         raise MessageInvalid("an assessment of more outputs than there are")
-    _check_reason(found.failure)
 
 
 def _check_form_name(name: str, version: ModelVersion) -> None:

@@ -28,6 +28,7 @@ from appliance.workers.jail.support import kernel_support
 from appliance.workers.lane import DaemonLane, LaneBlocked, LaneClosed, socket_pair
 from appliance.workers.messages import (
     Build,
+    CallRefused,
     EvictWeights,
     Exited,
     Forget,
@@ -146,7 +147,7 @@ class WorkerPool:
             return
         state = WorkerProcess(worker, DaemonLane(ours), memory)
         if settings.access is not None:
-            state.kept_from = self._support.kept_from
+            state.jail.kept_from = self._support.kept_from
         self._workers[worker] = state
         try:
             self._zygote.fork(worker, settings, theirs, tensors.fd, memory)
@@ -167,7 +168,7 @@ class WorkerPool:
             what = error if isinstance(error, MessageInvalid) else f"unforeseen {type(error).__name__}"
             self._on_event(ModelRefused(worker, model, f"{version.key}: {what}"))
             return
-        state.pending.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
+        state.owe_load(load, self._load_timeout_ns(wish.background), run_timeout_ns)
         self._expect(state, background=wish.background)
 
     def evict_weights(self, worker: int, model: int) -> None:
@@ -189,8 +190,7 @@ class WorkerPool:
         """Forget a model."""
         state = self._workers.get(worker)
         if state is not None:
-            state.pending.forget_model(model)
-            state.held.left(model)
+            state.forget_model(model)
             self._send(state, Unload(model))
 
     def dispatch(self, worker: int, run: Run) -> None:
@@ -395,9 +395,11 @@ class WorkerPool:
             self._hear_last_words(state)
             if was_killed(message.status) and not state.stopping:
                 state.cause = state.cause or ExitCause.KILLED
-            self._gone(state, state.detail or describe_status(message.status))
+            self._gone(state, state.jail.explain(state.detail or describe_status(message.status)))
         elif isinstance(message, KillSent):
             state.kill_sent = True
+        elif isinstance(message, CallRefused):
+            state.jail.refused(state.id, state.pid, message.number)
         elif isinstance(message, ForkFailed):
             self._gone(state, message.reason)
 
@@ -405,7 +407,7 @@ class WorkerPool:
         state.pid = pid
         state.held.begin(pid, self._zygote.pid)
         state.since_ns = state.background_ns = time.monotonic_ns()
-        self._on_event(WorkerStarted(state.id, pid, state.kept_from))
+        self._on_event(WorkerStarted(state.id, pid, state.jail.kept_from))
         self._listen(state)  # not earlier: nothing it says may come before WorkerStarted
 
     def _hear_last_words(self, state: WorkerProcess) -> None:

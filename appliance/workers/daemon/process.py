@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import platform
 import select
 import signal
+from itertools import islice
 from typing import Final
 
 from appliance.workers.daemon.held_memory import HeldMemory
 from appliance.workers.daemon.pending_replies import PendingReplies
+from appliance.workers.jail.syscalls import Calls
 from appliance.workers.lane import DaemonLane
 from appliance.workers.messages import Load
-from appliance.workers.port import ExitCause, LaneMemory, ModelLoaded, PoolEvent, WeightsEvicted
+from appliance.workers.port import ExitCause, LaneMemory, ModelLoaded, ModelRefused, PoolEvent, WeightsEvicted
 
 EXIT_GRACE_NS: Final = 1_000_000_000
+NAMED_MAX: Final = 8
+"""Of models and of calls, in one text."""
+
+_log = logging.getLogger(__name__)
+
+
+class JailRecord:
+    """What the jail of a worker keeps it from, and what it has refused it, which may be why a runtime fails; ``models``
+    says by their ids what the worker has, or is to load."""
+
+    __slots__ = ("_refused", "kept_from", "models")
+
+    def __init__(self) -> None:
+        self.kept_from: tuple[str, ...] = ()
+        self.models: dict[int, str] = {}
+        self._refused: list[str] = []
+
+    def refused(self, worker: int, pid: int, number: int) -> None:
+        """Tell people of a system call."""
+        name = Calls(platform.machine()).name_of(number)
+        self._refused.append(name)
+        models = ", ".join(islice(self.models.values(), NAMED_MAX)) or "without a model"
+        _log.warning(
+            "the jail of worker %d (process %d; %s) refused system call %s", worker, pid, models, name
+        )
+
+    def explain(self, reason: str) -> str:
+        """Give the reason for which something failed with what may be behind it."""
+        names = ", ".join(self._refused[:NAMED_MAX])
+        return f"{reason} (its jail refused system calls: {names})" if names else reason
 
 
 class WorkerProcess:
     """What the pool knows of one worker. ``since_ns`` is since when it has been busy with the oldest reply that it
     owes, or since when its end has been awaited, ``background_ns`` since when with its background tasks; ``held``
     is its memory; ``cause`` why it is being killed, ``kill_sent`` that its
-    zygote has said so; ``kept_from`` what its jail keeps it from; ``orphaned`` that its zygote died. Owner: the
-    pool."""
+    zygote has said so; ``orphaned`` that its zygote died. Owner: the pool."""
 
     __slots__ = (
-        "background_ns", "cause", "detail", "ended", "held", "id", "kept_from", "kill_sent", "lane", "memory",
+        "background_ns", "cause", "detail", "ended", "held", "id", "jail", "kill_sent", "lane", "memory",
         "orphaned", "pending", "pid", "since_ns", "stopping",
     )  # fmt: skip
 
@@ -34,7 +67,7 @@ class WorkerProcess:
         self.memory = memory
         self.pending = PendingReplies(number)
         self.pid = 0
-        self.kept_from: tuple[str, ...] = ()
+        self.jail = JailRecord()
         self.since_ns = 0
         self.background_ns = 0
         self.cause: ExitCause | None = None
@@ -45,6 +78,17 @@ class WorkerProcess:
         self.stopping = False
         self.held = HeldMemory()
 
+    def owe_load(self, load: Load, timeout_ns: int, run_timeout_ns: int) -> None:
+        """It was asked to load."""
+        self.jail.models[load.model] = load.version.key
+        self.pending.owe_load(load, timeout_ns, run_timeout_ns)
+
+    def forget_model(self, model: int) -> None:
+        """It was told to unload."""
+        self.pending.forget_model(model)
+        self.held.left(model)
+        self.jail.models.pop(model, None)
+
     @property
     def is_awaited(self) -> bool:
         """Whether an answer of it is, or its end."""
@@ -53,6 +97,8 @@ class WorkerProcess:
     def seen(self, said: PoolEvent, asked: object, now_ns: int) -> PoolEvent:
         """What it said, with what we see ourselves in the place of its word where that counts for other models: the
         memory that a load took, and how long that and an eviction did."""
+        if isinstance(said, ModelRefused):
+            return said._replace(reason=self.jail.explain(said.reason))
         if isinstance(said, WeightsEvicted):
             return said._replace(ns=now_ns - self.background_ns)
         if not isinstance(said, ModelLoaded) or not isinstance(asked, Load):

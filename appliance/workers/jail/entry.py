@@ -19,7 +19,7 @@ from glob import glob
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from appliance.workers.confinement import become, limit
 from appliance.workers.jail import landlock, seccomp
@@ -88,23 +88,34 @@ def _library_directories() -> Iterator[str]:
             yield path
 
 
+class Entered(NamedTuple):
+    """Descriptors: ``kept`` must stay open as long as the jail shall be as it is; by ``listener`` the parent can hear
+    of what it refuses (-1: there is none). All others that it opened are the caller's to close."""
+
+    kept: list[int]
+    listener: int
+
+
 class Jail:
     """What the jails of all workers have in common, made once by the process that forks them, since it would cost each
     worker more than all the rest: the files of the ``runtime``, opened, and the filters, assembled."""
 
-    def __init__(self, support: Support, runtime: Iterable[str]) -> None:
-        """Raise OSError where something cannot be opened that is there."""
+    def __init__(self, support: Support, runtime: Iterable[str], *, listens: bool = False) -> None:
+        """Raise OSError where something cannot be opened that is there. ``listens``: this process answers what the
+        jails refuse (see ``seccomp``)."""
         self._support = support
         common = (Grant("/dev/null", landlock.USE), *map(Grant, (*_outermost(runtime), *_KERNEL)))
         self._opened = tuple(landlock.open_grants(common)) if support.landlock else ()
         machine = platform.machine()
         kinds = Kind if support.filter else ()
         self._filters = {kind: seccomp.program(machine, kind) for kind in kinds}
+        self._telling = {
+            kind: seccomp.telling(code) if listens else b"" for kind, code in self._filters.items()
+        }
 
-    def enter(self, access: FileAccess, site: str = "", user: UserIds = ()) -> list[int]:
+    def enter(self, access: FileAccess, site: str = "", user: UserIds = ()) -> Entered:
         """Give up everything but what ``access`` and the files of the runtime are, and to build in the directory
-        ``site`` unless it is "", as another ``user`` if there is one. Gives the descriptors that must stay open as long
-        as the jail shall be as it is; all others that it opened are the caller's to close. Raises OSError."""
+        ``site`` unless it is "", as another ``user`` if there is one. Raises OSError."""
         support = self._support
         if user:
             become(user)
@@ -117,9 +128,11 @@ class Jail:
         # Without Landlock, other workers could read its memory. With it they cannot, and the daemon, which is not root,
         # goes on knowing how much memory the worker shares with others, which the kernel tells of such processes alone.
         prctl(_PR_SET_DUMPABLE, 1 if support.landlock else 0)
+        listener = -1
         if support.filter:
-            seccomp.install(seccomp.of_process(self._filters[_kind(access)], os.getpid()))
-        return [each.descriptor for each in own if each.path.startswith("/proc")]
+            codes = (filters[_kind(access)] for filters in (self._filters, self._telling))
+            listener = seccomp.install(*(seccomp.of_process(code, os.getpid()) for code in codes))
+        return Entered([each.descriptor for each in own if each.path.startswith("/proc")], listener)
 
 
 def close_memory() -> None:

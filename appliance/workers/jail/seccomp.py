@@ -2,17 +2,18 @@
 runtime drives a device, nobody can list what its driver does: then those that lead outwards are refused, and the rest
 allowed.
 
-Refused calls fail with EPERM and cost nothing else. Those that are newer than this list, and those whose arguments lie
-in memory where a filter cannot read them, fail with ENOSYS, so that a library does what it does on older kernels. A
-filter is a program of the kernel's classic BPF machine (``linux/bpf_common.h``): it reads the number and the arguments
-of a call, jumps forward only, and returns what becomes of the call. It is put on in one step for all threads of the
-process and can never be taken off.
+Refused calls fail with EPERM and cost nothing else, but that a listener hears of them first. Those that are newer than
+this list, and those whose arguments lie in memory where a filter cannot read them, fail with ENOSYS, so that a library
+does what it does on older kernels. A filter is a program of the kernel's classic BPF machine (``linux/bpf_common.h``):
+it reads the number and the arguments of a call, jumps forward only, and returns what becomes of the call. It is put on
+in one step for all threads of the process and can never be taken off.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import platform
@@ -32,10 +33,13 @@ _ASK_ACTION: Final = 2
 _ALL_THREADS: Final = 1 << 0
 _NO_MITIGATION: Final = 1 << 2
 """Without it kernels before 5.16 slow the whole process down against a side channel that leads to itself only."""
+_LISTEN: Final = 1 << 3 | 1 << 4
+"""Give a descriptor that tells of calls, although the filter is put on in all threads."""
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
 _REFUSE: Final = _ERRNO | errno.EPERM
 _UNKNOWN: Final = _ERRNO | errno.ENOSYS
+_TELL: Final = 0x7FC00000
 
 _LOAD: Final = 0x20
 _JUMP_EQUAL: Final = 0x15
@@ -97,6 +101,13 @@ class _Step(NamedTuple):
     value: int
 
 
+class Asked(NamedTuple):
+    """A call that waits for its answer."""
+
+    id: int
+    number: int
+
+
 class _Program(ctypes.Structure):
     """The kernel's ``struct sock_fprog``."""
 
@@ -105,6 +116,12 @@ class _Program(ctypes.Structure):
 
 _STEP: Final = struct.Struct("=HBBI")
 _VALUE: Final = struct.Struct("=I")
+_ASKED: Final = struct.Struct("=Q8xi60x")
+_ANSWER: Final = struct.Struct("=Q8xi4x")
+_RECEIVE: Final = 0xC0502100
+_SEND: Final = 0xC0182101
+_HEAD_STEPS: Final = 4
+"""Of a program: what they refuse is no call by a number of this architecture."""
 _Steps = tuple[_Step, ...]
 _ALLOWED: Final[_Steps] = (_Step(_RETURN, 0, 0, _ALLOW),)
 _REFUSED: Final[_Steps] = (_Step(_RETURN, 0, 0, _REFUSE),)
@@ -218,10 +235,42 @@ def _body(arguments: Sequence[_Argument]) -> Iterator[_Step]:
     yield _Step(_RETURN, 0, 0, _ALLOW)
 
 
-def install(code: bytes) -> None:
-    """Put the filter on this process for good. Raises OSError. Wants no_new_privs."""
-    flags = _ALL_THREADS | _NO_MITIGATION
-    head = _Program(len(code) // _STEP.size, code)
-    stayed = call(_CALL, _SET_FILTER, flags, ctypes.byref(head))
-    if stayed:
+def install(code: bytes, telling: bytes = b"") -> int:
+    """Put the filter on this process for good, the ``telling`` one where there can be a listener; gives that, or -1
+    where there is none, as where somebody else listens already. Raises OSError. Wants no_new_privs."""
+    if telling:
+        with suppress(OSError):
+            return _put_on(telling, _LISTEN)
+    if stayed := _put_on(code, 0):
         raise OSError(errno.ESRCH, f"thread {stayed} could not be given the filter")
+    return -1
+
+
+def receive(listener: int) -> Asked:
+    """Take the next call that is to be refused. Raises FileNotFoundError when its caller has ended."""
+    told = bytearray(_ASKED.size)
+    fcntl.ioctl(listener, _RECEIVE, told)
+    return Asked(*_ASKED.unpack(told))
+
+
+def refuse(listener: int, asked: Asked) -> None:
+    """Answer it. Raises FileNotFoundError when its caller has ended, or waits no longer."""
+    fcntl.ioctl(listener, _SEND, _ANSWER.pack(asked.id, -errno.EPERM))
+
+
+def telling(code: bytes) -> bytes:
+    """Give the same filter, but that what it refuses waits for a listener's answer."""
+    steps = map(_Step._make, _STEP.iter_unpack(code))
+    return b"".join(
+        _STEP.pack(*(step._replace(value=_TELL) if _refuses(step) and at >= _HEAD_STEPS else step))
+        for at, step in enumerate(steps)
+    )
+
+
+def _refuses(step: _Step) -> bool:
+    return step.code == _RETURN and step.value == _REFUSE
+
+
+def _put_on(code: bytes, flags: int) -> int:
+    head = _Program(len(code) // _STEP.size, code)
+    return call(_CALL, _SET_FILTER, _ALL_THREADS | _NO_MITIGATION | flags, ctypes.byref(head))

@@ -99,6 +99,23 @@ clock_settime 227 112, clock_adjtime 305 266, adjtimex 159 171, personality 135 
 """
 """Refused to a worker whose runtime does more than can be listed, because it drives a device."""
 
+_OTHERS: Final = """
+connect 42 203, bind 49 200, listen 50 201, accept 43 202, accept4 288 242, socketpair 53 199, setsockopt 54 208,
+sendmmsg 307 269, recvmmsg 299 243, fork 57 -, vfork 58 -, pipe 22 -, eventfd 284 -, creat 85 -, mkdir 83 -,
+mkdirat 258 34, rmdir 84 -, link 86 -, linkat 265 37, symlink 88 -, symlinkat 266 36, mknod 133 -, mknodat 259 33,
+chmod 90 -, fchmod 91 52, fchmodat 268 53, chown 92 -, fchown 93 55, fchownat 260 54, utimensat 280 88,
+flock 73 32, chdir 80 49, fchdir 81 50, umask 95 166, sendfile 40 71, splice 275 76, memfd_create 319 279,
+memfd_secret 447 447, mlock2 325 284, mlockall 151 230, munlockall 152 231, remap_file_pages 216 234,
+move_pages 279 239, shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193, msgget 68 186,
+mq_open 240 180, setrlimit 160 164, setuid 105 146, setgid 106 144, setgroups 116 159, setresuid 117 147,
+setresgid 119 149, setpgid 109 154, setsid 112 157, capget 125 90, capset 126 91, seccomp 317 277,
+timer_create 222 107, timerfd_create 283 85, signalfd4 289 74, inotify_init1 294 26, inotify_add_watch 254 27,
+pause 34 -, alarm 37 -, waitid 247 95, getxattr 191 8, fgetxattr 193 10,
+vmsplice 278 75, tee 276 77, io_setup 206 0, io_submit 209 2, name_to_handle_at 303 264, set_thread_area 205 -,
+get_robust_list 274 100, cachestat 451 451, map_shadow_stack 453 453, landlock_create_ruleset 444 444
+"""
+"""Only named, where a worker was refused one."""
+
 
 def _numbers(text: str, column: int) -> Mapping[str, int]:
     rows = (entry.split() for entry in text.replace("\n", " ").split(","))
@@ -117,3 +134,9 @@ class Calls:
         self.building = _numbers(_BUILDING, column)
         self.judged = _numbers(_JUDGED, column)
         self.leading_outwards = _numbers(_LEADING_OUTWARDS, column)
+        known = (*parts, _BUILDING, _JUDGED, _LEADING_OUTWARDS, _OTHERS)
+        self._names = {number: name for part in known for name, number in _numbers(part, column).items()}
+
+    def name_of(self, number: int) -> str:
+        """Give the call's name, or its number where it has none here."""
+        return self._names.get(number, f"number {number}")

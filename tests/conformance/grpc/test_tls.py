@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import ssl
 from pathlib import Path
 
 import grpc
@@ -55,6 +56,7 @@ def test_certificates_are_shown_and_read_again(
     bearer = bearer_of(GrpcConfig(tls_certificate=str(server.certificate), tls_key=str(server.key)))
     assert bearer is not None
     assert json.loads(line)["until"] == bearer.until
+    assert daemon.status()["certificates"] == {"grpc": ssl.cert_time_to_seconds(bearer.until)}
     with over_tls(daemon.grpc, successor) as channel:
         assert infer(channel)
     assert infer(old), "a connection outlives the certificate that it began with"

@@ -175,26 +175,6 @@ def test_tracing_is_off_and_says_so(client: triton.InferenceServerClient) -> Non
         client.get_trace_settings("nowhere")
 
 
-def test_a_raw_binary_body_needs_no_head(server: ApplianceProcess) -> None:
-    tensor = np.arange(128, dtype=np.float32)
-    reply = call(
-        server,
-        "POST",
-        "/v2/models/mlp/infer",
-        tensor.tobytes(),
-        {"Inference-Header-Content-Length": "0", "Content-Type": "application/octet-stream"},
-    )
-    assert reply.status == 200
-    assert reply.document["outputs"][0]["shape"] == [2, 10]
-    head = {
-        "inputs": [
-            {"name": "x", "shape": [2, 64], "datatype": "FP32", "parameters": {"binary_data_size": 512}}
-        ]
-    }
-    same = infer(server, "mlp", {**head, "parameters": {"binary_data_output": True}}, tensor.tobytes())
-    assert same.body[-80:] == reply.body[-80:]
-
-
 def test_what_is_not_asked_for_as_binary_is_json(server: ApplianceProcess) -> None:
     document = {
         "inputs": [

@@ -106,7 +106,15 @@ def test_binary_tensors_of_the_wrong_length(
 @pytest.mark.parametrize(
     ("raw", "text"),
     [
-        (b"\x01\x00\x00\x00a", "unexpected number of string elements 1"),
+        (
+            b"\x01\x00\x00\x00a",
+            "expected 2 string elements for inference input 'x' for model 'identity_bytes', got 1",
+        ),
+        (b"", "expected 2 string elements for inference input 'x' for model 'identity_bytes', got 0"),
+        (
+            bytes(12),
+            "unexpected number of string elements 3 for inference input 'x' for model 'identity_bytes', expecting 2",
+        ),
         (b"\x01\x00\x00\x00a\x05\x00\x00\x00bc", "incomplete string data"),
         (b"\x01\x00\x00\x00a\x05\x00", "incomplete string length indicator"),
         (b"\xff\xff\xff\xff", "incomplete string data"),
@@ -134,7 +142,7 @@ def test_missing_inputs_are_named(server: ApplianceProcess) -> None:
     [
         ("nowhere", 404, "Request for unknown model: 'nowhere' is not found"),
         ("%22odd%22%20%2F", 404, "Request for unknown model: '\"odd\" /' is not found"),
-        ("mlp/versions/7", 404, "'mlp' version 7 is not found"),
+        ("mlp/versions/7", 404, "Request for unknown model: 'mlp' version 7 is not found"),
         ("mlp/versions/one", 400, "failed to get model version from specified version string"),
         ("mlp/versions/-1", 400, "failed to get model version from specified version string"),
         ("not_onnx", 503, "Request for unknown model: 'not_onnx' has no available versions"),
@@ -143,8 +151,11 @@ def test_missing_inputs_are_named(server: ApplianceProcess) -> None:
 def test_models_and_versions_that_do_not_serve(
     server: ApplianceProcess, path: str, status: int, text: str
 ) -> None:
-    reply = call(server, "POST", f"/v2/models/{path}/infer", _with())
+    reply = call(server, "POST", f"/v2/models/{path}/infer", {**_with(), "id": "7"})
     assert reply.status == status
+    assert reply.error.startswith(
+        text if text.startswith("Request for unknown model") else "[request id: 7] "
+    )
     assert text in reply.error
 
 

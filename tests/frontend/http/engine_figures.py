@@ -7,10 +7,13 @@ from appliance.telemetry.meter import Result, VersionMeter
 from appliance.telemetry.snapshot import (
     EngineStatus,
     FrontEndFigures,
+    GoldenStatus,
     HttpStatistics,
+    InterfaceRow,
     LaneUse,
     SlotUse,
     Snapshot,
+    StoredArtifact,
     StoreFigures,
     SwapFigures,
     TrialStatus,
@@ -62,6 +65,7 @@ def made_up_status() -> EngineStatus:
                 memory_bytes=30 << 20,
                 restarts=1,
                 use=LaneUse(asked=4, leased=2, leased_now=True),
+                place=0,
             ),
             WorkerStatus(
                 worker=2,
@@ -71,6 +75,7 @@ def made_up_status() -> EngineStatus:
                 memory_bytes=0,
                 restarts=0,
                 use=LaneUse(),
+                place=1,
             ),
         ),
         queued_requests=5,
@@ -97,6 +102,14 @@ def made_up_store() -> StoreFigures:
         scrubbed_at_s=1_700_000_000.5,
         generation=7,
         trouble="",
+        taken_bytes=4 << 20,
+        quota_bytes=1 << 30,
+        free_bytes=5 << 30,
+        free_floor_bytes=1 << 30,
+        artifacts=(
+            StoredArtifact(name="busy", version=3, kind="package", made_s=1_700_000_000.5),
+            StoredArtifact(name="busy", version=3, kind="packed form", made_s=1_700_000_900.0),
+        ),
     )
 
 
@@ -110,10 +123,17 @@ def _version(
         reason=reason,
         queued=5 if workers else 0,
         running=2 if workers else 0,
+        held_clients=3 if workers else 0,
         workers=workers,
         statistics=meter.frozen(),
         trial=TrialStatus("canary", 1, 10.0, "", 34, 0, 0, 0) if workers else None,
         next_try_ms=0 if workers else 1_800_000_000_000,
+        memory_bytes=(30 << 20) if workers else 0,
+        weights_bytes=(20 << 20) if workers else 0,
+        restarts={"died": 2, "hung": 0} if workers else {},
+        packed=bool(workers),
+        golden=GoldenStatus(5, "") if workers else None,
+        interface=() if workers else (InterfaceRow("input 'x<y>'", "FP32 [-1, 64]", "not there"),),
     )
 
 

@@ -26,7 +26,7 @@ from appliance.telemetry.snapshot import (
     TraceFigures,
 )
 from tests.frontend.http.documented import code_words, table_rows
-from tests.frontend.http.engine_figures import AWKWARD_NAME, busy_meter, made_up_status
+from tests.frontend.http.engine_figures import AWKWARD_NAME, busy_meter, made_up_status, made_up_store
 
 SECTIONS = (
     ("## Models", {"model", "version"}),
@@ -34,6 +34,7 @@ SECTIONS = (
     ("## Models in and out of memory", set[str]()),
     ("## The front end", set[str]()),
     ("## Traces", set[str]()),
+    ("## The store", set[str]()),
     ("## Names for Triton dashboards", {"model", "version"}),
 )
 ALL = MetricsConfig(triton_names=True)
@@ -61,7 +62,15 @@ BUSY = {"model": "busy", "version": "3"}
 def _text(config: MetricsConfig = ALL) -> str:
     status = made_up_status()
     versions = [labelled(version.statistics) for version in status.versions]
-    snapshot = Snapshot(engine=status, http=OWN, front_end=FRONT_END, quotas=QUOTAS, traces=TRACES)
+    snapshot = Snapshot(
+        engine=status,
+        http=OWN,
+        front_end=FRONT_END,
+        store=made_up_store(),
+        quotas=QUOTAS,
+        traces=TRACES,
+        certificates={"grpc": 1_800_000_000},
+    )
     return "".join(exposition(snapshot_families(snapshot, versions, config)))
 
 
@@ -92,8 +101,8 @@ def test_counters_say_what_the_meters_say() -> None:
     assert _value(text, "appliance_batches_total", rows="4", **BUSY) == 1
     assert _value(text, "appliance_retries_total", **BUSY) == 2
     assert _value(text, "appliance_leased_requests_total", **BUSY) == 2
-    assert _value(text, "appliance_worker_requests_total", worker="1", by="engine") == 4
-    assert _value(text, "appliance_worker_requests_total", worker="1", by="lease") == 2
+    assert _value(text, "appliance_worker_requests_total", worker="0", by="engine") == 4
+    assert _value(text, "appliance_worker_requests_total", worker="0", by="lease") == 2
     assert _value(text, "appliance_http_responses_total", code="429") == 1
 
 
@@ -121,11 +130,18 @@ def test_gauges_say_what_the_status_says() -> None:
     text = _text()
     assert _value(text, "appliance_queue_requests") == 5
     assert _value(text, "appliance_queue_bytes") == 1280
-    assert _value(text, "appliance_worker_up", worker="1") == 1
-    assert _value(text, "appliance_worker_up", worker="2") == 0
-    assert _value(text, "appliance_worker_restarts_total", worker="1") == 1
-    assert _value(text, "appliance_worker_leased", worker="1") == 1
-    assert _value(text, "appliance_worker_leased", worker="2") == 0
+    assert _value(text, "appliance_worker_up", worker="0") == 1
+    assert _value(text, "appliance_worker_up", worker="1") == 0
+    assert _value(text, "appliance_worker_info", worker="0", **BUSY) == 1
+    assert _value(text, "appliance_worker_leased", worker="0") == 1
+    assert _value(text, "appliance_worker_leased", worker="1") == 0
+    assert _value(text, "appliance_version_restarts_total", cause="died", **BUSY) == 2
+    assert _value(text, "appliance_version_memory_bytes", **BUSY) == 30 << 20
+    assert _value(text, "appliance_version_weights_bytes", **BUSY) == 20 << 20
+    assert _value(text, "appliance_certificate_expiry_timestamp_seconds", port="grpc") == 1_800_000_000
+    assert _value(text, "appliance_store_free_bytes") == 5 << 30
+    form = {"artifact": "packed form", **BUSY}
+    assert _value(text, "appliance_store_artifact_timestamp_seconds", **form) == 1_700_000_900
     assert _value(text, "appliance_version_state", state="READY", **BUSY) == 1
     assert _value(text, "appliance_version_state", state="LOADING", **BUSY) == 0
     assert _value(text, "appliance_version_state", state="UNAVAILABLE", model=AWKWARD_NAME, version="1") == 1

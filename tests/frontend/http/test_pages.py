@@ -11,19 +11,23 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from appliance.core.rollout.records import Change, Ending
+from appliance.core.rollout.version import Artifact
 from appliance.frontend.http.model_page import model_main
 from appliance.frontend.http.page import PageParts, framed
 from appliance.frontend.http.spoken import spoken_bytes, spoken_time
 from appliance.frontend.http.status_page import TITLE, model_rows, overview
 from appliance.telemetry.meter import Result
+from appliance.telemetry.notices import notices
 from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import EngineStatus, ResidencyFigures, Snapshot
 from models.generate import write_model
@@ -34,6 +38,7 @@ from tests.frontend.http.engine_figures import (
     PYTHON_FRONT_END,
     busy_meter,
     made_up_status,
+    made_up_store,
 )
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -77,6 +82,16 @@ def _page(snapshot: Snapshot | None = None, recent: RecentFigures | None = None)
     workers = {worker.worker: worker for worker in snapshot.engine.workers}
     rows = [model_rows(each, workers, recent or RecentFigures()) for each in snapshot.engine.versions]
     return framed(snapshot, PageParts.load(), TITLE, overview(snapshot, "".join(rows)))
+
+
+CHANGE = Change(
+    at_ms=0, name="busy", version=3, identity="busy/3", ending=Ending.ROLLED_BACK, before=1, after=1, took_ms=1_500,
+    reason="no <b>, it fails " + "and why that is so " * 5, artifact=Artifact.PACKED,
+)  # fmt: skip
+
+
+def _model_page(snapshot: Snapshot, name: str, recent: RecentFigures, history: Sequence[Change] = ()) -> str:
+    return framed(snapshot, PageParts.load(), name, model_main(snapshot, name, recent, history), "../")
 
 
 def _busy_hour() -> tuple[EngineStatus, RecentFigures]:
@@ -128,9 +143,7 @@ def test_the_last_seconds_are_told_and_the_hour_is_drawn() -> None:
 
 def test_a_model_has_a_page_with_plots_of_every_version() -> None:
     status, recent = _busy_hour()
-    workers = {worker.worker: worker for worker in status.workers}
-    versions = [each for each in status.versions if each.name == "busy"]
-    text = framed(_snapshot(status), PageParts.load(), "busy", model_main(versions, workers, recent), "../")
+    text = _model_page(_snapshot(status), "busy", recent)
     assert "Version 3" in text
     assert 'href="../status.json"' in text
     labels = re.findall(r'aria-label="([^"]*)"', text)
@@ -139,7 +152,54 @@ def test_a_model_has_a_page_with_plots_of_every_version() -> None:
         "Answered", "Latency", "Not answered", "Queued", "Batch",
     ]  # fmt: skip
     assert text.count('<path class="line') == 7
-    assert "Nothing was asked" in model_main(versions, workers, RecentFigures())
+    assert "Nothing was asked" in _model_page(_snapshot(status), "busy", RecentFigures())
+
+
+def test_a_model_has_its_memory_golden_result_artefacts_and_history() -> None:
+    history = [replace(CHANGE, at_ms=number * 1_000) for number in range(30)]
+    store = made_up_store()
+    text = _model_page(replace(_snapshot(), store=store), "busy", RecentFigures(), history)
+    assert "<dd>30 MiB, of that weights 20 MiB</dd>" in text
+    assert "<dd>5 cases: all as promised</dd>" in text
+    assert "<dt>Packed form since</dt><dd>2023-11-14 22:28:20Z</dd>" in text
+    assert "<dd>died 2</dd>" in text
+    head, *rows = _Cells(text).rows
+    assert head == ["When", "Version", "Ended", "Serving", "Took", "Why"]
+    assert len(rows) == 20
+    last = [
+        "1970-01-01 00:00:29Z",
+        "3 (packed form)",
+        "rolled back",
+        "1 \u2192 1",
+        "1.50 s",
+        CHANGE.reason,
+    ]
+    assert rows[0] == last
+    assert "History" not in _model_page(_snapshot(), "busy", RecentFigures())
+
+
+def test_a_version_that_clients_cannot_talk_to_shows_what_differs() -> None:
+    text = _model_page(_snapshot(), AWKWARD_NAME, RecentFigures())
+    assert _Cells(text).rows == [["Changed", "Was", "Is"], ["input 'x<y>'", "FP32 [-1, 64]", "not there"]]
+    assert 'id="interface-1"' in text
+    assert 'aria-labelledby="interface-1"' in text
+
+
+def test_what_is_near_is_told() -> None:
+    store = replace(made_up_store(), free_bytes=1 << 29, taken_bytes=1 << 30)
+    near = replace(_snapshot(), store=store, wall_s=1_800_000_000.0)
+    ends = {"grpc": 1_800_000_000 + 29 * 86_400, "http": 1_799_999_999, "far": 1_900_000_000}
+    told = list(notices(replace(near, certificates=ends)))
+    assert [each[:42] for each in told] == [
+        "The certificate of grpc ends in 29 days, o",
+        "The certificate of http ended on 2027-01-1",
+        "The store's disk has 0.5 GiB left, and ins",
+        "The store takes 1.0 GiB of the 1.0 GiB tha",
+    ]
+    text = _page(replace(near, certificates=ends))
+    assert all(escape(each) in text for each in told)
+    assert "<dt>Store</dt><dd>1.0 GiB of 1.0 GiB</dd>" in text
+    assert not list(notices(_snapshot()))
 
 
 def test_draining_and_what_is_wrong_stand_above_all() -> None:
@@ -252,12 +312,17 @@ def _dom(url: str, folder: Path) -> tuple[str, str]:
     return done.stdout.decode(), done.stderr.decode()
 
 
-FRAME = """<!DOCTYPE html><iframe src="/" width="360" height="800"></iframe><p id="told"></p><script>
+FRAME = """<!DOCTYPE html><iframe src="PLACE" width="360" height="800"></iframe><p id="told"></p><script>
 onload = () => {
   const page = document.querySelector("iframe").contentDocument;
   const wide = [...page.querySelectorAll("td, th, dd, p, h1")].filter(
     (each) => each.getBoundingClientRect().right > 360.5 && !each.closest("thead"));
-  told.textContent = `${page.documentElement.scrollWidth} ${wide.length} wide`;
+  const split = [...page.querySelectorAll(".badge")].filter((each) => each.getBoundingClientRect().height > 32);
+  const labels = [...page.querySelectorAll("td[data-label]")].filter((each) => {
+    const label = page.defaultView.getComputedStyle(each, "::before");
+    return parseFloat(label.height) > 2.5 * parseFloat(label.fontSize);
+  });
+  told.textContent = `${page.documentElement.scrollWidth} ${wide.length} wide, ${split.length + labels.length} broken`;
 };
 </script>"""
 
@@ -274,12 +339,15 @@ class _Handler(BaseHTTPRequestHandler):
     server: _MadeUp
 
     def do_GET(self) -> None:
-        framing = self.path == "/frame"
+        framing = self.path.startswith("/frame")
+        page = _model_page(_snapshot(), "busy", RecentFigures(), [CHANGE]) if "busy" in self.path else _page()
         self.server.left -= not framing
         well = self.server.left >= 0
         self.send_response(200 if well else 503)
         self.end_headers()
-        self.wfile.write((FRAME if framing else _page() if well else "broken").encode())
+        self.wfile.write(
+            (FRAME.replace("PLACE", self.path[6:]) if framing else page if well else "broken").encode()
+        )
 
     def log_message(self, *_: object) -> None:
         pass
@@ -296,9 +364,10 @@ def made_up(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium found; install it to look at the pages")
-def test_a_browser_shows_all_on_a_phone(made_up: str, tmp_path: Path) -> None:
-    text, _ = _dom(f"{made_up}frame", tmp_path)
-    told = re.search(r'id="told">(\d+) 0 wide<', text)
+@pytest.mark.parametrize("place", ["/", "/models/busy"])
+def test_a_browser_shows_all_on_a_phone(made_up: str, tmp_path: Path, place: str) -> None:
+    text, _ = _dom(f"{made_up}frame{place}", tmp_path)
+    told = re.search(r'id="told">(\d+) 0 wide, 0 broken<', text)
     assert told is not None, text[-300:]
     assert int(told[1]) <= 360
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiohttp import web
 
-from appliance.frontend.http.application import Router
+from appliance.frontend.http.router import Router
 from appliance.frontend.http.status import HttpRefusal
 
 
@@ -23,9 +23,10 @@ def router() -> Router:
         [
             ("GET", "/", _other),
             ("GET", "/v2/models/stats", _one),
-            ("GET", "/v2/models/*", _other),
+            ("GET", "/v2/models/{model}", _other),
             ("POST", "/x", _one),
-        ]
+        ],
+        None,
     )
 
 

@@ -46,9 +46,9 @@ def jailed(
 ) -> str:
     def inside() -> object:
         confine_all()
-        kept = Jail(support, runtime_files()).enter(access, site, user)
+        entered = Jail(support, runtime_files()).enter(access, site, user)
         said = do()
-        for descriptor in kept:
+        for descriptor in entered.kept:
             os.close(descriptor)
         return said
 

@@ -314,3 +314,43 @@ def test_a_filter_cannot_be_put_on_without_giving_up_privileges_first() -> None:
         return [outcome(lambda: seccomp.install(bytes(code)))]
 
     assert in_fork(tries) == str(["Invalid argument"])
+
+
+@needs_filters
+def test_what_waits_for_its_answer_is_refused_whatever_becomes_of_the_listener() -> None:
+    """By an answer, and by its end: as on a kernel without the call."""
+    ours, theirs = socket.socketpair()
+
+    def tries() -> str:
+        prctl(NO_NEW_PRIVILEGES, 1)
+        code = filter_of(platform.machine(), os.getpid())
+        listener = seccomp.install(code, seccomp.telling(code))
+        socket.send_fds(theirs, [b"x"], [listener])
+        os.close(listener)
+        return f"{outcome(socket.socket)}, {outcome(socket.socket)}"
+
+    helper = os.fork()
+    if helper == 0:
+        theirs.close()
+        _, (listener,), _, _ = socket.recv_fds(ours, 1, 1)
+        asked = seccomp.receive(listener)
+        seccomp.refuse(listener, asked)
+        os._exit(asked.number)
+    assert in_fork(tries) == f"{REFUSED}, {os.strerror(errno.ENOSYS)}"
+    _, status = os.waitpid(helper, 0)
+    assert os.waitstatus_to_exitcode(status) == Calls(platform.machine()).judged["socket"]
+    ours.close()
+    theirs.close()
+
+
+@needs_filters
+def test_where_another_one_listens_already_calls_are_refused_without_being_heard() -> None:
+    def tries() -> str:
+        prctl(NO_NEW_PRIVILEGES, 1)
+        every = bytes.fromhex("0600000000 00ff7f".replace(" ", ""))  # a filter that allows everything
+        first = seccomp.install(b"", every)
+        code = filter_of(platform.machine(), os.getpid())
+        second = seccomp.install(code, seccomp.telling(code))
+        return f"{first >= 0} {second} {outcome(socket.socket)}"
+
+    assert in_fork(tries) == f"True -1 {REFUSED}"

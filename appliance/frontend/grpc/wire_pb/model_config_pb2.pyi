@@ -235,6 +235,111 @@ class ModelTransactionPolicy(_message.Message):
     decoupled: bool
     def __init__(self, decoupled: _Optional[bool] = ...) -> None: ...
 
+class ModelOptimizationPolicy(_message.Message):
+    __slots__ = ("graph", "priority", "cuda", "input_pinned_memory", "output_pinned_memory", "gather_kernel_buffer_threshold", "eager_batching")
+    class ModelPriority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        PRIORITY_DEFAULT: _ClassVar[ModelOptimizationPolicy.ModelPriority]
+        PRIORITY_MAX: _ClassVar[ModelOptimizationPolicy.ModelPriority]
+        PRIORITY_MIN: _ClassVar[ModelOptimizationPolicy.ModelPriority]
+    PRIORITY_DEFAULT: ModelOptimizationPolicy.ModelPriority
+    PRIORITY_MAX: ModelOptimizationPolicy.ModelPriority
+    PRIORITY_MIN: ModelOptimizationPolicy.ModelPriority
+    class Graph(_message.Message):
+        __slots__ = ("level",)
+        LEVEL_FIELD_NUMBER: _ClassVar[int]
+        level: int
+        def __init__(self, level: _Optional[int] = ...) -> None: ...
+    class Cuda(_message.Message):
+        __slots__ = ("graphs", "busy_wait_events", "graph_spec", "output_copy_stream")
+        class GraphSpec(_message.Message):
+            __slots__ = ("batch_size", "input", "graph_lower_bound")
+            class Shape(_message.Message):
+                __slots__ = ("dim",)
+                DIM_FIELD_NUMBER: _ClassVar[int]
+                dim: _containers.RepeatedScalarFieldContainer[int]
+                def __init__(self, dim: _Optional[_Iterable[int]] = ...) -> None: ...
+            class LowerBound(_message.Message):
+                __slots__ = ("batch_size", "input")
+                class InputEntry(_message.Message):
+                    __slots__ = ("key", "value")
+                    KEY_FIELD_NUMBER: _ClassVar[int]
+                    VALUE_FIELD_NUMBER: _ClassVar[int]
+                    key: str
+                    value: ModelOptimizationPolicy.Cuda.GraphSpec.Shape
+                    def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[ModelOptimizationPolicy.Cuda.GraphSpec.Shape, _Mapping[str, object]]] = ...) -> None: ...
+                BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+                INPUT_FIELD_NUMBER: _ClassVar[int]
+                batch_size: int
+                input: _containers.MessageMap[str, ModelOptimizationPolicy.Cuda.GraphSpec.Shape]
+                def __init__(self, batch_size: _Optional[int] = ..., input: _Optional[_Mapping[str, ModelOptimizationPolicy.Cuda.GraphSpec.Shape]] = ...) -> None: ...
+            class InputEntry(_message.Message):
+                __slots__ = ("key", "value")
+                KEY_FIELD_NUMBER: _ClassVar[int]
+                VALUE_FIELD_NUMBER: _ClassVar[int]
+                key: str
+                value: ModelOptimizationPolicy.Cuda.GraphSpec.Shape
+                def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[ModelOptimizationPolicy.Cuda.GraphSpec.Shape, _Mapping[str, object]]] = ...) -> None: ...
+            BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+            INPUT_FIELD_NUMBER: _ClassVar[int]
+            GRAPH_LOWER_BOUND_FIELD_NUMBER: _ClassVar[int]
+            batch_size: int
+            input: _containers.MessageMap[str, ModelOptimizationPolicy.Cuda.GraphSpec.Shape]
+            graph_lower_bound: ModelOptimizationPolicy.Cuda.GraphSpec.LowerBound
+            def __init__(self, batch_size: _Optional[int] = ..., input: _Optional[_Mapping[str, ModelOptimizationPolicy.Cuda.GraphSpec.Shape]] = ..., graph_lower_bound: _Optional[_Union[ModelOptimizationPolicy.Cuda.GraphSpec.LowerBound, _Mapping[str, object]]] = ...) -> None: ...
+        GRAPHS_FIELD_NUMBER: _ClassVar[int]
+        BUSY_WAIT_EVENTS_FIELD_NUMBER: _ClassVar[int]
+        GRAPH_SPEC_FIELD_NUMBER: _ClassVar[int]
+        OUTPUT_COPY_STREAM_FIELD_NUMBER: _ClassVar[int]
+        graphs: bool
+        busy_wait_events: bool
+        graph_spec: _containers.RepeatedCompositeFieldContainer[ModelOptimizationPolicy.Cuda.GraphSpec]
+        output_copy_stream: bool
+        def __init__(self, graphs: _Optional[bool] = ..., busy_wait_events: _Optional[bool] = ..., graph_spec: _Optional[_Iterable[_Union[ModelOptimizationPolicy.Cuda.GraphSpec, _Mapping[str, object]]]] = ..., output_copy_stream: _Optional[bool] = ...) -> None: ...
+    class PinnedMemoryBuffer(_message.Message):
+        __slots__ = ("enable",)
+        ENABLE_FIELD_NUMBER: _ClassVar[int]
+        enable: bool
+        def __init__(self, enable: _Optional[bool] = ...) -> None: ...
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CUDA_FIELD_NUMBER: _ClassVar[int]
+    INPUT_PINNED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_PINNED_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    GATHER_KERNEL_BUFFER_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    EAGER_BATCHING_FIELD_NUMBER: _ClassVar[int]
+    graph: ModelOptimizationPolicy.Graph
+    priority: ModelOptimizationPolicy.ModelPriority
+    cuda: ModelOptimizationPolicy.Cuda
+    input_pinned_memory: ModelOptimizationPolicy.PinnedMemoryBuffer
+    output_pinned_memory: ModelOptimizationPolicy.PinnedMemoryBuffer
+    gather_kernel_buffer_threshold: int
+    eager_batching: bool
+    def __init__(self, graph: _Optional[_Union[ModelOptimizationPolicy.Graph, _Mapping[str, object]]] = ..., priority: _Optional[_Union[ModelOptimizationPolicy.ModelPriority, str]] = ..., cuda: _Optional[_Union[ModelOptimizationPolicy.Cuda, _Mapping[str, object]]] = ..., input_pinned_memory: _Optional[_Union[ModelOptimizationPolicy.PinnedMemoryBuffer, _Mapping[str, object]]] = ..., output_pinned_memory: _Optional[_Union[ModelOptimizationPolicy.PinnedMemoryBuffer, _Mapping[str, object]]] = ..., gather_kernel_buffer_threshold: _Optional[int] = ..., eager_batching: _Optional[bool] = ...) -> None: ...
+
+class ModelMetrics(_message.Message):
+    __slots__ = ("metric_control",)
+    class MetricControl(_message.Message):
+        __slots__ = ("metric_identifier", "histogram_options")
+        class MetricIdentifier(_message.Message):
+            __slots__ = ("family",)
+            FAMILY_FIELD_NUMBER: _ClassVar[int]
+            family: str
+            def __init__(self, family: _Optional[str] = ...) -> None: ...
+        class HistogramOptions(_message.Message):
+            __slots__ = ("buckets",)
+            BUCKETS_FIELD_NUMBER: _ClassVar[int]
+            buckets: _containers.RepeatedScalarFieldContainer[float]
+            def __init__(self, buckets: _Optional[_Iterable[float]] = ...) -> None: ...
+        METRIC_IDENTIFIER_FIELD_NUMBER: _ClassVar[int]
+        HISTOGRAM_OPTIONS_FIELD_NUMBER: _ClassVar[int]
+        metric_identifier: ModelMetrics.MetricControl.MetricIdentifier
+        histogram_options: ModelMetrics.MetricControl.HistogramOptions
+        def __init__(self, metric_identifier: _Optional[_Union[ModelMetrics.MetricControl.MetricIdentifier, _Mapping[str, object]]] = ..., histogram_options: _Optional[_Union[ModelMetrics.MetricControl.HistogramOptions, _Mapping[str, object]]] = ...) -> None: ...
+    METRIC_CONTROL_FIELD_NUMBER: _ClassVar[int]
+    metric_control: _containers.RepeatedCompositeFieldContainer[ModelMetrics.MetricControl]
+    def __init__(self, metric_control: _Optional[_Iterable[_Union[ModelMetrics.MetricControl, _Mapping[str, object]]]] = ...) -> None: ...
+
 class ModelResponseCache(_message.Message):
     __slots__ = ("enable",)
     ENABLE_FIELD_NUMBER: _ClassVar[int]
@@ -242,7 +347,7 @@ class ModelResponseCache(_message.Message):
     def __init__(self, enable: _Optional[bool] = ...) -> None: ...
 
 class ModelConfig(_message.Message):
-    __slots__ = ("name", "platform", "version_policy", "max_batch_size", "input", "output", "instance_group", "default_model_filename", "cc_model_filenames", "metric_tags", "dynamic_batching", "parameters", "model_warmup", "backend", "model_transaction_policy", "response_cache", "runtime")
+    __slots__ = ("name", "platform", "version_policy", "max_batch_size", "input", "output", "instance_group", "default_model_filename", "cc_model_filenames", "metric_tags", "dynamic_batching", "parameters", "model_warmup", "backend", "model_transaction_policy", "response_cache", "runtime", "optimization", "model_metrics")
     class CcModelFilenamesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -281,6 +386,8 @@ class ModelConfig(_message.Message):
     MODEL_TRANSACTION_POLICY_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_CACHE_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZATION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_METRICS_FIELD_NUMBER: _ClassVar[int]
     name: str
     platform: str
     version_policy: ModelVersionPolicy
@@ -298,4 +405,6 @@ class ModelConfig(_message.Message):
     model_transaction_policy: ModelTransactionPolicy
     response_cache: ModelResponseCache
     runtime: str
-    def __init__(self, name: _Optional[str] = ..., platform: _Optional[str] = ..., version_policy: _Optional[_Union[ModelVersionPolicy, _Mapping[str, object]]] = ..., max_batch_size: _Optional[int] = ..., input: _Optional[_Iterable[_Union[ModelInput, _Mapping[str, object]]]] = ..., output: _Optional[_Iterable[_Union[ModelOutput, _Mapping[str, object]]]] = ..., instance_group: _Optional[_Iterable[_Union[ModelInstanceGroup, _Mapping[str, object]]]] = ..., default_model_filename: _Optional[str] = ..., cc_model_filenames: _Optional[_Mapping[str, str]] = ..., metric_tags: _Optional[_Mapping[str, str]] = ..., dynamic_batching: _Optional[_Union[ModelDynamicBatching, _Mapping[str, object]]] = ..., parameters: _Optional[_Mapping[str, ModelParameter]] = ..., model_warmup: _Optional[_Iterable[_Union[ModelWarmup, _Mapping[str, object]]]] = ..., backend: _Optional[str] = ..., model_transaction_policy: _Optional[_Union[ModelTransactionPolicy, _Mapping[str, object]]] = ..., response_cache: _Optional[_Union[ModelResponseCache, _Mapping[str, object]]] = ..., runtime: _Optional[str] = ...) -> None: ...
+    optimization: ModelOptimizationPolicy
+    model_metrics: ModelMetrics
+    def __init__(self, name: _Optional[str] = ..., platform: _Optional[str] = ..., version_policy: _Optional[_Union[ModelVersionPolicy, _Mapping[str, object]]] = ..., max_batch_size: _Optional[int] = ..., input: _Optional[_Iterable[_Union[ModelInput, _Mapping[str, object]]]] = ..., output: _Optional[_Iterable[_Union[ModelOutput, _Mapping[str, object]]]] = ..., instance_group: _Optional[_Iterable[_Union[ModelInstanceGroup, _Mapping[str, object]]]] = ..., default_model_filename: _Optional[str] = ..., cc_model_filenames: _Optional[_Mapping[str, str]] = ..., metric_tags: _Optional[_Mapping[str, str]] = ..., dynamic_batching: _Optional[_Union[ModelDynamicBatching, _Mapping[str, object]]] = ..., parameters: _Optional[_Mapping[str, ModelParameter]] = ..., model_warmup: _Optional[_Iterable[_Union[ModelWarmup, _Mapping[str, object]]]] = ..., backend: _Optional[str] = ..., model_transaction_policy: _Optional[_Union[ModelTransactionPolicy, _Mapping[str, object]]] = ..., response_cache: _Optional[_Union[ModelResponseCache, _Mapping[str, object]]] = ..., runtime: _Optional[str] = ..., optimization: _Optional[_Union[ModelOptimizationPolicy, _Mapping[str, object]]] = ..., model_metrics: _Optional[_Union[ModelMetrics, _Mapping[str, object]]] = ...) -> None: ...

@@ -1,0 +1,44 @@
+"""What people should see coming: certificates that end soon, a store that is nearly full. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from appliance.domain.moment import moment
+from appliance.telemetry.snapshot import Snapshot, StoreFigures
+
+DAY_S: Final = 86_400
+SOON_S: Final = 30 * DAY_S
+"""Before its end a certificate is told of: long enough to have a new one made at a site without a network."""
+NEARLY: Final = 0.9
+"""Of its quota the store may take before that is told."""
+
+
+def notices(snapshot: Snapshot) -> Iterator[str]:
+    """One sentence for each."""
+    for port, end_s in sorted(snapshot.certificates.items()):
+        left_s = end_s - snapshot.wall_s
+        if left_s < 0:
+            yield f"The certificate of {port} ended on {moment(end_s * 1000)}: no client takes it any more."
+        elif left_s < SOON_S:
+            yield f"The certificate of {port} ends in {int(left_s // DAY_S)} days, on {moment(end_s * 1000)}."
+    if snapshot.store is not None and snapshot.store.free_bytes:
+        yield from _of_store(snapshot.store)
+
+
+def _of_store(store: StoreFigures) -> Iterator[str]:
+    if store.free_bytes <= store.free_floor_bytes:
+        yield (
+            f"The store's disk has {_gibibytes(store.free_bytes)} left, and installs leave "
+            f"{_gibibytes(store.free_floor_bytes)} (store.free_floor_bytes): nothing more can be installed."
+        )
+    if 0 < store.quota_bytes * NEARLY <= store.taken_bytes:
+        yield (
+            f"The store takes {_gibibytes(store.taken_bytes)} of the {_gibibytes(store.quota_bytes)} that it may "
+            "(store.quota_bytes)."
+        )
+
+
+def _gibibytes(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB"
