@@ -1,19 +1,24 @@
-# Two commands for most: `make run` and `make test`. Everything they make is in .venv and .venv-clients.
+# Two commands for most: `make run` and `make test`. Everything they make is in .venv, .venv-clients and .venv-wheels.
 
 PYTHON ?= python3
 VENV := .venv
 CLIENTS := .venv-clients
+WHEELS := .venv-wheels
 BIN := $(VENV)/bin
 ARGS ?= --models models
 MINUTES ?= 10
 FUZZ ?= scan
 PYTEST_ARGS ?=
 JOBS ?= auto
+PROCESSORS ?= x86_64 aarch64
+# The oldest C library (glibc) that the wheels run with; maturin looks at every symbol that they use.
+GLIBC := 2_17
 # What is installed is named by what it was made from, so that nothing is made twice or left old.
 digest = $(shell cat pyproject.toml $(1) | cksum | cut -d' ' -f1)
 SERVE_STAMP := $(VENV)/.installed-$(call digest,requirements.lock)
 TEST_STAMP := $(VENV)/.installed-test-$(call digest,requirements.lock requirements-test.lock)
 CLIENTS_STAMP := $(CLIENTS)/.installed-$(call digest,requirements-clients.lock)
+WHEELS_STAMP := $(WHEELS)/.installed-$(call digest,requirements-wheels.lock)
 NATIVE_SOURCES := $(sort $(wildcard native/Cargo.* native/*.toml native/src/*.rs native/src/*/*.rs \
   native/python/*/*.py native/python/*/*.pyi))
 NATIVE_DIGEST := $(shell cat /dev/null $(NATIVE_SOURCES) | cksum | cut -d' ' -f1)
@@ -24,7 +29,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run test lint types unit unit-native bench fuzz wheel lock clean install-test install-clients install-native
+.PHONY: help install native run test lint types unit unit-native bench fuzz wheels lock clean install-test install-clients install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -72,8 +77,19 @@ fuzz: ## fuzz a boundary: those of tests/fuzz, or what native code reads (needs 
 	@if [ -e native/fuzz/$(FUZZ).dict ]; then native/fuzz/fuzz.sh run $(FUZZ) $(MINUTES); \
 	else $(BIN)/python -m tests.fuzz.search $(FUZZ) --minutes $(MINUTES); fi
 
-wheel: $(TEST_STAMP) ## build dist/*.whl
-	$(BIN)/python -m hatchling build -t wheel
+# Two files for each machine: Python's, and the native front end for its processor.
+wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's cargo; nothing of it where they are installed)
+	@command -v cargo >/dev/null || { \
+	  echo "make: the native front end is built with Rust's cargo, which is not on the PATH (https://rustup.rs)" >&2; exit 1; }
+	@rm -rf dist
+	$(WHEELS)/bin/hatchling build -t wheel
+	@for processor in $(PROCESSORS); do \
+	  echo "make: building the native front end for $$processor"; target=$$processor-unknown-linux-gnu; \
+	  if command -v rustup >/dev/null; then rustup --quiet target add $$target; fi; \
+	  PATH=$(CURDIR)/$(WHEELS)/bin:$$PATH CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-$(CURDIR)/build/cargo} \
+	  maturin build --quiet --release --locked --zig --target $$target --compatibility manylinux_$(GLIBC) \
+	    -m native/Cargo.toml -o dist || exit 1; done
+	@ls -sh dist
 
 install-test: $(TEST_STAMP)
 
@@ -100,12 +116,14 @@ lock: ## resolve the lock files anew (needs 'uv' on the PATH)
 	echo hatchling | $(LOCK) --extra test -o requirements-test.lock
 	echo hatchling | $(LOCK) -c requirements-test.lock -o requirements.lock
 	echo hatchling | $(LOCK) --extra clients -o requirements-clients.lock
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
+	  --custom-compile-command 'make lock' --group wheels -o requirements-wheels.lock
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) $(CLIENTS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(CLIENTS) $(WHEELS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(BIN)/python $(CLIENTS)/bin/python:
+$(BIN)/python $(CLIENTS)/bin/python $(WHEELS)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
 	  echo "make: '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true); Python 3.11, 3.12 or 3.13 is needed." >&2; \
 	  echo "make: name one that you have, for example: make PYTHON=python3.12" >&2; exit 1; }
@@ -152,4 +170,9 @@ $(CLIENTS_STAMP): | $(CLIENTS)/bin/python
 	@echo "make: installing other people's clients into $(CLIENTS)"
 	@$(CLIENTS)/bin/python $(PIP) install --require-hashes -r requirements-clients.lock
 	@$(CLIENTS)/bin/python $(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(WHEELS_STAMP): | $(WHEELS)/bin/python
+	@echo "make: installing what builds the wheels into $(WHEELS)"
+	@$(WHEELS)/bin/python $(PIP) install --require-hashes -r requirements-wheels.lock
 	@touch $@

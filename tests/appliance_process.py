@@ -23,7 +23,8 @@ STOP_S = 40.0
 
 class ApplianceProcess:
     """``models`` None: the arguments say what is served. ``sections`` are TOML sections by name; listening addresses
-    default to free ports of 127.0.0.1. ``before`` is Python that the daemon's process runs first, to break it."""
+    default to free ports of 127.0.0.1. ``before`` is Python that the daemon's process runs first, to break it.
+    ``python`` is that of the environment to serve from, which has the appliance installed; None: this one."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class ApplianceProcess:
         arguments: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
         before: str = "",
+        python: Path | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="appliance-test-")
         folder = Path(self._folder.name)
@@ -54,7 +56,7 @@ class ApplianceProcess:
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-c",
+                    *((str(python), "-P") if python is not None else (sys.executable,)), "-c",
                     f"{before}\nimport sys; from appliance.cli.main import main; sys.exit(main())", "serve",
                     *(("--models", str(models)) if models else ()), "--config", str(config), *arguments,
                 ],

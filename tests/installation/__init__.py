@@ -1,0 +1,1 @@
+"""What pip installs, in environments of its own."""
