@@ -185,7 +185,7 @@ class Reconciler:
         async with self._one_by_one:
             reading = await self._watcher.apart(lambda: self._by_hand.read(name, config, files))
             if reading is None:
-                raise self._unknown("load", name)
+                raise UnknownModel(f"failed to load '{name}': there is no such model; {self._near(name)}")
             given = bool(files) or config is not None
             kept = None if given else self._by_hand.kept(name, reading)
             reading = kept or reading
@@ -206,20 +206,16 @@ class Reconciler:
 
     async def unload(self, name: str) -> None:
         """Serve nothing of this name until it is loaded again or the appliance starts anew. Raises UnknownModel."""
-        if name not in self._names():
-            raise self._unknown("unload", name)
+        if not any(entry.name == name for entry in self._engine.index(ready_only=False)):
+            raise UnknownModel(f"failed to unload '{name}': there is no such model; {self._near(name)}")
         self._by_hand.put_aside(name)
         self._fallbacks.pop(name, None)
         self._report("model unloaded by hand", model=name)
         self.take(self._scan)
         self._by_hand.tidy()
 
-    def _names(self) -> set[str]:
-        return {entry.name for entry in self._engine.index(ready_only=False)}
-
-    def _unknown(self, what: str, name: str) -> UnknownModel:
-        advice = which_may_be_meant(name, self._names())
-        return UnknownModel(f"failed to {what} '{name}': there is no such model; {advice}")
+    def _near(self, name: str) -> str:
+        return which_may_be_meant(name, {entry.name for entry in self._engine.index(ready_only=False)})
 
     async def _settled(self, name: str, asked: Collection[str]) -> None:
         """Wait until nothing of ``name`` is loading. Raises NotReady when none of the versions that were asked for

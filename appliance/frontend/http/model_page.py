@@ -19,6 +19,8 @@ from appliance.telemetry.meter import Result
 from appliance.telemetry.recent import PERIOD_S, RecentFigures, Sample
 from appliance.telemetry.snapshot import Snapshot, VersionStatus
 
+Fact = tuple[str, str]
+"""What is told of a version, under its name."""
 CHANGES_SHOWN: Final = 20
 INTERFACE: Final = (Column("Changed"), Column("Was"), Column("Is"))
 HISTORY: Final = (
@@ -113,7 +115,7 @@ def _words(change: Change) -> tuple[str, ...]:
     )
 
 
-def _artifacts(version: VersionStatus, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def _artifacts(version: VersionStatus, snapshot: Snapshot) -> Iterator[Fact]:
     """What there is of a version, and since when."""
     if version.golden is not None:
         cases = f"{version.golden.cases} case{'s' * (version.golden.cases != 1)}"
@@ -125,7 +127,7 @@ def _artifacts(version: VersionStatus, snapshot: Snapshot) -> Iterator[tuple[str
             yield f"{made.kind.capitalize()} since", moment(round(made.made_s * 1_000))
 
 
-def _facts(version: VersionStatus, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def _facts(version: VersionStatus, snapshot: Snapshot) -> Iterator[Fact]:
     workers = {worker.worker: worker for worker in snapshot.engine.workers}
     results = version.statistics.results
     refused = sum(results.get(each, 0) for each in REFUSALS)
