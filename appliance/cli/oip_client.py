@@ -122,6 +122,8 @@ class OipClient:
             self._call("RepositoryIndex", pb.RepositoryIndexRequest(), index, patience_s)
             check_known([model], {each.name for each in index.models})
             there = sorted(int(each.version) for each in index.models if each.name == model and each.version)
+            if not version or version in map(str, there):
+                raise  # it is there and does not serve
             raise CommandFailed(
                 f"no such version: {model}/{version}; there are {', '.join(map(str, there))}", Exit.REFUSED
             ) from None

@@ -10,16 +10,19 @@ SHOWN: Final = 10
 
 
 def no_such_model(name: str, known: Collection[str]) -> str:
-    """Say that there is no model ``name``, and which of the ``known`` ones may be meant, nearest first."""
+    """Say that there is no model ``name``, and which of the ``known`` ones may be meant."""
+    return f"no such model: '{name}'; {which_may_be_meant(name, known)}"
+
+
+def which_may_be_meant(name: str, known: Collection[str]) -> str:
+    """Say which of the ``known`` models may be meant by ``name``, nearest first."""
     near = get_close_matches(name, known, n=3, cutoff=0.6)
     if near:
-        advice = f"did you mean {_quoted(near)}?"
-    elif known:
+        return f"did you mean {_quoted(near)}?"
+    if known:
         more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
-        advice = f"there are {_quoted(sorted(known)[:SHOWN])}{more}"
-    else:
-        advice = "there are none"
-    return f"no such model: '{name}'; {advice}"
+        return f"there are {_quoted(sorted(known)[:SHOWN])}{more}"
+    return "there are none"
 
 
 def _quoted(names: Sequence[str]) -> str:

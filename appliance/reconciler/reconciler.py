@@ -17,6 +17,7 @@ from appliance.config.repository import ReloadConfig, RepositoryConfig
 from appliance.core.rollout.reasons import Outlook
 from appliance.domain.errors import InvalidRequest, NotReady, OperatorError, Problem, Stopping, UnknownModel
 from appliance.domain.model import VersionState
+from appliance.domain.model_names import which_may_be_meant
 from appliance.engine.engine import Engine
 from appliance.engine.versions.records import Records
 from appliance.reconciler.by_hand import ModelsByHand
@@ -184,7 +185,7 @@ class Reconciler:
         async with self._one_by_one:
             reading = await self._watcher.apart(lambda: self._by_hand.read(name, config, files))
             if reading is None:
-                raise UnknownModel(f"failed to load '{name}': there is no such model")
+                raise UnknownModel(f"failed to load '{name}': there is no such model; {self._near(name)}")
             given = bool(files) or config is not None
             kept = None if given else self._by_hand.kept(name, reading)
             reading = kept or reading
@@ -206,12 +207,15 @@ class Reconciler:
     async def unload(self, name: str) -> None:
         """Serve nothing of this name until it is loaded again or the appliance starts anew. Raises UnknownModel."""
         if not any(entry.name == name for entry in self._engine.index(ready_only=False)):
-            raise UnknownModel(f"failed to unload '{name}': there is no such model")
+            raise UnknownModel(f"failed to unload '{name}': there is no such model; {self._near(name)}")
         self._by_hand.put_aside(name)
         self._fallbacks.pop(name, None)
         self._report("model unloaded by hand", model=name)
         self.take(self._scan)
         self._by_hand.tidy()
+
+    def _near(self, name: str) -> str:
+        return which_may_be_meant(name, {entry.name for entry in self._engine.index(ready_only=False)})
 
     async def _settled(self, name: str, asked: Collection[str]) -> None:
         """Wait until nothing of ``name`` is loading. Raises NotReady when none of the versions that were asked for

@@ -56,6 +56,27 @@ def test_the_versions_that_there_are_are_told(
     assert "no such version: mlp/9; there are 1" in capsys.readouterr().err
 
 
+@pytest.mark.every_front_end
+def test_the_control_socket_tells_near_names_and_what_is_unloaded_is_no_unknown_version(
+    serve: Serve,
+    model_directory: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    control = str(tmp_path / "control")
+    daemon = serve(model_directory("mlp", "scalar"), {"control": {"socket": control}})
+    for command in ("load", "unload"):
+        assert main(["model", command, "mpl", "--socket", control]) == Exit.REFUSED
+        told = capsys.readouterr().err
+        assert f"failed to {command} 'mpl': there is no such model; did you mean 'mlp'?" in told
+    assert main(["model", "unload", "mlp", "--socket", control]) == Exit.OK
+    for version in ([], ["--version", "1"]):
+        assert main(["infer", "mlp", "--zeros", *version, "--url", daemon.grpc]) == Exit.REFUSED
+        told = capsys.readouterr().err
+        assert "Request for unknown model: 'mlp' " in told
+        assert "no such version" not in told
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -94,3 +94,15 @@ def test_a_reload_that_is_withdrawn_is_forgotten_and_what_serves_is_not_loaded_a
     assert rig.told == ""
     assert rig.engine.settled_of("m")
     assert not rig.loads
+
+
+def test_a_version_that_failed_is_not_in_memory() -> None:
+    rig = Loads()
+    wanted = (CatalogVersion(model=make_version("m", number), fingerprint="") for number in (1, 2))
+    rig.engine.apply(Catalog(versions=tuple(wanted)))
+    rig.turns()
+    rig.end_load(reason="it is broken")
+    assert {each.version: each.residency for each in rig.engine.status().versions} == {
+        1: "resident",
+        2: "cold",
+    }

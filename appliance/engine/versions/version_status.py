@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from appliance.core.rollout.phase import SERVING, UNLOADED
+from appliance.core.memory.footprint import Residency
+from appliance.core.rollout.phase import SERVING, UNLOADED, Phase
 from appliance.core.rollout.reasons import Failed, InterfaceChanged, Outlook, broken_promise
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.version import Version
@@ -66,7 +67,7 @@ def version_status(
         workers=workers,
         statistics=served.meter.frozen(),
         trust=served.model.trust,
-        residency=served.memory.residency.value,
+        residency=(Residency.COLD if served.phase is Phase.FAILED else served.memory.residency).value,
         trial=trial,
         tries_left=tries_left,
         next_try_ms=next_try_ms,
@@ -127,6 +128,7 @@ def _idle(entry: IndexEntry) -> VersionStatus:
         running=0,
         workers=(),
         statistics=VersionMeter(entry.name, version).frozen(),
+        residency=Residency.COLD.value,
     )
 
 

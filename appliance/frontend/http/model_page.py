@@ -16,9 +16,11 @@ from appliance.frontend.http.spoken import spoken_bytes, spoken_count, spoken_ra
 from appliance.frontend.http.status_page import REFUSALS, badge, span_of, spoken_workers, trial_text
 from appliance.frontend.http.table import Column, row, table
 from appliance.telemetry.meter import Result
-from appliance.telemetry.recent import RecentFigures, Sample
+from appliance.telemetry.recent import PERIOD_S, RecentFigures, Sample
 from appliance.telemetry.snapshot import Snapshot, VersionStatus
 
+Fact = tuple[str, str]
+"""What is told of a version, under its name."""
 CHANGES_SHOWN: Final = 20
 Fact = tuple[str, str]
 """What is told of a version, and how it stands."""
@@ -48,11 +50,18 @@ def _section(version: VersionStatus, snapshot: Snapshot, samples: Sequence[Sampl
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in (*_facts(version, snapshot), *_artifacts(version, snapshot))
     )
-    plots = "".join(_plots(samples)) or '<p class="quiet">Nothing was asked of it in the last hour.</p>'
+    plots = "".join(_plots(samples)) or f'<p class="quiet">{_no_plots(version)}</p>'
     return (
         f"<section><h2>{title} {badge(version)}</h2>{''.join(_told(version))}"
         f'<div class="plots">{plots}</div><dl class="facts">{facts}</dl></section>'
     )
+
+
+def _no_plots(version: VersionStatus) -> str:
+    """Why nothing is drawn: nothing was asked, or no two samples hold what was."""
+    if any(version.statistics.results.values()):
+        return f"Its first figures are drawn within {2 * PERIOD_S:.0f} s."
+    return "Nothing was asked of it."
 
 
 def _told(version: VersionStatus) -> Iterator[str]:
@@ -120,7 +129,7 @@ def _artifacts(version: VersionStatus, snapshot: Snapshot) -> Iterator[Fact]:
             yield f"{made.kind.capitalize()} since", moment(round(made.made_s * 1_000))
 
 
-def _facts(version: VersionStatus, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def _facts(version: VersionStatus, snapshot: Snapshot) -> Iterator[Fact]:
     workers = {worker.worker: worker for worker in snapshot.engine.workers}
     results = version.statistics.results
     refused = sum(results.get(each, 0) for each in REFUSALS)

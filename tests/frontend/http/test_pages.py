@@ -152,7 +152,13 @@ def test_a_model_has_a_page_with_plots_of_every_version() -> None:
         "Answered", "Latency", "Not answered", "Queued", "Batch",
     ]  # fmt: skip
     assert text.count('<path class="line') == 7
-    assert "Nothing was asked" in _model_page(_snapshot(status), "busy", RecentFigures())
+
+
+def test_a_version_without_plots_says_whether_it_was_asked() -> None:
+    shown = {name: _model_page(_snapshot(), name, RecentFigures()) for name in ("busy", "idle")}
+    assert "Nothing was asked" in shown["idle"]
+    assert "Nothing was asked" not in shown["busy"]
+    assert "Its first figures are drawn within 20 s." in shown["busy"]
 
 
 def test_a_model_has_its_memory_golden_result_artefacts_and_history() -> None:

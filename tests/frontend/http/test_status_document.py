@@ -102,5 +102,6 @@ def test_broken_models_are_listed_with_the_versions() -> None:
     ]
     broken = next(version for version in versions if version.name == "broken")
     assert (broken.state, broken.reason) == (VersionState.UNAVAILABLE, "not ONNX")
+    assert broken.residency == "cold"
     assert next(version for version in versions if version.name == "nameless").version == 0
     assert len(with_index(status.versions, index[:1])) == len(status.versions)
