@@ -24,7 +24,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run test lint types unit unit-native bench fuzz wheel lock clean install-test install-clients install-native
+.PHONY: help install native run test lint types unit unit-native bench fuzz cgroup-test wheel lock clean install-test install-clients install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ bench: $(TEST_STAMP) ## measure, beside the peers that are installed (python -m 
 fuzz: ## fuzz a boundary: those of tests/fuzz, or what native code reads (needs Rust's cargo and a C++ compiler)
 	@if [ -e native/fuzz/$(FUZZ).dict ]; then native/fuzz/fuzz.sh run $(FUZZ) $(MINUTES); \
 	else $(BIN)/python -m tests.fuzz.search $(FUZZ) --minutes $(MINUTES); fi
+
+cgroup-test: $(TEST_STAMP) ## the bounds of workers' cgroups, on a kernel that is emulated (needs QEMU; KERNEL=FILE where /boot has none)
+	$(BIN)/python -m tests.workers.jail.machine
 
 wheel: $(TEST_STAMP) ## build dist/*.whl
 	$(BIN)/python -m hatchling build -t wheel
