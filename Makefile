@@ -29,7 +29,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run test lint types unit unit-native bench fuzz wheels lock clean install-test install-clients install-native
+.PHONY: help install native run test lint types unit unit-native bench fuzz cgroup-test wheels lock clean install-test install-clients install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -76,6 +76,9 @@ bench: $(TEST_STAMP) ## measure, beside the peers that are installed (python -m 
 fuzz: ## fuzz a boundary: those of tests/fuzz, or what native code reads (needs Rust's cargo and a C++ compiler)
 	@if [ -e native/fuzz/$(FUZZ).dict ]; then native/fuzz/fuzz.sh run $(FUZZ) $(MINUTES); \
 	else $(BIN)/python -m tests.fuzz.search $(FUZZ) --minutes $(MINUTES); fi
+
+cgroup-test: $(TEST_STAMP) ## the bounds of workers' cgroups, on a kernel that is emulated (needs QEMU; KERNEL=FILE where /boot has none)
+	$(BIN)/python -m tests.workers.jail.machine
 
 # Two files for each machine: Python's, and the native front end for its processor.
 wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's cargo; nothing of it where they are installed)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -25,6 +24,7 @@ from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import session_options
 from appliance.domain.tensor import Datatype, aligned, element_count
 from appliance.runtimes.arrays import decode_strings, encode_strings
+from appliance.runtimes.onnx_reasons import load_reason, runtime_reason
 from appliance.runtimes.relayout import relay
 from appliance.runtimes.runtime import (
     Feed,
@@ -78,14 +78,6 @@ SMALLEST_MODEL: Final = (
 _BY_DATATYPE: Final[Mapping[Datatype, ElementType]] = MappingProxyType(
     {element.datatype: element for element in ELEMENT_TYPES.values()}
 )
-_SOURCE_PLACE: Final = re.compile(
-    r"[\w./+-]{1,300}\.(?:h|hpp|c|cc|cpp|cu|cuh):\d+\s+"  # file and line ...
-    r"(?:[^()\n]{0,300}::[^()\n]{0,300}\((?:[^()\n]|\([^()\n]*\))*\)(?: const)?\s+)?"  # ... and the function
-)
-STANDARD_DOMAIN: Final = "ai.onnx"
-"""What the domain of operators is called whose name is empty."""
-_UNKNOWN_OPERATOR: Final = re.compile(r"No Op registered for (\S+) with domain_version of (\d+)")
-_UNKNOWN_FUNCTION: Final = re.compile(r"error: ([^\s:]*):(\S+?)\(-?\d+\) is not a registered function/op")
 
 
 class OnnxRuntime:
@@ -133,7 +125,9 @@ class OnnxRuntime:
         try:
             onnxruntime.InferenceSession(model, options, providers=[CPU_PROVIDER])
         except Exception as problem:
-            raise LoadFailed(f"{version.key}: {_load_reason(version, problem)}") from problem
+            raise LoadFailed(
+                f"{version.key}: {load_reason(_path(version), problem, onnxruntime.__version__)}"
+            ) from problem
         relay(saved, saved_weights, graph, weights)
         for each in (saved, saved_weights):
             if os.path.exists(each):
@@ -171,7 +165,9 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
     try:
         session = onnxruntime.InferenceSession(model, options, providers=_wanted_providers(provider))
     except Exception as problem:
-        raise LoadFailed(f"{version.key}: {_load_reason(version, problem)}") from problem
+        raise LoadFailed(
+            f"{version.key}: {load_reason(_path(version), problem, onnxruntime.__version__)}"
+        ) from problem
     _check_provider(version, provider, session.get_providers())
     return session._sess
 
@@ -487,29 +483,5 @@ def _raw(array: Any) -> bytes:
 
 def _run_error(problem: Exception) -> ApplianceError:
     """The runtime's own word decides whether the input is to blame or the model."""
-    reason = _reason(problem)
+    reason = runtime_reason(problem)
     return InvalidRequest(reason) if isinstance(problem, native.InvalidArgument) else RunFailed(reason)
-
-
-def _reason(problem: Exception) -> str:
-    """The runtime's words without where in its source they were written, which means nothing to a client."""
-    return _SOURCE_PLACE.sub("", str(problem)).strip()
-
-
-def _load_reason(version: ModelVersion, problem: Exception) -> str:
-    """Why it is not loaded: the runtime's words, but for where its files lie, which means nothing to a client, and
-    for an operator that the runtime does not know."""
-    folder = os.path.dirname(_path(version))
-    reason = _reason(problem).replace(f"{folder}/", "").replace(folder, os.path.basename(folder))
-    if unknown := _UNKNOWN_FUNCTION.search(reason):
-        domain, name, opset = unknown[1], unknown[2], ""
-    elif unknown := _UNKNOWN_OPERATOR.search(reason):
-        name, opset = unknown[1], f" in its operator set {unknown[2]}"
-        domain = reason.partition(f', {name}, "')[2].partition('"')[0]
-    else:
-        return reason
-    return (
-        f"operator '{name[:100]}' of the domain '{domain[:100] or STANDARD_DOMAIN}' is not known to onnxruntime "
-        f"{onnxruntime.__version__}{opset}; export the model for a later operator set or without this operator, or "
-        f"install a release of onnxruntime that has it"
-    )

@@ -62,7 +62,7 @@ def test_lock_files_name_no_host_and_hash_everything() -> None:
         assert len(pinned) == len(re.findall(r"^[a-z0-9].*\\\n\s+--hash=sha256:", content, re.MULTILINE)), (
             path.name
         )
-        assert len(pinned) > 10
+        assert len(pinned) > 5
 
 
 def test_the_lock_files_agree_with_one_another() -> None:

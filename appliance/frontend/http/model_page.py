@@ -22,8 +22,6 @@ from appliance.telemetry.snapshot import Snapshot, VersionStatus
 Fact = tuple[str, str]
 """What is told of a version, under its name."""
 CHANGES_SHOWN: Final = 20
-Fact = tuple[str, str]
-"""What is told of a version, and how it stands."""
 INTERFACE: Final = (Column("Changed"), Column("Was"), Column("Is"))
 HISTORY: Final = (
     *(Column(title) for title in ("When", "Version", "Ended", "Serving")),
