@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from benchmarks.case import Case
+from benchmarks.rolling_back import RollBack
 from benchmarks.servers import TRITON_CONTROLLED
 from benchmarks.swapping import ManySwaps, SwapUnderLoad
 
@@ -35,6 +36,10 @@ SWAP_CASES: Mapping[str, Case] = {
             pause_s=1.0,
             p99_ratio=2.0,
         ),
+    ),
+    "rollback_100mb": Case(
+        title="Going back to the version before, of 100 MB",
+        procedure=RollBack(megabytes=100, orders=6, against=TRITON_CONTROLLED),
     ),
     "swap_1000": Case(
         title="1,000 swaps of a small model: what they leave behind",

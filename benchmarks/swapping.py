@@ -120,12 +120,7 @@ class Repository:
             shutil.rmtree(self.root / SWAPPED / str(before))
 
     def _source(self, which: int) -> Path:
-        if not self.megabytes:
-            return model_file(NEIGHBOUR).parent
-        home = cache_directory() / "transformers" / f"{self.megabytes}-{which}"
-        if not (home / "1").is_dir():
-            write_transformer(home, SIZES[self.megabytes], version=1, seed=which + 1)
-        return home / "1"
+        return transformer_files(self.megabytes, which) if self.megabytes else model_file(NEIGHBOUR).parent
 
 
 @dataclass(slots=True, kw_only=True)
@@ -204,7 +199,7 @@ class SwapUnderLoad:
                 bench.say(f"round {number + 1} of {bench.rounds}: {server.name}")
                 with (
                     collecting_failures(server.name, samples),
-                    _ready(server.name, self.megabytes) as (instance, there),
+                    ready_to_swap(server.name, self.megabytes) as (instance, there),
                 ):
                     self._measure(bench, instance, there, number, samples)
         return samples, self._verdicts(samples)
@@ -301,7 +296,7 @@ class ManySwaps:
         for server in bench.available((self.subject, *self.peers), samples):
             with (
                 collecting_failures(server.name, samples),
-                _ready(server.name, self.megabytes) as (instance, there),
+                ready_to_swap(server.name, self.megabytes) as (instance, there),
             ):
                 self._measure(bench, instance, there, samples)
         return samples, self._verdicts(samples)
@@ -365,8 +360,17 @@ def _beside(python: Sequence[str]) -> Iterator[None]:
         control.wait()
 
 
+def transformer_files(megabytes: int, which: int) -> Path:
+    """The files of one of the models of this size, made where they are not there yet."""
+    home = cache_directory() / "transformers" / f"{megabytes}-{which}"
+    if not (home / "1").is_dir():
+        write_transformer(home, SIZES[megabytes], version=1, seed=which + 1)
+    return home / "1"
+
+
 @contextlib.contextmanager
-def _ready(name: str, megabytes: int) -> Iterator[tuple[Running, Repository]]:
+def ready_to_swap(name: str, megabytes: int) -> Iterator[tuple[Running, Repository]]:
+    """A server with the model that is swapped and its neighbour, ready."""
     with TemporaryDirectory(prefix="bench-swap-", dir=cache_directory()) as folder:
         there = Repository(root=Path(folder), megabytes=megabytes, triton=name == TRITON_CONTROLLED)
         with running(SERVERS[name], there.root) as instance:
