@@ -13,6 +13,7 @@ from appliance.cli.activity import Activity, Interval, WorkerActivity
 from appliance.cli.failure import printable
 from appliance.cli.snapshot import ModelSnapshot, Snapshot
 from appliance.cli.text_table import Column, TextTable, wrapped
+from appliance.core.rollout.phase import Phase
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.full_disk import bytes_text
 
@@ -20,6 +21,7 @@ STATE_STYLES: Mapping[str, str] = {
     "READY": "green",
     "UNAVAILABLE": "red",
     "LOADING": "yellow",
+    "SHADOW": "cyan",
     "UNLOADING": "yellow",
 }
 MEBIBYTE = 1 << 20
@@ -145,6 +147,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "name": model.name,
         "version": model.version,
         "state": model.state,
+        "phase": model.phase,
         "residency": model.residency,
         "reason": model.reason,
         "trial": model.trial,
@@ -227,8 +230,10 @@ def _cells(activity: Activity) -> Iterator[Text]:
 
 
 def _state(model: ModelSnapshot) -> Text:
-    """What serves is also told by how much of it is in memory, where that is not all."""
-    text = Text(printable(model.state), style=STATE_STYLES.get(model.state, ""))
+    """What serves is also told by how much of it is in memory, where that is not all. What runs in the shadow has been
+    loaded, and answers nobody."""
+    word = "SHADOW" if model.phase == Phase.SHADOW.value else model.state
+    text = Text(printable(word), style=STATE_STYLES.get(word, ""))
     if model.state == "READY" and model.residency not in ("", "resident"):
         text.append(f" {printable(model.residency)}", style="dim")
     return text

@@ -18,7 +18,7 @@ from appliance.cli.arguments import check_known
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.wait import told_by_holder
 from appliance.cli.rollout_progress import TRIALS
-from appliance.cli.snapshot import Source, understood
+from appliance.cli.snapshot import Source, is_plain_watch, understood
 from appliance.domain.moment import moment
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.catalog import Catalog, InstalledVersion
@@ -144,7 +144,7 @@ def _completed(
     return replace(
         listed,
         trust=trust if trust.startswith(DOUBTFUL) else listed.trust or trust,
-        trial=trial["stage"] if trial else "",
+        trial="" if trial is None or is_plain_watch(trial) else trial["stage"],
         memory_bytes=sum(memory.get(worker, 0) for worker in entry["workers"]),
         **{name: entry[name] for name in SAME if name in entry},
     )

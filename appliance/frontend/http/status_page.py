@@ -122,7 +122,13 @@ def trial_text(trial: TrialStatus) -> str:
 def spoken_workers(numbers: Sequence[int], workers: Mapping[int, WorkerStatus]) -> str:
     """The processes and their memory."""
     known = [workers[number] for number in numbers if number in workers]
-    return ", ".join(f"{worker.pid} ({spoken_bytes(worker.memory_bytes)})" for worker in known) or "–"
+    return ", ".join(map(_spoken_worker, known)) or "–"
+
+
+def _spoken_worker(worker: WorkerStatus) -> str:
+    """One that has no process yet is told by what it does; how much memory one takes is known a little later."""
+    memory = f" ({spoken_bytes(worker.memory_bytes)})" if worker.memory_bytes else ""
+    return f"{worker.pid}{memory}" if worker.pid else worker.state
 
 
 def _name(version: VersionStatus) -> str:
