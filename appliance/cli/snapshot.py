@@ -65,7 +65,7 @@ class ModelSnapshot:
     ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not.
     ``trial`` says how far it is on its way to serving, "" when that is behind it or has nothing to show; ``phase`` is
     that of its life ("": not told), ``residency`` how much of it is in memory; ``notes`` are what of its configuration
-    has no effect."""
+    has no effect; ``rates_per_s`` those of the last minutes, oldest first."""
 
     name: str
     version: int
@@ -89,6 +89,7 @@ class ModelSnapshot:
     next_try_ms: int = 0
     notes: tuple[str, ...] = ()
     held_clients: int = 0
+    rates_per_s: tuple[float, ...] = ()
 
     @property
     def key(self) -> str:
@@ -328,7 +329,11 @@ def trial_words(fields: Mapping[str, Any]) -> Iterator[str]:
         header = str(fields.get("header", ""))
         share, of = f"{fields['percent']:g} %", f"clients by {header}" if header else "requests"
         yield f"requests with {header}" if ":" in header else f"{share} of the {of}"
+    wanted = fields.get("wanted", 0)  # an appliance of an earlier release does not say it
+    of = f" of {wanted}" if wanted else ""
     if fields["compared"]:
-        yield f"{fields['compared']} answers compared, {fields['differing']} different"
+        yield f"{fields['compared']}{of} answers compared, {fields['differing']} different"
+    if fields["stage"] == "shadow":
+        of = ""  # what it answers goes to nobody
     if fields["answered"] or fields["failed"]:
-        yield f"{fields['answered']} answered, {fields['failed']} failed"
+        yield f"{fields['answered']}{of} answered, {fields['failed']} failed"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from appliance.domain.histogram import HistogramValue
@@ -17,6 +18,8 @@ from appliance.telemetry.snapshot import EngineStatus, MeteredEngine, VersionSta
 PERIOD_S: Final = 10.0
 KEPT_S: Final = 3600.0
 KEPT: Final = int(KEPT_S / PERIOD_S)
+RATES: Final = 12
+"""Periods of which the status document says the rate: the last two minutes."""
 VERSIONS_MAX: Final = 2_000
 """With as many versions that are busy an hour of all takes some hundred MiB at the most; later ones have no picture."""
 
@@ -70,6 +73,12 @@ class RecentFigures:
     def of(self, name: str, version: int) -> Sequence[Sample]:
         """The samples that are kept of a version, oldest first; none where nothing was asked of it."""
         return tuple(self._samples.get((name, version), ()))
+
+    def rates(self, name: str, version: int) -> Sequence[float]:
+        """Requests answered per second in each of the last periods of a version, oldest first."""
+        samples = self._samples.get((name, version), ())
+        newest_first = islice(reversed(samples), RATES)
+        return [round(each.answered, 2) for each in newest_first][::-1]
 
     def latest(self, name: str, version: int) -> Sample | None:
         """The last period of a version; None before the first one."""

@@ -189,6 +189,37 @@ def test_what_is_on_trial_is_told_from_what_loads() -> None:
     ]
 
 
+def with_rates(width: int, encoding: str = "utf-8") -> list[str]:
+    """The rows of three models that ``top`` shows on a screen of this width."""
+    canary = {**on_trial("canary", before=1), "wanted": 100}
+    models = [
+        {**model("image-classifier", [4, 3]), "rates_per_s": [0, 1, 5.5, 9, 12, 3, 0, 0, 7, 8, 9, 10]},
+        {**model("digits", [1]), "phase": "canary", "trial": canary, "rates_per_s": [0.0, 0.0]},
+        model("of-an-earlier-release", []),
+    ]
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    Console(file=file, width=width).print(view(between(None, document(1, models)), rates=True))
+    file.seek(0)
+    return file.read().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+@pytest.mark.parametrize(
+    ("encoding", "busy", "quiet"), [("utf-8", "▁▂▅▇█▃▁▁▆▆▇▇", "▁▁"), ("ascii", "_.=*#:__++**", "__")]
+)
+def test_top_shows_the_rates_of_the_last_minutes_as_bars(
+    width: int, encoding: str, busy: str, quiet: str
+) -> None:
+    lines = with_rates(width, encoding)
+    assert max(map(len, lines)) <= width
+    rows = {line.split("/1 ")[0]: line.split() for line in lines if "/1 " in line}
+    assert (busy in rows["image-classifier"], quiet in rows["digits"]) == (True, True)
+    assert not {busy, quiet} & set(rows["of-an-earlier-release"])
+    said = " ".join(" ".join(lines).split())
+    assert "digits/1: canary, after version 1, 10 % of the requests, 3 of 100 answered, 1 failed" in said
+    assert not any(bar in shown(model("a", [1])) for bar in (busy, quiet)), "status shows none"
+
+
 def test_a_watch_is_told_where_there_is_a_version_to_go_back_to() -> None:
     assert "watch" not in shown({**model("a", [1]), "phase": "watched", "trial": on_trial("watch", before=0)})
     said = shown({**model("a", [1]), "phase": "watched", "trial": on_trial("watch", before=7)})

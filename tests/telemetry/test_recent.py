@@ -8,7 +8,7 @@ import pytest
 
 from appliance.domain.model import VersionState
 from appliance.telemetry.meter import Result, VersionMeter
-from appliance.telemetry.recent import KEPT, RecentFigures, Sample
+from appliance.telemetry.recent import KEPT, RATES, RecentFigures, Sample
 from appliance.telemetry.snapshot import EngineStatus, VersionStatus
 from tests.frontend.http.engine_figures import made_up_status
 
@@ -53,6 +53,16 @@ def test_a_sample_is_of_what_happened_since_the_one_before() -> None:
     assert sample.batch == 20
     assert 750 <= sample.p50_us <= sample.p99_us <= 1_000
     assert recent.latest("m", 1) == sample
+
+
+def test_the_rates_of_the_last_minutes_are_those_of_its_last_samples() -> None:
+    meter, recent = VersionMeter("m", 1), RecentFigures()
+    for look in range(RATES + 3):
+        _answer(meter, look)
+        recent.take(_status([meter], 10 + 10 * look))
+        assert len(recent.rates("m", 1)) == min(look, RATES)
+    assert recent.rates("m", 1) == [(look + 3) / 10 for look in range(RATES)]
+    assert recent.rates("m", 2) == []
 
 
 def test_one_that_is_never_asked_takes_no_memory_and_one_that_was_goes_on() -> None:

@@ -110,10 +110,11 @@ def trial_text(trial: TrialStatus) -> str:
     share = f"{trial.percent:g} % of the {f'clients by {trial.header}' if trial.header else 'requests'}"
     if ":" in trial.header:
         share = f"requests with {trial.header}"
+    of = f" of {trial.wanted}" if trial.wanted else ""
     said = [
         f"{begin}: gets {share}" if trial.percent and trial.stage in ON_TRIAL else begin,
-        f"{trial.answered} answered, {trial.failed} failed" if trial.answered or trial.failed else "",
-        f"{trial.compared} answers compared, {trial.differing} different" if trial.compared else "",
+        f"{trial.answered}{of} answered, {trial.failed} failed" if trial.answered or trial.failed else "",
+        f"{trial.compared}{of} answers compared, {trial.differing} different" if trial.compared else "",
         f"held against version {trial.before}" if trial.before else "",
     ]
     return escape("; ".join(filter(None, said)))
