@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -13,6 +14,7 @@ from appliance.cli.activity import Activity, Interval, WorkerActivity
 from appliance.cli.failure import printable
 from appliance.cli.snapshot import ModelSnapshot, Snapshot
 from appliance.cli.text_table import Column, TextTable, wrapped
+from appliance.core.rollout.phase import Phase
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.full_disk import bytes_text
 
@@ -20,23 +22,30 @@ STATE_STYLES: Mapping[str, str] = {
     "READY": "green",
     "UNAVAILABLE": "red",
     "LOADING": "yellow",
+    "SHADOW": "cyan",
     "UNLOADING": "yellow",
 }
 MEBIBYTE = 1 << 20
+RATES: Final = Column(title="2 minutes", leaves=1)
 COLUMNS: Final = (
     Column(title="model", left=True),
     Column(title="state", left=True),
     Column(title="rate/s"),
-    Column(title="refused", leaves=1),
-    Column(title="lease", leaves=6),
+    RATES,
+    Column(title="refused", leaves=2),
+    Column(title="lease", leaves=7),
     Column(title="p50"),
     Column(title="p99"),
-    Column(title="queue", leaves=2),
-    Column(title="run", leaves=5),
-    Column(title="batch", leaves=4),
-    Column(title="worker", left=True, leaves=7),
-    Column(title="memory", leaves=3),
+    Column(title="queue", leaves=3),
+    Column(title="run", leaves=6),
+    Column(title="batch", leaves=5),
+    Column(title="worker", left=True, leaves=8),
+    Column(title="memory", leaves=4),
 )
+BARS: Final = "▁▂▃▄▅▆▇█"
+PLAIN_BARS: Final = "_.:-=+*#"
+"""For screens that show no others."""
+BARS_MAX: Final = 30
 NO_BUDGET: Final = 1 << 62
 """What is said where it is not known how much memory there is."""
 PROBLEMS_MAX: Final = 3
@@ -57,17 +66,16 @@ WORKER_COLUMNS: Final = (
 )
 
 
-def view(found: Interval, lines: int | None = None, *, workers: bool = False) -> RenderableType:
-    """Heading, table and the reasons of what is not ready; then that of the ``workers``, if it is wanted. All of
-    that in at most ``lines`` lines, when given: of those the workers get half, or none of fewer than LINES_FOR_WORKERS,
-    and the models what is left."""
+def view(
+    found: Interval, lines: int | None = None, *, workers: bool = False, rates: bool = False
+) -> RenderableType:
+    """Heading, table and the reasons of what is not ready; then that of the ``workers``, if it is wanted. With
+    ``rates`` each model has those of the last minutes as bars. All of that in at most ``lines`` lines, when given: of
+    those the workers get half, or none of fewer than LINES_FOR_WORKERS, and the models what is left."""
     return _View(
         heading=_heading(found.now, found.over_quota),
-        models=TextTable(
-            columns=COLUMNS,
-            rows=[list(_cells(activity)) for activity in found.versions],
-            notes=[list(_reasons(activity.model)) for activity in found.versions],
-        ),
+        versions=found.versions,
+        columns=[column for column in COLUMNS if rates or column is not RATES],
         workers=TextTable(
             columns=WORKER_COLUMNS,
             rows=[list(_worker_cells(activity)) for activity in found.workers if workers],
@@ -82,7 +90,8 @@ class _View:
     """To be printed by rich; see view."""
 
     heading: Text
-    models: TextTable
+    versions: Sequence[Activity]
+    columns: Sequence[Column]
     workers: TextTable
     lines: int | None
 
@@ -97,8 +106,32 @@ class _View:
             heading = heading[: max(lines - len(below), 0)]
             lines = max(lines - len(below) - len(heading), 0)
         yield from heading
-        yield from replace(self.models, lines=lines).texts(width)
+        yield from self._models(lines, BARS if _shows_bars(options) else PLAIN_BARS).texts(width)
         yield from below
+
+    def _models(self, lines: int | None, bars: str) -> TextTable:
+        return TextTable(
+            columns=self.columns,
+            rows=[
+                [
+                    cell
+                    for column, cell in zip(COLUMNS, _cells(each, bars), strict=True)
+                    if column in self.columns
+                ]
+                for each in self.versions
+            ],
+            notes=[list(_reasons(each.model)) for each in self.versions],
+            lines=lines,
+        )
+
+
+def _shows_bars(options: ConsoleOptions) -> bool:
+    """Whether what is written to can be told them."""
+    try:
+        BARS.encode(options.encoding)
+    except (UnicodeError, LookupError):
+        return False
+    return True
 
 
 def as_json(found: Interval) -> dict[str, Any]:
@@ -145,6 +178,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "name": model.name,
         "version": model.version,
         "state": model.state,
+        "phase": model.phase,
         "residency": model.residency,
         "reason": model.reason,
         "trial": model.trial,
@@ -152,6 +186,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "tries_left": model.tries_left,
         "next_try_ms": model.next_try_ms,
         "rate_per_s": round(activity.rate_per_s, 3),
+        "rates_per_s": list(model.rates_per_s),
         "refused_per_s": round(activity.refused_per_s, 3),
         "leased": _rounded(activity.leased),
         "p50_us": activity.p50_us,
@@ -210,11 +245,12 @@ def _of_budget(used: int, budget: int) -> str:
     return f"{used / MEBIBYTE:.0f} of {budget / MEBIBYTE:.0f} MiB"
 
 
-def _cells(activity: Activity) -> Iterator[Text]:
+def _cells(activity: Activity, bars: str) -> Iterator[Text]:
     model = activity.model
     yield Text(printable(model.key))
     yield _state(model)
     yield Text(_rate(activity.rate_per_s))
+    yield Text(_plot(model.rates_per_s[-BARS_MAX:], bars), style="cyan")
     yield Text(_rate(activity.refused_per_s), style="yellow" if activity.refused_per_s else "")
     yield Text(_share(activity.leased))
     yield Text(_latency(activity.p50_us))
@@ -226,9 +262,21 @@ def _cells(activity: Activity) -> Iterator[Text]:
     yield Text(_memory(activity.memory_bytes))
 
 
+def _plot(rates: Sequence[float], bars: str) -> str:
+    """A bar for each, the largest of them as high as a bar can be; the lowest stands for nothing."""
+    largest = max(rates, default=0.0)
+    if largest <= 0:
+        return bars[0] * len(rates)
+    return "".join(
+        bars[min(ceil(max(rate, 0.0) / largest * (len(bars) - 1)), len(bars) - 1)] for rate in rates
+    )
+
+
 def _state(model: ModelSnapshot) -> Text:
-    """What serves is also told by how much of it is in memory, where that is not all."""
-    text = Text(printable(model.state), style=STATE_STYLES.get(model.state, ""))
+    """What serves is also told by how much of it is in memory, where that is not all. What runs in the shadow has been
+    loaded, and answers nobody."""
+    word = "SHADOW" if model.phase == Phase.SHADOW.value else model.state
+    text = Text(printable(word), style=STATE_STYLES.get(word, ""))
     if model.state == "READY" and model.residency not in ("", "resident"):
         text.append(f" {printable(model.residency)}", style="dim")
     return text

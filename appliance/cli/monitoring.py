@@ -98,7 +98,7 @@ def _printer(json_wanted: bool, workers: bool) -> Iterator[Show]:
         if json_wanted:
             print(json.dumps(as_json(found)), flush=True)
         else:
-            output().print(view(found, workers=workers))
+            output().print(view(found, workers=workers, rates=True))
 
     yield show
 
@@ -116,7 +116,7 @@ def _screen(workers: bool) -> Iterator[Show]:
 
         def show(found: Interval) -> None:
             lines = os.get_terminal_size().lines - FRAME_LINES
-            shown = view(found, lines, workers=workers)
+            shown = view(found, lines, workers=workers, rates=True)
             live.update(Group(shown, Text("q: quit", style="dim")), refresh=True)
 
         yield show
@@ -162,7 +162,8 @@ Show what a running appliance serves: state, requests since its start, latencies
 )
 TOP: Final = Command(
     about="""\
-Watch a running appliance: rates, latencies, batches, queues and workers of the last interval. q or Ctrl-C ends it.
+Watch a running appliance: rates, with those of the last two minutes as bars, latencies, batches, queues and workers
+of the last interval. q or Ctrl-C ends it.
 
 Without a terminal it prints one table after the other.
 """,

@@ -67,15 +67,20 @@ def progress_of(
     if entry is None:
         return Failed(reason="the appliance does not want it; did another change come after this one?")
     reason = entry["reason"]
+    if _is_on_its_way(entry):
+        return _stage(entry, trial)
     if entry["state"] == "READY":
         if _is_coming(entry):
             return InProgress(share=STEPS["waiting"][0], text=reason)
         untried = entry.get("untried", "")  # an appliance of an earlier release does not say it
         remark = f"went live without the configured trial: {untried}" if untried else ""
         return Failed(reason=reason) if reason else Done(text="is live", remark=remark)
-    if entry["state"] != "LOADING":
-        return Failed(reason=reason or f"it is {entry['state'].lower()}")
-    return _stage(entry, trial)
+    return Failed(reason=reason or f"it is {entry['state'].lower()}")
+
+
+def _is_on_its_way(entry: Mapping[str, Any]) -> bool:
+    """Whether it loads or is on trial, where it may answer requests already."""
+    return entry["state"] == "LOADING" or (entry["trial"] is not None and entry["trial"]["stage"] in TRIALS)
 
 
 def _is_coming(entry: Mapping[str, Any]) -> bool:
@@ -92,7 +97,7 @@ def _waiting(entry: Mapping[str, Any]) -> str:
 
 def loading_of(document: Mapping[str, Any], name: str) -> InProgress | None:
     """How far the newest version of the model is that is loading; None when none is."""
-    entries = [e for e in document["models"] if e["name"] == name and e["state"] == "LOADING"]
+    entries = [e for e in document["models"] if e["name"] == name and _is_on_its_way(e)]
     found = _stage(entries[-1], trial=False) if entries else None
     return found if isinstance(found, InProgress) else None
 

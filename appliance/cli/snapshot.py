@@ -22,9 +22,11 @@ from appliance.cli.connection import http_connection, other_port, spoken_at
 from appliance.cli.endpoint import endpoint_of
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.tls import GRPC, HTTP, refused, words
+from appliance.core.rollout.phase import Phase, stage_of
 from appliance.domain.manifest import INT64_MAX
 
 FORMAT = 1
+WATCH = stage_of(Phase.WATCHED)
 
 Read = TypeVar("Read")
 
@@ -61,8 +63,9 @@ class WorkerSnapshot:
 class ModelSnapshot:
     """A model version. ``requests`` counts those that ended, by outcome, ``leased`` those answered without the engine,
     ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not.
-    ``trial`` says how far it is on its way to serving, "" when that is behind it; ``residency`` is how much of it is in
-    memory; ``notes`` are what of its configuration has no effect."""
+    ``trial`` says how far it is on its way to serving, "" when that is behind it or has nothing to show; ``phase`` is
+    that of its life ("": not told), ``residency`` how much of it is in memory; ``notes`` are what of its configuration
+    has no effect; ``rates_per_s`` those of the last minutes, oldest first."""
 
     name: str
     version: int
@@ -78,6 +81,7 @@ class ModelSnapshot:
     batch_mean: float | None
     total: HistogramSnapshot
     residency: str = "resident"
+    phase: str = ""
     leased: int = 0
     trial: str = ""
     loading: str = ""
@@ -85,6 +89,7 @@ class ModelSnapshot:
     next_try_ms: int = 0
     notes: tuple[str, ...] = ()
     held_clients: int = 0
+    rates_per_s: tuple[float, ...] = ()
 
     @property
     def key(self) -> str:
@@ -303,12 +308,19 @@ def _loading(fields: Mapping[str, Any] | None) -> str:
 
 def _trial(fields: Mapping[str, Any] | None) -> str:
     """A version's trial in words."""
-    if fields is None:
+    if fields is None or is_plain_watch(fields):
         return ""
-    said = [str(fields["stage"])]
-    if fields["before"]:
-        said.append(f"after version {fields['before']}")
-    return ", ".join((*said, *trial_words(fields)))
+    said, before = str(fields["stage"]), fields["before"]
+    if said == WATCH:
+        said = f"watched since it went live; version {before} is kept to go back to"
+    elif before:
+        said += f", after version {before}"
+    return ", ".join((said, *trial_words(fields)))
+
+
+def is_plain_watch(trial: Mapping[str, Any]) -> bool:
+    """Whether a version is watched in whose place no other could serve: nobody asked for a trial of it."""
+    return bool(trial["stage"] == WATCH and not trial["before"])
 
 
 def trial_words(fields: Mapping[str, Any]) -> Iterator[str]:
@@ -317,7 +329,11 @@ def trial_words(fields: Mapping[str, Any]) -> Iterator[str]:
         header = str(fields.get("header", ""))
         share, of = f"{fields['percent']:g} %", f"clients by {header}" if header else "requests"
         yield f"requests with {header}" if ":" in header else f"{share} of the {of}"
+    wanted = fields.get("wanted", 0)  # an appliance of an earlier release does not say it
+    of = f" of {wanted}" if wanted else ""
     if fields["compared"]:
-        yield f"{fields['compared']} answers compared, {fields['differing']} different"
+        yield f"{fields['compared']}{of} answers compared, {fields['differing']} different"
+    if fields["stage"] == "shadow":
+        of = ""  # what it answers goes to nobody
     if fields["answered"] or fields["failed"]:
-        yield f"{fields['answered']} answered, {fields['failed']} failed"
+        yield f"{fields['answered']}{of} answered, {fields['failed']} failed"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
 
 from appliance.domain.histogram import HistogramValue
 from appliance.telemetry.meter import Result, Stage, VersionStatistics
@@ -17,6 +18,11 @@ from appliance.telemetry.snapshot import EngineStatus, MeteredEngine, VersionSta
 PERIOD_S: Final = 10.0
 KEPT_S: Final = 3600.0
 KEPT: Final = int(KEPT_S / PERIOD_S)
+WRITTEN_NS: Final = 300_000_000_000
+"""How long it takes at the most until the disk knows when a version was asked last, unless power fails: disks of boxes
+wear."""
+RATES: Final = 12
+"""Periods of which the status document says the rate: the last two minutes."""
 VERSIONS_MAX: Final = 2_000
 """With as many versions that are busy an hour of all takes some hundred MiB at the most; later ones have no picture."""
 
@@ -37,10 +43,20 @@ class Sample(NamedTuple):
     queued: int = 0
 
 
+class RequestMemory(Protocol):
+    """What remembers when versions were asked last."""
+
+    def requested(self, last: Mapping[str, int], *, write: bool) -> None:
+        """See Records."""
+
+
 class RecentFigures:
     """Samples by version. One owner: the event loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: RequestMemory | None = None) -> None:
+        self._memory = memory
+        self._engine: MeteredEngine | None = None
+        self._written_ns = 0
         self._samples: dict[tuple[str, int], deque[Sample]] = {}
         self._before: dict[tuple[str, int], VersionStatistics] = {}
         self._taken_ns = 0
@@ -48,13 +64,29 @@ class RecentFigures:
 
     def watch(self, loop: asyncio.AbstractEventLoop, engine: MeteredEngine) -> None:
         """Take samples from now on, until ``close``."""
-        self.take(engine.status())
+        self._engine = engine
+        status = engine.status()
+        self.take(status)
+        self._remember(status, write=status.now_ns - self._written_ns >= WRITTEN_NS)
         self._timer = loop.call_later(PERIOD_S, self.watch, loop, engine)
 
     async def close(self) -> None:
-        """Take no more."""
+        """Take no more, and have remembered what there was."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._engine is not None:
+            self._remember(self._engine.status(), write=True)
+
+    def _remember(self, status: EngineStatus, *, write: bool) -> None:
+        """When each version was asked last: by whatever is started after this, too."""
+        if self._memory is None:
+            return
+        asked = [each.statistics for each in status.versions if each.statistics.last_inference_ms]
+        self._memory.requested(
+            {f"{each.name}/{each.version}": each.last_inference_ms for each in asked}, write=write
+        )
+        if write:
+            self._written_ns = status.now_ns
 
     def take(self, status: EngineStatus) -> None:
         """Add a sample of every version to what is kept. Versions that are gone are forgotten."""
@@ -70,6 +102,12 @@ class RecentFigures:
     def of(self, name: str, version: int) -> Sequence[Sample]:
         """The samples that are kept of a version, oldest first; none where nothing was asked of it."""
         return tuple(self._samples.get((name, version), ()))
+
+    def rates(self, name: str, version: int) -> Sequence[float]:
+        """Requests answered per second in each of the last periods of a version, oldest first."""
+        samples = self._samples.get((name, version), ())
+        newest_first = islice(reversed(samples), RATES)
+        return [round(each.answered, 2) for each in newest_first][::-1]
 
     def latest(self, name: str, version: int) -> Sample | None:
         """The last period of a version; None before the first one."""

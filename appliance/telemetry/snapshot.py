@@ -85,8 +85,9 @@ NO_RESIDENCY: Final = ResidencyFigures()
 
 class TrialStatus(NamedTuple):
     """How far a version has come on its way: the stage, the version that it replaces (0: none), its share of requests
-    and what was seen of it. With a ``header`` the share is of clients, told apart by it; as "NAME: VALUE" it is all the
-    requests that bring this value."""
+    and what was seen of it, of so many answers (as canary) or comparisons (in the shadow) as are ``wanted`` for that
+    stage (0: it ends otherwise). With a ``header`` the share is of clients, told apart by it; as "NAME: VALUE" it is
+    all the requests that bring this value."""
 
     stage: str
     before: int
@@ -96,6 +97,7 @@ class TrialStatus(NamedTuple):
     failed: int
     compared: int
     differing: int
+    wanted: int = 0
 
 
 class LoadStatus(NamedTuple):

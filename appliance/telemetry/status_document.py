@@ -7,7 +7,7 @@ subtracts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from appliance import __version__
@@ -71,8 +71,8 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
     }
 
 
-def model_document(version: VersionStatus) -> dict[str, Json]:
-    """One entry of ``models``."""
+def model_document(version: VersionStatus, rates: Sequence[float] = ()) -> dict[str, Json]:
+    """One entry of ``models``; ``rates``: see RecentFigures."""
     statistics = version.statistics
     return {
         "name": version.name,
@@ -101,6 +101,7 @@ def model_document(version: VersionStatus) -> dict[str, Json]:
         "retries": statistics.retries,
         "leased": statistics.leased,
         "batch_mean": batch_mean(statistics),
+        "rates_per_s": list(rates),
         "last_inference_ms": statistics.last_inference_ms,
         "trial": None if version.trial is None else dict(version.trial._asdict()),
         "tries_left": version.tries_left,

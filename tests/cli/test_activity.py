@@ -160,6 +160,72 @@ def test_clients_that_are_held_are_told() -> None:
     assert [each["held_clients"] for each in as_json(now)["models"]] == [2, 0]
 
 
+def shown(*models: dict[str, Any]) -> str:
+    """What ``status`` prints, each run of spaces as one."""
+    text = io.StringIO()
+    Console(file=text, width=200).print(view(between(None, document(1, [*models]))))
+    return " ".join(text.getvalue().split())
+
+
+def on_trial(stage: str, *, before: int) -> dict[str, Any]:
+    return {
+        "stage": stage, "before": before, "percent": 10.0 if stage in ("canary", "shadow") else 0.0, "header": "",
+        "answered": 3, "failed": 1, "compared": 0, "differing": 0,
+    }  # fmt: skip
+
+
+def test_what_is_on_trial_is_told_from_what_loads() -> None:
+    canary = {**model("a", [1]), "phase": "canary", "trial": on_trial("canary", before=1)}
+    shadow = {**model("b", [1]), "phase": "shadow", "state": "LOADING", "trial": on_trial("shadow", before=1)}
+    said = shown(canary, shadow)
+    assert "a/1 READY" in said
+    assert "a/1: canary, after version 1, 10 % of the requests, 3 answered, 1 failed" in said
+    assert "b/1 SHADOW" in said
+    assert "LOADING" not in said
+    documents = as_json(between(None, document(1, [canary, shadow])))["models"]
+    assert [(each["state"], each["phase"]) for each in documents] == [
+        ("READY", "canary"),
+        ("LOADING", "shadow"),
+    ]
+
+
+def with_rates(width: int, encoding: str = "utf-8") -> list[str]:
+    """The rows of three models that ``top`` shows on a screen of this width."""
+    canary = {**on_trial("canary", before=1), "wanted": 100}
+    models = [
+        {**model("image-classifier", [4, 3]), "rates_per_s": [0, 1, 5.5, 9, 12, 3, 0, 0, 7, 8, 9, 10]},
+        {**model("digits", [1]), "phase": "canary", "trial": canary, "rates_per_s": [0.0, 0.0]},
+        model("of-an-earlier-release", []),
+    ]
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    Console(file=file, width=width).print(view(between(None, document(1, models)), rates=True))
+    file.seek(0)
+    return file.read().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+@pytest.mark.parametrize(
+    ("encoding", "busy", "quiet"), [("utf-8", "▁▂▅▇█▃▁▁▆▆▇▇", "▁▁"), ("ascii", "_.=*#:__++**", "__")]
+)
+def test_top_shows_the_rates_of_the_last_minutes_as_bars(
+    width: int, encoding: str, busy: str, quiet: str
+) -> None:
+    lines = with_rates(width, encoding)
+    assert max(map(len, lines)) <= width
+    rows = {line.split("/1 ")[0]: line.split() for line in lines if "/1 " in line}
+    assert (busy in rows["image-classifier"], quiet in rows["digits"]) == (True, True)
+    assert not {busy, quiet} & set(rows["of-an-earlier-release"])
+    said = " ".join(" ".join(lines).split())
+    assert "digits/1: canary, after version 1, 10 % of the requests, 3 of 100 answered, 1 failed" in said
+    assert not any(bar in shown(model("a", [1])) for bar in (busy, quiet)), "status shows none"
+
+
+def test_a_watch_is_told_where_there_is_a_version_to_go_back_to() -> None:
+    assert "watch" not in shown({**model("a", [1]), "phase": "watched", "trial": on_trial("watch", before=0)})
+    said = shown({**model("a", [1]), "phase": "watched", "trial": on_trial("watch", before=7)})
+    assert "a/1: watched since it went live; version 7 is kept to go back to, 3 answered, 1 failed" in said
+
+
 def test_a_quiet_interval_has_no_latency() -> None:
     snapshot = document(10, [model("a", [3])])
     (activity,) = between(snapshot, document(11, [model("a", [3])])).versions

@@ -406,13 +406,20 @@ def test_rolling_back_goes_one_step_at_a_time_and_says_when_there_is_none(
 def test_a_trial_is_asked_for_and_ended(appliance: Run, pack: Pack, state: Path) -> None:
     appliance("model", "install", str(pack()))
     appliance("model", "install", "--no-want", str(pack(2)))
+    for mode in ("--shadow", "--canary"):
+        appliance("model", "trial", "digits/2", mode, "5")
+        assert "ended: digits/1 stays" in appliance("model", "trial", "digits", "--stop")[1]
     wish = ("--canary", "10", "--header", "x-site: test")
     assert appliance("model", "trial", "digits/2", *wish)[1] == "digits/2 is on trial\n"
     trial = catalog_in(state).models[0].trial
     assert trial is not None
     assert (trial.version, trial.mode.value, trial.percent, trial.header) == (2, "canary", 10, "x-site: test")
-    assert appliance("model", "trial", "digits", "--stop")[1] == "the trial of digits/2 is ended\n"
-    none = "no version of digits was on trial; nothing was changed\n"
+    ended = "the trial of digits/2 is ended: digits/1 stays, digits/2 answers no more\n"
+    assert appliance("model", "trial", "digits", "--stop")[1] == ended
+    none = (
+        "no trial of digits was asked for: digits/1 stays; where it is tried as configured, or watched, "
+        "'appliance model rollback digits' goes back\n"
+    )
     assert appliance("model", "trial", "digits", "--stop")[1] == none
     assert catalog_in(state).models[0].trial is None
     assert "nothing to compare it with" in appliance("model", "trial", "digits/1", "--shadow", "5")[2]

@@ -81,7 +81,7 @@ def test_who_waits_is_told_that_the_configured_trial_was_left_out() -> None:
 
 
 def test_a_trial_is_the_end_for_whoever_asked_for_it_alone() -> None:
-    found = document(trial={**TRIAL, "stage": "canary", "percent": 10.0, "answered": 34})
+    found = document(state="READY", trial={**TRIAL, "stage": "canary", "percent": 10.0, "answered": 34})
     text = "canary: 10 % of the requests, 34 answered, 0 failed"
     assert at(found) == InProgress(share=STEPS["canary"][0], text=text)
     assert at(found, trial=True) == Done(text=f"is on trial ({text})")

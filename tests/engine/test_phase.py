@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from appliance.core.rollout.phase import ON_ITS_WAY, STATES, TRANSITIONS, Phase, advance
+from appliance.core.rollout.phase import ANSWERING, ON_ITS_WAY, STATES, TRANSITIONS, Phase, advance
 from appliance.domain.model import VersionState
 
 
@@ -36,4 +36,5 @@ def test_what_is_on_its_way_may_fail_or_be_left_alone_at_any_time() -> None:
 def test_clients_are_told_of_every_phase() -> None:
     assert set(STATES) == set(Phase)
     assert STATES[Phase.WATCHED] is STATES[Phase.LIVE] is VersionState.READY
-    assert STATES[Phase.CANARY] is VersionState.LOADING, "it answers a share, and is not what its name means"
+    assert {phase for phase, state in STATES.items() if state is VersionState.READY} == ANSWERING
+    assert STATES[Phase.SHADOW] is VersionState.LOADING, "its answers are compared, and sent to nobody"

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from appliance import durable
 from appliance.core.rollout.records import Proof
 from appliance.engine.versions import records as records_module
-from appliance.engine.versions.record_files import COSTS, PROOFS, SEATS, TRIES, FileRecords
+from appliance.engine.versions.record_files import COSTS, PROOFS, REQUESTS, SEATS, TRIES, FileRecords
 from appliance.engine.versions.record_table import RecordTable, as_json
 from appliance.engine.versions.records import Cost, MemoryRecords, Records, model_of
 from appliance.workers.port import Assessment, Deviation
@@ -234,6 +234,7 @@ WRITTEN: Final = {
     b'["n/2@b","box",false,null]]}\n',
     COSTS: b'{"format":1,"costs":[["m/1@a","box",true,1,2,3,4],["n/2@b","box",false,5,6,7,0]]}\n',
     SEATS: b'{"format":1,"models":{"m":"m/1@a","n":"n/2@b"}}\n',
+    REQUESTS: b'{"format":1,"versions":{"m/1":5}}\n',
 }
 """As the releases before this one wrote them."""
 

@@ -20,7 +20,7 @@ from appliance.engine.versions import history
 from appliance.engine.versions import records as records_module
 from appliance.engine.versions.environment_fingerprint import EnvironmentFingerprint, cpu_identity
 from appliance.engine.versions.history import FILE, FILE_BEFORE, encoded, read_history, unfit
-from appliance.engine.versions.record_files import PROOFS, TRIES, FileRecords
+from appliance.engine.versions.record_files import PROOFS, TRIES, FileRecords, last_requests
 from appliance.engine.versions.records import Cost, MemoryRecords
 from appliance.store.full_disk import WAY_OUT
 from appliance.workers.port import Assessment, Deviation
@@ -141,6 +141,20 @@ def test_costs_come_back(tmp_path: Path) -> None:
     after = Disk(tmp_path).records
     assert after.cost("m/1@a", "this box") == Cost(1, 2, 3, 4, packed=True)
     assert after.cost("m/1@a", "another box") is None
+
+
+def test_when_versions_were_asked_last_comes_back_once_it_was_to_be_written(tmp_path: Path) -> None:
+    records = FileRecords(tmp_path, lambda run: None, pytest.fail)
+    records.requested({"m/1": 5_000}, write=False)
+    records.requested({"m/1": 4_000, "m/2": 7_000}, write=True)
+    assert (records.last_request("m/1"), records.last_request("m/3")) == (5_000, 0)
+    records.close()
+    again = FileRecords(tmp_path, lambda run: None, pytest.fail)
+    assert (again.last_request("m/1"), again.last_request("m/2")) == (5_000, 7_000)
+    again.close()
+    assert last_requests(tmp_path) == {"m/1": 5_000, "m/2": 7_000}
+    (tmp_path / "requests.json").write_text("{")
+    assert last_requests(tmp_path) == {}
 
 
 def test_incumbents_come_back(tmp_path: Path) -> None:

@@ -43,6 +43,24 @@ def test_without_a_version_the_latest_ready_one_serves() -> None:
     assert table.resolve("m", "1").model.version == 1
 
 
+def test_a_version_on_trial_answers_those_that_name_it_where_it_answers_clients_at_all() -> None:
+    canary, shadow = served(2, Phase.CANARY), served(3, Phase.SHADOW)
+    table = routes(served(1), canary, shadow)
+    assert table.resolve("m", "").model.version == 1
+    assert table.resolve("m", "2") is canary
+    with pytest.raises(NotReady, match="version 3 is not at ready state"):
+        table.resolve("m", "3")
+    said = {each.id: Said() for each in table.all()}
+    assert [(each.version, each.state.value) for each in table.index(ready_only=False, said=said)] == [
+        ("1", "READY"),
+        ("2", "READY"),
+        ("3", "LOADING"),
+    ]
+    assert [each.version for each in table.index(ready_only=True, said=said)] == ["1", "2"]
+    canary.version.phase = Phase.FAILED
+    assert slots(table.touch()) == [("m", 1), ("m", 2)], "what front ends know of it is forgotten"
+
+
 def test_a_version_that_fails_later_falls_back_to_the_older_one() -> None:
     newest = served(2)
     table = routes(served(1), newest)

@@ -285,13 +285,13 @@ def refuse(rig: RolloutRig, version: Version, name: str) -> None:
         rig.tell(told.Missed(version.id))
 
 
-def replaced(records: MemoryRecords, wish: TrialWish) -> tuple[RolloutRig, Version]:
-    """Version 1 takes x, and 2, which serves in its place, takes z."""
+def replaced(records: MemoryRecords, wish: TrialWish, *, allowed: bool = False) -> tuple[RolloutRig, Version]:
+    """Version 1 takes x, and 2, which serves in its place, takes z; ``allowed``: clients change along with it."""
     rig = RolloutRig(records)
     old = rig.version(1, model=replace(make_version("m", 1), inputs=(X,)))
     new = rig.version(2, model=replace(make_version("m", 2), inputs=(Z,)))
     for served, before in ((old, None), (new, old)):
-        rig.try_(served, before, wish, background=True)
+        rig.try_(served, before, wish, background=True, allowed=allowed)
         rig.start(0)
         rig.start(0)
     assert new in rig.serving
@@ -323,6 +323,19 @@ def test_requests_that_only_the_version_before_would_have_taken_are_errors_of_on
     assert (last.after, last.ending) == (serves, Ending.ROLLED_BACK if serves == 1 else Ending.LIVE)
     if serves == 1:
         assert "it refused 1000 requests that version 1 would have taken" in last.reason
+
+
+@pytest.mark.parametrize("said", ["with the wish", "while it is watched"])
+def test_requests_of_clients_that_were_to_change_do_not_lead_back(said: str) -> None:
+    records = proven(1)
+    rig, new = replaced(records, TrialWish(), allowed=said == "with the wish")
+    if said == "while it is watched":
+        entry = CatalogVersion(model=new.model, fingerprint="d", interface_change=True)
+        list(rig.core.trials.renew(new, entry, 0))
+    for _ in range(1_000):
+        refuse(rig, new, "x")
+    rig.start(1_000_000_000)
+    assert new in rig.serving
 
 
 def test_a_version_that_was_proven_here_and_is_gone_back_to_is_not_held_to_the_requests_of_another() -> None:

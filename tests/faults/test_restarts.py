@@ -52,6 +52,24 @@ def test_the_only_version_is_tried_again_by_itself_when_power_cuts_have_used_up_
     assert said[4].startswith("nothing else of the model serves; next try at 20")
 
 
+def test_when_a_model_was_asked_last_outlives_the_daemon(
+    serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = install(tmp_path, "t")
+    arguments = ("--state-dir", str(state))
+    daemon = serve(None, SECTIONS, arguments=arguments)
+    ask(daemon.grpc, "t")
+    asked_ms = daemon.status()["models"][0]["last_inference_ms"]
+    assert asked_ms > 0
+    daemon.stop()
+    capsys.readouterr()
+    assert main(["model", "list", *arguments, "--url", f"http://{daemon.http}", "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["versions"]
+    assert (listed["state"], listed["last_inference_ms"]) == ("", asked_ms)
+    daemon = serve(None, SECTIONS, arguments=arguments)
+    assert daemon.status()["models"][0]["last_inference_ms"] == asked_ms
+
+
 def test_a_restart_loads_only_what_memory_has_room_for(serve: Serve, tmp_path: Path) -> None:
     for name in "abcd":
         state = install(tmp_path, name)

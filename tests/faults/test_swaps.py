@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -247,7 +248,9 @@ def tensor_over_http() -> triton_http.InferInput:
 
 
 @pytest.mark.every_front_end
-def test_a_canary_serves_the_clients_of_its_header_and_no_others(serve: Serve, tmp_path: Path) -> None:
+def test_a_canary_serves_the_clients_of_its_header_and_those_that_name_it(
+    serve: Serve, tmp_path: Path
+) -> None:
     write_version(tmp_path, 1)
     canary = {"canary_percent": 50.0, "canary_header": "x-site", "trial_requests": 100_000, "watch_s": 0.0}
     daemon = serve(tmp_path, {"swap": canary})
@@ -265,9 +268,13 @@ def test_a_canary_serves_the_clients_of_its_header_and_no_others(serve: Serve, t
     assert {len(versions) for versions in by_site.values()} == {1}, "a client stays with its version"
     assert {version for versions in by_site.values() for version in versions} == {"1", "2"}
     assert {served_by("") for _ in range(10)} == {"1"}
-    with pytest.raises(InferenceServerException, match="not at ready state"):
-        ask(daemon.grpc, "m", version="2")
-    assert ask(daemon.grpc, "m", version="1").get_response().model_version == "1"
+    for version in ("1", "2"):
+        assert ask(daemon.grpc, "m", version=version).get_response().model_version == version
+        assert client.is_model_ready("m", version)
+        assert json.loads(daemon.get(f"/v2/models/m/versions/{version}/ready"))["ready"]
+    states = {each.version: (each.state, each.reason) for each in client.get_model_repository_index().models}
+    assert states == {"1": ("READY", ""), "2": ("READY", "")}
+    assert [entry(daemon.status(), "m", version)["state"] for version in (1, 2)] == ["READY", "READY"]
     client.close()
 
 

@@ -64,7 +64,7 @@ def judge(case: bytes) -> None:
                 console.print(view_of_trace(traced))
         else:
             found = between(None, parse(document, URL))
-            console.print(view(found, workers=True))
+            console.print(view(found, workers=True, rates=True))
             json.dumps(shown_json(found))
     except CommandFailed as error:
         _check(str(error))

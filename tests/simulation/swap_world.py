@@ -25,11 +25,12 @@ from appliance.config.engine import EngineConfig
 from appliance.config.workers import ArenaConfig, PlacementConfig
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
+from appliance.core.rollout.phase import ON_TRIAL
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, RequestHead, TensorHead
-from appliance.domain.model import ModelVersion, VersionState
+from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
 from appliance.engine.control.model_cache import ResidencyTerms
@@ -302,7 +303,7 @@ class SwapWorld(EngineTurns):
             if split is not None:
                 allowed = self.config.shadow_percent if split.shadow else self.config.canary_percent
                 assert split.taken <= split.seen * allowed / 100 + 1, "more than its share"
-                assert split.served.state is VersionState.LOADING, "on trial and serving"
+                assert split.served.phase in ON_TRIAL, "on trial and serving"
         for name in self.names:
             current = self.engine._routes.current(name)
             if current is not None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from appliance.domain.model import VersionState
+from appliance.engine.versions.records import MemoryRecords
 from appliance.telemetry.meter import Result, VersionMeter
-from appliance.telemetry.recent import KEPT, RecentFigures, Sample
+from appliance.telemetry.recent import KEPT, RATES, RecentFigures, Sample
 from appliance.telemetry.snapshot import EngineStatus, VersionStatus
 from tests.frontend.http.engine_figures import made_up_status
 
@@ -53,6 +56,48 @@ def test_a_sample_is_of_what_happened_since_the_one_before() -> None:
     assert sample.batch == 20
     assert 750 <= sample.p50_us <= sample.p99_us <= 1_000
     assert recent.latest("m", 1) == sample
+
+
+def test_the_rates_of_the_last_minutes_are_those_of_its_last_samples() -> None:
+    meter, recent = VersionMeter("m", 1), RecentFigures()
+    for look in range(RATES + 3):
+        _answer(meter, look)
+        recent.take(_status([meter], 10 + 10 * look))
+        assert len(recent.rates("m", 1)) == min(look, RATES)
+    assert recent.rates("m", 1) == [(look + 3) / 10 for look in range(RATES)]
+    assert recent.rates("m", 2) == []
+
+
+def test_when_versions_were_asked_last_is_remembered_and_written_now_and_then_and_at_the_end() -> None:
+    meter, idle, records = VersionMeter("m", 1), VersionMeter("idle", 1), _Written()
+    recent, engine, loop = RecentFigures(records), _Engine(), asyncio.new_event_loop()
+    for at_s in (1_000, 1_010, 1_300):
+        meter.succeeded(1, 0, (0, 1, 0), 1, at_s * 1_000)
+        engine.at(_status([meter, idle], at_s))
+        recent.watch(loop, engine)
+        assert records.last_request("m/1") == at_s * 1_000
+    loop.run_until_complete(recent.close())
+    loop.close()
+    assert records.written == [True, False, True, True]
+    assert records.last_request("idle/1") == 0
+
+
+class _Written(MemoryRecords):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bool] = []
+
+    def requested(self, last: Mapping[str, int], *, write: bool = False) -> None:
+        super().requested(last, write=write)
+        self.written.append(write)
+
+
+class _Engine:
+    def at(self, status: EngineStatus) -> None:
+        self._status = status
+
+    def status(self) -> EngineStatus:
+        return self._status
 
 
 def test_one_that_is_never_asked_takes_no_memory_and_one_that_was_goes_on() -> None:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 from appliance.cli import endpoint, package_policy, store_session
@@ -18,11 +19,13 @@ from appliance.cli.arguments import check_known
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.wait import told_by_holder
 from appliance.cli.rollout_progress import TRIALS
-from appliance.cli.snapshot import Source, understood
+from appliance.cli.snapshot import Source, is_plain_watch, understood
 from appliance.domain.moment import moment
+from appliance.engine.versions.record_files import last_requests
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.catalog import Catalog, InstalledVersion
 from appliance.store.full_disk import bytes_text
+from appliance.store.layout import SERVE
 
 DOUBTFUL = ("unsigned", "withdrawn")
 SAME = (
@@ -77,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Ask once and show."""
     catalog = store_session.catalog_of(arguments.state_dir) if arguments.state_dir else Catalog()
     document, silence = _asked(arguments)
-    found = listing(catalog, document, package_policy.trust_of(arguments))
+    last = last_requests(arguments.state_dir / SERVE) if arguments.state_dir else {}
+    found = listing(catalog, document, package_policy.trust_of(arguments), last)
     check_known(arguments.names, {each.name for each in found})
     listed = [each for each in found if not arguments.names or each.name in arguments.names]
     if arguments.json:
@@ -104,11 +108,17 @@ def listing(
     catalog: Catalog,
     document: Mapping[str, Any],
     trust_of: Callable[[InstalledVersion], str] = attrgetter("trust"),
+    last: Mapping[str, int] = MappingProxyType({}),
 ) -> list[ListedVersion]:
-    """What is installed and what is served as one list, by name and version."""
+    """What is installed and what is served as one list, by name and version. ``last``: when those that are not served
+    were asked last."""
     memory = {worker["worker"]: worker["memory_bytes"] for worker in document.get("workers", ())}
     served = {(entry["name"], entry["version"]): entry for entry in document.get("models", ())}
-    found = {(each.name, each.version): each for each in _installed(catalog, trust_of)}
+    installed = (
+        replace(each, last_inference_ms=last.get(f"{each.name}/{each.version}", 0))
+        for each in _installed(catalog, trust_of)
+    )
+    found = {(each.name, each.version): each for each in installed}
     keys = sorted(found.keys() | served.keys())
     return [
         _completed(found.get(key) or ListedVersion(name=key[0], version=key[1]), served.get(key), memory)
@@ -144,7 +154,7 @@ def _completed(
     return replace(
         listed,
         trust=trust if trust.startswith(DOUBTFUL) else listed.trust or trust,
-        trial=trial["stage"] if trial else "",
+        trial="" if trial is None or is_plain_watch(trial) else trial["stage"],
         memory_bytes=sum(memory.get(worker, 0) for worker in entry["workers"]),
         **{name: entry[name] for name in SAME if name in entry},
     )

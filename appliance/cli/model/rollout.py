@@ -10,7 +10,7 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import interface_change, wait
 from appliance.config.swap import header_problems
-from appliance.store.catalog import Trial, TrialMode
+from appliance.store.catalog import Catalog, Trial, TrialMode
 
 
 def _add_want(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ def _add_trial(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--shadow", metavar="PERCENT", type=int, help="share of the requests that it answers, too"
     )
-    what.add_argument("--stop", action="store_true", help="end the model's trial")
+    what.add_argument("--stop", action="store_true", help="end the model's trial: what is wanted stays")
     parser.add_argument(
         "--header",
         metavar="NAME[: VALUE]",
@@ -104,14 +104,24 @@ def _trial(arguments: argparse.Namespace) -> int:
             store_session.ask_again(store, before, arguments.state_dir, name, trial.version)
         generation = store.catalog.generation
     if trial is None:
-        model = before.model(name)
-        ended = model.trial.version if model and model.trial else 0
-        none = f"no version of {printable(name)} was on trial; nothing was changed"
-        print(f"the trial of {printable(name)}/{ended} is ended" if ended else none)
+        print(printable(_stopped(before, name)))
         return Exit.OK
     print(f"{printable(arguments.model)} is {'to be ' * arguments.wait}on trial", flush=True)
     wait.wait_for(arguments, {name: trial.version}, generation, trial=True)
     return Exit.OK
+
+
+def _stopped(before: Catalog, name: str) -> str:
+    """Which version stays now that no trial is asked for."""
+    model = before.model(name)
+    wanted, ended = (model.wanted, model.trial) if model else (0, None)
+    stays = f"{name}/{wanted} stays" if wanted else "nothing of it is wanted"
+    if ended is not None:
+        return (
+            f"the trial of {name}/{ended.version} is ended: {stays}, {name}/{ended.version} answers no more"
+        )
+    back = f"; where it is tried as configured, or watched, 'appliance model rollback {name}' goes back"
+    return f"no trial of {name} was asked for: {stays}{back if wanted else ''}"
 
 
 def _trial_of(arguments: argparse.Namespace, number: int) -> Trial:

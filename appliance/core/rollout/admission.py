@@ -19,7 +19,6 @@ from appliance.core.rollout.retries import Retries, has_fallen, pause_ms, refusa
 from appliance.core.rollout.succession import Succession, withdrawn
 from appliance.core.rollout.trials import Trials
 from appliance.core.rollout.version import Version, VersionSpec
-from appliance.domain.interface import allows_change
 
 GIVEN_UP: Final = frozenset({Ending.GIVEN_UP, Ending.REFUSED, Ending.ROLLED_BACK, Ending.POSTPONED})
 """Endings by which a version does not serve."""
@@ -181,6 +180,7 @@ class Admission:
             again=again,
             fallen=fallen,
             free=self._is_free(entry, before),
+            allowed=entry.may_change_interface,
         )
 
     def _held_back(self, entry: CatalogVersion, before: Version | None) -> InterfaceChanged | None:
@@ -196,9 +196,7 @@ class Admission:
         proof = self._records.proof(entry.identity, entry.model)
         same = before is not None and before.identity == entry.identity
         return (
-            entry.by_hand
-            or entry.interface_change
-            or allows_change(entry.model)
+            entry.may_change_interface
             or (proof is not None and proof.proven and not same)
             or (entry.trial is not None and entry.trial.hold)
         )

@@ -59,8 +59,9 @@ class Attempt:
 
     ``again``: it had been given up, and nothing else of its model serves; ``fallen``: its history says last that it was
     given up or withdrawn, and not yet that it serves again; ``free``: clients of ``before`` do not keep it from taking
-    its place. ``began_ns`` is when its load began; ``again_ns``: when to
-    ask for memory for it again; ``kept``: that is kept for it. ``counted``: its attempt is, and was not given back.
+    its place; ``allowed``: somebody said that they change along with it. ``began_ns`` is when its load began;
+    ``again_ns``: when to ask for memory for it again; ``kept``: that is kept for it. ``counted``: its attempt is, and
+    was not given back.
     ``reference`` are the figures of ``before`` when it stopped serving; ``missed`` counts requests that it refused as
     invalid and ``before`` would have taken.
     """
@@ -73,6 +74,7 @@ class Attempt:
     again: bool
     fallen: bool
     free: bool
+    allowed: bool
     began_ns: int | None = None
     again_ns: int = 0
     kept: bool = False

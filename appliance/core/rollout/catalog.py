@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from appliance.core.rollout.policy import RolloutPolicy
+from appliance.domain.interface import allows_change
 from appliance.domain.model import ModelVersion
 
 
@@ -49,6 +50,11 @@ class CatalogVersion:
     def identity(self) -> str:
         """See ``identity_of``."""
         return identity_of(self.model, self.fingerprint)
+
+    @property
+    def may_change_interface(self) -> bool:
+        """Whether somebody said that its clients change along with it."""
+        return self.by_hand or self.interface_change or allows_change(self.model)
 
 
 def identity_of(model: ModelVersion, fingerprint: str) -> str:

@@ -53,6 +53,8 @@ UNLOADED: Final = frozenset({P.QUEUED, P.COUNTING, P.COUNTED, P.LOADING})
 """It cannot take requests yet."""
 ON_TRIAL: Final = frozenset({P.SHADOW, P.CANARY})
 SERVING: Final = frozenset({P.WATCHED, P.LIVE})
+ANSWERING: Final = SERVING | {P.CANARY}
+"""Clients get its answers: all that name no version, or a share of those."""
 LEAVING: Final = frozenset({P.STANDBY, P.DRAINING, P.GONE})
 
 ENDS: Final = frozenset({P.FAILED, P.DRAINING})
@@ -78,7 +80,7 @@ TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = MappingProxyType(
 STATES: Final[Mapping[Phase, VersionState]] = MappingProxyType(
     {
         **dict.fromkeys(ON_ITS_WAY, VersionState.LOADING),
-        **dict.fromkeys(SERVING, VersionState.READY),
+        **dict.fromkeys(ANSWERING, VersionState.READY),
         **dict.fromkeys(LEAVING, VersionState.UNLOADING),
         P.FAILED: VersionState.UNAVAILABLE,
     }

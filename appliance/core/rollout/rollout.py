@@ -119,9 +119,10 @@ class Rollout:
 
     def awaits_requests_of(self, version: int) -> Version | None:
         """The version before ``version``, if the requests that it would have taken, and ``version`` refuses as invalid,
-        count as failures: it serves for the first time, and may still be given up for that one."""
+        count as failures: it serves for the first time, may still be given up for that one, and nobody said that
+        clients change along with it."""
         attempt = self.trials.attempts.get(version)
-        if attempt is None or attempt.known or not attempt.keeps_before:
+        if attempt is None or attempt.known or attempt.allowed or not attempt.keeps_before:
             return None
         return attempt.before
 

@@ -150,6 +150,11 @@ class Trial:
             self._look(event, now_ns)
         return self.phase
 
+    @property
+    def goes_on_after(self) -> int:
+        """How much is to be seen of its stage before the next one begins; 0: that is not what it waits for."""
+        return self._config.trial_requests if self.phase in ON_TRIAL and not self.wish.hold else 0
+
     # --- what is heard
 
     def _crashed(self, event: told.Crashed) -> None:

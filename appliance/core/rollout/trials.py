@@ -58,6 +58,7 @@ class Trials:
         again: bool = False,
         fallen: bool = False,
         free: bool = True,
+        allowed: bool = False,
     ) -> None:
         """``version`` is to serve, in the place of ``before``. An ``order`` is carried out at once, where the version
         is proven: it is compared with nothing."""
@@ -83,6 +84,7 @@ class Trials:
             again=again,
             fallen=fallen,
             free=free,
+            allowed=allowed,
         )
 
     def renew(self, version: Version, entry: CatalogVersion, now_ns: int) -> Steps:
@@ -90,6 +92,7 @@ class Trials:
         attempt = self.attempts.get(version.id)
         if attempt is None:
             return
+        attempt.allowed |= entry.may_change_interface
         if entry.order and attempt.known:
             if not attempt.live:
                 yield from self.step(attempt, on.Ordered(), now_ns)

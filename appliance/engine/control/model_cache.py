@@ -16,8 +16,9 @@ from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.actions import Action, Reply, StartCold
 from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.footprint import Residency
+from appliance.core.rollout.phase import LEAVING, SERVING, Phase
 from appliance.domain.errors import CapacityError, QueueFull
-from appliance.domain.model import ModelVersion, VersionState
+from appliance.domain.model import ModelVersion
 from appliance.engine.control.cache_moves import Cached, CacheMoves
 from appliance.engine.control.cache_report import CacheTally, Situation, problems
 from appliance.engine.control.rollouts import Rollouts
@@ -143,7 +144,7 @@ class ModelCache:
     def _has_left(self, model: int) -> bool:
         """Whether a version that served takes no memory any more; what serves again is told of by ``look``."""
         served = self._rollouts.served(model)
-        return served is None or served.state not in (VersionState.UNLOADING, VersionState.READY)
+        return served is None or served.phase not in SERVING | LEAVING
 
     def _sample(self, now_ns: int) -> None:
         """Tell how much models were used that need not ask."""
@@ -164,7 +165,7 @@ class ModelCache:
         news: list[events.Told] = []
         for cached in list(self._cached.values()):
             served = cached.served
-            if there.get(served.id) is not served or served.state is not VersionState.READY:
+            if there.get(served.id) is not served or served.phase not in SERVING:
                 news.append(self._remove(cached, now_ns))
         arriving = [each for each in there.values() if each.id not in self._cached and self._settles(each)]
         news += self._ends({served.id for served in arriving})
@@ -178,9 +179,9 @@ class ModelCache:
 
     def _settles(self, served: Served) -> bool:
         """Whether a version is to be looked after from now on."""
-        ready = served.state is VersionState.READY and self._device(served.model) is not None
+        serves = served.phase in SERVING and self._device(served.model) is not None
         there = served.opened or served.memory.residency is not Residency.RESIDENT
-        return ready and there and self._sizes.knows(served.id)
+        return serves and there and self._sizes.knows(served.id)
 
     def _device(self, model: ModelVersion) -> str | None:
         """The device on which it is looked after; None: that has no budget."""
@@ -190,13 +191,13 @@ class ModelCache:
         """What became of versions that were on their way, or are to leave."""
         for model in self._memory.outside() - arriving:
             served = self._rollouts.served(model)
-            if served is None or served.state in (VersionState.READY, VersionState.UNAVAILABLE):
+            if served is None or served.phase in SERVING | {Phase.FAILED}:
                 yield events.Gone(model)
-            elif served.state is VersionState.UNLOADING:
+            elif served.phase in LEAVING:
                 yield self._left(served)
 
     def _left(self, served: Served) -> events.Told:
-        if served.state is not VersionState.UNLOADING:
+        if served.phase not in LEAVING:
             return events.Gone(served.id)
         heir = self._routes.current(served.model.name)
         size_bytes = self._sizes.bytes_now(served)
@@ -334,7 +335,7 @@ class ModelCache:
 
     def exited(self, event: WorkerExited, held: Sequence[Served], now_ns: int) -> None:
         """Take in that a process is gone; what was given up because of this is not brought back."""
-        given_up = [each for each in held if each.state is not VersionState.READY]
+        given_up = [each for each in held if each.phase not in SERVING]
         for served in given_up:
             if served.id in self._cached:
                 self._tell(self._remove(self._cached[served.id], now_ns), now_ns)

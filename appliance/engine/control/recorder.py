@@ -10,9 +10,11 @@ from typing import NamedTuple
 from appliance.core.rollout import actions as do
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.records import Change, Proof, Standing
+from appliance.core.rollout.version import Version
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.records import MemoryRecords, Records
 from appliance.engine.versions.wording import remark_text
+from appliance.telemetry.meter import VersionMeter
 from appliance.telemetry.snapshot import SwapFigures
 from appliance.workers.port import ModelLoaded
 
@@ -89,6 +91,12 @@ class Recorder:
         if note.remark is not None:
             change = replace(change, reason=remark_text(note.remark))
         self._records.happened(replace(change, at_ms=self._wall_ms()))
+
+    def meter_of(self, version: Version) -> VersionMeter:
+        """A new meter of it: it has counted nothing yet, but it is known when it was asked last."""
+        meter = VersionMeter(*version.slot)
+        meter.last_inference_ms = self._records.last_request(version.model.key)
+        return meter
 
     # --- what is counted
 

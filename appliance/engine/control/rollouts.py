@@ -40,7 +40,6 @@ from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.version_status import said_of, version_status
 from appliance.engine.versions.wording import Said, remark_text
-from appliance.telemetry.meter import VersionMeter
 from appliance.telemetry.snapshot import SwapFigures, VersionStatus
 from appliance.workers.port import (
     ExitCause,
@@ -190,7 +189,7 @@ class Rollouts:
 
     def _add(self, action: do.Add) -> None:
         version, like = action.version, self._served.get(action.like or 0)
-        meter = like.meter if like is not None else VersionMeter(*version.slot)
+        meter = like.meter if like is not None else self._recorder.meter_of(version)
         self._served[version.id] = Served(version=version, meter=meter)
 
     def _route(self, action: do.Route) -> None:

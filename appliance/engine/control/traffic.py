@@ -97,6 +97,7 @@ class Traffic:
             failed=figures.failed,
             compared=trial.compared,
             differing=trial.differing,
+            wanted=trial.goes_on_after,
         )
 
 

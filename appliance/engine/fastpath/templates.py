@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from appliance.core.rollout.phase import SERVING
 from appliance.core.scheduling.leases import Price
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import Batching
@@ -192,6 +193,7 @@ class Templates:
             served is None
             or served.model is not plan.model
             or not served.opened
+            or served.phase not in SERVING
             or served.trial.split is not None
             or not served.layout(plan).sizes
         ):

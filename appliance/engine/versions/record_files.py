@@ -31,6 +31,7 @@ from appliance.workers.port import Assessment, Deviation
 TRIES: Final = "tries.json"
 PROOFS: Final = "proofs.json"
 COSTS: Final = "costs.json"
+REQUESTS: Final = "requests.json"
 SEATS: Final = Path(INCUMBENTS).name
 BYTES_MAX: Final = 64 << 20
 CLOSE_S: Final = 5.0
@@ -66,6 +67,8 @@ class FileRecords:
         self._costs.change(self._known.costs.items())
         self._seats = RecordTable(SEATS, "models", "{}", str, _seat_row)
         self._seats.change(self._known.seats.items())
+        self._requests = RecordTable(REQUESTS, "versions", "{}", model_of, _request_row)
+        self._requests.change(self._known.requests.items())
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="records", daemon=True)
         self._thread.start()
@@ -76,6 +79,7 @@ class FileRecords:
             (TRIES, self._take_tries),
             (PROOFS, self._take_proofs),
             (SEATS, self._take_seats),
+            (REQUESTS, self._take_requests),
         ):
             try:
                 data = read_whole(self._folder, file, BYTES_MAX)
@@ -116,6 +120,9 @@ class FileRecords:
 
     def _take_seats(self, document: Mapping[str, Any]) -> None:
         self._known.seats = {str(name): str(identity) for name, identity in document["models"].items()}
+
+    def _take_requests(self, document: Mapping[str, Any]) -> None:
+        self._known.requested({str(key): _whole(at_ms) for key, at_ms in document["versions"].items()})
 
     # --- Records
 
@@ -206,6 +213,19 @@ class FileRecords:
         self._known.heed(asked)
         self._jobs.put(lambda: self._attempt(self._follow, None))
 
+    def last_request(self, key: str) -> int:
+        """See Records."""
+        return self._known.last_request(key)
+
+    def requested(self, last: Mapping[str, int], *, write: bool) -> None:
+        """See Records."""
+        news = {key: at_ms for key, at_ms in last.items() if at_ms > self.last_request(key)}
+        self._known.requested(news)
+        if news:
+            self._requests.change(news.items())
+        if write:
+            self._put(self._requests)
+
     def happened(self, change: Change) -> None:
         """See Records."""
         line = encoded(self._known.number(change))
@@ -258,7 +278,13 @@ class FileRecords:
             return  # nothing has its place
         self._folder.close()
         self._folder = folder
-        tables: tuple[RecordTable[Any, Any], ...] = (self._tries, self._proofs, self._costs, self._seats)
+        tables: tuple[RecordTable[Any, Any], ...] = (
+            self._tries,
+            self._proofs,
+            self._costs,
+            self._seats,
+            self._requests,
+        )
         for table in tables:
             table.touch()
         for table in tables:
@@ -290,6 +316,16 @@ class FileRecords:
             self._folder.rename(FILE, FILE_BEFORE)
 
 
+def last_requests(folder: Path) -> Mapping[str, int]:
+    """When versions were asked last, by their keys, as the records in ``folder`` say; nothing where they cannot be
+    read."""
+    try:
+        versions = json.loads((folder / REQUESTS).read_bytes())["versions"]
+        return {str(key): _whole(at_ms) for key, at_ms in versions.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
 def _model_of_pair(pair: tuple[str, str]) -> str:
     return model_of(pair[0])
 
@@ -307,6 +343,10 @@ def _proof_row(pair: tuple[str, str], proof: Proof) -> bytes:
 
 def _cost_row(pair: tuple[str, str], cost: Cost) -> bytes:
     return as_json((*pair, cost.packed, *cost[:4]))
+
+
+def _request_row(key: str, at_ms: int) -> bytes:
+    return as_json(key) + b":" + as_json(at_ms)
 
 
 def _seat_row(name: str, identity: str) -> bytes:

@@ -89,6 +89,12 @@ class Records(Protocol):
         """When each version was asked for last, by its key, as far as that is dealt with. Kept with whatever is written
         next of tries, so that neither can be lost without the other."""
 
+    def last_request(self, key: str) -> int:
+        """When version ``key`` (``name/version``) answered a request last, in milliseconds since 1970 (0: never)."""
+
+    def requested(self, last: Mapping[str, int], *, write: bool) -> None:
+        """Remember that of several; ``write``: soon on the disk, too, if there is news since the last time."""
+
     def happened(self, change: Change) -> None:
         """Add a line to the history, under the next number."""
 
@@ -157,6 +163,7 @@ class MemoryRecords:
         self.standings: Newest[str, Standing] = Newest(model_of)
         self.proofs: Newest[tuple[str, str], Proof] = Newest(lambda key: model_of(key[0]))
         self.costs: Newest[tuple[str, str], Cost] = Newest(lambda key: model_of(key[0]))
+        self.requests: Newest[str, int] = Newest(model_of)
         self.seats: dict[str, str] = {}
         self.heeded: dict[str, int] | None = None
         self._changes = deque(changes, CHANGES_KEPT)
@@ -243,6 +250,15 @@ class MemoryRecords:
     def heed(self, asked: Mapping[str, int]) -> None:
         """See Records."""
         self.heeded = dict(asked)
+
+    def last_request(self, key: str) -> int:
+        """See Records."""
+        return self.requests.get(key, 0)
+
+    def requested(self, last: Mapping[str, int], *, write: bool = False) -> None:
+        """See Records."""
+        for key, at_ms in last.items():
+            self.requests.put(key, at_ms)
 
     def happened(self, change: Change) -> None:
         """See Records."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from appliance.core.rollout.phase import SERVING
+from appliance.core.rollout.phase import ANSWERING, SERVING, Phase
 from appliance.domain.errors import InvalidRequest, NotServed, UnknownModel
 from appliance.domain.model import VersionState
 from appliance.engine.port import IndexEntry
@@ -32,11 +32,11 @@ def late_text(model_name: str) -> str:
 
 
 class _Meaning(NamedTuple):
-    """Where requests for a name go: for no particular version, and for each that is ready; which of them are led
+    """Where requests for a name go: for no particular version, and for each that answers them; which of them are led
     elsewhere."""
 
     default: Served | None
-    ready: tuple[Served, ...]
+    answering: tuple[Served, ...]
     led: tuple[TrafficSplit | None, ...]
 
 
@@ -64,15 +64,15 @@ class Routes:
         for name in before.keys() | self._meanings.keys():
             then, now = before.get(name, NOTHING), self._meanings.get(name, NOTHING)
             if then != now:
-                moved += dict.fromkeys((*then.ready, *now.ready))
+                moved += dict.fromkeys((*then.answering, *now.answering))
         return moved
 
     def _meaning(self, name: str) -> _Meaning:
-        ready = tuple(self._ready(name))
-        return _Meaning(self.current(name), ready, tuple(served.trial.split for served in ready))
+        answering = tuple(self._in(name, ANSWERING))
+        return _Meaning(self.current(name), answering, tuple(served.trial.split for served in answering))
 
-    def _ready(self, name: str) -> list[Served]:
-        return [served for served in self._names.get(name, {}).values() if served.phase in SERVING]
+    def _in(self, name: str, phases: frozenset[Phase]) -> list[Served]:
+        return [served for served in self._names.get(name, {}).values() if served.phase in phases]
 
     def put(self, served: Served) -> list[Served]:
         """Make ``served`` the one for its name and version."""
@@ -139,20 +139,20 @@ class Routes:
             if (name, version) in told or (name, "") in told:
                 raise not_ready(name, number)
             raise UnknownModel(f"Request for unknown model: '{name}' version {number} is not found")
-        if found.phase not in SERVING:
+        if found.phase not in ANSWERING:
             raise not_ready(name, number, _waiting([found]))
         return found
 
     def current(self, name: str) -> Served | None:
         """What serves requests for ``name`` that ask for no version; None: nothing."""
-        ready = self._ready(name)
-        current = [served for served in ready if not served.version.retiring] or ready
+        serving = self._in(name, SERVING)
+        current = [served for served in serving if not served.version.retiring] or serving
         return max(current, key=lambda served: served.model.version, default=None)
 
     def other(self, served: Served) -> Served | None:
         """What else serves under the name of ``served``; None: nothing."""
-        ready = [each for each in self._ready(served.model.name) if each is not served]
-        return max(ready, key=lambda each: each.model.version, default=None)
+        others = [each for each in self._in(served.model.name, SERVING) if each is not served]
+        return max(others, key=lambda each: each.model.version, default=None)
 
     def _latest(self, name: str) -> Served:
         known = self.of(name)

@@ -78,7 +78,8 @@ class FiguresHandler:
         del header["models"]
         models: list[str] = []
         for version in snapshot.engine.versions:
-            models.append(json.dumps(model_document(version), separators=(",", ":")))
+            rates = self._recent.rates(version.name, version.version)
+            models.append(json.dumps(model_document(version, rates), separators=(",", ":")))
             if len(models) % SLICE_MODELS == 0:
                 await self._turns.next()
         text = f'{json.dumps(header, separators=(",", ":"))[:-1]},"models":[{",".join(models)}]}}'

@@ -110,10 +110,11 @@ def trial_text(trial: TrialStatus) -> str:
     share = f"{trial.percent:g} % of the {f'clients by {trial.header}' if trial.header else 'requests'}"
     if ":" in trial.header:
         share = f"requests with {trial.header}"
+    of = f" of {trial.wanted}" if trial.wanted else ""
     said = [
         f"{begin}: gets {share}" if trial.percent and trial.stage in ON_TRIAL else begin,
-        f"{trial.answered} answered, {trial.failed} failed" if trial.answered or trial.failed else "",
-        f"{trial.compared} answers compared, {trial.differing} different" if trial.compared else "",
+        f"{trial.answered}{of} answered, {trial.failed} failed" if trial.answered or trial.failed else "",
+        f"{trial.compared}{of} answers compared, {trial.differing} different" if trial.compared else "",
         f"held against version {trial.before}" if trial.before else "",
     ]
     return escape("; ".join(filter(None, said)))
@@ -122,7 +123,13 @@ def trial_text(trial: TrialStatus) -> str:
 def spoken_workers(numbers: Sequence[int], workers: Mapping[int, WorkerStatus]) -> str:
     """The processes and their memory."""
     known = [workers[number] for number in numbers if number in workers]
-    return ", ".join(f"{worker.pid} ({spoken_bytes(worker.memory_bytes)})" for worker in known) or "–"
+    return ", ".join(map(_spoken_worker, known)) or "–"
+
+
+def _spoken_worker(worker: WorkerStatus) -> str:
+    """One that has no process yet is told by what it does; how much memory one takes is known a little later."""
+    memory = f" ({spoken_bytes(worker.memory_bytes)})" if worker.memory_bytes else ""
+    return f"{worker.pid}{memory}" if worker.pid else worker.state
 
 
 def _name(version: VersionStatus) -> str:

@@ -115,7 +115,7 @@ def test_every_version_has_a_row_with_its_figures_its_trial_and_its_reason() -> 
     assert (shown["Refused"], shown["Failed"]) == ("3", "1")
     assert (shown["p50"], shown["p99"]) == ("875 \u00b5s", "10.00 s")
     assert (shown["Queued"], shown["Running"], shown["Batch"]) == ("5", "2", "3.00")
-    assert shown["Worker (memory)"] == "4711 (30 MiB), 0 (0 B)"
+    assert shown["Worker (memory)"] == "4711 (30 MiB), starting"
     assert trial == [
         "On trial (canary): gets 10 % of the requests; 34 answered, 0 failed; held against version 1"
     ]
