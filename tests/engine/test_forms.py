@@ -144,3 +144,15 @@ def test_a_version_without_a_directory_of_forms_is_refused_without_an_error(
     served.model = replace(served.model, forms=str(tmp_path / "missing"))
     served.version.spec = replace(served.version.spec, artifact=Artifact.PACKED)
     rig.forms.refuse(served, "it crashed")
+
+
+def test_a_builder_is_ended_with_its_version_alone(rig: Rig, served: Served) -> None:
+    rig.forms.consider(served)
+    rig.forms.build()
+    rig.forms.forget("another")
+    assert rig.workers.asked == ["start", "build_form"]
+    rig.forms.forget(served.identity)
+    assert rig.workers.asked == ["start", "build_form", "kill"], "it would hold up what takes its place"
+    assert rig.said == ["building the packed form", "the packed form is left unbuilt"]
+    rig.consider_and_build(served)
+    assert rig.builds == 2, "if it comes again, so may a form"

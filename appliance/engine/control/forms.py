@@ -38,6 +38,8 @@ class Forms:
     def forget(self, identity: str) -> None:
         """The version is gone, and its forms may be: if it comes again, so may a form."""
         self._queue.forget(identity)
+        if self._building is not None and self._building[2].identity == identity:
+            self._leave_unbuilt("the version is gone")
 
     def tick(self, now_ns: int) -> None:
         """Time passed: what had no room may have it now."""
@@ -101,8 +103,12 @@ class Forms:
         """The daemon ends. A form can be built anew, and nothing waits for one: what is there of it goes at the next
         start."""
         self._queue.clear()
-        if self._building is not None:
-            worker, _, served = self._building
-            self._building = None
-            self._port.kill(worker, ExitCause.STOPPED)
-            self._log.event("the packed form is left unbuilt", model=served.key, reason="the daemon ends")
+        self._leave_unbuilt("the daemon ends")
+
+    def _leave_unbuilt(self, reason: str) -> None:
+        if self._building is None:
+            return
+        worker, _, served = self._building
+        self._building = None
+        self._port.kill(worker, ExitCause.STOPPED)
+        self._log.event("the packed form is left unbuilt", model=served.key, reason=reason)
