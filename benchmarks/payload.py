@@ -28,9 +28,9 @@ class RequestWriter:
         serialised: bytes = request.SerializeToString()
         return serialised
 
-    def model_ready(self, served_name: str) -> bytes:
-        """A ModelReadyRequest."""
-        serialised: bytes = self._pb.ModelReadyRequest(name=served_name).SerializeToString()
+    def model_ready(self, served_name: str, version: str = "") -> bytes:
+        """A ModelReadyRequest; "" asks for any version."""
+        serialised: bytes = self._pb.ModelReadyRequest(name=served_name, version=version).SerializeToString()
         return serialised
 
 

@@ -24,7 +24,17 @@ from benchmarks.payload import RequestWriter
 from benchmarks.plan import READY_TIMEOUT_S, Bench
 from benchmarks.results import Verdict
 from benchmarks.samples import Samples
-from benchmarks.servers import APPLIANCE, Launch, Ports, Server, ServerFailed, running, wait_models_ready
+from benchmarks.servers import (
+    APPLIANCE,
+    MODEL_READY,
+    READY_ANSWER,
+    Launch,
+    Ports,
+    Server,
+    ServerFailed,
+    running,
+    wait_models_ready,
+)
 from benchmarks.sizes import at_most, collecting_failures
 from benchmarks.swapping import LOOK_S, MODEL, PATIENCE_S, SWAPPED, Swapper, ready_to_swap, transformer_files
 
@@ -87,14 +97,17 @@ class _Store:
         self.version = 3 - self.version
         words = ("rollback", SWAPPED) if self.version == 1 else ("want", f"{SWAPPED}/2")
         with grpc.insecure_channel(self.address) as channel:
-            infer = channel.unary_unary(INFER, None, None)
+            infer, ready = (channel.unary_unary(each, None, None) for each in (INFER, MODEL_READY))
             infer(payload, timeout=PATIENCE_S)
+            question = bench.writer.model_ready(SWAPPED, str(self.version))
             begin = time.monotonic()
             with order(("model", *words, "--state-dir", str(self.state))):
-                while _version_of(infer(payload, timeout=PATIENCE_S)) != self.version:
+                while ready(question, timeout=PATIENCE_S) != READY_ANSWER:
                     if time.monotonic() - begin > PATIENCE_S:
                         raise ServerFailed(f"{OURS}: version {self.version} never answered")
                     time.sleep(LOOK_S)
+                if _version_of(infer(payload, timeout=PATIENCE_S)) != self.version:
+                    raise ServerFailed(f"{OURS}: version {self.version} is ready and another answers")
                 return time.monotonic() - begin
 
     @contextlib.contextmanager
