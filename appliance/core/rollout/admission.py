@@ -12,7 +12,16 @@ from appliance.core.rollout.attempt import Step, Steps, held_back
 from appliance.core.rollout.catalog import CatalogVersion
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import Failed, InterfaceChanged, Refusal, WantedAgain
+from appliance.core.rollout.reasons import (
+    AnswersDiffer,
+    Failed,
+    InterfaceChanged,
+    Refusal,
+    RolledBack,
+    Slow,
+    TooSlow,
+    WantedAgain,
+)
 from appliance.core.rollout.records import Change, Ending, RecordsPort
 from appliance.core.rollout.registry import Registry, Slot, is_of, is_repaired
 from appliance.core.rollout.retries import Retries, has_fallen, pause_ms, refusal_of
@@ -23,6 +32,8 @@ from appliance.domain.interface import allows_change
 
 GIVEN_UP: Final = frozenset({Ending.GIVEN_UP, Ending.REFUSED, Ending.ROLLED_BACK, Ending.POSTPONED})
 """Endings by which a version does not serve."""
+COMPARED: Final = (AnswersDiffer, Slow, TooSlow)
+"""What a version is given up for only beside another."""
 
 
 class Admission:
@@ -57,6 +68,7 @@ class Admission:
             self._applied = True
             yield from self._found_withdrawn({name for name, _ in wanted} | registry.troubled.keys())
         registry.by_hand = frozenset(slot for slot, entry in wanted.items() if entry.by_hand)
+        registry.uninstalled = catalog.uninstalled
         for entry in wanted.values():
             yield from self._go_back(entry, now_ns)
         for version in registry.named():
@@ -68,6 +80,7 @@ class Admission:
             registry.setbacks.pop(slot, None)
         for slot, entry in wanted.items():
             yield from self._want(slot, entry, event, now_ns)
+        yield from self._trials.spare_comparison(now_ns)
         yield from self._succession.retire(now_ns)
         self._retries.wanted = tuple(wanted.values())
 
@@ -83,9 +96,22 @@ class Admission:
             yield from self.admit(entry, event.wall_ms, now_ns, asked=asked)
         elif current.phase is not Phase.FAILED:
             current.refresh(entry.fingerprint)
-            yield from self._trials.renew(current, entry, now_ns)
+            yield from self._renew(current, entry, now_ns)
         elif self._may_try_again(current, entry, asked, event.wall_ms):
-            yield from self.admit(entry, event.wall_ms, now_ns, asked=asked or is_repaired(current, entry))
+            renewed = is_repaired(current, entry) or self._lost_rival(current)
+            yield from self.admit(entry, event.wall_ms, now_ns, asked=asked or renewed)
+
+    def _renew(self, current: Version, entry: CatalogVersion, now_ns: int) -> Steps:
+        """What is here already may be wanted otherwise: what was only on trial is to serve, and clients may change
+        along by now, or not any more."""
+        attempt = self._trials.attempts.get(current.id)
+        if attempt is not None:
+            attempt.free = self._is_free(entry, attempt.before)
+            held = None if attempt.live else self._held_back(entry, attempt.before)
+            if held is not None:
+                yield from self._succession.give_up(current, held, now_ns)
+                return
+        yield from self._trials.renew(current, entry, now_ns)
 
     def _withdraw(
         self, slot: Slot, entry: CatalogVersion, now_ns: int
@@ -107,7 +133,8 @@ class Admission:
         """What is wanted may be what is kept to go back to: nothing failed."""
         name, number = entry.model.name, entry.model.version
         current = self._registry.find((name, number))
-        if current is not None and is_of(current, entry):
+        on_trial = entry.trial is not None and entry.trial.hold
+        if on_trial or (current is not None and is_of(current, entry)):
             return
         for attempt in list(self._trials.attempts.values()):
             if attempt.keeps_before and attempt.before is not None and is_of(attempt.before, entry):
@@ -121,12 +148,18 @@ class Admission:
         refusal = given_up.refusal
         if isinstance(refusal.why if isinstance(refusal, Failed) else refusal, InterfaceChanged):
             return self._held_back(entry, self._registry.current(entry.model.name)) is None
-        if asked or is_repaired(given_up, entry):
+        if asked or is_repaired(given_up, entry) or self._lost_rival(given_up):
             return True
         standing = self._records.standing(entry.identity)
         if self._retries.next_try_ms(given_up) or pause_ms(standing, self._config, wall_ms) != 0:
             return False
         return refusal_of(standing, self._config, entry.model) is None
+
+    def _lost_rival(self, given_up: Version) -> bool:
+        """Whether a version was given up only beside one that is uninstalled by now."""
+        refusal = given_up.refusal
+        compared = isinstance(refusal, Failed | RolledBack) and isinstance(refusal.why, COMPARED)
+        return compared and self._registry.is_uninstalled(self._registry.current(given_up.model.name))
 
     def admit(
         self, entry: CatalogVersion, wall_ms: int, now_ns: int, *, asked: bool = False, again: bool = False
