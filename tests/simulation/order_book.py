@@ -140,7 +140,9 @@ class OrderBook:
         perhaps = {
             number for number in self.back[: sure[0] if sure else None] if self.installed[number].loads
         }
-        return goes_on | others | perhaps | (self.passing & self.installed.keys())
+        # What served while nobody looked goes on as well, uninstalled or not, where nothing else can.
+        passing = self.passing & self.installed.keys() if sure else self.passing
+        return goes_on | others | perhaps | passing
 
     def _is_slower(self, wanted: Known, stays: set[int]) -> bool:
         return any(each in self.installed and wanted.run_ns > self.installed[each].run_ns for each in stays)

@@ -13,7 +13,7 @@ from appliance.sources.store import StoreSource
 from tests.simulation.order_world import play
 
 SEEDS = 200
-CHUNK = 50
+CHUNK = 25
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

@@ -72,7 +72,9 @@ class Admission:
         for entry in wanted.values():
             yield from self._go_back(entry, now_ns)
         for version in registry.named():
-            version.retiring = version.slot not in wanted
+            wish = wanted.get(version.slot)
+            left = version.phase in SERVING and wish is not None and _is_on_trial(wish)
+            version.retiring = wish is None or left  # what served and is only to be tried has to leave
         for slot in [slot for slot in registry.incoming if slot not in wanted]:
             yield from self._succession.leave(registry.incoming.pop(slot), now_ns)
         for slot in (registry.failed.keys() | registry.setbacks.keys()) - wanted.keys():
@@ -133,8 +135,7 @@ class Admission:
         """What is wanted may be what is kept to go back to: nothing failed."""
         name, number = entry.model.name, entry.model.version
         current = self._registry.find((name, number))
-        on_trial = entry.trial is not None and entry.trial.hold
-        if on_trial or (current is not None and is_of(current, entry)):
+        if _is_on_trial(entry) or (current is not None and is_of(current, entry)):
             return
         for attempt in list(self._trials.attempts.values()):
             if attempt.keeps_before and attempt.before is not None and is_of(attempt.before, entry):
@@ -233,7 +234,7 @@ class Admission:
             or entry.interface_change
             or allows_change(entry.model)
             or (proof is not None and proof.proven and not same)
-            or (entry.trial is not None and entry.trial.hold)
+            or _is_on_trial(entry)
         )
 
     def _refuse(self, version: Version, refusal: Refusal) -> Steps:
@@ -264,3 +265,8 @@ class Admission:
 def _is_of(change: Change, version: Version) -> bool:
     same = (change.identity, change.artifact) == (version.identity, version.spec.artifact)
     return same and change.ending is not Ending.ABANDONED
+
+
+def _is_on_trial(entry: CatalogVersion) -> bool:
+    """Whether it is to be tried until the catalog wants otherwise, and does not serve."""
+    return entry.trial is not None and entry.trial.hold
