@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
+from functools import cache
 from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from appliance.domain.errors import ConfigInvalid, Problem
@@ -33,6 +34,10 @@ MOST: Final[Mapping[str, int]] = types.MappingProxyType({"h": 10**6, "s": 10**9,
 _WORDS: Final[Mapping[type, str]] = types.MappingProxyType(
     {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 )
+
+
+_hints: Final = cache(get_type_hints)
+"""Sections are few and written down; a file may have thousands of lines of one."""
 
 
 class _Wrong(Exception):
@@ -81,7 +86,7 @@ class _Binder:
         self.problems: list[Problem] = []
 
     def section(self, section: type, table: Mapping[str, object], path: str) -> object:
-        hints = get_type_hints(section)
+        hints = _hints(section)
         known = {field.name: field for field in fields(section)}
         before = self._noted
         for key in table:

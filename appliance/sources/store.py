@@ -7,7 +7,7 @@ once. Before a version's files are opened the store's writer is told, so that it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -66,8 +66,8 @@ class StoreSource:
         self._catalog = Catalog()
         self._readings: dict[str, RepositoryScan] = {}
         self._used: dict[str, RunningVersion] = {}
-        self._standing: dict[str, InstalledVersion] = {}
-        """What stands in, until the engine has it."""
+        self._standing: list[tuple[str, InstalledVersion]] = []
+        """What stands in, or may, until the engine has it."""
         self._published = False
         try:
             self._running = RunningRecord(self._state)
@@ -104,8 +104,10 @@ class StoreSource:
         changes = frozenset(
             (model.name, model.wanted) for model in self._catalog.models if model.interface_change
         )
+        installed = {version.digest for _, version in self._catalog.installed()}
         return replace(
             found,
+            uninstalled=frozenset(each.digest for each in self._held()) - installed,
             generation=self._catalog.generation,
             asked_ms=asked_ms,
             orders=orders,
@@ -120,10 +122,23 @@ class StoreSource:
             if model.wanted not in (0, version.version)
             and incumbents.get(model.name) == f"{model.name}/{version.version}@{version.digest}"
         }
-        self._standing = found
+        self._standing = list(found.items())
         self._publish(self._catalog)
         readings = {name: self._read(name, version) for name, version in found.items()}
         return {name: reading for name, reading in readings.items() if reading.servable}
+
+    def ways_back(self) -> Mapping[str, int]:
+        """See Source."""
+        return {model.name: model.wanted for model in self._catalog.models if model.wanted_before}
+
+    def way_back(self, name: str) -> Sequence[ServableVersion]:
+        """See Source. The writer is told that they are used."""
+        model = self._catalog.model(name)
+        versions = [model.version(number) for number in model.wanted_before] if model else []
+        found = [(name, version) for version in versions if version is not None]
+        self._standing += found
+        self._publish(self._catalog)
+        return [entry for _, version in found for entry in self._read(name, version).servable]
 
     def trials(self) -> Mapping[tuple[str, int], Trial]:
         """See Source."""
@@ -237,7 +252,7 @@ class StoreSource:
         served = [(model.name, version) for model, version in _served(catalog)]
         wanted = [
             RunningVersion(name=name, version=version.version, digest=version.digest)
-            for name, version in (*served, *self._standing.items())
+            for name, version in (*served, *self._standing)
         ]
         used = {each.digest: each for each in (*self._held(), *wanted)}
         if used == self._used and not self._unsaid:

@@ -172,6 +172,17 @@ def test_a_trial_beside_what_serves_says_that_it_cannot_be() -> None:
     assert on_trial.refusal == Failed(why=CannotBeTried(unlike=True))
 
 
+def test_what_was_only_on_trial_and_still_loads_is_held_when_it_is_to_serve() -> None:
+    rig = began()
+    rig.opens = False
+    want(rig, FIRST, replace(OTHER, trial=TrialWish(shadow_percent=50.0, hold=True)))
+    loading = rig.core.registry.find(("m", 2))
+    assert loading is not None
+    want(rig, OTHER)
+    rig.open(loading)
+    assert serving(rig) == [1]
+
+
 def test_a_lower_version_beside_the_one_that_stays_takes_no_place() -> None:
     rig = RolloutRig()
     second = replace(FIRST, model=model(2, "x"))

@@ -195,6 +195,21 @@ def test_an_order_is_no_proposal(order: bool) -> None:
     assert phases == (at_once if order else {1: Phase.WATCHED, 2: Phase.STANDBY})
 
 
+def test_what_an_order_leaves_serves_no_more_although_it_is_to_be_tried() -> None:
+    rig = RolloutRig()
+    first = CatalogVersion(model=make_version("m", 1), fingerprint="a", order=True)
+    second = CatalogVersion(model=make_version("m", 2), fingerprint="b")
+    rig.recorder.perform(do.Prove("m/1@a", first.model, PROVEN))
+    want(rig, second)
+    for _ in range(2):
+        rig.start()
+    want(rig, first, replace(second, trial=TrialWish(canary_percent=20.0, hold=True)))
+    rig.start()
+    current = rig.core.registry.current("m")
+    assert current is not None
+    assert current.model.version == 1
+
+
 @pytest.mark.parametrize("loads", [True, False])
 def test_an_order_is_carried_out_where_a_proposal_was_begun_and_costs_nothing_where_it_cannot_load(
     loads: bool,

@@ -74,8 +74,10 @@ class CatalogProblem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
     """Everything that is wanted on this box at one moment. ``aside`` is there as well and not wanted, which is only
-    told: requests know nothing of it."""
+    told: requests know nothing of it. ``uninstalled`` are the digests of packages that may still serve, and are not to
+    any more."""
 
     versions: tuple[CatalogVersion, ...]
     problems: tuple[CatalogProblem, ...] = ()
     aside: tuple[CatalogProblem, ...] = ()
+    uninstalled: frozenset[str] = frozenset()
