@@ -91,7 +91,7 @@ def _trial(arguments: argparse.Namespace) -> int:
     if arguments.stop and arguments.wait:
         raise CommandFailed("--wait is for a version that goes on trial; leave out --stop")
     if arguments.stop:
-        name, _ = store_session.reference(arguments.model)
+        name, number = store_session.reference(arguments.model)
         trial = None
     else:
         name, number = store_session.numbered(arguments.model)
@@ -99,6 +99,8 @@ def _trial(arguments: argparse.Namespace) -> int:
     wait.check_reachable(arguments)
     with store_session.writing(arguments) as store:
         before = store.catalog
+        if trial is None:
+            _check_on_trial(before, name, number)
         store.try_out(name, trial)
         if trial is not None:
             store_session.ask_again(store, before, arguments.state_dir, name, trial.version)
@@ -109,6 +111,14 @@ def _trial(arguments: argparse.Namespace) -> int:
     print(f"{printable(arguments.model)} is {'to be ' * arguments.wait}on trial", flush=True)
     wait.wait_for(arguments, {name: trial.version}, generation, trial=True)
     return Exit.OK
+
+
+def _check_on_trial(catalog: Catalog, name: str, number: int | None) -> None:
+    """Fails where another version than ``number`` is on trial: the operator means something else."""
+    model = catalog.model(name)
+    tried = model.trial.version if model and model.trial else None
+    if number is not None and tried not in (None, number):
+        raise CommandFailed(f"{name}/{number} is not on trial, {name}/{tried} is", Exit.REFUSED)
 
 
 def _stopped(before: Catalog, name: str) -> str:
