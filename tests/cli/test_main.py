@@ -92,3 +92,10 @@ def test_a_reader_that_leaves_is_not_an_error() -> None:
     with command:
         assert command.stderr.read() == ""
     assert command.returncode == Exit.OK
+
+
+def test_going_back_loads_nothing_that_reads_models() -> None:
+    """An operator waits for it: what reads graphs is half of what the command would load."""
+    program = "import sys, appliance.cli.model.rollout; print('appliance.repository.model_directory' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout == "False\n"
