@@ -495,16 +495,3 @@ def test_the_history_is_told_with_its_reasons(state: Path, capsys: pytest.Captur
     assert out.count("packed form") == 1
     assert main(["model", "history", "--state-dir", str(state), "--json"]) == Exit.OK
     assert json.loads(capsys.readouterr().out)[0]["ending"] == "rolled back"
-
-
-def test_what_was_never_there_did_not_vanish(
-    tmp_path: Path, pack: Pack, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its parents are not made: one of them may be a disk that is not mounted."""
-    state = tmp_path / "none" / "x" / "y"
-    words = ["model", "install", str(pack()), "--allow-unsigned", "--state-dir", str(state)]
-    assert main(words) == Exit.USAGE
-    assert f"there is no '{tmp_path / 'none'}'; make it, or mount its disk" in capsys.readouterr().err
-    assert main(["serve", "--state-dir", str(state)]) == Exit.USAGE
-    assert f"there is no '{state}'; make it" in capsys.readouterr().err
-    assert not (tmp_path / "none").exists()
