@@ -199,7 +199,7 @@ class Tracer:
         # Of a clock that was set to its beginning, nothing is before that.
         stamps_ns = [max(stamp_ns + offset_ns, 1) if stamp_ns else 0 for stamp_ns in stamps_ns]
         trace_id = trace_id_of(trace.parent, self._random_bits)
-        if trace.attributes["appliance.outcome"] == Result.SUCCESS.value:
+        if trace.attributes.get("appliance.outcome") == Result.SUCCESS.value:
             name, version = (
                 str(trace.attributes["appliance.model"]),
                 int(trace.attributes["appliance.model.version"]),

@@ -79,7 +79,7 @@ def test_a_promise_of_a_package_that_is_not_kept_keeps_it_out(
     place = ("--state-dir", str(state), "--config", str(state.parent / "store.toml"))
     assert main(["model", "install", package, *place, "--wait", "--url", daemon.http]) == 1
     told = " ".join(capsys.readouterr().err.split())
-    assert re.search(r"t/2 does not go live: .*take up to \d+ us; 1 us are promised", told), told
+    assert re.search(r"t/2 does not go live: .*take up to [\d,]+ us; 1 us are promised", told), told
     states = {entry["version"]: entry["state"] for entry in daemon.status()["models"]}
     assert states == {1: "READY", 2: "UNAVAILABLE"}
 

@@ -300,7 +300,13 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         {
             "format": COUNT,
             "server": _object(
-                {"name": TEXT_VALUE, "version": TEXT_VALUE, "front_end": TEXT_VALUE, "pid": COUNT}
+                {
+                    "name": TEXT_VALUE,
+                    "version": TEXT_VALUE,
+                    "front_end": TEXT_VALUE,
+                    "pid": COUNT,
+                    "addresses": _object({each: _list(TEXT_VALUE) for each in ("grpc", "http", "metrics")}),
+                }
             ),
             "accepting": FLAG,
             "now_ns": COUNT,

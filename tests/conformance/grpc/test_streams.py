@@ -42,7 +42,7 @@ def test_errors_are_told_in_band_and_the_stream_goes_on(stub: Stub) -> None:
     sending = Sending(ask("nobody", "a"), b"\xff", ask("failing", "c"))
     answers = stub.stream(sending)
     told = {answer.infer_response.id: answer.error_message for answer in (next(answers) for _ in range(3))}
-    assert told["a"].startswith("[request id: a] Request for unknown model: 'nobody' is not found")
+    assert told["a"].startswith("Request for unknown model: 'nobody' is not found")
     assert told[""].startswith("[request id: <id_unknown>] the message is not a ModelInferRequest")
     assert told["c"].startswith("[request id: c] model 'failing' failed")
     sending.send(ask("pair", "d"))
@@ -59,7 +59,7 @@ def test_real_statuses_end_the_stream(stub: Stub) -> None:
         next(answers)
     failure = failure_of(ended.value)
     assert failure.code == "NOT_FOUND"
-    assert failure.text.startswith("[request id: a] Request for unknown model")
+    assert failure.text.startswith("Request for unknown model")
 
 
 def test_the_last_response_is_marked_when_asked(stub: Stub) -> None:
@@ -241,4 +241,4 @@ def test_the_public_client_streams(server: ApplianceProcess) -> None:
         str(number) for number in range(10)
     }
     (error,) = [error for _, error in outcomes if error]
-    assert "[request id: wrong] Request for unknown model: 'nobody' is not found" in str(error)
+    assert "Request for unknown model: 'nobody' is not found" in str(error)

@@ -80,7 +80,9 @@ def test_model_metadata_leads_with_the_batch_dimension(client: triton.InferenceS
 def test_model_config_has_what_load_generators_read(client: triton.InferenceServerClient) -> None:
     config = client.get_model_config("digits", "2")
     assert (config["name"], config["max_batch_size"]) == ("digits", 32)
-    assert config["input"] == [{"name": "image", "data_type": "TYPE_FP32", "dims": [8, 8], "optional": False}]
+    (image,) = config["input"]
+    assert (image["name"], image["data_type"], image["dims"]) == ("image", "TYPE_FP32", [8, 8])
+    assert (image["format"], image["optional"]) == ("FORMAT_NONE", False)
     assert config["output"][0]["label_filename"] == "digits_labels.txt"
     assert config["version_policy"] == {"all": {}}
     assert "preferred_batch_size" in config["dynamic_batching"]
