@@ -209,9 +209,10 @@ def test_versions_that_answer_otherwise_are_found_in_the_shadow(serve: Serve, tm
 
 
 @pytest.mark.every_front_end
-def test_a_version_with_other_inputs_than_its_clients_have_gives_way_where_a_trial_is_configured(
+def test_a_version_that_may_have_other_inputs_than_its_clients_have_stays_where_a_trial_is_configured(
     serve: Serve, tmp_path: Path
 ) -> None:
+    """Somebody said that clients change along: what the old ones get is what was said."""
     write_version(tmp_path, 1)
     swap = {"shadow_percent": 50.0, "trial_requests": 20, "error_percent": 20.0, "watch_s": 600.0}
     daemon = serve(tmp_path, {"swap": swap})
@@ -225,19 +226,14 @@ def test_a_version_with_other_inputs_than_its_clients_have_gives_way_where_a_tri
     assert entry(now, "m", 2)["untried"] == "its inputs are not those of version 1"
     daemon.wait_log("went live without the configured trial")
     over_http = triton_http.InferenceServerClient(daemon.http)
-    for _ in range(2):
+    for _ in range(10):
         with pytest.raises(InferenceServerException, match="unexpected inference input 'x'"):
             ask(daemon.grpc, "m")
         with pytest.raises(InferenceServerException, match="unexpected inference input 'x'"):
             over_http.infer("m", [tensor_over_http()])
-    now = daemon.until("the errors", lambda now: entry(now, "m", 2)["trial"]["failed"] == 4)
-    assert entry(now, "m", 2)["state"] == "READY", "4 of 20 are allowed"
-    with pytest.raises(InferenceServerException, match="unexpected inference input 'x'"):
-        over_http.infer("m", [tensor_over_http()])
     over_http.close()
-    now = daemon.until("the one before", lambda now: entry(now, "m", 2).get("state") == "UNAVAILABLE")
-    assert "it refused 5 requests that version 1 would have taken" in entry(now, "m", 2)["reason"]
-    assert ask(daemon.grpc, "m").get_response().model_version == "1"
+    now = daemon.until("the refusals", lambda now: entry(now, "m", 2)["requests"]["invalid"] == 20)
+    assert (entry(now, "m", 2)["state"], entry(now, "m", 2)["trial"]["failed"]) == ("READY", 0)
 
 
 def tensor_over_http() -> triton_http.InferInput:

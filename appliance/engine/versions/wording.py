@@ -226,8 +226,8 @@ def setback_text(setback: Refusal) -> str:
 def given_by_hand(name: str) -> str:
     """Said of all versions of a model that is served as an operator gave it by hand."""
     return (
-        f"loaded by hand with other settings or files, which stay until 'appliance model load {name}' without any "
-        "takes them back, or the appliance starts anew"
+        f"loaded by hand with other settings or files, which stay until 'appliance model unload {name}' and 'load "
+        f"{name}' take them back, or the appliance starts anew"
     )
 
 

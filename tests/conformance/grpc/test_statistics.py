@@ -23,7 +23,7 @@ from tests.fronts import FRONT_ENDS, Sections, needs_native
 
 SERIES = re.compile(r"^(?P<name>\w+)(?P<labels>\{.*\})? (?P<value>\S+)$")
 TIMED = re.compile(
-    r"(_sum|_bucket|_created|_seconds|_seconds_total|_ns|_us|_duration_us|_duration_us_total|residency_used_bytes)$"
+    r"(_sum|_bucket|_created|_seconds|_seconds_total|_ns|_us|_duration_us|_duration_us_total|residency_used_bytes|version_memory_bytes)$"
 )
 OTHERS = re.compile(r"^(python|process|appliance_(http|quota|front_end))_|leased|asked|slots|worker")
 """Figures of processes, of HTTP, and of what only the native front end does."""
