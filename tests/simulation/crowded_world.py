@@ -18,10 +18,11 @@ from functools import partial
 from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES, Residency
 from appliance.core.memory.model import Move
+from appliance.core.rollout.phase import SERVING
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.errors import InvalidRequest, ModelAway, RunFailed, WorkerDied
 from appliance.domain.inference import Answer, Outcome
-from appliance.domain.model import ModelVersion, VersionState
+from appliance.domain.model import ModelVersion
 from tests.engine.memory_terms import terms_of
 from tests.simulation.scripted_workers import MS
 from tests.simulation.swap_world import NEVER_SERVES, REFUSED_TWICE, SOUND, FatedWorkers, SwapWorld, fate_of
@@ -97,7 +98,7 @@ class CrowdedWorld(SwapWorld):
         models = {model.model: model for model in memory.models()}
         for served in self.engine._routes.all():
             assert served.memory.residency is not Residency.COLD or not served.opened, served
-            if served.state is VersionState.READY:
+            if served.phase in SERVING:
                 model = models[served.id]
                 assert model.move is not Move.NONE or model.residency is served.memory.residency, served
                 assert model.move is not Move.NONE or served.opened is (

@@ -33,7 +33,7 @@ class Forms:
         model = served.model
         if served.packed or (model.forms and model.digest and model.weights is not None):
             self._queue.consider(served)
-            self._pace.soon()
+        self._pace.soon()  # what waited for the proof is looked at as well
 
     def forget(self, identity: str) -> None:
         """The version is gone, and its forms may be: if it comes again, so may a form."""
