@@ -78,8 +78,8 @@ class Reconciler:
         """What the source holds; what stands in for some of it will at first be served. Raises OperatorError when it
         cannot be read."""
         self._loop = asyncio.get_running_loop()
-        self._engine.watch(self._changed)
         found = await self._watcher.read()
+        self._engine.watch(self._changed)
         await self._watcher.apart(self._by_hand.drop_leftovers)
         incumbents = self._records.incumbents()
         standing_in = await self._watcher.apart(lambda: self._source.standing_in(incumbents))

@@ -414,10 +414,9 @@ def test_an_operator_serves_a_package_with_another_configuration_and_as_it_came(
         for version in (2, 1):
             wanted = ["model", "want", f"m/{version}", "--state-dir", str(state), "--wait", *url]
             assert main(wanted) == Exit.REFUSED
-            assert "loaded by hand with other settings" in capsys.readouterr().err
         trial = ["model", "trial", "m/2", "--canary", "50", "--state-dir", str(state), "--wait", *url]
         assert main(trial) == Exit.REFUSED
-        assert "loaded by hand with other settings" in capsys.readouterr().err
+        assert capsys.readouterr().err.count("loaded by hand with other settings") == 3
         reasons = {each["version"]: each["reason"] for each in daemon.status()["models"]}
         assert reasons.keys() == {1, 2}
         assert all(
@@ -433,16 +432,11 @@ def test_an_operator_serves_a_package_with_another_configuration_and_as_it_came(
         assert main(["model", "load", "m", "--model-config", "{", *map(str, socket)]) == Exit.REFUSED
         assert main(["model", "load", "m", "--socket", str(tmp_path)]) == Exit.UNREACHABLE
         told = capsys.readouterr().err
-        assert all(
-            text in told
-            for text in ("there is no such model", "no model configuration in JSON", "is no socket")
-        )
+        for text in ("there is no such model", "no model configuration in JSON", "is no socket"):
+            assert text in told
         assert appliance("model", "unload", "m", *socket) == "m is not served any more\n"
         assert not client.is_model_ready("m")
-        assert (
-            main(["model", "want", "m/1", "--state-dir", str(state), "--wait", "--url", daemon.http])
-            == Exit.REFUSED
-        )
+        assert main(["model", "want", "m/1", "--state-dir", str(state), "--wait", *url]) == Exit.REFUSED
         assert "unloaded by hand" in capsys.readouterr().err
 
 

@@ -49,7 +49,7 @@ def _desired(source: SlowSource, told: list[str]) -> Reconciler:
 
 
 async def _asked(source: SlowSource) -> None:
-    await asyncio.to_thread(source.asked.wait)
+    assert await asyncio.to_thread(source.asked.wait, 10), "it was never read"
 
 
 @pytest.mark.timeout(20)
