@@ -113,6 +113,7 @@ class LoadWish(NamedTuple):
     ``background``: beside what the worker does, in a thread that gets the processor and the disk when nothing else
     wants them (SCHED_IDLE, idle I/O class); no request waits for it. A worker that holds other models loads at the
     normal processor class all the same, because a thread that starves while it holds the interpreter would stall them.
+    ``urgent``: in the normal classes even so, because a person waits for it, perhaps on a box that has nothing idle.
     ``assess``: run the golden set, if the version has one, then measure how long runs take; what fails refuses the
     version. ``quick``: the sooner first answer instead of the fastest runs: weights mapped as they are, no warm-ups and
     no seeds; of no effect on weights inside the model file. ``verify``: hold the weights against their digests, where
@@ -120,10 +121,16 @@ class LoadWish(NamedTuple):
     """
 
     background: bool = False
+    urgent: bool = False
     assess: bool = False
     quick: bool = False
     verify: bool = True
     tell: bool = False
+
+    @property
+    def yields(self) -> bool:
+        """Whether it gets processor and disk when nothing else wants them."""
+        return self.background and not self.urgent
 
     @property
     def early(self) -> bool:

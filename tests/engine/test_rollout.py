@@ -210,6 +210,22 @@ def test_what_an_order_leaves_serves_no_more_although_it_is_to_be_tried() -> Non
     assert current.model.version == 1
 
 
+@pytest.mark.parametrize(("order", "proven"), [(True, True), (True, False), (False, True)])
+def test_what_an_operator_waits_for_loads_in_the_normal_classes(order: bool, proven: bool) -> None:
+    """A box with nothing idle would never get to it."""
+    rig = RolloutRig()
+    want(rig, CatalogVersion(model=make_version("m", 2), fingerprint="b"))
+    rig.start()
+    rig.opens = False
+    back = CatalogVersion(model=make_version("m", 1), fingerprint="a", order=order)
+    if proven:
+        rig.recorder.perform(do.Prove(back.identity, back.model, PROVEN))
+    want(rig, back)
+    (attempt,) = [each for each in rig.core.trials.attempts.values() if each.version.model.version == 1]
+    assert attempt.load_wish.background
+    assert attempt.load_wish.yields == (not (order and proven))
+
+
 @pytest.mark.parametrize("loads", [True, False])
 def test_an_order_is_carried_out_where_a_proposal_was_begun_and_costs_nothing_where_it_cannot_load(
     loads: bool,

@@ -54,8 +54,8 @@ def held_back(model: ModelVersion, before: ModelVersion) -> InterfaceChanged | N
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Attempt:
-    """``before`` is what it would replace; ``background``: no request waits for it; ``known``: it was proven here
-    before.
+    """``before`` is what it would replace; ``background``: no request waits for it; ``ordered``: an operator does;
+    ``known``: it was proven here before.
 
     ``again``: it had been given up, and nothing else of its model serves; ``fallen``: its history says last that it was
     given up or withdrawn, and not yet that it serves again; ``free``: clients of ``before`` do not keep it from taking
@@ -70,6 +70,7 @@ class Attempt:
     before: Version | None
     trial: Trial
     background: bool
+    ordered: bool
     known: bool
     again: bool
     fallen: bool
@@ -147,7 +148,7 @@ class Attempt:
         """How it is loaded before it serves."""
         held_to = bool(self.version.model.golden) or self.before is not None
         assess = held_to and self.version.assessment is None
-        return LoadWish(background=self.background, assess=assess, tell=True)
+        return LoadWish(background=self.background, urgent=self.ordered, assess=assess, tell=True)
 
     def seen(self, read: FiguresRead) -> Seen:
         """Its figures, and those of the version before."""

@@ -81,6 +81,7 @@ class Trials:
             before=before,
             trial=trial,
             background=background,
+            ordered=order,
             known=known,
             again=again,
             fallen=fallen,

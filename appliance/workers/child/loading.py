@@ -132,7 +132,7 @@ class Loader:
         begin, before = time.monotonic_ns(), private_bytes(os.getpid())
         wish = load.wish
         alone_on_its_thread = session_options(load.version.parameters).on_one_thread(self._settings.threads)
-        yields = wish.background and alone_on_its_thread and load.version.on_cpu
+        yields = wish.yields and alone_on_its_thread and load.version.on_cpu
         manner = _Manner(wish, _lowering(wish, whole=yields and alone), LoadReport(load, tell), judge)
 
         def prove_and_measure() -> tuple[_Proven, _Measured]:
@@ -267,7 +267,7 @@ def _lowering(wish: LoadWish, *, whole: bool) -> Callable[[], None]:
     """What puts a thread of a load into the classes that it should have; ``whole``: the processor is yielded, too."""
 
     def lower() -> None:
-        if wish.background:
+        if wish.yields:
             yield_disk()
         if whole:
             yield_processor()
