@@ -9,7 +9,7 @@ the simulation gives its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,7 +18,7 @@ from appliance.config.engine import EngineConfig
 from appliance.config.workers import PlacementConfig
 from appliance.core.processes.blame import Blame
 from appliance.core.processes.restart import RestartPolicy
-from appliance.core.rollout.catalog import Catalog
+from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, UnknownModel
 from appliance.domain.inference import RequestHead, RequestPlan
@@ -355,11 +355,19 @@ class Engine:
 
     def held(self) -> list[ModelVersion]:
         """All that has, or is about to get, a worker. From whatever thread."""
-        return self._rollouts.held()
+        return self._rollouts.core.registry.held()
 
     def settled_of(self, name: str) -> bool:
         """Whether every version of ``name`` that is wanted either serves or was given up."""
-        return self._rollouts.settled_of(name)
+        return self._rollouts.core.registry.settled_of(name)
+
+    def has_failed(self, name: str, number: int) -> bool:
+        """See Rollout."""
+        return self._rollouts.core.has_failed((name, number))
+
+    def stand_in(self, name: str, candidates: Iterable[CatalogVersion]) -> CatalogVersion | None:
+        """See Rollout."""
+        return self._rollouts.core.stand_in(name, candidates)
 
     def apply(self, catalog: Catalog, asked: Collection[str] = ()) -> None:
         """Work towards ``catalog`` from the next turn on. ``asked``: names of models of which an operator wants what

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Final
 
 from appliance.config.repository import ReloadConfig, RepositoryConfig
@@ -21,6 +22,7 @@ from appliance.engine.engine import Engine
 from appliance.engine.versions.records import Records
 from appliance.reconciler.by_hand import ModelsByHand
 from appliance.reconciler.requests import OperatorRequests
+from appliance.reconciler.stand_ins import StandIns, Way
 from appliance.reconciler.wanted import catalog_of, with_fallbacks
 from appliance.repository.directory import RepositoryScan
 from appliance.sources.source import Source
@@ -51,14 +53,15 @@ class Reconciler:
         self._watcher = Watcher(source, reload, self.take, report, self._troubled)
         self._by_hand = ModelsByHand(source, engine, repository, self._watcher)
         self._requests = OperatorRequests(records)
+        self._stand_ins = StandIns(source, engine, records.incumbents, self._read_apart, self._again)
         self._fallbacks: dict[str, RepositoryScan] = {}
-        self._unwatch: Callable[[], None] | None = None
         self._told: frozenset[Problem] = frozenset()
         self._scan = RepositoryScan(servable=(), broken=(), notes=())
         self._generation = 0
         self._one_by_one = asyncio.Lock()
         """Held while a model is loaded by hand."""
         self._stopped = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def generation(self) -> int:
@@ -73,6 +76,7 @@ class Reconciler:
     async def begin(self) -> RepositoryScan:
         """What the source holds; what stands in for some of it will at first be served. Raises OperatorError when it
         cannot be read."""
+        self._loop = asyncio.get_running_loop()
         found = await self._watcher.read()
         await self._watcher.apart(self._by_hand.drop_leftovers)
         incumbents = self._records.incumbents()
@@ -87,19 +91,40 @@ class Reconciler:
 
     def _changed(self) -> None:
         """The engine has changed something: in the middle of its turn."""
-        if any(self._engine.settled_of(name) for name in self._fallbacks):
-            asyncio.get_running_loop().call_soon(self._relieve)
+        self._soon(self._relieve)
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        """When the engine's turn is over. From the reader's thread, too."""
+        assert self._loop is not None, "nothing is taken before it has begun"
+        with suppress(RuntimeError):  # the loop is gone
+            self._loop.call_soon_threadsafe(call)
+
+    def _read_apart(self, read: Callable[[], Way], take: Callable[[Way], None]) -> None:
+        def work() -> None:
+            way = read()
+            self._soon(lambda: None if self._stopped else take(way))
+
+        self._watcher.later(work)
+
+    def _again(self) -> None:
+        """Work towards the last scan again: others stand in."""
+        self.take(self._scan)
 
     def _relieve(self) -> None:
-        """What stood in has been loaded, or cannot be: what is wanted is to take its place."""
+        """What stood in at the start has been loaded, or cannot be: what is wanted is to take its place. What is wanted
+        and failed has another stand in."""
         there = [name for name in self._fallbacks if self._engine.settled_of(name)]
         for name in there:
             del self._fallbacks[name]
         if there:
-            self.take(self._scan)
+            self._again()
+        if not self._stopped:
+            self._stand_ins.look()
 
     def watch(self) -> None:
         """Keep the engine told from here on."""
+        self._engine.watch(self._changed)
+        self._changed()
         self._watcher.start()
 
     async def reread(self) -> None:
@@ -167,12 +192,8 @@ class Reconciler:
         slots = ((entry.model.name, entry.model.version) for entry in served.servable)
         changes = found.interface_changes.union(slot for slot in slots if slot[0] == loaded)
         catalog = catalog_of(served, self._source.trials(), found.orders, changes)
-        self._engine.apply(self._by_hand.with_reasons(catalog, found), asked)
-        if self._fallbacks and self._unwatch is None:
-            self._unwatch = self._engine.watch(self._changed)
-        elif not self._fallbacks and self._unwatch is not None:
-            self._unwatch()
-            self._unwatch = None
+        catalog = self._stand_ins.over(self._by_hand.with_reasons(catalog, found))
+        self._engine.apply(catalog, asked)
 
     # --- by hand
 

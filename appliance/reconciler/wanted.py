@@ -39,6 +39,7 @@ def catalog_of(
             )
             for entry in found.servable
         ),
+        uninstalled=found.uninstalled,
         problems=tuple(
             CatalogProblem(name=broken.name, version=broken.version, reason=broken.reason)
             for broken in found.broken

@@ -55,7 +55,8 @@ class RepositoryScan:
     of settings that are accepted without effect. ``generation`` is that of the store's catalog that asked for them (0:
     nothing counts), and ``asked_ms`` by name and version when it did: any change of that is one more request for a
     version. ``orders`` are the versions that an operator wants whatever serves now, by name and version,
-    ``interface_changes`` those of which clients change along."""
+    ``interface_changes`` those of which clients change along; ``uninstalled`` are the digests of packages that may
+    still serve, and are not to any more."""
 
     servable: tuple[ServableVersion, ...] = ()
     broken: tuple[BrokenVersion, ...] = ()
@@ -64,6 +65,7 @@ class RepositoryScan:
     asked_ms: Mapping[tuple[str, int], int] = field(default_factory=dict)
     orders: frozenset[tuple[str, int]] = frozenset()
     interface_changes: frozenset[tuple[str, int]] = frozenset()
+    uninstalled: frozenset[str] = frozenset()
 
     @property
     def problems(self) -> tuple[Problem, ...]:

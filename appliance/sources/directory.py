@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ConfigInvalid, Problem
-from appliance.repository.directory import RepositoryScan, merged
+from appliance.repository.directory import RepositoryScan, ServableVersion, merged
 from appliance.repository.misplaced import SUFFIX
 from appliance.repository.model_directory import printable, read_model_directory
 from appliance.sources.source import Look
@@ -91,6 +91,14 @@ class DirectorySource:
     def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, RepositoryScan]:
         """See Source. What a directory held before is not known."""
         return {}
+
+    def wanted(self) -> Mapping[str, int]:
+        """See Source. What a directory held before is not known."""
+        return {}
+
+    def way_back(self, name: str, incumbent: str) -> Sequence[ServableVersion]:
+        """See Source."""
+        return ()
 
     def trials(self) -> Mapping[tuple[str, int], Trial]:
         """See Source. A directory says nothing of trials."""

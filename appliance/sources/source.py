@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from appliance.repository.directory import RepositoryScan
+from appliance.repository.directory import RepositoryScan, ServableVersion
 from appliance.store.catalog import Trial
 
 
@@ -38,6 +38,13 @@ class Source(Protocol):
     def standing_in(self, incumbents: Mapping[str, str]) -> Mapping[str, RepositoryScan]:
         """By name of a model whose wanted version is not the incumbent: the incumbent, where it is still there.
         ``incumbents`` are the identities of what was proven while it served, by name."""
+
+    def wanted(self) -> Mapping[str, int]:
+        """By name of a model of which other versions may be there: which one is wanted, by the last scan."""
+
+    def way_back(self, name: str, incumbent: str) -> Sequence[ServableVersion]:
+        """The versions that were wanted before the present one and can be read, the latest first, and after them the
+        ``incumbent``, which is an identity."""
 
     def trials(self) -> Mapping[tuple[str, int], Trial]:
         """Versions of the last scan that shall first prove themselves, by name and version."""

@@ -7,7 +7,7 @@ once. Before a version's files are opened the store's writer is told, so that it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -65,8 +65,8 @@ class StoreSource:
         self._catalog = Catalog()
         self._readings: dict[str, RepositoryScan] = {}
         self._used: dict[str, RunningVersion] = {}
-        self._standing: dict[str, InstalledVersion] = {}
-        """What stands in, until the engine has it."""
+        self._standing: list[tuple[str, InstalledVersion]] = []
+        """What stands in, or may, until the engine has it."""
         self._published = False
         try:
             self._running = RunningRecord(self._state)
@@ -103,8 +103,10 @@ class StoreSource:
         changes = frozenset(
             (model.name, model.wanted) for model in self._catalog.models if model.interface_change
         )
+        installed = {version.digest for _, version in self._catalog.installed()}
         return replace(
             found,
+            uninstalled=frozenset(each.digest for each in self._held()) - installed,
             generation=self._catalog.generation,
             asked_ms=asked_ms,
             orders=orders,
@@ -117,12 +119,28 @@ class StoreSource:
             model.name: version
             for model, version in self._catalog.installed()
             if model.wanted not in (0, version.version)
-            and incumbents.get(model.name) == f"{model.name}/{version.version}@{version.digest}"
+            and _is(model, version, incumbents.get(model.name, ""))
         }
-        self._standing = found
+        self._standing = list(found.items())
         self._publish(self._catalog)
         readings = {name: self._read(name, version) for name, version in found.items()}
         return {name: reading for name, reading in readings.items() if reading.servable}
+
+    def wanted(self) -> Mapping[str, int]:
+        """See Source."""
+        return {model.name: model.wanted for model in self._catalog.models if model.wanted}
+
+    def way_back(self, name: str, incumbent: str) -> Sequence[ServableVersion]:
+        """See Source. The writer is told that they are used."""
+        model = self._catalog.model(name)
+        if model is None:
+            return ()
+        before = (model.version(number) for number in model.wanted_before)
+        last = (each for each in model.versions if _is(model, each, incumbent))
+        found = list({each.digest: each for each in (*before, *last) if each is not None}.values())
+        self._standing += ((name, each) for each in found)
+        self._publish(self._catalog)
+        return [entry for each in found for entry in self._read(name, each).servable]
 
     def trials(self) -> Mapping[tuple[str, int], Trial]:
         """See Source."""
@@ -236,7 +254,7 @@ class StoreSource:
         served = [(model.name, version) for model, version in _served(catalog)]
         wanted = [
             RunningVersion(name=name, version=version.version, digest=version.digest)
-            for name, version in (*served, *self._standing.items())
+            for name, version in (*served, *self._standing)
         ]
         used = {each.digest: each for each in (*self._held(), *wanted)}
         if used == self._used and not self._unsaid:
@@ -301,6 +319,10 @@ def _served(catalog: Catalog) -> Iterator[tuple[CatalogModel, InstalledVersion]]
     for model, version in catalog.installed():
         if model.wanted and version.version in (model.wanted, model.trial.version if model.trial else 0):
             yield model, version
+
+
+def _is(model: CatalogModel, version: InstalledVersion, identity: str) -> bool:
+    return identity == f"{model.name}/{version.version}@{version.digest}"
 
 
 def _broken(name: str, version: int, text: str) -> RepositoryScan:

@@ -117,11 +117,12 @@ class RolloutRig:
         background: bool = False,
         fallen: bool = False,
         order: bool = False,
+        free: bool = False,
         now_ns: int = 0,
     ) -> None:
         """It is to serve in the place of ``before``; ``start`` starts it."""
         self.core.trials.begin(
-            version, before, wish, now_ns, background=background, fallen=fallen, order=order
+            version, before, wish, now_ns, background=background, fallen=fallen, order=order, free=free
         )
 
     def start(self, now_ns: int = 0) -> None:

@@ -285,13 +285,13 @@ def refuse(rig: RolloutRig, version: Version, name: str) -> None:
         rig.tell(told.Missed(version.id))
 
 
-def replaced(records: MemoryRecords, wish: TrialWish) -> tuple[RolloutRig, Version]:
+def replaced(records: MemoryRecords, wish: TrialWish, *, free: bool = False) -> tuple[RolloutRig, Version]:
     """Version 1 takes x, and 2, which serves in its place, takes z."""
     rig = RolloutRig(records)
     old = rig.version(1, model=replace(make_version("m", 1), inputs=(X,)))
     new = rig.version(2, model=replace(make_version("m", 2), inputs=(Z,)))
     for served, before in ((old, None), (new, old)):
-        rig.try_(served, before, wish, background=True)
+        rig.try_(served, before, wish, background=True, free=free)
         rig.start(0)
         rig.start(0)
     assert new in rig.serving
@@ -332,6 +332,16 @@ def test_a_version_that_was_proven_here_and_is_gone_back_to_is_not_held_to_the_r
         refuse(rig, new, "x")
     rig.start(1_000_000_000)
     assert [each.ending for each in records.history("m")][-1] is Ending.LIVE
+
+
+def test_refusals_of_clients_that_did_not_change_lead_nowhere_where_they_were_said_to_change_along() -> None:
+    records = proven(1)
+    rig, new = replaced(records, TrialWish(), free=True)
+    for _ in range(1_000):
+        refuse(rig, new, "x")
+    rig.start(1_000_000_000)
+    assert [each.ending for each in records.history("m")][-1] is Ending.LIVE
+    assert new in rig.serving
 
 
 @pytest.mark.parametrize(("order", "proven_here"), [(True, True), (False, True), (True, False)])

@@ -32,7 +32,7 @@ from appliance.core.rollout.version import Version
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.control.recorder import Recorder, SwapTerms
-from appliance.engine.versions.records import MemoryRecords
+from appliance.engine.versions.records import MemoryRecords, Records
 from tests.domain.sample import make_version
 
 SECOND = 1_000_000_000
@@ -58,7 +58,7 @@ class RolloutWorld:
             differing_percent=0.0,
             watch_s=rand.choice((0.0, 5.0)),
         )
-        self.records = MemoryRecords()
+        self.records: Records = MemoryRecords()
         self.now = 0
         self.fates: dict[str, str] = {}
         self.wanted: dict[str, CatalogVersion] = {}

@@ -9,10 +9,17 @@ from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout import trial as on
 from appliance.core.rollout.attempt import Step, Steps, held_back
-from appliance.core.rollout.catalog import CatalogVersion
+from appliance.core.rollout.catalog import CatalogVersion, is_on_trial
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import Failed, InterfaceChanged, Refusal, WantedAgain
+from appliance.core.rollout.reasons import (
+    COMPARED,
+    Failed,
+    InterfaceChanged,
+    Refusal,
+    RolledBack,
+    WantedAgain,
+)
 from appliance.core.rollout.records import Change, Ending, RecordsPort
 from appliance.core.rollout.registry import Registry, Slot, is_of, is_repaired
 from appliance.core.rollout.retries import Retries, has_fallen, pause_ms, refusal_of
@@ -57,10 +64,13 @@ class Admission:
             self._applied = True
             yield from self._found_withdrawn({name for name, _ in wanted} | registry.troubled.keys())
         registry.by_hand = frozenset(slot for slot, entry in wanted.items() if entry.by_hand)
+        registry.uninstalled = catalog.uninstalled
         for entry in wanted.values():
             yield from self._go_back(entry, now_ns)
         for version in registry.named():
-            version.retiring = version.slot not in wanted
+            wish = wanted.get(version.slot)
+            # What is only on trial has served until now, and not for longer than it has to.
+            version.retiring = wish is None or (is_on_trial(wish) and version.phase in SERVING)
         for slot in [slot for slot in registry.incoming if slot not in wanted]:
             yield from self._succession.leave(registry.incoming.pop(slot), now_ns)
         for slot in (registry.failed.keys() | registry.setbacks.keys()) - wanted.keys():
@@ -68,6 +78,7 @@ class Admission:
             registry.setbacks.pop(slot, None)
         for slot, entry in wanted.items():
             yield from self._want(slot, entry, event, now_ns)
+        yield from self._trials.spare_comparison(now_ns)
         yield from self._succession.retire(now_ns)
         self._retries.wanted = tuple(wanted.values())
 
@@ -83,9 +94,22 @@ class Admission:
             yield from self.admit(entry, event.wall_ms, now_ns, asked=asked)
         elif current.phase is not Phase.FAILED:
             current.refresh(entry.fingerprint)
-            yield from self._trials.renew(current, entry, now_ns)
+            yield from self._renew(current, entry, now_ns)
         elif self._may_try_again(current, entry, asked, event.wall_ms):
-            yield from self.admit(entry, event.wall_ms, now_ns, asked=asked or is_repaired(current, entry))
+            renewed = is_repaired(current, entry) or self._lost_rival(current)
+            yield from self.admit(entry, event.wall_ms, now_ns, asked=asked or renewed)
+
+    def _renew(self, current: Version, entry: CatalogVersion, now_ns: int) -> Steps:
+        """What is here already may be wanted otherwise: what was only on trial is to serve, and clients may change
+        along by now, or not any more."""
+        attempt = self._trials.attempts.get(current.id)
+        if attempt is not None:
+            attempt.free = self._is_free(entry, attempt.before)
+            held = None if attempt.live else self._held_back(entry, attempt.before)
+            if held is not None:
+                yield from self._succession.give_up(current, held, now_ns)
+                return
+        yield from self._trials.renew(current, entry, now_ns)
 
     def _withdraw(
         self, slot: Slot, entry: CatalogVersion, now_ns: int
@@ -107,7 +131,7 @@ class Admission:
         """What is wanted may be what is kept to go back to: nothing failed."""
         name, number = entry.model.name, entry.model.version
         current = self._registry.find((name, number))
-        if current is not None and is_of(current, entry):
+        if is_on_trial(entry) or (current is not None and is_of(current, entry)):
             return
         for attempt in list(self._trials.attempts.values()):
             if attempt.keeps_before and attempt.before is not None and is_of(attempt.before, entry):
@@ -121,12 +145,25 @@ class Admission:
         refusal = given_up.refusal
         if isinstance(refusal.why if isinstance(refusal, Failed) else refusal, InterfaceChanged):
             return self._held_back(entry, self._registry.current(entry.model.name)) is None
-        if asked or is_repaired(given_up, entry):
+        if asked or is_repaired(given_up, entry) or self._lost_rival(given_up):
             return True
         standing = self._records.standing(entry.identity)
         if self._retries.next_try_ms(given_up) or pause_ms(standing, self._config, wall_ms) != 0:
             return False
         return refusal_of(standing, self._config, entry.model) is None
+
+    def try_what_left(self, wall_ms: int, now_ns: int) -> Steps:
+        """What is to be on trial may have served until now, and left."""
+        for entry in self._retries.wanted:
+            slot = (entry.model.name, entry.model.version)
+            if is_on_trial(entry) and self._registry.find(slot) is None:
+                yield from self.admit(entry, wall_ms, now_ns)
+
+    def _lost_rival(self, given_up: Version) -> bool:
+        """Whether a version was given up only beside one that is uninstalled by now."""
+        refusal = given_up.refusal
+        compared = isinstance(refusal, Failed | RolledBack) and isinstance(refusal.why, COMPARED)
+        return compared and self._registry.is_uninstalled(self._registry.current(given_up.model.name))
 
     def admit(
         self, entry: CatalogVersion, wall_ms: int, now_ns: int, *, asked: bool = False, again: bool = False
@@ -200,7 +237,7 @@ class Admission:
             or entry.interface_change
             or allows_change(entry.model)
             or (proof is not None and proof.proven and not same)
-            or (entry.trial is not None and entry.trial.hold)
+            or is_on_trial(entry)
         )
 
     def _refuse(self, version: Version, refusal: Refusal) -> Steps:

@@ -51,6 +51,11 @@ class CatalogVersion:
         return identity_of(self.model, self.fingerprint)
 
 
+def is_on_trial(entry: CatalogVersion) -> bool:
+    """Whether it is wanted only beside another version, for as long as the catalog says so."""
+    return entry.trial is not None and entry.trial.hold
+
+
 def identity_of(model: ModelVersion, fingerprint: str) -> str:
     """What a version is, for records that outlive the process: a package's digest, or the state of its files."""
     return f"{model.key}@{model.digest or fingerprint}"
@@ -68,8 +73,10 @@ class CatalogProblem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
     """Everything that is wanted on this box at one moment. ``aside`` is there as well and not wanted, which is only
-    told: requests know nothing of it."""
+    told: requests know nothing of it. ``uninstalled`` are the digests of packages that may still serve, and are not to
+    any more."""
 
     versions: tuple[CatalogVersion, ...]
     problems: tuple[CatalogProblem, ...] = ()
     aside: tuple[CatalogProblem, ...] = ()
+    uninstalled: frozenset[str] = frozenset()

@@ -68,7 +68,7 @@ TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = MappingProxyType(
         P.CANARY: ENDS | {P.SHADOW, P.WATCHED, P.LIVE},  # SHADOW: its wish has changed
         P.WATCHED: ENDS | {P.LIVE},
         P.LIVE: ENDS | {P.STANDBY},
-        P.STANDBY: ENDS | {P.LIVE},
+        P.STANDBY: ENDS | {P.WATCHED, P.LIVE},
         P.DRAINING: frozenset({P.FAILED, P.GONE}),
         P.FAILED: frozenset({P.DRAINING, P.GONE}),
         P.GONE: frozenset(),

@@ -17,7 +17,8 @@ class Registry:
     """``versions`` are all that have, or are about to get, a worker; ``incoming`` those among them whose name other
     files serve meanwhile, ``failed`` those that were, and were given up; ``setbacks`` say why older files serve
     although others are wanted; ``leaving`` are those that wait for their last requests. ``troubled`` says of models
-    what is wrong with their files, ``by_hand`` are the versions that were given by hand."""
+    what is wrong with their files, ``by_hand`` are the versions that were given by hand, ``uninstalled`` the digests of
+    those that may still serve, and are not to any more."""
 
     def __init__(self) -> None:
         self.versions: dict[int, Version] = {}
@@ -27,6 +28,7 @@ class Registry:
         self.leaving: list[Version] = []
         self.troubled: dict[str, str] = {}
         self.by_hand: frozenset[Slot] = frozenset()
+        self.uninstalled: frozenset[str] = frozenset()
         self._names: dict[str, dict[int, Version]] = {}
         self._next_id = 1
 
@@ -73,6 +75,10 @@ class Registry:
         return next(
             (each for each in reversed(serving) if not each.retiring), serving[-1] if serving else None
         )
+
+    def is_uninstalled(self, version: Version | None) -> bool:
+        """Whether ``version`` serves only for want of another: it is nothing to be compared with."""
+        return version is not None and version.model.digest in self.uninstalled
 
     # --- what others ask
 

@@ -12,17 +12,18 @@ what is counted on the disk) is answered by an event. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout.admission import Admission
 from appliance.core.rollout.attempt import Attempt, Outcome, Steps
+from appliance.core.rollout.catalog import CatalogVersion
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import Crashed, LoadRefused
 from appliance.core.rollout.records import RecordsPort
-from appliance.core.rollout.registry import Registry
+from appliance.core.rollout.registry import Registry, Slot
 from appliance.core.rollout.retries import Retries
 from appliance.core.rollout.starts import Starts
 from appliance.core.rollout.succession import Succession
@@ -35,6 +36,7 @@ class Rollout:
 
     def __init__(self, config: RolloutPolicy, records: RecordsPort) -> None:
         self.config = config
+        self._records = records
         self.registry = Registry()
         self.trials = Trials(config, records, self.registry)
         self.succession = Succession(self.registry, self.trials)
@@ -117,11 +119,31 @@ class Rollout:
         if event.repeated:
             yield from self.succession.give_up(version, Crashed(detail=event.detail, repeated=True), now_ns)
 
+    def has_failed(self, slot: Slot) -> bool:
+        """Whether what the source wants under a name and number was tried, or cannot even be read."""
+        registry, version = self.registry, self.registry.find(slot)
+        if version is None:
+            return slot[0] in registry.troubled
+        return (slot in registry.failed or version.phase is Phase.FAILED) and slot not in registry.by_hand
+
+    def stand_in(self, name: str, candidates: Iterable[CatalogVersion]) -> CatalogVersion | None:
+        """The first of ``candidates`` that is proven here, unless what serves ``name`` comes before it."""
+        current = self.registry.current(name)
+        for entry in candidates:
+            if current is not None and current.identity == entry.identity:
+                return None
+            proof = self._records.proof(entry.identity, entry.model)
+            failed = self.has_failed((name, entry.model.version))
+            if proof is not None and proof.proven and not failed:
+                return entry
+        return None
+
     def awaits_requests_of(self, version: int) -> Version | None:
         """The version before ``version``, if the requests that it would have taken, and ``version`` refuses as invalid,
-        count as failures: it serves for the first time, and may still be given up for that one."""
+        count as failures: it serves for the first time, may still be given up for that one, and nobody has said that
+        clients change along."""
         attempt = self.trials.attempts.get(version)
-        if attempt is None or attempt.known or not attempt.keeps_before:
+        if attempt is None or attempt.known or attempt.free or not attempt.keeps_before:
             return None
         return attempt.before
 
@@ -135,6 +157,7 @@ class Rollout:
     def _tick(self, event: told.Tick, now_ns: int) -> Steps:
         yield from self.trials.look(now_ns)
         yield from self._starts.start(now_ns, event.loading)
+        yield from self._admission.try_what_left(event.wall_ms, now_ns)
         entry = yield from self.retries.take(now_ns)
         if entry is not None:
             yield do.Retried(entry.model.key)

@@ -97,7 +97,7 @@ class Succession:
         if attempt.crashed:
             yield do.Close(version.id)
         if before.phase is Phase.STANDBY:
-            before.enter(Phase.LIVE)
+            yield from self._trials.watch_again(before, now_ns)
         if before.slot == version.slot:
             if not version.is_packed:
                 self._registry.setbacks[version.slot] = RolledBack(why=reason)
@@ -191,6 +191,7 @@ class Succession:
         if version.phase in SERVING and kept:
             version.enter(Phase.STANDBY)
             yield do.report("version kept to go back to", version)
+            yield from self._trials.stands_by(version, now_ns)
             return
         was = version.phase
         version.enter(Phase.DRAINING)

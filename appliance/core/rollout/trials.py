@@ -65,7 +65,9 @@ class Trials:
         version.assessment = proof.assessment
         known = proof.proven and not again
         order = order and known
-        beside = None if order else before
+        holds = wish is not None and wish.hold
+        alone = order or (self._registry.is_uninstalled(before) and not holds)
+        beside = None if alone else before
         trial = Trial(
             self._config,
             TrialWish() if order else wish or configured_trial(self._config),
@@ -85,6 +87,19 @@ class Trials:
             free=free,
         )
 
+    def watch_again(self, version: Version, now_ns: int) -> Steps:
+        """It serves again; where it was replaced before it was proven, it goes on being watched."""
+        self.begin(version, None, TrialWish(), now_ns, background=False)
+        attempt = self.attempts[version.id]
+        phase = Phase.LIVE if attempt.known else attempt.trial.step(on.Assessed(None, 0, 0), now_ns)
+        version.enter(phase)
+        if attempt.known:
+            del self.attempts[version.id]
+        elif phase is Phase.LIVE:
+            yield from self._proven(attempt)
+        else:
+            yield from self._read(attempt)
+
     def renew(self, version: Version, entry: CatalogVersion, now_ns: int) -> Steps:
         """The catalog may wish otherwise of what is on trial already: from the next request on."""
         attempt = self.attempts.get(version.id)
@@ -102,6 +117,14 @@ class Trials:
         if before is not None and self.splits.get(before.id) is version:
             yield do.Resplit(version.id, before.id, wish, attempt.trial.share_percent)
             yield do.Touch()
+
+    def spare_comparison(self, now_ns: int) -> Steps:
+        """What serves was uninstalled meanwhile: nothing is held to it."""
+        for attempt in list(self.attempts.values()):
+            if self._registry.is_uninstalled(attempt.before) and not (
+                attempt.live or attempt.trial.wish.hold
+            ):
+                yield from self.step(attempt, on.Orphaned(), now_ns)
 
     def take_place(self, attempt: Attempt, now_ns: int) -> Steps:
         """Begin its trial, or say what it waits for."""
@@ -298,7 +321,10 @@ class Trials:
         if was not in SERVING:
             if was in ON_TRIAL:
                 yield do.Reject(attempt.key, reason)
-            yield attempt.came_out(Ending.REFUSED, was, reason, now_ns)
+            # One that is proven has not failed by being compared with another.
+            compared = attempt.known and isinstance(reason, reasons.COMPARED)
+            ending = Ending.ABANDONED if compared else Ending.REFUSED
+            yield attempt.came_out(ending, was, reason, now_ns)
             yield IsGivenUp(version, reason, form=version.packed or attempt.crashed)
         else:
             if attempt.blameless:
@@ -342,6 +368,10 @@ class Trials:
             yield do.WakeAt(0)
         yield from self._inherit(version, self._registry.current(version.model.name), now_ns)
 
+    def stands_by(self, version: Version, now_ns: int) -> Steps:
+        """It serves no more, and is kept for the one that took its place: others are beside that now."""
+        yield from self._inherit(version, self._registry.current(version.model.name), now_ns)
+
     def uncount(self, attempt: Attempt, was: Phase, *, loading: bool = False) -> Steps:
         """Nothing that came so far has failed; ``loading``: nor is its load to blame where that has not ended."""
         if attempt.crashed:
@@ -355,7 +385,7 @@ class Trials:
     def _inherit(self, version: Version, heir: Version | None, now_ns: int) -> Steps:
         """What was to replace ``version`` replaces ``heir`` now, or nothing."""
         for other in list(self.attempts.values()):
-            if other.before is not version:
+            if other.before is not version or (version.phase is Phase.STANDBY and other.keeps_before):
                 continue
             before = heir if heir is not version and heir is not other.version else None
             splits = other.phase in ON_TRIAL

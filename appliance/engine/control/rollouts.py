@@ -25,7 +25,7 @@ from appliance.core.rollout.rollout import Rollout
 from appliance.core.scheduling.events import ModelClosed, ModelOpened
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestHead
-from appliance.domain.model import Batching, ModelVersion
+from appliance.domain.model import Batching
 from appliance.domain.validation import plan_request
 from appliance.engine.control.convictions import Convictions
 from appliance.engine.control.forms import Forms
@@ -453,13 +453,10 @@ class Rollouts:
         """Whether some version waits for its last requests."""
         return bool(self._core.registry.leaving)
 
-    def settled_of(self, name: str) -> bool:
-        """See Registry."""
-        return self._core.registry.settled_of(name)
-
-    def held(self) -> list[ModelVersion]:
-        """See Registry."""
-        return self._core.registry.held()
+    @property
+    def core(self) -> Rollout:
+        """What decides: to be asked, not told."""
+        return self._core
 
     def served(self, model: int) -> Served | None:
         """The version with model id ``model``, if it has, or is about to get, a worker."""
