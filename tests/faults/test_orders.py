@@ -106,3 +106,40 @@ def test_a_version_that_is_much_slower_than_what_it_leaves_is_gone_back_to(
     start().until("what was ordered, alone", serves(1))
     told = [(each.version, each.ending) for each in read_history(tmp_path / "state" / SERVE, "m")]
     assert told == [(1, Ending.LIVE), (2, Ending.LIVE), (1, Ending.LIVE)]
+
+
+@pytest.mark.every_front_end
+def test_where_what_is_gone_back_to_cannot_be_loaded_any_more_the_next_older_stands_in(
+    serve: Serve, tmp_path: Path, appliance: Command, packages: list[Path]
+) -> None:
+    state = tmp_path / "state"
+    third = plain_model(DIMS)
+    third.doc_string = "its file is its own"
+    source = write_version(tmp_path / "third", "m", third, 3)
+    packages.append(tmp_path / "m-3.model")
+    words = ("model", "pack", source, "--version", 3, "--no-proof", "-o", packages[-1])
+    assert main([str(word) for word in words]) == Exit.OK
+    appliance("install", packages[0])
+    daemon = serve(None, STORE, arguments=("--state-dir", str(state)))
+    daemon.until("the first", serves(1))
+    for version, package in enumerate(packages[1:], start=2):
+        appliance("install", package, "--wait", "--url", daemon.http)
+        daemon.until("it alone", serves(version))
+    for file in (state / "views").rglob("m/2/*.onnx"):
+        data = file.read_bytes()
+        file.chmod(0o600)
+        file.write_bytes(bytes(len(data)))
+    appliance("rollback", "m")
+
+    def stands_in(now: Any) -> bool:
+        return [(each["version"], each["state"]) for each in now["models"]] == [
+            (1, "READY"),
+            (2, "UNAVAILABLE"),
+        ]
+
+    daemon.until("the next older one", stands_in)
+    assert daemon.stop() == 0
+    daemon = serve(None, STORE, arguments=("--state-dir", str(state)))
+    daemon.until("it still", stands_in)
+    appliance("want", "m/3")
+    daemon.until("what is wanted, alone", serves(3))

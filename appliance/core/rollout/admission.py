@@ -59,6 +59,7 @@ class Admission:
         registry, catalog = self._registry, event.catalog
         self._calm = self._calm or (bool(registry.versions) and registry.settled)
         registry.troubled = {problem.name: problem.reason for problem in catalog.problems}
+        registry.unreadable = frozenset((problem.name, problem.version) for problem in catalog.problems)
         wanted = {(entry.model.name, entry.model.version): entry for entry in catalog.versions}
         if not self._applied:
             self._applied = True

@@ -17,8 +17,9 @@ class Registry:
     """``versions`` are all that have, or are about to get, a worker; ``incoming`` those among them whose name other
     files serve meanwhile, ``failed`` those that were, and were given up; ``setbacks`` say why older files serve
     although others are wanted; ``leaving`` are those that wait for their last requests. ``troubled`` says of models
-    what is wrong with their files, ``by_hand`` are the versions that were given by hand, ``uninstalled`` the digests of
-    those that may still serve, and are not to any more."""
+    what is wrong with their files, ``unreadable`` are the names and versions that it is about, ``by_hand`` are the
+    versions that were given by hand, ``uninstalled`` the digests of those that may still serve, and are not to any
+    more."""
 
     def __init__(self) -> None:
         self.versions: dict[int, Version] = {}
@@ -27,6 +28,7 @@ class Registry:
         self.setbacks: dict[Slot, Refusal] = {}
         self.leaving: list[Version] = []
         self.troubled: dict[str, str] = {}
+        self.unreadable: frozenset[tuple[str, str]] = frozenset()
         self.by_hand: frozenset[Slot] = frozenset()
         self.uninstalled: frozenset[str] = frozenset()
         self._names: dict[str, dict[int, Version]] = {}

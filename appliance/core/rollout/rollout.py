@@ -123,7 +123,7 @@ class Rollout:
         """Whether what the source wants under a name and number was tried, or cannot even be read."""
         registry, version = self.registry, self.registry.find(slot)
         if version is None:
-            return slot[0] in registry.troubled
+            return (slot[0], str(slot[1])) in registry.unreadable
         return (slot in registry.failed or version.phase is Phase.FAILED) and slot not in registry.by_hand
 
     def stand_in(self, name: str, candidates: Iterable[CatalogVersion]) -> CatalogVersion | None:
