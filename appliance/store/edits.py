@@ -150,7 +150,7 @@ def unpinned(catalog: Catalog, name: str, number: int) -> Catalog:
 
 
 def on_trial(catalog: Catalog, name: str, trial: Trial | None) -> Catalog:
-    """A version shall prove itself on real requests; None: no version shall, and what is wanted is ordered."""
+    """A version shall prove itself on real requests; None: no version shall any more, and what is wanted is ordered."""
     model = _model(catalog, name)
     if trial is not None:
         _version(model, trial.version)
@@ -161,6 +161,8 @@ def on_trial(catalog: Catalog, name: str, trial: Trial | None) -> Catalog:
             raise StoreRefused(
                 f"{name}/{trial.version} is what is served; there is nothing to compare it with"
             )
+    elif model.trial is None:
+        return catalog
     order = model.order or (trial is None and model.wanted != 0)
     return _with(catalog, replace(model, trial=trial, order=order))
 

@@ -394,9 +394,18 @@ def test_a_trial_is_asked_for_and_ended(appliance: Run, pack: Pack, state: Path)
     trial = catalog_in(state).models[0].trial
     assert trial is not None
     assert (trial.version, trial.mode.value, trial.percent, trial.header) == (2, "canary", 10, "x-site: test")
-    assert appliance("model", "trial", "digits", "--stop")[1] == "the trial of digits/2 is ended\n"
-    none = "no version of digits was on trial; nothing was changed\n"
+    assert appliance("model", "trial", "digits/1", "--stop") == (
+        Exit.REFUSED,
+        "",
+        "appliance model trial: digits/1 is not on trial, digits/2 is\n",
+    )
+    stays = "digits/1 stays, and the trial of digits/2 is ended\n"
+    assert appliance("model", "trial", "digits/2", "--stop")[1] == stays
+    assert catalog_in(state).models[0].order, "what stays is ordered"
+    none = "digits/1 stays: no version of digits was on trial; nothing was changed\n"
+    before = catalog_in(state)
     assert appliance("model", "trial", "digits", "--stop")[1] == none
+    assert catalog_in(state) == before
     assert catalog_in(state).models[0].trial is None
     assert "nothing to compare it with" in appliance("model", "trial", "digits/1", "--shadow", "5")[2]
     assert "101 percent" in appliance("model", "trial", "digits/2", "--shadow", "101")[2]

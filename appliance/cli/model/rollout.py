@@ -10,7 +10,7 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import interface_change, wait
 from appliance.config.swap import header_problems
-from appliance.store.catalog import Trial, TrialMode
+from appliance.store.catalog import Catalog, Trial, TrialMode
 
 
 def _add_want(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +91,7 @@ def _trial(arguments: argparse.Namespace) -> int:
     if arguments.stop and arguments.wait:
         raise CommandFailed("--wait is for a version that goes on trial; leave out --stop")
     if arguments.stop:
-        name, _ = store_session.reference(arguments.model)
+        name, number = store_session.reference(arguments.model)
         trial = None
     else:
         name, number = store_session.numbered(arguments.model)
@@ -99,19 +99,35 @@ def _trial(arguments: argparse.Namespace) -> int:
     wait.check_reachable(arguments)
     with store_session.writing(arguments) as store:
         before = store.catalog
+        if trial is None:
+            _check_on_trial(before, name, number)
         store.try_out(name, trial)
         if trial is not None:
             store_session.ask_again(store, before, arguments.state_dir, name, trial.version)
         generation = store.catalog.generation
     if trial is None:
-        model = before.model(name)
-        ended = model.trial.version if model and model.trial else 0
-        none = f"no version of {printable(name)} was on trial; nothing was changed"
-        print(f"the trial of {printable(name)}/{ended} is ended" if ended else none)
+        print(_ended(before, printable(name)))
         return Exit.OK
     print(f"{printable(arguments.model)} is {'to be ' * arguments.wait}on trial", flush=True)
     wait.wait_for(arguments, {name: trial.version}, generation, trial=True)
     return Exit.OK
+
+
+def _check_on_trial(catalog: Catalog, name: str, number: int | None) -> None:
+    """Fails where another version than ``number`` is on trial: the operator means something else."""
+    model = catalog.model(name)
+    tried = model.trial.version if model and model.trial else None
+    if number is not None and tried not in (None, number):
+        raise CommandFailed(f"{name}/{number} is not on trial, {name}/{tried} is", Exit.REFUSED)
+
+
+def _ended(before: Catalog, name: str) -> str:
+    """Which of both versions stays."""
+    model = before.model(name)
+    stays = f"{name}/{model.wanted} stays" if model and model.wanted else f"no version of {name} is wanted"
+    if model is None or model.trial is None:
+        return f"{stays}: no version of {name} was on trial; nothing was changed"
+    return f"{stays}, and the trial of {name}/{model.trial.version} is ended"
 
 
 def _trial_of(arguments: argparse.Namespace, number: int) -> Trial:
