@@ -36,7 +36,7 @@ MODEL: Final = CommandTable(
                 "take a version, or all of a model, out of the store",
                 "appliance.cli.model.retention:UNINSTALL",
             ),
-            "want": Entry("have an installed version served", "appliance.cli.model.rollout:WANT"),
+            "want": Entry("have an installed version served", "appliance.cli.model.want:WANT"),
             "list": Entry(
                 "show what is installed and served: state, memory, last use, costs",
                 "appliance.cli.model.list",

@@ -472,3 +472,10 @@ def test_the_history_is_told_with_its_reasons(state: Path, capsys: pytest.Captur
     assert out.count("packed form") == 1
     assert main(["model", "history", "--state-dir", str(state), "--json"]) == Exit.OK
     assert json.loads(capsys.readouterr().out)[0]["ending"] == "rolled back"
+
+
+def test_going_back_loads_nothing_that_reads_models() -> None:
+    """An operator waits for it: what reads graphs is half of what the command would load."""
+    program = "import sys, appliance.cli.model.rollout; print('appliance.repository.model_directory' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout == "False\n"

@@ -25,7 +25,7 @@ from typing import Any
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed
-from appliance.cli.model import retention
+from appliance.cli.model import retention, want
 from appliance.cli.model import rollout as commands
 from appliance.config.repository import ReloadConfig, RepositoryConfig
 from appliance.config.store import StoreConfig
@@ -332,7 +332,7 @@ class OrderWorld(RolloutWorld):
         if not book.installed or draw < 0.28:
             self.install(want=not book.installed or rand.random() < 0.8)
         elif draw < 0.45:
-            if self.command(commands.WANT.run, key) is not None:
+            if self.command(want.WANT.run, key) is not None:
                 book.want(number)
         elif draw < 0.67:
             if self.command(commands.ROLLBACK.run, NAME) is not None:

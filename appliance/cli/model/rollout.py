@@ -1,4 +1,4 @@
-"""What is wanted of the versions that a store holds: served, as before, or on trial."""
+"""What is wanted of the versions that a store holds: served as before, or on trial."""
 
 from __future__ import annotations
 
@@ -8,37 +8,9 @@ from typing import Final
 from appliance.cli import store_session
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.model import interface_change, wait
+from appliance.cli.model import wait
 from appliance.config.swap import header_problems
 from appliance.store.catalog import Catalog, Trial, TrialMode
-
-
-def _add_want(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    parser.add_argument("model", metavar="NAME/VERSION")
-    store_session.add_arguments(parser)
-    wait.add_arguments(parser)
-    interface_change.add_argument(parser)
-
-
-def _want(arguments: argparse.Namespace) -> int:
-    """Want it."""
-    name, number = store_session.numbered(arguments.model)
-    wait.check_reachable(arguments)
-    with store_session.writing(arguments) as store:
-        before = store.catalog
-        allowed = arguments.allow_interface_change
-        store.want(name, number, store_session.wall_ms(), interface_change=allowed)
-        changed = store.catalog is not before
-        again = store_session.ask_again(store, before, arguments.state_dir, name, number, order=True)
-        catalog = store.catalog
-    already = (
-        " already; it failed here and is to be tried again" if again else " already; nothing was changed"
-    )
-    print(f"{printable(arguments.model)} is wanted{'' if changed else already}", flush=True)
-    interface_change.tell(arguments, before, catalog, name, number)
-    wait.wait_for(arguments, {name: number}, catalog.generation)
-    return Exit.OK
 
 
 def _add_rollback(parser: argparse.ArgumentParser) -> None:
@@ -148,17 +120,6 @@ def _trial_of(arguments: argparse.Namespace, number: int) -> Trial:
     )
 
 
-WANT: Final = Command(
-    about="""\
-Have an installed version served in the place of the one that is; a running 'serve' proves it first, unless it was
-proven on this box before: then it takes over at once.
-
-One that failed on this box is tried again. One that clients of what serves cannot talk to is held back: its inputs or
-outputs are others. With --allow-interface-change it goes live.
-""",
-    add_arguments=_add_want,
-    run=_want,
-)
 ROLLBACK: Final = Command(
     about="""\
 Have the version served again that was wanted before the present one; a running 'serve' takes it over at once.
