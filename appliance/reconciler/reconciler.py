@@ -54,7 +54,7 @@ class Reconciler:
         self._watcher = Watcher(source, reload, self.take, report, self._troubled)
         self._by_hand = ModelsByHand(source, engine, repository, self._watcher)
         self._requests = OperatorRequests(records)
-        self._stand_ins = StandIns(source, engine, self._read_apart, self._again)
+        self._stand_ins = StandIns(source, engine, records.incumbents, self._read_apart, self._again)
         self._fallbacks: dict[str, RepositoryScan] = {}
         self._told: frozenset[Problem] = frozenset()
         self._scan = RepositoryScan(servable=(), broken=(), notes=())
@@ -125,6 +125,8 @@ class Reconciler:
 
     def watch(self) -> None:
         """Keep the engine told from here on."""
+        self._engine.watch(self._changed)
+        self._changed()
         self._watcher.start()
 
     async def reread(self) -> None:

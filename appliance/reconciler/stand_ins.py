@@ -7,7 +7,7 @@ read, and served until what is wanted serves or is another version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -28,18 +28,21 @@ class StandIn(NamedTuple):
 
 
 class StandIns:
-    """By name of a model. ``read`` calls its argument where the source is read, and then what that gives, with what it
-    read, in the event loop's thread; ``changed`` is told that others stand in. Owner: the reconciler."""
+    """By name of a model. ``incumbents`` are the identities of what was proven last, by name; ``read`` calls its first
+    argument where the source is read, and the second one with what that gives in the event loop's thread; ``changed``
+    is told that others stand in. Owner: the reconciler."""
 
     def __init__(
         self,
         source: Source,
         engine: Engine,
+        incumbents: Callable[[], Mapping[str, str]],
         read: Callable[[Callable[[], Way], Callable[[Way], None]], None],
         changed: Callable[[], None],
     ) -> None:
         self._source = source
         self._engine = engine
+        self._incumbents = incumbents
         self._read = read
         self._changed = changed
         self._found: dict[str, StandIn] = {}
@@ -49,7 +52,11 @@ class StandIns:
         """``catalog`` with what stands in, for as long as it has to."""
         lost, found = self._lost(), self._found.items()
         self._found = {
-            name: each for name, each in found if each.entry and self._is_for(each, lost.get(name))
+            name: each
+            for name, each in found
+            if each.entry is not None
+            and each.entry.model.digest not in catalog.uninstalled
+            and self._is_for(each, lost.get(name))
         }
         stand_ins = {each.entry.model.key: each.entry for each in self._found.values() if each.entry}
         others = (entry for entry in catalog.versions if entry.model.key not in stand_ins)
@@ -64,7 +71,8 @@ class StandIns:
             known = self._found.get(name)
             if self._reading.get(name) != number and (known is None or not self._is_for(known, number)):
                 self._reading[name] = number
-                self._read(partial(self._source.way_back, name), partial(self._take, name, number))
+                incumbent = self._incumbents().get(name, "")
+                self._read(partial(self._source.way_back, name, incumbent), partial(self._take, name, number))
 
     def _is_for(self, stand_in: StandIn, wanted: int | None) -> bool:
         """Whether it has not failed itself, and ``wanted`` is what it stands in for."""
@@ -74,8 +82,8 @@ class StandIns:
 
     def _lost(self) -> dict[str, int]:
         """The wanted versions that failed."""
-        ways = self._source.ways_back().items()
-        return {name: number for name, number in ways if self._engine.has_failed(name, number)}
+        wanted = self._source.wanted().items()
+        return {name: number for name, number in wanted if self._engine.has_failed(name, number)}
 
     def _take(self, name: str, number: int, way: Way) -> None:
         """The versions that were wanted before."""

@@ -92,11 +92,11 @@ class DirectorySource:
         """See Source. What a directory held before is not known."""
         return {}
 
-    def ways_back(self) -> Mapping[str, int]:
+    def wanted(self) -> Mapping[str, int]:
         """See Source. What a directory held before is not known."""
         return {}
 
-    def way_back(self, name: str) -> Sequence[ServableVersion]:
+    def way_back(self, name: str, incumbent: str) -> Sequence[ServableVersion]:
         """See Source."""
         return ()
 

@@ -39,11 +39,12 @@ class Source(Protocol):
         """By name of a model whose wanted version is not the incumbent: the incumbent, where it is still there.
         ``incumbents`` are the identities of what was proven while it served, by name."""
 
-    def ways_back(self) -> Mapping[str, int]:
-        """By name of a model that has another version to fall back to: which one is wanted, by the last scan."""
+    def wanted(self) -> Mapping[str, int]:
+        """By name of a model of which other versions may be there: which one is wanted, by the last scan."""
 
-    def way_back(self, name: str) -> Sequence[ServableVersion]:
-        """The versions that were wanted before the present one and can be read, the latest first."""
+    def way_back(self, name: str, incumbent: str) -> Sequence[ServableVersion]:
+        """The versions that were wanted before the present one and can be read, the latest first, and after them the
+        ``incumbent``, which is an identity."""
 
     def trials(self) -> Mapping[tuple[str, int], Trial]:
         """Versions of the last scan that shall first prove themselves, by name and version."""

@@ -120,25 +120,28 @@ class StoreSource:
             model.name: version
             for model, version in self._catalog.installed()
             if model.wanted not in (0, version.version)
-            and incumbents.get(model.name) == f"{model.name}/{version.version}@{version.digest}"
+            and _is(model, version, incumbents.get(model.name, ""))
         }
         self._standing = list(found.items())
         self._publish(self._catalog)
         readings = {name: self._read(name, version) for name, version in found.items()}
         return {name: reading for name, reading in readings.items() if reading.servable}
 
-    def ways_back(self) -> Mapping[str, int]:
+    def wanted(self) -> Mapping[str, int]:
         """See Source."""
-        return {model.name: model.wanted for model in self._catalog.models if model.wanted_before}
+        return {model.name: model.wanted for model in self._catalog.models if model.wanted}
 
-    def way_back(self, name: str) -> Sequence[ServableVersion]:
+    def way_back(self, name: str, incumbent: str) -> Sequence[ServableVersion]:
         """See Source. The writer is told that they are used."""
         model = self._catalog.model(name)
-        versions = [model.version(number) for number in model.wanted_before] if model else []
-        found = [(name, version) for version in versions if version is not None]
-        self._standing += found
+        if model is None:
+            return ()
+        before = (model.version(number) for number in model.wanted_before)
+        last = (each for each in model.versions if _is(model, each, incumbent))
+        found = list({each.digest: each for each in (*before, *last) if each is not None}.values())
+        self._standing += ((name, each) for each in found)
         self._publish(self._catalog)
-        return [entry for _, version in found for entry in self._read(name, version).servable]
+        return [entry for each in found for entry in self._read(name, each).servable]
 
     def trials(self) -> Mapping[tuple[str, int], Trial]:
         """See Source."""
@@ -317,6 +320,10 @@ def _served(catalog: Catalog) -> Iterator[tuple[CatalogModel, InstalledVersion]]
     for model, version in catalog.installed():
         if model.wanted and version.version in (model.wanted, model.trial.version if model.trial else 0):
             yield model, version
+
+
+def _is(model: CatalogModel, version: InstalledVersion, identity: str) -> bool:
+    return identity == f"{model.name}/{version.version}@{version.digest}"
 
 
 def _broken(name: str, version: int, text: str) -> RepositoryScan:

@@ -34,6 +34,7 @@ class OrderBook:
         self.pins: set[int] = set()
         self.live = 0
         self.passing: set[int] = set()
+        self.missed = 0
         self.checks = 0
         self.told: list[str] = []
         self._tell("begin")
@@ -64,6 +65,7 @@ class OrderBook:
         self.back = self.back[self.back.index(number) + 1 :]
         self.wanted, self.ordered, self.trial = number, True, 0
         self.passing.add(number)
+        self.missed = 0
         self._tell("roll back")
 
     def try_out(self, number: int) -> None:
@@ -105,6 +107,7 @@ class OrderBook:
         before = [each for each in (self.wanted, *self.back) if each not in (0, number)]
         self.wanted, self.back, self.ordered, self.trial = number, before[:16], ordered, 0
         self.passing.add(number)
+        self.missed = 0
         self._tell("want")
 
     # --- what follows
@@ -116,8 +119,9 @@ class OrderBook:
         self.checks += 1
         self.live = live
         self.passing.clear()
+        self.missed = self.wanted if live != self.wanted else 0
         if live in self.installed and live == self.wanted:
-            self.installed[live].proven = True
+            self.installed[live].proven = self.installed[live].sound
 
     def _allowed(self) -> set[int]:
         if not self.wanted:
@@ -126,7 +130,7 @@ class OrderBook:
         if self.ordered and wanted.proven and wanted.loads:
             return {self.wanted}
         stays = self._stays()
-        if wanted.sound and not self._is_slower(wanted, stays):
+        if wanted.sound and self.wanted != self.missed and not self._is_slower(wanted, stays):
             return {self.wanted}
         return {self.wanted, *stays}
 
@@ -135,14 +139,14 @@ class OrderBook:
         fit = [number for number, each in self.installed.items() if each.proven and each.loads]
         sure = [at for at, number in enumerate(self.back) if number in fit]
         goes_on = {self.live} if self.live in self.installed or not sure else set()
-        others = {self.back[sure[0]]} if sure else {0, *fit}
+        others = (
+            {self.back[sure[0]]} if sure else {0, *(n for n, each in self.installed.items() if each.loads)}
+        )
         # What was wanted for a while may have proven itself meanwhile, or not.
         perhaps = {
             number for number in self.back[: sure[0] if sure else None] if self.installed[number].loads
         }
-        # What served while nobody looked goes on as well, uninstalled or not, where nothing else can.
-        passing = self.passing & self.installed.keys() if sure else self.passing
-        return goes_on | others | perhaps | passing
+        return goes_on | others | perhaps | (self.passing & self.installed.keys() if sure else self.passing)
 
     def _is_slower(self, wanted: Known, stays: set[int]) -> bool:
         return any(each in self.installed and wanted.run_ns > self.installed[each].run_ns for each in stays)

@@ -93,6 +93,9 @@ class AtOnce:
         """See Watcher."""
         call()
 
+    def start(self) -> None:
+        """See Watcher."""
+
 
 class TurnReconciler(Reconciler):
     """Without an event loop: what it puts off until the engine's turn is over the world does then."""
@@ -185,6 +188,7 @@ class OrderWorld(RolloutWorld):
         self.reconciler._watcher = self.reconciler._by_hand._watcher = AtOnce(self.source)  # type: ignore[assignment]
         self.alive = True
         self.reconciler.take(asyncio.run(self.reconciler.begin()))
+        self.reconciler.watch()
         self.after_turn()
 
     def told_later(self, call: Callable[[], None]) -> None:

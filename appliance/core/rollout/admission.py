@@ -9,17 +9,15 @@ from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout import trial as on
 from appliance.core.rollout.attempt import Step, Steps, held_back
-from appliance.core.rollout.catalog import CatalogVersion
+from appliance.core.rollout.catalog import CatalogVersion, is_on_trial
 from appliance.core.rollout.phase import SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import (
-    AnswersDiffer,
+    COMPARED,
     Failed,
     InterfaceChanged,
     Refusal,
     RolledBack,
-    Slow,
-    TooSlow,
     WantedAgain,
 )
 from appliance.core.rollout.records import Change, Ending, RecordsPort
@@ -31,8 +29,6 @@ from appliance.core.rollout.version import Version, VersionSpec
 
 GIVEN_UP: Final = frozenset({Ending.GIVEN_UP, Ending.REFUSED, Ending.ROLLED_BACK, Ending.POSTPONED})
 """Endings by which a version does not serve."""
-COMPARED: Final = (AnswersDiffer, Slow, TooSlow)
-"""What a version is given up for only beside another."""
 
 
 class Admission:
@@ -73,8 +69,8 @@ class Admission:
             yield from self._go_back(entry, now_ns)
         for version in registry.named():
             wish = wanted.get(version.slot)
-            left = version.phase in SERVING and wish is not None and _is_on_trial(wish)
-            version.retiring = wish is None or left  # what served and is only to be tried has to leave
+            # What is only on trial has served until now, and not for longer than it has to.
+            version.retiring = wish is None or (is_on_trial(wish) and version.phase in SERVING)
         for slot in [slot for slot in registry.incoming if slot not in wanted]:
             yield from self._succession.leave(registry.incoming.pop(slot), now_ns)
         for slot in (registry.failed.keys() | registry.setbacks.keys()) - wanted.keys():
@@ -135,7 +131,7 @@ class Admission:
         """What is wanted may be what is kept to go back to: nothing failed."""
         name, number = entry.model.name, entry.model.version
         current = self._registry.find((name, number))
-        if _is_on_trial(entry) or (current is not None and is_of(current, entry)):
+        if is_on_trial(entry) or (current is not None and is_of(current, entry)):
             return
         for attempt in list(self._trials.attempts.values()):
             if attempt.keeps_before and attempt.before is not None and is_of(attempt.before, entry):
@@ -155,6 +151,13 @@ class Admission:
         if self._retries.next_try_ms(given_up) or pause_ms(standing, self._config, wall_ms) != 0:
             return False
         return refusal_of(standing, self._config, entry.model) is None
+
+    def try_what_left(self, wall_ms: int, now_ns: int) -> Steps:
+        """What is to be on trial may have served until now, and left."""
+        for entry in self._retries.wanted:
+            slot = (entry.model.name, entry.model.version)
+            if is_on_trial(entry) and self._registry.find(slot) is None:
+                yield from self.admit(entry, wall_ms, now_ns)
 
     def _lost_rival(self, given_up: Version) -> bool:
         """Whether a version was given up only beside one that is uninstalled by now."""
@@ -233,7 +236,7 @@ class Admission:
         return (
             entry.may_change_interface
             or (proof is not None and proof.proven and not same)
-            or _is_on_trial(entry)
+            or is_on_trial(entry)
         )
 
     def _refuse(self, version: Version, refusal: Refusal) -> Steps:

@@ -57,6 +57,11 @@ class CatalogVersion:
         return self.by_hand or self.interface_change or allows_change(self.model)
 
 
+def is_on_trial(entry: CatalogVersion) -> bool:
+    """Whether it is wanted only beside another version, for as long as the catalog says so."""
+    return entry.trial is not None and entry.trial.hold
+
+
 def identity_of(model: ModelVersion, fingerprint: str) -> str:
     """What a version is, for records that outlive the process: a package's digest, or the state of its files."""
     return f"{model.key}@{model.digest or fingerprint}"

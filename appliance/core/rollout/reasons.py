@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from appliance.core.memory.budget import WaitsForMemory
 from appliance.domain.interface import InterfaceChange
@@ -91,6 +92,10 @@ class Slow:
     run_ns: int
     before_ns: int
     factor: float
+
+
+COMPARED: Final = (AnswersDiffer, Slow, TooSlow)
+"""What a version is given up for only beside another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

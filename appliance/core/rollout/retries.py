@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from appliance.core.rollout import actions as do
 from appliance.core.rollout.attempt import Step, Steps
-from appliance.core.rollout.catalog import CatalogVersion
+from appliance.core.rollout.catalog import CatalogVersion, is_on_trial
 from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import AskAgain, NextTry, OutOfTries, Refusal, Rejected
@@ -74,7 +74,7 @@ class Retries:
         version = self._registry.find((entry.model.name, entry.model.version))
         if version is None or version.phase is not Phase.FAILED:
             return None
-        if entry.trial is not None and entry.trial.hold:
+        if is_on_trial(entry):
             return None
         others = self._registry.of(entry.model.name)
         return None if any(other.phase in ON_ITS_WAY | SERVING for other in others) else version

@@ -157,6 +157,7 @@ class Rollout:
     def _tick(self, event: told.Tick, now_ns: int) -> Steps:
         yield from self.trials.look(now_ns)
         yield from self._starts.start(now_ns, event.loading)
+        yield from self._admission.try_what_left(event.wall_ms, now_ns)
         entry = yield from self.retries.take(now_ns)
         if entry is not None:
             yield do.Retried(entry.model.key)

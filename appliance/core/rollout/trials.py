@@ -66,8 +66,9 @@ class Trials:
         version.assessment = proof.assessment
         known = proof.proven and not again
         order = order and known
-        held = wish is not None and wish.hold
-        beside = None if order or (not held and self._registry.is_uninstalled(before)) else before
+        holds = wish is not None and wish.hold
+        alone = order or (self._registry.is_uninstalled(before) and not holds)
+        beside = None if alone else before
         trial = Trial(
             self._config,
             TrialWish() if order else wish or configured_trial(self._config),
@@ -324,7 +325,10 @@ class Trials:
         if was not in SERVING:
             if was in ON_TRIAL:
                 yield do.Reject(attempt.key, reason)
-            yield attempt.came_out(Ending.REFUSED, was, reason, now_ns)
+            # One that is proven has not failed by being compared with another.
+            compared = attempt.known and isinstance(reason, reasons.COMPARED)
+            ending = Ending.ABANDONED if compared else Ending.REFUSED
+            yield attempt.came_out(ending, was, reason, now_ns)
             yield IsGivenUp(version, reason, form=version.packed or attempt.crashed)
         else:
             if attempt.blameless:

@@ -159,9 +159,8 @@ class Routes:
         current = self.current(name)
         if current is None:
             nothing = f"Request for unknown model: '{name}' has no available versions"
-            if not known and not self._is_broken(
-                name
-            ):  # it was unloaded: to come back soon would be for nothing
+            # What was unloaded: to come back soon would be for nothing.
+            if not known and not self._is_broken(name):
                 raise UnknownModel(nothing)
             waiting = _waiting(self._names.get(name, {}).values())
             error = NotServed(f"{nothing}{waiting}")
