@@ -53,8 +53,8 @@ class Interval:
     over_quota: Mapping[str, float] = field(default_factory=dict)
 
     def only(self, names: Collection[str]) -> Interval:
-        """The same with the versions of the models ``names`` alone, or all without any."""
-        kept = (each for each in self.versions if not names or each.model.name in names)
+        """The same with the versions of the models ``names`` alone, or all without any; NAME/VERSION is one of them."""
+        kept = (each for each in self.versions if not names or {each.model.name, each.model.key} & set(names))
         return replace(self, versions=tuple(kept))
 
     def busiest_first(self) -> Interval:

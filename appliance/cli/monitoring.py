@@ -10,7 +10,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Final, Self
@@ -29,10 +29,19 @@ FRAME_LINES = 2
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("names", metavar="NAME", nargs="*", help="models to show (default: all)")
+    parser.add_argument(
+        "names", metavar="NAME[/VERSION]", nargs="*", help="what to show (default: all models)"
+    )
     endpoint.add_arguments(parser)
     parser.add_argument("--workers", action="store_true", help="show the worker processes, too")
     parser.add_argument("--json", action="store_true", help="print the document that /status.json gives")
+
+
+def _check_known(names: Sequence[str], snapshot: Snapshot) -> None:
+    """Fail for the first of ``names`` that is neither a model nor a version; near ones are told of its own kind."""
+    for name in names:
+        known = {model.key if "/" in name else model.name for model in snapshot.models}
+        check_known((name,), known)
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -40,7 +49,7 @@ def _status(arguments: argparse.Namespace) -> int:
     source = Source(arguments)
     document = source.fetch()
     snapshot = parse(document, source.url)
-    check_known(arguments.names, {model.name for model in snapshot.models})
+    _check_known(arguments.names, snapshot)
     if arguments.json:
         sys.stdout.write(document.decode().rstrip() + "\n")
         return Exit.OK
@@ -53,7 +62,9 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _add_top(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("names", metavar="NAME", nargs="*", help="models to show (default: all)")
+    parser.add_argument(
+        "names", metavar="NAME[/VERSION]", nargs="*", help="what to show (default: all models)"
+    )
     endpoint.add_arguments(parser)
     parser.add_argument(
         "--interval", type=seconds(0.1, 3600), default=1.0, metavar="S", help="seconds (default 1)"
@@ -82,7 +93,7 @@ def _samples(
     source: Source, keys: _Keys, arguments: argparse.Namespace
 ) -> Iterator[tuple[Snapshot, Snapshot]]:
     before = parse(source.fetch(), source.url)
-    check_known(arguments.names, {model.name for model in before.models})
+    _check_known(arguments.names, before)
     while keys.wait(arguments.interval) != "q":
         now = parse(source.fetch(), source.url)
         yield before, now

@@ -36,10 +36,13 @@ def test_status_of_one_model_shows_no_other(
     serve: Serve, model_directory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon = serve(model_directory("mlp", "scalar"))
-    assert main(["status", "mlp", "--url", f"http://{daemon.http}"]) == Exit.OK
-    shown = capsys.readouterr().out
-    assert "mlp/1" in shown
-    assert "scalar" not in shown
+    for name in ("mlp", "mlp/1"):
+        assert main(["status", name, "--url", f"http://{daemon.http}"]) == Exit.OK
+        shown = capsys.readouterr().out
+        assert "mlp/1" in shown
+        assert "scalar" not in shown
+    assert main(["status", "mlp/2", "--url", f"http://{daemon.http}"]) == Exit.REFUSED
+    assert "no such model: 'mlp/2'; did you mean 'mlp/1'?" in capsys.readouterr().err
 
 
 def test_few_of_many_names_are_told() -> None:
