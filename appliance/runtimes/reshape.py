@@ -11,15 +11,14 @@ from appliance.domain.tensor import TensorSpec
 from appliance.runtimes.runtime import (
     Feed,
     Place,
-    Port,
     Produced,
     Region,
     Runtime,
     RuntimeSettings,
     Session,
     Shape,
-    Weights,
 )
+from appliance.runtimes.wrapped import WrappedSession
 
 Exchange = tuple[Shape, Shape]
 """The shape that clients see, and the model's own."""
@@ -33,35 +32,15 @@ def load(runtime: Runtime, version: ModelVersion, settings: RuntimeSettings) -> 
     return session
 
 
-class ReshapedSession:
+class ReshapedSession(WrappedSession):
     """``session`` as clients see it; its ports stay the model's own."""
 
     def __init__(self, session: Session, version: ModelVersion) -> None:
-        self._session = session
+        super().__init__(session)
         self._batch = 1 if version.max_batch_size > 0 else 0
         self._names = tuple(spec.name for spec in version.outputs)
         self._inputs = _exchanges(version.inputs, version.input_reshapes)
         self._outputs = _exchanges(version.outputs, version.output_reshapes)
-
-    @property
-    def inputs(self) -> tuple[Port, ...]:
-        """The model's own."""
-        return self._session.inputs
-
-    @property
-    def outputs(self) -> tuple[Port, ...]:
-        """The model's own."""
-        return self._session.outputs
-
-    @property
-    def measurable(self) -> bool:
-        """As the session is."""
-        return self._session.measurable
-
-    @property
-    def weights(self) -> Weights | None:
-        """The session's."""
-        return self._session.weights
 
     def run(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place

@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 from appliance.domain.errors import ApplianceError, LoadFailed, RunFailed
 from appliance.domain.model import WeightsFile
-from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, Session, Weights
+from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session
 from appliance.runtimes.weights import read_ahead
+from appliance.runtimes.wrapped import WrappedSession
 
 
 class WeightsArrival:
@@ -60,34 +61,14 @@ class WeightsArrival:
         return self._ended_ns - self._begun_ns
 
 
-class EarlySession:
+class EarlySession(WrappedSession):
     """Implements Session with ``session``, whose weights are on their way. Run by one thread, exchanged by another."""
 
     def __init__(self, session: Session, arrival: WeightsArrival) -> None:
-        self._session = session
+        super().__init__(session)
         self._arrival: WeightsArrival | None = arrival
         self._exchanging = threading.Lock()
         self._final = False
-
-    @property
-    def inputs(self) -> tuple[Port, ...]:
-        """As of the session."""
-        return self._session.inputs
-
-    @property
-    def outputs(self) -> tuple[Port, ...]:
-        """As of the session."""
-        return self._session.outputs
-
-    @property
-    def measurable(self) -> bool:
-        """As of the session."""
-        return self._session.measurable
-
-    @property
-    def weights(self) -> Weights | None:
-        """As of the session."""
-        return self._session.weights
 
     def run(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place

@@ -1,0 +1,32 @@
+"""A session that stands before another: what both are alike in."""
+
+from __future__ import annotations
+
+from appliance.runtimes.runtime import Port, Session, Weights
+
+
+class WrappedSession:
+    """Tells of the session behind it what Session asks; how it runs is its own."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """As of the session."""
+        return self._session.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """As of the session."""
+        return self._session.outputs
+
+    @property
+    def measurable(self) -> bool:
+        """As of the session."""
+        return self._session.measurable
+
+    @property
+    def weights(self) -> Weights | None:
+        """As of the session."""
+        return self._session.weights
