@@ -446,6 +446,7 @@ from tests.workers.bench import Bench, fake, FOUR
 bench = Bench()
 busy, idle = bench.start(), bench.start()
 model = bench.load(busy, fake("hang"))
+bench.load(idle, fake())  # it is told of when it is forked: only then has it seen to its end
 bench.dispatch(busy, model, bench.place([FOUR], [0]))
 print(bench.pool.statistics().zygote_pid, *bench.pids.values(), flush=True)
 sys.stdin.read()
