@@ -206,12 +206,15 @@ _GRAPH_LEVELS: Final = MappingProxyType(
 
 def _options(settings: RuntimeSettings, version: ModelVersion) -> Any:
     asked = session_options(version.parameters)
-    options = _threads(asked.threads or settings.threads)
+    most = max(
+        settings.threads, len(os.sched_getaffinity(0))
+    )  # a model's word alone starts no more than can run
+    options = _threads(min(asked.threads, most) or settings.threads)
     options.graph_optimization_level = _GRAPH_LEVELS[version.graph_level]
     options.enable_cpu_mem_arena, options.enable_mem_pattern = asked.arena, asked.pattern
     if asked.parallel:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-        options.inter_op_num_threads = asked.across or settings.threads
+        options.inter_op_num_threads = min(asked.across, most) or settings.threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     mapped = version.weights is not None and version.on_cpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -212,11 +213,18 @@ def test_external_data_through_a_symbolic_link_is_refused(tmp_path: Path) -> Non
          (2, 4, "ORT_PARALLEL", "ORT_ENABLE_EXTENDED", True, True)),
         ({"execution_mode": "1", "enable_mem_arena": "0", "enable_mem_pattern": "0"}, 2,
          (3, 3, "ORT_PARALLEL", "ORT_DISABLE_ALL", False, False)),
+        ({"intra_op_thread_count": "1024", "execution_mode": "1", "inter_op_thread_count": "1024"}, 0,
+         (4, 4, "ORT_PARALLEL", "ORT_ENABLE_ALL", True, True)),
     ],
 )  # fmt: skip
-def test_a_session_has_the_options_that_its_model_asks_for(
-    tmp_path: Path, parameters: dict[str, str], level: int, expected: tuple[object, ...]
+def test_a_session_has_the_options_that_its_model_asks_for_on_four_processors(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    parameters: dict[str, str],
+    level: int,
+    expected: tuple[object, ...],
 ) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     version = replace(
         version_of(write_identity(tmp_path), INPUTS, OUTPUTS), parameters=parameters, graph_level=level
     )
