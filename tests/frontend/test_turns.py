@@ -25,6 +25,7 @@ from appliance.domain.steps import Steps, finished
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine import port
 from appliance.engine.port import Buffer
+from appliance.frontend.grpc.health import SERVICE
 from appliance.frontend.grpc.services import INFER
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.http.body import BodyReader
@@ -152,6 +153,7 @@ class Answering(EngineDouble):
                 outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=(outputs,)),),
             )
 
+        self.indexed = 0
         super().__init__(
             one("scores", Datatype.FP32, SCORES),
             one("strings", Datatype.BYTES, 1),
@@ -164,6 +166,14 @@ class Answering(EngineDouble):
         data = self.scores if submission.plan.model.name == "scores" else bytes(4)
         asyncio.get_running_loop().call_soon(self.submissions[handle].answer, data)
         return handle
+
+    def index(self, ready_only: bool) -> tuple[port.IndexEntry, ...]:
+        self.indexed += 1
+        return super().index(ready_only)
+
+    def statistics(self, name: str, version: str) -> tuple[VersionStatistics, ...]:
+        self.indexed += 1
+        return super().statistics(name, version)
 
 
 class Longest:
@@ -190,10 +200,15 @@ def longest(monkeypatch: pytest.MonkeyPatch) -> Iterator[Longest]:
     gc.unfreeze()
 
 
+@pytest.fixture
+def answering() -> Answering:
+    return Answering()
+
+
 @pytest.fixture(params=EVERY_FRONT_END, ids=str)
-async def served(request: pytest.FixtureRequest) -> AsyncIterator[Bound]:
+async def served(request: pytest.FixtureRequest, answering: Answering) -> AsyncIterator[Bound]:
     """The addresses of a front end before an engine that answers at once."""
-    backend = Backend(engine=Answering(), log=LogDouble(), read=lambda: pytest.fail("nobody asks"))
+    backend = Backend(engine=answering, log=LogDouble(), read=lambda: pytest.fail("nobody asks"))
     configs = GrpcConfig(addresses=("127.0.0.1:0",)), HttpConfig(addresses=("127.0.0.1:0",))
     front_end: FrontEnd
     if request.param == "python":
@@ -274,6 +289,28 @@ def ask_http(address: str, model: str, body: bytes, headers: dict[str, str]) -> 
         return answer.status
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize("rpc", ["ModelStatistics", "RepositoryIndex"])
+async def test_what_tells_of_all_models_over_grpc_is_written_for_one_request_a_turn(
+    served: Bound, answering: Answering, rpc: str
+) -> None:
+    channel: Any
+    async with grpc.aio.insecure_channel(served.grpc[0]) as channel:
+        ask = channel.unary_unary(f"/{SERVICE}/{rpc}", None, None)
+        tasks = [asyncio.create_task(_answered(ask(b""))) for _ in range(50)]
+        most = 0
+        while not all(task.done() for task in tasks):
+            before = answering.indexed
+            await asyncio.sleep(0)
+            most = max(most, answering.indexed - before)
+    assert all(task.result() is not None for task in tasks)
+    assert (most, answering.indexed) == (1, 50)
+
+
+async def _answered(call: Any) -> bytes:
+    answer: bytes = await call
+    return answer
 
 
 async def test_no_request_holds_the_loop(

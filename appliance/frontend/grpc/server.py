@@ -29,11 +29,12 @@ from appliance.domain.address import UNIX, Address, address_of, check_free, pars
 from appliance.domain.errors import AddressUnavailable
 from appliance.frontend.grpc.control import ControlHandlers
 from appliance.frontend.grpc.inference import Caller
-from appliance.frontend.grpc.services import INFER, AnswerMessage, ServeStream, Services, Terms
+from appliance.frontend.grpc.services import INFER, TELL_OF_ALL, AnswerMessage, ServeStream, Services, Terms
 from appliance.frontend.grpc.status import Refused, Status, status_for
 from appliance.frontend.listening.certificates import Certificates, read_certificates, reread_certificates
 from appliance.frontend.listening.sockets import UnixAccess, give_to_group, masked, unix_access
 from appliance.frontend.port import Backend
+from appliance.frontend.turns import CLIENT
 
 Context = aio.ServicerContext[Any, Any]
 UnaryBehaviour = Callable[[bytes, Context], Awaitable[bytes]]
@@ -137,7 +138,7 @@ class GrpcServer:
     def _methods(self) -> dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]]:
         """Services to their methods."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            path: grpc.unary_unary_rpc_method_handler(_answering(path, answer))
+            path: grpc.unary_unary_rpc_method_handler(self._answering(path, answer))
             for path, answer in self._services.unary().items()
         }
         for path, serve in self._services.streaming().items():
@@ -164,6 +165,20 @@ class GrpcServer:
         except Exception as error:  # noqa: BLE001  a defect ends its own request
             inference.tally.failed += 1
             await _abort(context, status_for(error, INFER))
+
+    def _answering(self, path: str, answer: AnswerMessage) -> UnaryBehaviour:
+        turns = self._services.inference.turns if path in TELL_OF_ALL else None
+
+        async def behave(message: bytes, context: Context) -> bytes:
+            try:
+                if turns is not None:
+                    CLIENT.set(_sender(context).account)
+                    await turns.next()
+                return answer(message)
+            except Exception as error:  # noqa: BLE001  a defect ends its own request
+                await _abort(context, status_for(error, path))
+
+        return behave
 
     def _serving(self, path: str, serve: ServeStream) -> StreamBehaviour:
         async def behave(_: object, context: Context) -> None:
@@ -216,16 +231,6 @@ class _Shown:
 def _configured(certificates: Certificates) -> grpc.ServerCertificateConfiguration:
     pair = (certificates.key, certificates.certificate)
     return grpc.ssl_server_certificate_configuration([pair], certificates.client_ca or None)
-
-
-def _answering(path: str, answer: AnswerMessage) -> UnaryBehaviour:
-    async def behave(message: bytes, context: Context) -> bytes:
-        try:
-            return answer(message)
-        except Exception as error:  # noqa: BLE001  a defect ends its own request
-            await _abort(context, status_for(error, path))
-
-    return behave
 
 
 def _awaiting(path: str, answer: Callable[[bytes], Awaitable[bytes]]) -> UnaryBehaviour:

@@ -26,6 +26,8 @@ from appliance.frontend.port import Backend
 
 INFER: Final = f"/{SERVICE}/ModelInfer"
 INFER_STREAM: Final = f"/{SERVICE}/ModelStreamInfer"
+TELL_OF_ALL: Final = frozenset((f"/{SERVICE}/ModelStatistics", f"/{SERVICE}/RepositoryIndex"))
+"""Unary RPCs whose answers grow with the number of models: of many at once each waits for its client's turn."""
 REAL_STATUSES: Final = "triton_grpc_error"
 
 

@@ -32,13 +32,14 @@ from edge_appliance_native import (
 from appliance.domain.inference import NO_DEADLINE
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.grpc.inference import Caller
-from appliance.frontend.grpc.services import INFER, INFER_STREAM, Services, Terms
+from appliance.frontend.grpc.services import INFER, INFER_STREAM, TELL_OF_ALL, Services, Terms
 from appliance.frontend.grpc.status import status_for
 from appliance.frontend.native.calls import InferCalls, NativeStream, end_call, view_of
 from appliance.frontend.native.heads import Heads
 from appliance.frontend.native.http import NativeHttp
 from appliance.frontend.native.templates import GrpcTemplates, HttpTemplates
 from appliance.frontend.quotas import Quotas
+from appliance.frontend.turns import CLIENT
 
 POLL_S: Final = 0.005
 FLUSH_S: Final = 0.5
@@ -56,6 +57,7 @@ class Methods:
         unary, streaming = services.unary(), services.streaming()
         self.paths = (INFER, *unary, *streaming)
         self.answers = (None, *unary.values())
+        self.telling_of_all = frozenset(self.paths.index(path) for path in TELL_OF_ALL)
         self.serves = (*[None] * len(self.answers), *streaming.values())
 
     def inferences(self) -> list[int]:
@@ -95,6 +97,8 @@ class Dispatch:
         self._templates = _templates(server, services, methods, direct)
         self._infers = InferCalls(server, services.inference)
         self._streams: dict[int, tuple[NativeStream, asyncio.Task[None]]] = {}
+        self._waiting: dict[int, asyncio.Task[None]] = {}
+        """Unary calls that wait for their client's turn."""
         self._streams_from = len(methods.answers)
         self._watched = -1
 
@@ -128,8 +132,8 @@ class Dispatch:
         self._watch_no_more()
         self._server.close()
         self._infers.abandon()
-        tasks = [task for _, task in self._streams.values()]
-        for call in tuple(self._streams):
+        tasks = [*(task for _, task in self._streams.values()), *self._waiting.values()]
+        for call in (*self._streams, *self._waiting):
             self._gone(call)
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -175,7 +179,7 @@ class Dispatch:
         kind = event[0]
         if kind == CALL:
             if event[2] < self._streams_from:
-                self._answer(event[1], event[2], bytes(event[3]))
+                self._serve(event[1], event[2], bytes(event[3]), event[6])
             else:
                 self._open_stream(event)
         elif kind == NEWS:
@@ -212,6 +216,19 @@ class Dispatch:
             if stream is not None:
                 stream[0].sent()
 
+    def _serve(self, call: int, method: int, message: bytes, account: str) -> None:
+        if method not in self._methods.telling_of_all:
+            self._answer(call, method, message)
+            return
+        task = self._loop.create_task(self._answer_in_turn(call, method, message, account))
+        self._waiting[call] = task
+        task.add_done_callback(lambda _: self._waiting.pop(call))
+
+    async def _answer_in_turn(self, call: int, method: int, message: bytes, account: str) -> None:
+        CLIENT.set(account)
+        await self._inference.turns.next()
+        self._answer(call, method, message)
+
     def _answer(self, call: int, method: int, message: bytes) -> None:
         answer = self._methods.answers[method]
         assert answer is not None
@@ -227,6 +244,8 @@ class Dispatch:
         if stream is not None:
             stream[0].gone()
             stream[1].cancel()
+        elif call in self._waiting:
+            self._waiting[call].cancel()
         else:
             self._infers.gone(call)
 
