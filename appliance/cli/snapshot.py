@@ -93,8 +93,8 @@ class ModelSnapshot:
 
     @property
     def key(self) -> str:
-        """``name/version``."""
-        return f"{self.name}/{self.version}"
+        """``name/version``; the name alone of a model that came to no version."""
+        return f"{self.name}/{self.version}" if self.version else self.name
 
     @property
     def ended(self) -> int:

@@ -164,7 +164,7 @@ def read_model_config(
     instead. ``model_file`` counts where it names none."""
     section = Section(tree, file=file, key="", findings=findings)
     if (name := section.text("name")) not in ("", model_name):
-        section.problem("name", f"is '{name}', but the directory is called '{model_name}'; make them equal")
+        section.problem("name", f"is '{name}', which is not what the directory is called; make them equal")
     noted = _read_noted(section)
     batching = section.section("dynamic_batching")
     preferred_place = (

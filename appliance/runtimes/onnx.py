@@ -157,7 +157,7 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
     available = onnxruntime.get_available_providers()
     if provider not in available:
         raise LoadFailed(
-            f"{version.key} asks for device '{version.device}', but the installed onnxruntime has no {provider} "
+            f"{version.key}: asks for device '{version.device}', but the installed onnxruntime has no {provider} "
             f"(it has {', '.join(available)}); install the build for that device or ask for device 'cpu'"
         )
     options = _options(settings, version)
@@ -179,7 +179,7 @@ def _wanted_providers(provider: str) -> list[str]:
 def _check_provider(version: ModelVersion, provider: str, real: Sequence[str]) -> None:
     if provider not in real:
         raise LoadFailed(
-            f"{version.key} asks for device '{version.device}', but its session silently runs on {', '.join(real)}; "
+            f"{version.key}: asks for device '{version.device}', but its session silently runs on {', '.join(real)}; "
             f"check the driver and libraries that {provider} needs, or ask for device 'cpu'"
         )
 

@@ -174,7 +174,7 @@ def check_signature(version: ModelVersion, session: Session) -> None:
         *_left_out(version, session.inputs),
     ]
     if differences:
-        raise LoadFailed(f"{version.key} is not what the model says: {'; '.join(differences)}")
+        raise LoadFailed(f"{version.key}: is not what the model says: {'; '.join(differences)}")
 
 
 def _own(specs: Iterable[TensorSpec], reshapes: Mapping[str, Shape]) -> list[TensorSpec]:

@@ -104,7 +104,7 @@ def _warm(tensor: str, rest: str = "") -> str:
 WARM_X = "data_type: TYPE_FP32 dims: [ 4 ]"
 
 PROBLEMS: list[tuple[str, str, str]] = [
-    ('name: "n"', "name", "is 'n', but the directory is called 'm'"),
+    ('name: "n"', "name", "is 'n', which is not what the directory is called"),
     ("name: m", "name", "expected a string in quotes, found 'm'"),
     ('name: "a" name: "m"', "name", "is given 2 times"),
     (r'name: "\xff"', "name", "is not UTF-8"),

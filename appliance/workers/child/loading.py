@@ -246,7 +246,7 @@ class Loader:
         runtime = self._runtimes.get(version.runtime)
         if runtime is None:
             raise LoadFailed(
-                f"{version.key} needs runtime '{version.runtime}', which is not enabled "
+                f"{version.key}: needs runtime '{version.runtime}', which is not enabled "
                 f"(enabled: {', '.join(self._runtimes)}); add it to the configuration"
             )
         return runtime
