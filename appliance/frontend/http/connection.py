@@ -32,13 +32,33 @@ HEAD_TOO_SLOW: Final = plain_answer("408 Request Timeout", "the request head did
 class ServerTally:
     """What all connections of a server count together. Owner: the event loop's thread."""
 
-    def __init__(self, config: HttpConfig) -> None:
+    def __init__(self, config: HttpConfig, per_peer: int) -> None:
+        """``per_peer``: how many connections one client may have, 0: as many as there may be."""
+        self._most = config.max_connections, per_peer
+        self._peers = Counter[str]()
         self.answers = Counter[int]()
         """How many there were of each status, from the application or the native front end."""
         self.unread = UnreadAnswers(config.max_bodies_bytes)
         self.connections = 0
         """Those that were accepted here."""
         self.refused_connections = 0
+
+    def accept(self, peer: str) -> bool:
+        """Count a connection of ``peer``, or that it was refused: there are too many."""
+        most, per_peer = self._most
+        accepted = self.connections < most and not (per_peer and self._peers[peer] >= per_peer)
+        self.connections += accepted
+        self.refused_connections += not accepted
+        if accepted:
+            self._peers[peer] += 1
+        return accepted
+
+    def forget(self, peer: str) -> None:
+        """One of its connections that were counted ended."""
+        self.connections -= 1
+        self._peers[peer] -= 1
+        if not self._peers[peer]:
+            del self._peers[peer]
 
     def count_plain(self, answer: bytes) -> None:
         """Count one that was written whole, beside all handlers."""
@@ -63,7 +83,7 @@ class Connection(web.RequestHandler):
 
     __slots__ = (
         "_config",
-        "_is_counted",
+        "_counted_for",
         "_is_over_tls",
         "_tally",
         "attempts",
@@ -89,7 +109,7 @@ class Connection(web.RequestHandler):
         super().__init__(server, **settings)
         self._config = config
         self._tally = tally
-        self._is_counted = False
+        self._counted_for: str | None = None
         self._is_over_tls = False
         self.origin = origin
         self.attempts = 0 if origin is None else origin.attempts
@@ -105,23 +125,23 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, or answer 503 when there are too many."""
         stream = cast(asyncio.Transport, transport)  # uvloop's own class does not derive from it
-        if self.origin is None and self._tally.connections >= self._config.max_connections:
+        peer = _peer(transport) if self.origin is None else None
+        if peer is not None and not self._tally.accept(peer):
             self.refused = True
-            self._tally.refused_connections += 1
             self._tally.count_plain(TOO_MANY_CONNECTIONS)
             stream.write(TOO_MANY_CONNECTIONS)
             stream.close()
             return
-        self._is_counted = self.origin is None
-        self._tally.connections += self._is_counted
+        self._counted_for = peer
         self._is_over_tls = transport.get_extra_info("ssl_object") is not None
         stream.set_write_buffer_limits(high=1)  # "written" shall mean that nothing is left of it here
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Count the connection no longer."""
-        self._tally.connections -= self._is_counted
-        self._is_counted = False
+        if self._counted_for is not None:
+            self._tally.forget(self._counted_for)
+        self._counted_for = None
         super().connection_lost(exc)
 
     @property
@@ -291,6 +311,12 @@ class ForeignRequest(Request):
             f"HTTP/{self._said.major}.{self._said.minor} is not spoken here; ask with HTTP/1.1",
             {"Connection": "close"},
         )
+
+
+def _peer(transport: asyncio.BaseTransport) -> str:
+    """Who is at the other end, as quotas tell clients apart; all over Unix sockets are one."""
+    place = transport.get_extra_info("peername")
+    return (address_of(place[0]) if isinstance(place, tuple) else UNIX) or ""
 
 
 def _is_hung_up(transport: asyncio.Transport | None) -> bool:

@@ -36,7 +36,8 @@ class MonitoringPort:
             tls_client_ca="",
             tls_client_names=(),
         )
-        self.server = HttpServer(Router(_routes(protocol, figures), host_names(config)).answer, config)
+        router = Router(_routes(protocol, figures), host_names(config))
+        self.server = HttpServer(router.answer, config, per_peer=config.max_connections_per_peer)
         self._listener = HttpListener(self.server, config, SECTION)
 
     async def open(self) -> tuple[str, ...]:

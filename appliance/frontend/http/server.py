@@ -38,7 +38,8 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class HttpServer(web.Server):
     """Owns the counts of requests being handled and of answers. Owner: the event loop's thread."""
 
-    def __init__(self, handler: Handler, config: HttpConfig) -> None:
+    def __init__(self, handler: Handler, config: HttpConfig, *, per_peer: int = 0) -> None:
+        """``per_peer``: see ServerTally."""
         super().__init__(
             self._handled,
             request_factory=self._request,
@@ -53,7 +54,7 @@ class HttpServer(web.Server):
         )
         self._handler = handler
         self._config = config
-        self.tally = ServerTally(config)
+        self.tally = ServerTally(config, per_peer)
         self.in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()

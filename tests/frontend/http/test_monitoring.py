@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.http import HttpConfig
+from appliance.frontend.http.connection import ServerTally
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.frontend.grpc.certificate_files import make_authority, make_signed
-from tests.fronts import Sections, with_front_end
+from tests.fronts import FRONT_ENDS, Sections, needs_native, with_front_end
 
 CONNECTIONS = 3
 
@@ -119,6 +121,29 @@ def test_its_bounds_are_those_of_http_and_its_own(daemon: ApplianceProcess) -> N
     finally:
         for each in silent:
             each.close()
+
+
+@needs_native
+def test_one_client_leaves_room_for_others(tmp_path: Path) -> None:
+    write_model("mlp", tmp_path / "models")
+    sections: Sections = {"http": {"max_connections_per_peer": 2}, "metrics": {"addresses": ["127.0.0.1:0"]}}
+    with ApplianceProcess(tmp_path / "models", with_front_end(FRONT_ENDS["native"], sections)) as daemon:
+        daemon.wait_ready()
+        host, _, port = daemon.metrics.rpartition(":")
+        with _connect(daemon), _connect(daemon):
+            with _connect(daemon) as third:
+                assert third.recv(100).startswith(b"HTTP/1.1 503 ")
+            with socket.create_connection((host, int(port)), 20, ("127.0.0.2", 0)) as other:
+                other.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                assert other.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def test_connections_that_ended_count_no_longer_for_their_client() -> None:
+    tally = ServerTally(HttpConfig(max_connections=3), 2)
+    assert [tally.accept(peer) for peer in ("a", "a", "a", "b", "c")] == [True, True, False, True, False]
+    tally.forget("a")
+    assert [tally.accept(peer) for peer in ("b", "a")] == [True, False]
+    assert (tally.connections, tally.refused_connections) == (3, 3)
 
 
 def test_what_is_answered_there_counts(daemon: ApplianceProcess) -> None:
