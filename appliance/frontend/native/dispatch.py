@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -44,6 +45,9 @@ from appliance.frontend.turns import CLIENT
 POLL_S: Final = 0.005
 FLUSH_S: Final = 0.5
 """How long connections get, once every call has ended, to take their last answers and close."""
+
+LEAVING: Final = 128
+"""Streams that end in one turn of the loop because their clients went."""
 
 _LOG = logging.getLogger(__name__)
 _INFER_INDEX: Final = 0
@@ -91,7 +95,6 @@ class Dispatch:
         self._failed = failed
         self._methods = methods
         self._inference = services.inference
-        self._loop = asyncio.get_running_loop()
         self._poll: Callable[[], list[Any]] = server.poll
         self._direct = direct
         self._templates = _templates(server, services, methods, direct)
@@ -99,6 +102,8 @@ class Dispatch:
         self._streams: dict[int, tuple[NativeStream, asyncio.Task[None]]] = {}
         self._waiting: dict[int, asyncio.Task[None]] = {}
         """Unary calls that wait for their client's turn."""
+        self._leaving = deque[int]()
+        """Streams whose clients went, and which are still to be told so."""
         self._streams_from = len(methods.answers)
         self._watched = -1
 
@@ -106,7 +111,7 @@ class Dispatch:
         """Accept connections and watch for events."""
         self._server.start()
         self._watched = self._server.fileno()
-        self._loop.add_reader(self._watched, self._on_events)
+        asyncio.get_running_loop().add_reader(self._watched, self._on_events)
         self._http.attach(self._server, self._templates)
 
     def listen(self, listeners: list[int]) -> None:
@@ -139,7 +144,7 @@ class Dispatch:
 
     def _watch_no_more(self) -> None:
         if self._watched >= 0:
-            self._loop.remove_reader(self._watched)
+            asyncio.get_running_loop().remove_reader(self._watched)
             self._watched = -1
 
     def _busy(self) -> bool:
@@ -220,7 +225,7 @@ class Dispatch:
         if method not in self._methods.telling_of_all:
             self._answer(call, method, message)
             return
-        task = self._loop.create_task(self._answer_in_turn(call, method, message, account))
+        task = asyncio.get_running_loop().create_task(self._answer_in_turn(call, method, message, account))
         self._waiting[call] = task
         task.add_done_callback(lambda _: self._waiting.pop(call))
 
@@ -240,16 +245,25 @@ class Dispatch:
             self._server.reply(call, answered)
 
     def _gone(self, call: int) -> None:
-        stream = self._streams.get(call)
-        if stream is not None:
-            stream[0].gone()
-            stream[1].cancel()
+        if call in self._streams:
+            if not self._leaving:
+                asyncio.get_running_loop().call_soon(self._leave_some)
+            self._leaving.append(call)
         elif call in self._waiting:
             self._waiting[call].cancel()
         else:
             self._infers.gone(call)
 
     # --- streams
+
+    def _leave_some(self) -> None:
+        for _ in range(min(LEAVING, len(self._leaving))):
+            stream = self._streams.get(self._leaving.popleft())
+            if stream is not None:
+                stream[0].gone()
+                stream[1].cancel()
+        if self._leaving:
+            asyncio.get_running_loop().call_soon(self._leave_some)
 
     def _open_stream(self, event: tuple[Any, ...]) -> None:
         _, call, method, _, deadline_ns, metadata, account, _, client, _ = event
@@ -260,7 +274,9 @@ class Dispatch:
         terms = Terms(deadline_ns or NO_DEADLINE, metadata, sender, stream.handed, stream.end_input)
         behave = partial(serve, stream.read, stream.write, terms)
         remaining_s = (deadline_ns - self._inference.engine.now_ns()) / _NS if deadline_ns else None
-        task = self._loop.create_task(stream.serve(self._methods.paths[method], remaining_s, behave))
+        task = asyncio.get_running_loop().create_task(
+            stream.serve(self._methods.paths[method], remaining_s, behave)
+        )
         self._streams[call] = (stream, task)
         task.add_done_callback(partial(self._ended, call))
 

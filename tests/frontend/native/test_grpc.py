@@ -41,6 +41,7 @@ SMALL = infer_request(request_id="7").SerializeToString()
 METADATA = "/inference.GRPCInferenceService/ServerMetadata"
 LARGE_ROWS = 8192
 PATIENCE_S = 20.0
+LEAVING = 128
 
 
 def raising(error: BaseException) -> None:
@@ -231,6 +232,27 @@ async def test_a_defect_ends_its_own_call_and_is_logged(
     assert failed.value.details() == BROKEN
     assert "made up" in caplog.text
     assert await rig.channel.unary_unary(METADATA)(b"", timeout=20)
+
+
+async def test_of_many_streams_whose_client_went_some_end_in_a_turn(rig: Rig) -> None:
+    front_end: Any = rig.server
+    streams = front_end._dispatch._streams
+    watches = [rig.channel.unary_stream(WATCH)(b"") for _ in range(3 * LEAVING)]
+    for watch in watches:
+        await watch.read()
+    assert len(streams) == len(watches)
+    ended: list[int] = []
+    for _, task in streams.values():
+        task.add_done_callback(lambda _: ended.append(1))
+    for watch in watches:
+        watch.cancel()
+    most = 0
+    async with asyncio.timeout(PATIENCE_S):
+        while streams:
+            before = len(ended)
+            await asyncio.sleep(0)
+            most = max(most, len(ended) - before)
+    assert most <= LEAVING
 
 
 async def test_a_front_end_that_fails_says_so_once_and_is_watched_no_more(
