@@ -34,6 +34,7 @@ from appliance.frontend.http.protocol import ProtocolHandler
 from appliance.frontend.port import Backend, Bound, FrontEnd
 from appliance.frontend.python import PythonFrontEnd
 from appliance.frontend.turns import CLIENT, Turns
+from appliance.maintenance.interpreter import THRESHOLDS
 from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.snapshot import Snapshot
 from tests.domain.sample import make_version
@@ -195,8 +196,11 @@ class Longest:
 def longest(monkeypatch: pytest.MonkeyPatch) -> Iterator[Longest]:
     gc.collect()
     gc.freeze()  # as the daemon does: what the tests keep is no load of it
+    before = gc.get_threshold()
+    gc.set_threshold(*THRESHOLDS)
     with monkeypatch.context() as patched:
         yield Longest(patched)
+    gc.set_threshold(*before)
     gc.unfreeze()
 
 
