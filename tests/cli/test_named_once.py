@@ -31,6 +31,8 @@ CONFIGS = {
     7: "max_batch_size: 8 input { name: 'nope' data_type: TYPE_FP32 dims: [ 4 ] }",
 }
 """What is wrong with some of them; the last one serves."""
+ASTRAY = "astray-q"
+"""A model that came to no version: its reason names the place where one belongs, so it is named anew there."""
 NAMES = tuple(f"model-q{number}q" for number in range(len(SAMPLES)))
 BODIES = (b"{", b'{"inputs":[]}', b'{"inputs":[{"name":"none","shape":[1],"datatype":"FP32","data":["a"]}]}')
 
@@ -39,13 +41,12 @@ BODIES = (b"{", b'{"inputs":[]}', b'{"inputs":[{"name":"none","shape":[1],"datat
 def directory(tmp_path: Path) -> Path:
     """Models that cannot be served for as many reasons, whose names occur nowhere else."""
     root = tmp_path / "models"
+    (root / ASTRAY).mkdir(parents=True)
+    (write_model("mlp", tmp_path / ASTRAY) / "1").rename(root / ASTRAY / "v1")
     for number, (name, sample) in enumerate(zip(NAMES, SAMPLES, strict=True)):
-        config = write_model(sample, tmp_path / name).rename(root / name) if root.exists() else None
-        if config is None:
-            root.mkdir()
-            config = write_model(sample, tmp_path / name).rename(root / name)
+        model = write_model(sample, tmp_path / name).rename(root / name)
         if number in CONFIGS:
-            (config / "config.pbtxt").write_text(CONFIGS[number])
+            (model / "config.pbtxt").write_text(CONFIGS[number])
     return root
 
 
@@ -71,7 +72,7 @@ def test_nothing_names_a_model_twice(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "2000")
     daemon = serve(directory)
-    reasons = {each["name"]: each["reason"] for each in daemon.status()["models"]}
+    reasons = {each["name"]: each["reason"] for each in daemon.status()["models"] if each["name"] != ASTRAY}
     assert [name for name in NAMES if not reasons[name]] == [NAMES[-1]]
     assert not [(name, reason) for name, reason in reasons.items() if name in reason]
     told = [text for name in (*NAMES, "none-q9q") for text in _answers(daemon.http, name)]
@@ -84,6 +85,8 @@ def test_nothing_names_a_model_twice(
         main([*words, "--url", daemon.http])
     shown = capsys.readouterr()
     lines = [*told, *shown.out.splitlines(), *shown.err.splitlines(), *_not_ready(daemon)]
+    assert sum(line.startswith(f"{ASTRAY}: ") for line in lines) == 3, "status, top and list"
+    assert f"{ASTRAY}/0" not in shown.out
     assert len(lines) > 5 * len(NAMES)
     assert not [line for line in lines if any(line.count(name) > 1 for name in (*NAMES, "none-q9q"))]
 

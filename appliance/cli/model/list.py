@@ -65,6 +65,11 @@ class ListedVersion:
     tries_left: int = 0
     next_try_ms: int = 0
 
+    @property
+    def key(self) -> str:
+        """See ModelSnapshot."""
+        return f"{self.name}/{self.version}" if self.version else self.name
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -175,13 +180,13 @@ def _show(listed: list[ListedVersion]) -> None:
     output().print(TextTable(columns=columns, rows=rows))
     for each in listed:
         if each.reason:
-            print(printable(f"{each.name}/{each.version}: {with_next_try(each.reason, each.next_try_ms)}"))
+            print(printable(f"{each.key}: {with_next_try(each.reason, each.next_try_ms)}"))
 
 
 def _words(each: ListedVersion) -> tuple[str, ...]:
     doubtful = each.trust.partition(" ")[0] if each.trust.startswith(DOUBTFUL) else ""
     return (
-        f"{each.name}/{each.version}",
+        each.key,
         ", ".join(word for word in (each.wish, doubtful) if word) or "-",
         _state(each),
         _moment(each.last_inference_ms),
