@@ -29,7 +29,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run test lint types unit unit-native bench fuzz cgroup-test wheels lock clean install-test install-clients install-native
+.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test wheels lock clean install-test install-clients install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ unit-native: $(TEST_STAMP) ## the native front end's tests in Rust, where cargo 
 
 unit: $(TEST_STAMP) ## the tests alone
 	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+demo: $(SERVE_STAMP) install-native ## play a fleet on this machine: a controller, three boxes, links that flap (two minutes)
+	@$(BIN)/python $(PIP) install -c requirements-test.lock onnx && exec $(BIN)/python -m demo $(ARGS)
 
 bench: $(TEST_STAMP) ## measure, beside the peers that are installed (python -m benchmarks.peers.setup)
 	$(BIN)/python -m benchmarks
@@ -117,7 +120,7 @@ LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hash
 
 lock: ## resolve the lock files anew (needs 'uv' on the PATH)
 	echo hatchling | $(LOCK) --extra test -o requirements-test.lock
-	echo hatchling | $(LOCK) -c requirements-test.lock -o requirements.lock
+	echo hatchling | $(LOCK) --extra controller -c requirements-test.lock -o requirements.lock
 	echo hatchling | $(LOCK) --extra clients -o requirements-clients.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
 	  --custom-compile-command 'make lock' --group wheels -o requirements-wheels.lock

@@ -64,6 +64,13 @@ def reload(path: Path | None, overrides: Table, section: str, checks: Checks) ->
             raise error from None
 
 
+def said_keys(path: Path | None, section: str) -> frozenset[str]:
+    """The keys of ``section`` that the file itself says. Raises ConfigInvalid."""
+    table = NOTHING if path is None else _table(_text(path), str(path))
+    said = table.get(section)
+    return frozenset(said) if isinstance(said, Mapping) else frozenset()
+
+
 def parse(text: str, file: str) -> ApplianceConfig:
     """Read TOML ``text``; ``file`` is named in problems. Raises ConfigInvalid."""
     return _bound(_table(text, file), file, None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from appliance.config.daemon import ControlConfig, DaemonConfig
 from appliance.config.engine import EngineConfig, ResidencyConfig, SchedulingConfig
+from appliance.config.fleet import FleetConfig
 from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
 from appliance.config.listening import FrontEndConfig
@@ -75,6 +76,9 @@ class ApplianceConfig:
         default_factory=TraceConfig, metadata={"help": "traces of single requests, for OpenTelemetry"}
     )
     log: LogConfig = field(default_factory=LogConfig, metadata={"help": "the log"})
+    fleet: FleetConfig = field(
+        default_factory=FleetConfig, metadata={"help": "the link to a controller ('appliance sync')"}
+    )
 
     @property
     def place(self) -> str:
