@@ -301,11 +301,13 @@ def _settle(inode: Inode, moves: set[int]) -> None:
 
 
 def _torn(inode: Inode, whole: bool, random: Random) -> bytes:
-    """What may be left of bytes that were not synced."""
+    """What may be left of bytes that were not synced; those before them that were are there."""
     if whole:
         return inode.data
-    length = random.randrange(len(inode.data) + 1)
-    return random.choice((b"", inode.kept, inode.data[:length], bytes(len(inode.data))))
+    assert inode.data.startswith(inode.kept), "files only grow"
+    rest = inode.data[len(inode.kept) :]
+    length = random.randrange(len(rest) + 1)
+    return inode.kept + random.choice((b"", rest[:length], bytes(len(rest))))
 
 
 def _error(number: int) -> OSError:
