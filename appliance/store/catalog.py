@@ -18,6 +18,8 @@ from appliance.store.layout import MANIFEST, SIGNATURE
 
 WANTED_BEFORE_MAX: Final = 16
 """How many steps back a rollback can go."""
+WHO_MAX: Final = 256
+"""Characters of who holds a model."""
 
 _TRUST: Final = re.compile(r"unsigned|key [0-9A-Za-z:._-]{1,128}")
 
@@ -74,7 +76,7 @@ class Trial:
 class CatalogModel:
     """A model: its versions ascending, the one to serve (0: none), those wanted before it (the latest first), pins
     (never evicted) and a trial that is asked for. ``order``: an operator wants the one to serve whatever serves now;
-    else it is proposed. ``interface_change``: clients change along with it."""
+    else it is proposed. ``interface_change``: clients change along with it. ``managed``: its fleet brought it."""
 
     name: str
     versions: tuple[InstalledVersion, ...]
@@ -84,6 +86,7 @@ class CatalogModel:
     trial: Trial | None = None
     order: bool = False
     interface_change: bool = False
+    managed: bool = False
 
     def version(self, number: int) -> InstalledVersion | None:
         """The version of that number."""
@@ -100,6 +103,31 @@ class Floor:
     minimum: int = 0
 
 
+class HandAct(StrEnum):
+    """What a person did with a model on the box itself."""
+
+    INSTALL = "install"
+    WANT = "want"
+    ROLLBACK = "rollback"
+    TRIAL = "trial"
+    TRIAL_STOP = "trial-stop"
+    PIN = "pin"
+    UNPIN = "unpin"
+    UNINSTALL = "uninstall"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """The model ``name`` is as a person left it, installed or not: the box's fleet leaves it alone until that is
+    lifted. Which ``version`` it was done to, 0: all of them; ``who`` it was and since when, for people."""
+
+    name: str
+    what: HandAct
+    version: int = 0
+    who: str = ""
+    since_ms: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
     """Everything that is installed, by model name. ``generation`` grows by one with each change. ``floors`` are those
@@ -108,10 +136,15 @@ class Catalog:
     generation: int = 0
     models: tuple[CatalogModel, ...] = ()
     floors: tuple[Floor, ...] = ()
+    holds: tuple[Hold, ...] = ()
 
     def model(self, name: str) -> CatalogModel | None:
         """The model of that name."""
         return next((each for each in self.models if each.name == name), None)
+
+    def hold(self, name: str) -> Hold | None:
+        """What holds the model of that name."""
+        return next((each for each in self.holds if each.name == name), None)
 
     def floor(self, name: str) -> Floor:
         """The floor of the model of that name."""
@@ -153,6 +186,13 @@ def catalog_problems(catalog: Catalog) -> Iterator[tuple[str, str]]:
             is_name(floor.name) and all(0 <= each <= INT64_MAX for each in (floor.newest, floor.minimum))
         ):
             yield f"floors.{floor.name}", f"is no model's name, or its versions are not 0 to {INT64_MAX}"
+    if (holds := [each.name for each in catalog.holds]) != sorted(set(holds)):
+        yield "holds", "are not in the order of their names, or one is there twice"
+    for hold in catalog.holds:
+        if not (is_name(hold.name) and all(0 <= each <= INT64_MAX for each in (hold.version, hold.since_ms))):
+            yield f"holds.{hold.name}", f"is no model's name, or its numbers are not 0 to {INT64_MAX}"
+        if len(hold.who) > WHO_MAX or not _is_text(hold.who):
+            yield f"holds.{hold.name}.who", f"is over {WHO_MAX} characters, or has half a one"
 
 
 def _model_problems(model: CatalogModel) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,8 @@ from appliance.store.catalog import (
     Catalog,
     CatalogModel,
     Floor,
+    HandAct,
+    Hold,
     InstalledVersion,
     StoredFile,
     Trial,
@@ -25,7 +27,7 @@ from appliance.store.catalog import (
 )
 
 FORMAT: Final = 1
-FLAGS: Final = ("interface_change", "order")
+FLAGS: Final = ("interface_change", "managed", "order")
 """Of a model: there where they are true."""
 CATALOG_BYTES_MAX: Final = 256 << 20
 """Largest catalog that is read."""
@@ -115,7 +117,14 @@ def _document(catalog: Catalog) -> dict[str, object]:
         for model in catalog.models
     }
     floors = {each.name: {"minimum": each.minimum, "newest": each.newest} for each in catalog.floors}
-    return {"generation": catalog.generation, "models": models, **({"floors": floors} if floors else {})}
+    holds = {
+        each.name: {
+            "since_ms": each.since_ms, "version": each.version, "what": each.what.value, "who": each.who,
+        }
+        for each in catalog.holds
+    }  # fmt: skip
+    rare = {key: table for key, table in (("floors", floors), ("holds", holds)) if table}
+    return {"generation": catalog.generation, "models": models, **rare}
 
 
 def _trial_document(trial: Trial | None) -> dict[str, object] | None:
@@ -158,13 +167,15 @@ class _Reader:
 
     def catalog(self, body: Mapping[str, Any]) -> Catalog:
         """The whole."""
-        self.only(body, {"floors", "generation", "models"}, "")
+        self.only(body, {"floors", "generation", "holds", "models"}, "")
         models = self.table(body.get("models"), "models")
         floors = self.table(body.get("floors", {}), "floors")
+        holds = self.table(body.get("holds", {}), "holds")
         return Catalog(
             generation=self.whole(body, "generation", ""),
             models=tuple(self._model(name, models[name]) for name in sorted(models)),
             floors=tuple(self._floor(name, floors[name]) for name in sorted(floors)),
+            holds=tuple(self._hold(name, holds[name]) for name in sorted(holds)),
         )
 
     def _floor(self, name: str, value: Any) -> Floor:
@@ -173,6 +184,18 @@ class _Reader:
         self.only(table, {"minimum", "newest"}, key)
         minimum, newest = (self.whole(table, each, key) for each in ("minimum", "newest"))
         return Floor(name=name, newest=newest, minimum=minimum)
+
+    def _hold(self, name: str, value: Any) -> Hold:
+        key = f"holds.{name}"
+        table = self.table(value, key)
+        self.only(table, {"since_ms", "version", "what", "who"}, key)
+        what = self.text(table, "what", key)
+        if what not in list(HandAct):
+            self.note(f"{key}.what", f"is not one of {', '.join(HandAct)}")
+            what = HandAct.WANT
+        version, since_ms = (self.whole(table, each, key) for each in ("version", "since_ms"))
+        who = self.text(table, "who", key)
+        return Hold(name=name, what=HandAct(what), version=version, who=who, since_ms=since_ms)
 
     def _model(self, name: str, value: Any) -> CatalogModel:
         key = f"models.{name}"

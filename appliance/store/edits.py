@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from appliance.domain.errors import StoreRefused
 from appliance.domain.model_names import no_such_model
-from appliance.store.catalog import WANTED_BEFORE_MAX, Catalog, CatalogModel, InstalledVersion, Trial
+from appliance.store.catalog import WANTED_BEFORE_MAX, Catalog, CatalogModel, Hold, InstalledVersion, Trial
 
 
 def check_install(catalog: Catalog, name: str, version: InstalledVersion, *, want: bool) -> None:
@@ -166,6 +166,25 @@ def on_trial(catalog: Catalog, name: str, trial: Trial | None) -> Catalog:
         return catalog
     order = model.order or (trial is None and model.wanted != 0)
     return _with(catalog, replace(model, trial=trial, order=order))
+
+
+def held(catalog: Catalog, hold: Hold) -> Catalog:
+    """The model is left as the person made it; who did the same again holds it since the first time."""
+    before = catalog.hold(hold.name)
+    if before is not None and before == replace(hold, since_ms=before.since_ms):
+        return catalog
+    holds = (*(each for each in catalog.holds if each.name != hold.name), hold)
+    return replace(catalog, holds=tuple(sorted(holds, key=lambda each: each.name)))
+
+
+def resumed(catalog: Catalog, name: str) -> Catalog:
+    """Nothing holds the model any more."""
+    return replace(catalog, holds=tuple(each for each in catalog.holds if each.name != name))
+
+
+def brought(catalog: Catalog, name: str) -> Catalog:
+    """The fleet brought the model."""
+    return _with(catalog, replace(_model(catalog, name), managed=True))
 
 
 def check_minimum(catalog: Catalog, name: str, number: int) -> None:

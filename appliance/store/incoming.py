@@ -31,7 +31,8 @@ class Stream(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncomingPackage:
     """A package that comes in. ``trust`` is what was decided about its signatures. ``contents`` are digest, size and
-    bytes of each content, once, in any order; those that the store has need not be among them, nor are they read."""
+    bytes of each content, once, in any order; those that the store has need not be among them, nor are they read.
+    ``managed``: the fleet brings it, and the model with it where there is none."""
 
     manifest: Manifest
     manifest_bytes: bytes
@@ -39,6 +40,7 @@ class IncomingPackage:
     trust: str
     contents: Iterable[tuple[str, int, Stream]] = ()
     fetch_ms: int = 0
+    managed: bool = False
 
     @property
     def minimum(self) -> int:

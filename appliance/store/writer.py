@@ -19,11 +19,8 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import (
     ApplianceError,
     BlobMismatch,
-    CatalogInvalid,
-    CatalogNewer,
     PackageInvalid,
     Problem,
-    StoreRefused,
     StoreUnavailable,
 )
 from appliance.durable import (
@@ -38,16 +35,15 @@ from appliance.durable import (
 )
 from appliance.store import edits
 from appliance.store.blobs import BlobShelf, Progress, unnoticed
-from appliance.store.catalog import Catalog, InstalledVersion, Trial
+from appliance.store.catalog import Catalog, HandAct, Hold, InstalledVersion, Trial
 from appliance.store.catalog_codec import CATALOG_BYTES_MAX, decode, encode
-from appliance.store.catalog_file import Rebuilt, check_any_remains, check_may_begin, counted
+from appliance.store.catalog_file import check_may_begin
 from appliance.store.census import Census, Coming, Garbage
 from appliance.store.eviction import Lacking, Leaving
 from appliance.store.incoming import UNSIGNED, IncomingPackage
 from appliance.store.layout import (
     BLOBS,
     CATALOG,
-    DAMAGED_CATALOG,
     INCOMING,
     LOCK,
     VIEWS,
@@ -84,6 +80,14 @@ def eviction_words(versions: Collection[str], forms: Collection[str]) -> tuple[s
     return tuple(words)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hand:
+    """A person who changes the store: what he does to a model is held."""
+
+    who: str
+    now_ms: int
+
+
 @dataclass(slots=True)
 class _Attempt:
     """How far the install of ``key`` is: what it evicted, whether what it brought has to go if it fails (``tidy``), and
@@ -116,7 +120,8 @@ class _Attempt:
 
 class StoreWriter:
     """See the module. ``folder`` is the state directory, whose lock the caller holds; ``name`` is for people. What is
-    ``running`` is not collected, and neither that nor ``incumbents`` are evicted."""
+    ``running`` is not collected, and neither that nor ``incumbents`` are evicted. What a ``hand`` changes is held from
+    then on."""
 
     def __init__(
         self,
@@ -125,10 +130,12 @@ class StoreWriter:
         running: Callable[[], Collection[RunningVersion]],
         name: str = "store",
         incumbents: Callable[[], Iterable[RunningVersion]] = tuple,
+        hand: Hand | None = None,
     ) -> None:
         """Recovers, once it is known that this is a store. Raises CatalogInvalid, CatalogLost and StoreUnavailable."""
         self._folder = folder
         self._name = name
+        self._hand = hand
         self._blobs = BlobShelf(folder)
         self._views = ViewShelf(folder)
         self._forms = FormShelf(folder)
@@ -203,10 +210,13 @@ class StoreWriter:
             leaving = self._outgrown(coming, bool(written))
             attempt.tidy = False
             catalog = edits.with_version(_without(self.catalog, leaving), name, version, arrival.minimum)
+            if arrival.managed and self.catalog.model(name) is None:
+                catalog = edits.brought(catalog, name)
             if want:
                 catalog = edits.wanting(
                     catalog, name, version.version, now_ms, interface_change=interface_change
                 )
+                catalog = self._held(catalog, name, HandAct.INSTALL, version.version)
             installed = self.catalog
             self._commit(catalog, again=bool(written or mended))
             attempt.done = True
@@ -215,7 +225,7 @@ class StoreWriter:
             name=name,
             version=version.version,
             digest=version.digest,
-            changed=bool(written or mended or self.catalog is not before),
+            changed=bool(written or mended or self.catalog.model(name) != before.model(name)),
             written_bytes=written,
             evicted=tuple(attempt.evicted),
             evicted_forms=tuple(attempt.evicted_forms),
@@ -239,18 +249,25 @@ class StoreWriter:
         """Forget a version, or all of a model (None), and remove the garbage. Raises StoreRefused and
         StoreUnavailable."""
         if number is None:
-            self._commit(edits.without_model(self.catalog, name))
+            catalog = edits.without_model(self.catalog, name)
         else:
-            self._commit(edits.without_version(self.catalog, name, number))
+            catalog = edits.without_version(self.catalog, name, number)
+        self._commit(self._held(catalog, name, HandAct.UNINSTALL, number or 0))
         return self.collect()
 
-    def want(self, name: str, number: int, now_ms: int, *, interface_change: bool = False) -> None:
-        """Have the version served, by order; ``interface_change``: clients change along. Raises StoreRefused and
-        StoreUnavailable."""
+    def want(
+        self, name: str, number: int, now_ms: int, *, interface_change: bool = False, order: bool = True
+    ) -> None:
+        """Have the version served, by ``order`` or as a proposal; ``interface_change``: clients change along. Raises
+        StoreRefused and StoreUnavailable."""
         catalog = edits.wanting(
-            self.catalog, name, number, now_ms, order=True, interface_change=interface_change
+            self.catalog, name, number, now_ms, order=order, interface_change=interface_change
         )
-        self._commit(catalog)
+        self._commit(self._held(catalog, name, HandAct.WANT, number))
+
+    def resume(self, name: str) -> None:
+        """Let the fleet change the model again. Raises StoreUnavailable."""
+        self._commit(edits.resumed(self.catalog, name))
 
     def ask_again(self, name: str, number: int, now_ms: int, *, order: bool = False) -> None:
         """Have a daemon try a version again that it gave up and that is wanted, perhaps by ``order`` now, or on trial.
@@ -259,19 +276,33 @@ class StoreWriter:
 
     def roll_back(self, name: str, now_ms: int, unfit: Collection[int] = ()) -> int:
         """Have the version served that was wanted before, but no ``unfit`` one; gives it. Raises like ``want``."""
-        self._commit(edits.rolled_back(self.catalog, name, now_ms, unfit))
-        model = self.catalog.model(name)
+        catalog = edits.rolled_back(self.catalog, name, now_ms, unfit)
+        model = catalog.model(name)
         assert model is not None
+        self._commit(self._held(catalog, name, HandAct.ROLLBACK, model.wanted))
         return model.wanted
 
     def pin(self, name: str, number: int, *, pinned: bool) -> None:
         """Keep a version from being evicted, or not any more. Raises like ``want``."""
-        edit = edits.pinned if pinned else edits.unpinned
-        self._commit(edit(self.catalog, name, number))
+        catalog = (edits.pinned if pinned else edits.unpinned)(self.catalog, name, number)
+        self._commit(self._held(catalog, name, HandAct.PIN if pinned else HandAct.UNPIN, number))
 
     def try_out(self, name: str, trial: Trial | None) -> None:
         """Ask for a trial, or for none any more. Raises like ``want``."""
-        self._commit(edits.on_trial(self.catalog, name, trial))
+        catalog, act = (
+            edits.on_trial(self.catalog, name, trial),
+            HandAct.TRIAL if trial else HandAct.TRIAL_STOP,
+        )
+        self._commit(self._held(catalog, name, act, trial.version if trial else 0))
+
+    def _held(self, catalog: Catalog, name: str, what: HandAct, number: int) -> Catalog:
+        """The changed ``catalog`` with the hold of who changed it."""
+        if self._hand is None:
+            return catalog
+        since_ms = max(self._hand.now_ms, 0)
+        return edits.held(
+            catalog, Hold(name=name, what=what, version=number, who=self._hand.who, since_ms=since_ms)
+        )
 
     def garbage(self) -> Garbage:
         """Blobs and views that nothing leads to. Raises StoreUnavailable, also when a daemon does not say what it
@@ -430,13 +461,12 @@ def _without(catalog: Catalog, leaving: Leaving) -> Catalog:
 
 
 @contextmanager
-def open_store(state: Path, config: StoreConfig) -> Iterator[StoreWriter]:
+def open_store(state: Path, config: StoreConfig, hand: Hand | None = None) -> Iterator[StoreWriter]:
     """The store in ``state``, which becomes one if it is empty or not there, for as long as the context lasts. Raises
     StoreBusy with the pid of the writer, StoreUnavailable, CatalogInvalid, CatalogLost."""
+    running, incumbents = partial(read_running, state), partial(read_incumbents, state)
     with locked(state) as folder:
-        yield StoreWriter(
-            folder, config, partial(read_running, state), str(state), partial(read_incumbents, state)
-        )
+        yield StoreWriter(folder, config, running, str(state), incumbents, hand)
 
 
 @contextmanager
@@ -455,34 +485,3 @@ def locked(state: Path) -> Iterator[RealFolder]:
             yield folder
     finally:
         lock.release()
-
-
-def rebuild_catalog(state: Path, make: Callable[[Folder], Rebuilt]) -> Rebuilt:
-    """Have the catalog be what ``make`` says (``catalog_file.rebuilt``), where it is lost or cannot be believed; one
-    that cannot is kept beside it. Raises StoreRefused when there is nothing to repair, CatalogNewer, StoreBusy and
-    StoreUnavailable."""
-    with locked(state) as folder, told(str(state), "make the catalog anew"):
-        data = read_whole(folder, CATALOG, CATALOG_BYTES_MAX)
-        if data is not None:
-            _check_broken(data, state)
-        else:
-            check_any_remains(folder, str(state))
-        for directory in (BLOBS, VIEWS, INCOMING):
-            ensure_directory(folder, directory)
-        made = make(folder)
-        if data is not None:
-            replace_file(folder, DAMAGED_CATALOG, f"{INCOMING}/{CATALOG}", data)
-            generation = max(made.catalog.generation, counted(data) + 1)
-            made = replace(made, catalog=replace(made.catalog, generation=generation))
-        replace_file(folder, CATALOG, f"{INCOMING}/{CATALOG}", encode(made.catalog))
-        return made
-
-
-def _check_broken(data: bytes, state: Path) -> None:
-    try:
-        decode(data, str(state / CATALOG))
-    except CatalogNewer:
-        raise
-    except CatalogInvalid:
-        return
-    raise StoreRefused(f"'{state / CATALOG}' is as it should be; there is nothing to make anew")

@@ -371,8 +371,9 @@ def test_who_watches_sees_a_bar(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     appliance("model", "install", str(pack()))
-    reading = document(loading=loading("reading", 5 << 20, 10 << 20))
-    url = answering([reading] * 3 + [document(reason=FULL)] * 3 + [document(state="READY")])
+    reading = document(generation=9, loading=loading("reading", 5 << 20, 10 << 20))
+    full, ready = document(generation=9, reason=FULL), document(generation=9, state="READY")
+    url = answering([reading] * 3 + [full] * 3 + [ready])
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
     screen = Screen()

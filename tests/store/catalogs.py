@@ -6,7 +6,16 @@ from hypothesis import strategies as st
 
 from appliance.domain.digest import digest_of
 from appliance.domain.manifest import INT64_MAX
-from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, StoredFile, Trial, TrialMode
+from appliance.store.catalog import (
+    Catalog,
+    CatalogModel,
+    HandAct,
+    Hold,
+    InstalledVersion,
+    StoredFile,
+    Trial,
+    TrialMode,
+)
 from appliance.store.layout import MANIFEST
 
 NAMES = st.from_regex(r"[a-z0-9_-][a-z0-9._-]{0,20}", fullmatch=True)
@@ -75,6 +84,7 @@ def models(draw: st.DrawFn, name: str) -> CatalogModel:
         wanted=wanted,
         order=wanted != 0 and draw(st.booleans()),
         interface_change=wanted != 0 and draw(st.booleans()),
+        managed=draw(st.booleans()),
         wanted_before=draw(some),
         pins=draw(some),
         trial=draw(st.none() | trial),
@@ -86,5 +96,19 @@ def catalogs(draw: st.DrawFn) -> Catalog:
     """Any catalog that keeps the rules."""
     names = sorted(draw(st.sets(NAMES, max_size=3)))
     return Catalog(
-        generation=draw(st.integers(0, INT64_MAX)), models=tuple(draw(models(name)) for name in names)
+        generation=draw(st.integers(0, INT64_MAX)),
+        models=tuple(draw(models(name)) for name in names),
+        holds=tuple(draw(holds(name)) for name in sorted(draw(st.sets(NAMES, max_size=3)))),
+    )
+
+
+def holds(name: str) -> st.SearchStrategy[Hold]:
+    """What a person did to a model, which need not be installed."""
+    return st.builds(
+        Hold,
+        name=st.just(name),
+        what=st.sampled_from(HandAct),
+        version=st.integers(0, INT64_MAX),
+        who=st.sampled_from(["", "anna (uid 1000)", "Jürgen (uid 1)"]),
+        since_ms=TIMES,
     )

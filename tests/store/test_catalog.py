@@ -86,6 +86,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     digits["versions"]["2"]["digest"] = None
     digits["versions"]["0x3"] = digits["versions"]["1"]
     body["models"]["other"] = []
+    body["holds"] = {"digits": {"since_ms": 1, "version": 1, "what": "magic", "who": ""}}
     told = "\n".join(problems_in(sealed(body)))
     for key in (
         "wanted",
@@ -97,6 +98,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     ):
         assert f"catalog.json: models.digits.{key}: " in told
     assert "catalog.json: models.other: is not an object" in told
+    assert "catalog.json: holds.digits.what: is not one of install, want, " in told
 
 
 def test_every_rule_between_values_is_held() -> None:
@@ -108,11 +110,14 @@ def test_every_rule_between_values_is_held() -> None:
     digits["versions"]["1"]["trust"] = "me"
     digits["versions"]["2"]["files"].pop("MANIFEST.json")
     body["models"]["Upper"] = digits
+    body["holds"] = {"digits": {"since_ms": -1, "version": 1, "what": "want", "who": "x" * 257}}
     body["generation"] = -1
     told = "\n".join(problems_in(sealed(body)))
     for words in (
         "generation: is below zero",
         "models.Upper: is not 1 to 64",
+        "holds.digits: is no model's name, or its numbers are not 0 to",
+        "holds.digits.who: is over 256 characters",
         "digits.wanted: names version 9, which is not installed",
         "wanted_before: names a version twice",
         "trial: names version 7",
@@ -139,6 +144,12 @@ def test_no_path_leads_anywhere_but_into_the_model(path: str) -> None:
     files = tuple(sorted((*first.files, file), key=lambda each: each.path))
     tricked = replace(model, versions=(replace(first, files=files), *model.versions[1:]))
     assert [key for key, _ in catalog_problems(replace(catalog, models=(tricked,))) if "files" in key]
+
+
+def test_what_nobody_held_and_no_fleet_brought_reads_as_it_did_before() -> None:
+    body = body_of(plain_catalog())
+    assert "holds" not in body
+    assert "managed" not in body["models"]["digits"]
 
 
 def test_a_newer_format_is_refused_with_what_to_do() -> None:

@@ -17,7 +17,8 @@ from appliance.durable import Bytes, RealFolder
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_file import PAPER_BYTES_MAX, Rebuilt, read_catalog, rebuilt
 from appliance.store.layout import CATALOG, DAMAGED_CATALOG, blob_path, view_path
-from appliance.store.writer import open_store, rebuild_catalog
+from appliance.store.rebuild import rebuild_catalog
+from appliance.store.writer import open_store
 from tests.store.arrivals import arrival, assert_served
 
 CONFIG = StoreConfig(free_floor_bytes=0)

@@ -15,15 +15,13 @@ from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import interface_change, wait
 from appliance.cli.terminal import bytes_bar
-from appliance.config.repository import RepositoryConfig
 from appliance.config.store import Unsigned
 from appliance.domain.errors import PackageInvalid, Problem
-from appliance.domain.manifest import Manifest
-from appliance.package.conformity import conformity_problems
-from appliance.package.reader import PackageReader, SummedStream, open_package, tensors_in
+from appliance.package.arrival import arrival_of
+from appliance.package.reader import PackageReader, open_package
+from appliance.package.servable import check_servable
 from appliance.package.trust import judge
 from appliance.package.verification import Policy
-from appliance.repository.model_directory import read_model_directory
 from appliance.store.full_disk import bytes_text
 from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import view_root
@@ -72,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(_line(told, arguments, again), flush=True)
             if not arguments.no_want:
                 interface_change.tell(arguments, before, store.catalog, told.name, told.version)
+                store_session.tell_held(state, told.name)
             installed[told.name] = told.version  # the last one is the one that is wanted
         generation = store.catalog.generation
     wait.wait_for(arguments, installed, generation)
@@ -91,7 +90,7 @@ def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse
                     interface_change=arguments.allow_interface_change,
                     now_ms=store_session.wall_ms(),
                     progress=progress,
-                    accept=lambda digest: _check_servable(
+                    accept=lambda digest: check_servable(
                         view_root(arguments.state_dir, digest), arrival.manifest, policy.repository
                     ),
                 )
@@ -108,29 +107,7 @@ def _trusted(reader: PackageReader, path: Path, policy: Policy) -> IncomingPacka
     trust = judge(reader.manifest_bytes, reader.signatures, policy.keys)
     if policy.unsigned is not None and (problem := trust.problem(policy.unsigned)):
         raise PackageInvalid([Problem(file=path.name, key="", text=problem)])
-    return IncomingPackage(
-        manifest=reader.manifest,
-        manifest_bytes=reader.manifest_bytes,
-        signatures=reader.signatures,
-        trust=trust.word,
-        contents=(
-            (blob.digest, blob.size, SummedStream(blob, tensors_in(reader.manifest, blob.digest)))
-            for blob in reader.blobs()
-        ),
-    )
-
-
-def _check_servable(root: Path, manifest: Manifest, repository: RepositoryConfig) -> None:
-    """Raise PackageInvalid with everything that keeps the version from being served here, and everything that its
-    manifest says and is not so."""
-    place = root.resolve()
-    problems = list(conformity_problems(place, manifest, repository))
-    reading = read_model_directory(str(place), manifest.name, repository, only=manifest.version)
-    problems += [problem for broken in (reading.broken if reading else ()) for problem in broken.problems]
-    if problems:
-        raise PackageInvalid(dict.fromkeys(problems))
-    if reading is None or not reading.servable:
-        raise PackageInvalid([Problem(file=manifest.key, key="", text="holds no model that could be served")])
+    return arrival_of(reader, trust.word)
 
 
 def _line(told: Installed, arguments: argparse.Namespace, again: bool) -> str:

@@ -1,4 +1,5 @@
-"""What a store keeps: versions that are pinned stay, those that are uninstalled leave."""
+"""What a store keeps: versions that are pinned stay, those that are uninstalled leave, models that a person changed are
+held until that is lifted."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ from typing import Final
 
 from appliance.cli import store_session
 from appliance.cli.command_table import Command
-from appliance.cli.failure import Exit, printable
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.domain.model_names import no_such_model
+from appliance.domain.moment import moment
+from appliance.store.catalog import Hold
 from appliance.store.full_disk import bytes_text
 from appliance.store.running import read_running
 
@@ -25,7 +29,14 @@ def _pin(arguments: argparse.Namespace, *, pinned: bool) -> int:
     with store_session.writing(arguments) as store:
         store.pin(name, number, pinned=pinned)
     print(f"{printable(arguments.model)} is {'pinned' if pinned else 'not pinned any more'}")
+    store_session.tell_held(arguments.state_dir, name)
     return Exit.OK
+
+
+def hold_words(hold: Hold) -> str:
+    """What was done, by whom and when, for people."""
+    version = f" of version {hold.version}" if hold.version else ""
+    return f"{hold.what}{version} by {hold.who or 'a person'}, {moment(hold.since_ms)}"
 
 
 def _add_uninstall(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +60,32 @@ def _uninstall(arguments: argparse.Namespace) -> int:
     )
     freed = bytes_text(gone.bytes)
     print(printable(f"{arguments.model} uninstalled: {freed} freed{rest if held else ''}"))
+    store_session.tell_held(arguments.state_dir, name)
+    return Exit.OK
+
+
+def _add_resume(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("models", metavar="NAME", nargs="*", help="models to let go")
+    parser.add_argument("--all", action="store_true", help="every model that is held")
+    store_session.add_arguments(parser)
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    """Lift what holds each of them."""
+    if bool(arguments.models) == arguments.all:
+        raise CommandFailed("give the NAMEs of models, or --all")
+    with store_session.writing(arguments) as store:
+        catalog = store.catalog
+        names = arguments.models or [each.name for each in catalog.holds]
+        known = {*(each.name for each in catalog.models), *(each.name for each in catalog.holds)}
+        for name in dict.fromkeys(names):
+            if name not in known:
+                raise CommandFailed(no_such_model(name, sorted(known)), Exit.REFUSED)
+            hold = catalog.hold(name)
+            store.resume(name)
+            what = f"not held any more: {hold_words(hold)}" if hold else "not held; nothing was changed"
+            print(printable(f"{name} is {what}"), flush=True)
     return Exit.OK
 
 
@@ -63,6 +100,14 @@ UNPIN: Final = Command(
 Let a version be evicted or uninstalled again when nobody wants it.""",
     add_arguments=_add_pin,
     run=partial(_pin, pinned=False),
+)
+RESUME: Final = Command(
+    about="""\
+Let the fleet change models again that a person changed on this box: with 'want', 'install', 'rollback', 'trial', 'pin',
+'unpin' or 'uninstall'. The agent then makes of them what the fleet wants; until then it leaves them as they are and
+reports who holds them. What they serve does not change by this command.""",
+    add_arguments=_add_resume,
+    run=_resume,
 )
 UNINSTALL: Final = Command(
     about="""\

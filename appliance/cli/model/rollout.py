@@ -35,6 +35,7 @@ def _rollback(arguments: argparse.Namespace) -> int:
     way = model.wanted_before if model else ()
     if passed := failed.intersection(way[: way.index(number)]):
         print(f"Passed over, because it failed here: version {', '.join(map(str, sorted(passed)))}")
+    store_session.tell_held(arguments.state_dir, arguments.model)
     wait.wait_for(arguments, {arguments.model: number}, generation)
     return Exit.OK
 
@@ -79,8 +80,10 @@ def _trial(arguments: argparse.Namespace) -> int:
         generation = store.catalog.generation
     if trial is None:
         print(printable(_stopped(before, name)))
+        store_session.tell_held(arguments.state_dir, name)
         return Exit.OK
     print(f"{printable(arguments.model)} is {'to be ' * arguments.wait}on trial", flush=True)
+    store_session.tell_held(arguments.state_dir, name)
     wait.wait_for(arguments, {name: trial.version}, generation, trial=True)
     return Exit.OK
 

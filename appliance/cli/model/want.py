@@ -30,7 +30,7 @@ def _want(arguments: argparse.Namespace) -> int:
         before = store.catalog
         allowed = arguments.allow_interface_change
         store.want(name, number, store_session.wall_ms(), interface_change=allowed)
-        changed = store.catalog is not before
+        changed = store.catalog.model(name) != before.model(name)
         again = store_session.ask_again(store, before, arguments.state_dir, name, number, order=True)
         catalog = store.catalog
     already = (
@@ -38,6 +38,7 @@ def _want(arguments: argparse.Namespace) -> int:
     )
     print(f"{printable(arguments.model)} is wanted{'' if changed else already}", flush=True)
     interface_change.tell(arguments, before, catalog, name, number)
+    store_session.tell_held(arguments.state_dir, name)
     wait.wait_for(arguments, {name: number}, catalog.generation)
     return Exit.OK
 

@@ -25,9 +25,9 @@ from appliance.store.blobs import BlobShelf
 from appliance.store.catalog_file import Rebuilt, rebuilt
 from appliance.store.full_disk import bytes_text
 from appliance.store.layout import SERVE
+from appliance.store.rebuild import rebuild_catalog
 from appliance.store.running import read_incumbents
 from appliance.store.scrub import Inspection, blobs_of, inspect
-from appliance.store.writer import rebuild_catalog
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
