@@ -169,6 +169,8 @@ class Daemon:
         if self._parts.scrubbing is not None:
             self._parts.scrubbing.start()
         self._parts.recent.watch(asyncio.get_running_loop(), self._parts.engine)
+        if self._parts.outlet is not None:
+            self._parts.outlet.start()
         self._parts.collector.calm()
         self._room = reserve(RESERVE_BYTES)
         self._parts.engine.watch(self._parts.collector.changed)

@@ -55,6 +55,7 @@ from appliance.store.layout import FORMS, SERVE, VIEWS
 from appliance.store.privacy import Mended, keep_private
 from appliance.store.running import RunningVersion
 from appliance.telemetry.log import LogControl
+from appliance.telemetry.outlet import Outlet, Sight
 from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import Meters, Snapshot, StoreFigures
 from appliance.telemetry.trace import Tracer, open_tracer
@@ -70,8 +71,8 @@ UNBOUNDED_BYTES: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the daemon opens and runs. ``control`` and ``scrubbing`` are None where there are none; ``closing`` says how
-    each part is closed, in order."""
+    """What the daemon opens and runs. ``control``, ``scrubbing`` and ``outlet`` are None where there are none;
+    ``closing`` says how each part is closed, in order."""
 
     ticker: Ticker
     pool: WorkerPool
@@ -84,6 +85,7 @@ class Parts:
     rereading: Rereading
     collector: Collector
     recent: RecentFigures
+    outlet: Outlet | None
     closing: tuple[tuple[str, Close], ...]
 
 
@@ -97,8 +99,7 @@ def make_parts(
     tracer, records = open_tracer(config.trace, log.event), _open_records(config, log)
     ticker = Ticker(loop, partial(end.failed_part, "the engine"))
     tell: Callable[[PoolEvent], None] = lambda event: engine.pool_event(event)  # noqa: E731, PLW0108  it is made of it
-    runtimes = config.repository.runtimes
-    pool = WorkerPool(arena, config.workers, loop, tell, runtimes, rings=lane_memory(kind))
+    pool = WorkerPool(arena, config.workers, loop, tell, config.repository.runtimes, rings=lane_memory(kind))
     engine = _make_engine(config, arena, pool, records, _make_shell(ticker, log, tracer))
     source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
     backend = _make_backend(
@@ -127,10 +128,12 @@ def make_parts(
     )
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
+    outlet = _make_outlet(config, meters, records, log)
     collector = Collector(loop, lambda: engine.live_requests > 0)
     closing: list[tuple[str, Close | None]] = [
         ("the end of scrubbing", scrubbing.stop if scrubbing is not None else None),
         ("closing the operator's socket", control.close if control is not None else None),
+        ("telling the fleet", outlet.close if outlet is not None else None),
         ("closing the front end", front_end.close),
         ("the end of the hour's figures", backend.recent.close),
         ("stopping the workers", engine.stop_workers),
@@ -153,6 +156,7 @@ def make_parts(
         rereading=Rereading(reconciler, front_end, certificates, quotas, reread, log, failed),
         collector=collector,
         recent=backend.recent,
+        outlet=outlet,
         closing=tuple((what, close) for what, close in closing if close is not None),
     )
 
@@ -293,6 +297,17 @@ def _make_scrubbing(
         return store_figures(source.catalog, scrubbing, config.store, generation, trouble)
 
     return scrubbing, figures
+
+
+def _make_outlet(config: ApplianceConfig, meters: Meters, records: Records, log: LogControl) -> Outlet | None:
+    """What tells the fleet of this box, once it belongs to one; nothing where there is no state directory."""
+    if not config.state_dir:
+        return None
+    post = asyncio.get_running_loop().call_soon_threadsafe
+    sight = Sight(read=meters.read, history=records.history, post=post, wall_ms=wall_ms, event=log.event)
+    outlet = Outlet(Path(config.state_dir).absolute(), config.fleet.outbox_bytes, sight)
+    log.listen(outlet.heard)
+    return outlet
 
 
 def wall_ms() -> int:

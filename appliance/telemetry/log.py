@@ -45,6 +45,8 @@ with _without("rich"):
     import structlog
 
 Setting = bool | int | str
+Listener = Callable[[str, Mapping[str, object], bool], None]
+"""Is told what happened, its fields, and whether that is trouble."""
 
 STDERR: Final = 2
 CLOSE_S: Final = 2.0
@@ -86,6 +88,7 @@ class LogControl:
         self._clock = clock
         self._budget = LineBudget(config.request_lines_per_s)
         self._lost = 0
+        self._listener: Listener | None = None
         order = list(LogLevel)
         self._enabled = set(order[order.index(config.level) :])
         console = config.format is LogFormat.CONSOLE
@@ -102,7 +105,13 @@ class LogControl:
     def event(self, what: str, **fields: object) -> None:
         """Write what happened; a warning when a ``reason`` or an ``error`` is given, else information."""
         troubled = bool(fields.get("reason") or fields.get("error"))
+        if self._listener is not None:
+            self._listener(what, fields, troubled)
         self.line(LogLevel.WARNING if troubled else LogLevel.INFO, what, fields)
+
+    def listen(self, listener: Listener) -> None:
+        """Have ``listener`` called with each event from now on, in the thread that tells it."""
+        self._listener = listener
 
     def request(
         self, *, request: LoggedRequest, result: Result, error: Exception | None, total_ns: int

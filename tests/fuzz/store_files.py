@@ -29,8 +29,9 @@ from appliance.store import catalog_codec, scrub
 from appliance.store.catalog_file import read_catalog, rebuilt
 from appliance.store.census import census_of
 from appliance.store.layout import CATALOG, FORMS, SERVE
+from appliance.store.rebuild import rebuild_catalog
 from appliance.store.running import RunningRecord, RunningVersion, read_holder, read_incumbents, read_running
-from appliance.store.writer import open_store, rebuild_catalog
+from appliance.store.writer import open_store
 from appliance.workers.forms import FormDocument, encode_document, find_form
 from appliance.workers.port import Assessment, Deviation
 from tests.fuzz.boundary import Boundary, Judge, check_text

@@ -1,0 +1,52 @@
+"""What the box is made of, in words: what a person asks first of a box that he does not see."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from appliance import __version__
+from appliance.workers.memory import memory_bytes
+
+TOLD_OF: Final = ("onnxruntime", "onnxruntime-gpu", "numpy", "grpcio", "edge-appliance-native")
+PROC: Final = Path("/proc")
+
+
+def inventory(proc: Path = PROC) -> Mapping[str, str]:
+    """The facts by name; those that the system does not tell are left out."""
+    facts = {
+        "appliance": __version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "kernel": platform.release(),
+        "processors": str(os.cpu_count() or 0),
+        "memory_bytes": str(memory_bytes()),
+        "processor": _processor(proc),
+        "boot": _text(proc / "sys/kernel/random/boot_id"),
+    }
+    return {name: fact for name, fact in (facts | dict(_distributions())).items() if fact and fact != "0"}
+
+
+def _distributions() -> Iterator[tuple[str, str]]:
+    for name in TOLD_OF:
+        try:
+            yield f"package {name}", version(name)
+        except PackageNotFoundError:
+            continue
+
+
+def _processor(proc: Path) -> str:
+    """What the first processor calls itself; ARM's do not."""
+    lines = (line.partition(":") for line in _text(proc / "cpuinfo").splitlines())
+    return next((value.strip() for key, _, value in lines if key.strip() in {"model name", "Model"}), "")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
