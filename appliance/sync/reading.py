@@ -1,0 +1,65 @@
+"""What is known of the agent's box without being the agent: read from its files, under no lock."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from appliance.durable import RealFolder, is_held
+from appliance.fleet.documents import DesiredState
+from appliance.sync import progress as notes
+from appliance.sync import trust_file
+from appliance.sync.box import Clock, Settings, link_state, observed_of
+from appliance.sync.identity import FLEET, LOCK, NotEnrolled, read_identity
+from appliance.sync.observed import Observer
+from appliance.sync.plan import Observed
+from appliance.sync.progress import Progress
+from appliance.sync.transfers import NoTransfers, Transfers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How the box stands; ``agent_pid``: of the agent that runs, 0 where none does."""
+
+    device: str
+    url: str
+    desired: DesiredState | None
+    trusted_generation: int
+    observed: Observed
+    progress: Progress
+    damage: str
+    link: str
+    agent_pid: int
+
+
+def read_box(settings: Settings, clock: Clock, transfers: Transfers | None = None) -> Reading:
+    """The box as it is now. Raises NotEnrolled, NoRoot, StoreUnavailable, CatalogInvalid, CatalogLost and OSError."""
+    identity = read_identity(settings.state)
+    if identity is None:
+        raise NotEnrolled(f"'{settings.state}' belongs to no fleet; 'appliance sync enrol TOKEN' enrols it")
+    with closing(RealFolder(settings.state / FLEET)) as folder:
+        loaded = trust_file.load(folder)
+        progress = notes.read(folder)
+    desired = loaded.trusted.desired
+    sight = Observer(settings.state).look()
+    return Reading(
+        device=identity.device,
+        url=identity.url,
+        desired=desired,
+        trusted_generation=loaded.trusted.counters.targets,
+        observed=observed_of(settings, clock, progress, desired, sight, transfers or NoTransfers()),
+        progress=progress,
+        damage=loaded.damage,
+        link=link_state(settings.state),
+        agent_pid=_holder(settings),
+    )
+
+
+def _holder(settings: Settings) -> int:
+    place = settings.state / FLEET / LOCK
+    if not is_held(place):
+        return 0
+    try:
+        return int(place.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0

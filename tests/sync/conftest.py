@@ -1,0 +1,82 @@
+"""A controller, a box that belongs to its fleet, and the agent's commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.main import main
+from tests.cli.conftest import files_of, pack
+from tests.sync.controller_double import ControllerDouble
+
+__all__ = ["files_of", "pack"]
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "a.toml"
+    file.write_text('[store]\nfree_floor_bytes = 0\n[packages]\nunsigned = "allow"\n')
+    return file
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[ControllerDouble]:
+    (tmp_path / "controller").mkdir()
+    with ControllerDouble(tmp_path / "controller") as found:
+        yield found
+
+
+@pytest.fixture
+def appliance(state: Path, config: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main([*words, "--state-dir", str(state), "--config", str(config)])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
+def enrolled(appliance: Run, controller: ControllerDouble, state: Path) -> Path:
+    status, out, err = appliance("sync", "enrol", controller.token())
+    assert status == 0, err
+    assert "This box is 'box-1'" in out
+    return state
+
+
+@pytest.fixture
+def start(state: Path, config: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Starts agents as processes of their own, which are killed in the end."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def started() -> subprocess.Popen[str]:
+        command = [
+            sys.executable,
+            "-c",
+            "from appliance.cli.main import main; raise SystemExit(main())",
+            "sync",
+        ]
+        command += ["--state-dir", str(state), "--config", str(config)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        begun.append(process)
+        return process
+
+    yield started
+    for process in begun:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()

@@ -1,0 +1,232 @@
+"""The link: enrolment by a token alone, clocks that are wrong, and a typed failure for whatever else answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from appliance.fleet import messages
+from appliance.fleet.messages import Poll, Polled
+from appliance.sync.identity import EnrolmentInvalid, Identity, read_identity, token_of
+from appliance.sync.link import Link, LinkFailed, Trouble
+from tests.sync.conftest import Run
+from tests.sync.controller_double import Authority, ControllerDouble
+
+
+def polled(identity: Identity, url: str = "") -> Polled:
+    """What the controller says to a poll of that box."""
+
+    async def ask() -> Polled:
+        async with Link(url or identity.url, identity.tls()) as link:
+            return await link.poll(Poll())
+
+    return asyncio.run(ask())
+
+
+def failure(identity: Identity, url: str = "") -> LinkFailed:
+    with pytest.raises(LinkFailed) as caught:
+        polled(identity, url)
+    return caught.value
+
+
+@pytest.fixture
+def identity(enrolled: Path) -> Identity:
+    found = read_identity(enrolled)
+    assert found is not None
+    return found
+
+
+def test_a_box_is_enrolled_by_its_token_alone_and_then_proves_who_it_is(
+    identity: Identity, controller: ControllerDouble, state: Path
+) -> None:
+    assert (identity.device, identity.url) == ("box-1", controller.url)
+    assert polled(identity).poll_s == controller.poll_s
+    folder = state / "fleet"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir() if path.is_file()}
+    assert {mode & 0o077 for mode in modes.values()} == {0}, modes
+    assert "enrolling.pem" not in modes
+    assert b"PRIVATE" not in controller.enrolments[0].request.encode()
+
+
+def test_enrolling_again_takes_a_word(appliance: Run, enrolled: Path, controller: ControllerDouble) -> None:
+    status, _, err = appliance("sync", "enrol", controller.token())
+    assert status == 1
+    assert "is 'box-1' of the fleet at" in err
+    assert appliance("sync", "enrol", controller.token(), "--replace")[0] == 0
+    assert len(controller.enrolments) == 2
+
+
+def test_an_enrolment_that_is_cut_off_goes_on_with_the_same_key(
+    appliance: Run, controller: ControllerDouble, state: Path
+) -> None:
+    async def dropped(request: web.Request) -> web.StreamResponse:
+        controller.enrolments.append(messages.decode(await request.read(), messages.Enrolment))
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    controller.instead = dropped
+    assert appliance("sync", "enrol", controller.token())[0] == 3
+    assert read_identity(state) is None
+    controller.instead = None
+    assert appliance("sync", "enrol", controller.token())[0] == 0
+    first, second = (each.request for each in controller.enrolments)
+    assert key_of(first) == key_of(second)
+
+
+def key_of(request: str) -> object:
+    from cryptography import x509
+
+    return x509.load_pem_x509_csr(request.encode()).public_key()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ea1.", "ea1.!!!!", "ea1." + "A" * 2000, "ea2.xyz", "ea1.gQ", "\x00", "ea1.kA"]
+)
+def test_what_is_no_token_is_told(text: str) -> None:
+    with pytest.raises(EnrolmentInvalid, match="token"):
+        token_of(text)
+
+
+def test_a_token_for_another_authority_gives_nothing_away(
+    appliance: Run, controller: ControllerDouble, state: Path
+) -> None:
+    status, _, err = appliance("sync", "enrol", controller.token(authority=Authority().digest))
+    assert status == 2
+    assert "is not the one of the token" in err
+    assert not controller.enrolments
+    assert read_identity(state) is None
+
+
+@pytest.mark.parametrize("shift", [timedelta(days=-400), timedelta(days=400)], ids=["past", "future"])
+def test_no_clock_stands_in_the_way(appliance: Run, tmp_path: Path, state: Path, shift: timedelta) -> None:
+    """To a box whose clock is 400 days off all certificates have expired, or are not good yet."""
+    (tmp_path / "other").mkdir()
+    with ControllerDouble(tmp_path / "other", shift) as controller:
+        assert appliance("sync", "enrol", controller.token())[0] == 0
+        found = read_identity(state)
+        assert found is not None
+        assert polled(found).poll_s == controller.poll_s
+
+
+def answering(text: str, status: int = 200, kind: str = "text/html", **headers: str) -> object:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=text, status=status, content_type=kind, headers=headers)
+
+    return answer
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": messages.CONTENT_TYPE})
+    await response.prepare(request)
+    try:
+        while True:
+            await response.write(bytes(1 << 20))
+    except ConnectionError:
+        return response
+
+
+async def cut(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": messages.CONTENT_TYPE, "Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b"x" * 10)
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+@pytest.mark.parametrize(
+    ("answer", "trouble"),
+    [
+        (answering("<html>Log in to the hotel's network</html>"), Trouble.PORTAL),
+        (answering("<html>Bad gateway</html>", 502), Trouble.PORTAL),
+        (answering("", 302, messages.CONTENT_TYPE, Location="https://example.org/"), Trouble.REDIRECT),
+        (answering("\x93", 200, messages.CONTENT_TYPE), Trouble.NONSENSE),
+        (answering("no refusal", 500, messages.CONTENT_TYPE), Trouble.NONSENSE),
+        (answering("", 200, messages.CONTENT_TYPE, **{"Content-Encoding": "gzip"}), Trouble.NONSENSE),
+        (endless, Trouble.TOO_LARGE),
+        (cut, Trouble.LOST),
+    ],
+    ids=["portal", "gateway", "redirect", "nonsense", "error", "packed", "endless", "cut"],
+)
+def test_whatever_else_answers_is_told_as_what_it_is(
+    identity: Identity, controller: ControllerDouble, answer: object, trouble: Trouble
+) -> None:
+    controller.instead = answer  # type: ignore[assignment]
+    assert failure(identity).trouble is trouble
+    controller.instead = None
+    assert polled(identity)
+
+
+def test_a_refusal_is_the_controllers_own(identity: Identity, controller: ControllerDouble) -> None:
+    controller.expired = True
+    failed = failure(identity)
+    assert (failed.trouble, failed.code) == (Trouble.REFUSED, "certificate-expired")
+
+
+def test_somebody_in_the_middle_is_not_believed(identity: Identity, tmp_path: Path) -> None:
+    (tmp_path / "middle").mkdir()
+    with ControllerDouble(tmp_path / "middle") as middle:
+        failed = failure(identity, middle.url)
+        assert failed.trouble is Trouble.UNTRUSTED
+        assert not middle.polls
+
+
+def test_a_device_of_the_same_fleet_is_no_controller(
+    identity: Identity, controller: ControllerDouble
+) -> None:
+    """Its certificate is from the right authority, and for something else."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(str(identity.folder / "identity.pem"))
+
+    async def posing() -> LinkFailed:
+        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        try:
+            async with Link(f"https://127.0.0.1:{port}", identity.tls()) as link:
+                await link.poll(Poll())
+        except LinkFailed as failed:
+            return failed
+        finally:
+            server.close()
+        raise AssertionError("it was believed")
+
+    assert asyncio.run(posing()).trouble is Trouble.UNTRUSTED
+
+
+@pytest.mark.parametrize(
+    ("url", "trouble"),
+    [
+        (lambda: "https://controller.invalid", Trouble.DNS),
+        (lambda: f"https://127.0.0.1:{closed_port()}", Trouble.UNREACHABLE),
+    ],
+    ids=["no name", "nobody there"],
+)
+def test_nobody_there_is_told_apart(identity: Identity, url: Callable[[], str], trouble: Trouble) -> None:
+    assert failure(identity, url()).trouble is trouble
+
+
+def closed_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_what_a_box_is_cannot_be_half(enrolled: Path, appliance: Run) -> None:
+    place = enrolled / "fleet" / "controller"
+    place.write_bytes(b"{")
+    os.chmod(place, 0o600)
+    status, _, err = appliance("sync", "status")
+    assert status == 2
+    assert "enrol this box again" in err

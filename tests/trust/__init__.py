@@ -1,0 +1,1 @@
+"""What a box trusts, and what its controller signs."""

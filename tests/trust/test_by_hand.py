@@ -1,0 +1,84 @@
+"""An agent that runs takes in what a command left for it: the state, the streams, what arrived of its telemetry."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.main import main
+from appliance.config.fleet import FleetConfig
+from appliance.config.repository import RepositoryConfig
+from appliance.config.store import StoreConfig
+from appliance.sync import by_hand
+from appliance.sync.agent import Agent
+from appliance.sync.box import Box as AgentBox
+from appliance.sync.box import Clock, Settings
+from appliance.sync.contact import Conversation
+from appliance.sync.freshness import Instant
+from appliance.sync.link import Link
+from appliance.sync.spending import Spending
+from appliance.sync.telling import Telling
+from appliance.sync.transfers import NoTransfers
+from tests.trust.test_bundle_commands import Box, box, bundle
+from tests.trust.test_sneakernet import WAY
+
+__all__ = ["box", "bundle"]
+
+
+def unreachable() -> Link:
+    raise AssertionError("nobody is asked over a link here")
+
+
+def agent_of(box: Box) -> AgentBox:
+    """The agent's own side of the box; it holds the lock."""
+    settings = Settings(
+        state=box.state, fleet=FleetConfig(), store=StoreConfig(), repository=RepositoryConfig()
+    )
+    clock = Clock(
+        wall_ms=lambda: 1_800_000_000_000, instant=lambda: Instant(boot="a", ms=7), monotonic_s=lambda: 1.0
+    )
+    return AgentBox(settings, clock)
+
+
+def test_a_bundle_reaches_the_agent_that_runs(
+    box: Box, bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines: list[str] = []
+    with agent_of(box) as inner:
+        assert not by_hand.is_waiting(inner)
+        assert main(["bundle", "import", str(bundle), "--state-dir", str(box.state)]) == 0
+        talk = Conversation(
+            inner, unreachable, Telling(box.state, 1 << 20), Spending(inner), lambda *words, **more: None
+        )
+        agent = Agent(inner, NoTransfers(), talk, lambda line, **more: lines.append(line))
+        asyncio.run(agent.reconcile())
+        assert inner.desired is not None
+        assert inner.desired.generation == 4
+        assert not by_hand.is_waiting(inner), "once is enough"
+        contact = inner.progress.contact
+        assert (contact.heard_ms, contact.rose_ms) == (0, 0), "it counts as a contact"
+        assert inner.progress.clock_ahead_ms == 0, "and says nothing of the time"
+    assert "bundle taken in" in lines
+    assert (box.state / "fleet" / "spool" / f"{WAY.stream}.stream").stat().st_size == WAY.size
+    assert box.trusted.desired is not None
+
+
+def test_an_agent_that_is_started_later_goes_on_with_what_was_carried(
+    box: Box, bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bundle", "import", str(bundle), "--state-dir", str(box.state)]) == 0
+    with agent_of(box) as inner:
+        assert by_hand.is_waiting(inner)
+        assert by_hand.take(inner) == 0
+        assert not by_hand.is_waiting(inner)
+    assert (box.state / "fleet" / "spool" / f"{WAY.stream}.stream").stat().st_size == WAY.size
+
+
+def test_half_of_what_was_carried_keeps_no_agent_busy(box: Box, bundle: Path) -> None:
+    """A command that was killed left a stream without its index."""
+    assert main(["bundle", "import", str(bundle), "--state-dir", str(box.state)]) == 0
+    (box.state / "fleet" / "carried" / "indexes" / WAY.index).unlink()
+    with agent_of(box) as inner:
+        assert not by_hand.is_waiting(inner)
