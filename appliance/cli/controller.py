@@ -1,0 +1,102 @@
+"""The controller of a fleet: made once in a directory, then served. Boxes and people reach it at one port."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from appliance.cli.command_table import Command
+from appliance.cli.failure import CommandFailed, Exit
+from appliance.domain.errors import OperatorError
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", metavar="DIRECTORY", type=Path, help="where the controller keeps everything"
+    )
+
+
+def _add_init(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``init``."""
+    _add_place(parser)
+    parser.add_argument("--url", required=True, help="https URL at which boxes reach the controller")
+    parser.add_argument(
+        "--address", default="0.0.0.0:8443", help="host:port to listen at (default: 0.0.0.0:8443)"
+    )
+    parser.add_argument(
+        "--host",
+        action="append",
+        default=[],
+        help="another name or address at which it is reached; may be repeated",
+    )
+    parser.add_argument(
+        "--package-key",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="public key that packages may be signed with; may be repeated",
+    )
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    """Make it."""
+    with _told():
+        from appliance.controller.home import AUTHORITY, OFFLINE, Settings, make_home
+        from appliance.controller.server import wall_ms
+
+        settings = Settings(url=arguments.url, address=arguments.address)
+        folder: Path = arguments.directory
+        token = make_home(folder, settings, arguments.host, arguments.package_key, wall_ms())
+        authority = folder / AUTHORITY.replace(".pem", ".crt")
+        from appliance.controller.authority import Authority
+
+        authority.write_text(Authority.load((folder / AUTHORITY).read_bytes()).pem)
+    print(f"A controller was made in '{folder}'.")
+    print(f"Its root key is in '{folder / OFFLINE}': carry it to where no network is, and keep a copy.")
+    print(f"Serve it:   appliance controller serve {folder}")
+    print(f"Log in:     appliance fleet login {arguments.url} --authority {authority}")
+    print(f"The first admin's token, shown once: {token}")
+    return Exit.OK
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    """Serve it until a signal."""
+    with _told():
+        from appliance.controller.home import open_home
+        from appliance.controller.server import serve
+
+        home = open_home(arguments.directory)
+        try:
+            asyncio.run(
+                serve(
+                    home,
+                    lambda place: print(
+                        f"The controller listens at {place} for {home.settings.url}", flush=True
+                    ),
+                )
+            )
+        finally:
+            home.close()
+    return Exit.OK
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell failures as sentences, a missing extra among them."""
+    if importlib.util.find_spec("sqlalchemy") is None or importlib.util.find_spec("alembic") is None:
+        raise CommandFailed(
+            "the controller needs packages that a box does not: pip install 'edge-appliance[controller]'"
+        )
+    try:
+        yield
+    except OperatorError as error:
+        raise CommandFailed(str(error)) from error
+
+
+INIT = Command(about="Make a controller in a directory.", add_arguments=_add_init, run=_init)
+SERVE = Command(about="Serve the controller of a directory.", add_arguments=_add_place, run=_serve)

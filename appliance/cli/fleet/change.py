@@ -1,0 +1,224 @@
+"""What is changed at the controller: releases, wishes, settings, tokens, devices."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from appliance.cli.command_table import Command
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.fleet.session import Controller, Profile, read_profile, write_profile
+from appliance.store.full_disk import bytes_text
+
+
+def _login(arguments: argparse.Namespace) -> int:
+    """Ask for the token, try it, keep it."""
+    token = sys.stdin.readline() if not sys.stdin.isatty() else getpass.getpass("token: ")
+    try:
+        authority = arguments.authority.read_text() if arguments.authority else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(
+            f"the authority '{arguments.authority}' is not to be read; give a PEM file"
+        ) from error
+    profile = Profile(url=arguments.url.rstrip("/"), token=token.strip(), authority=authority)
+    Controller(profile).get("/devices")
+    print(printable(f"Logged in at {profile.url}; kept in '{write_profile(profile)}'."))
+    return Exit.OK
+
+
+def _release(arguments: argparse.Namespace) -> int:
+    """Upload packages, one after the other."""
+    controller = Controller(read_profile())
+    for path in arguments.packages:
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                found = controller.upload("/releases", file, size)
+        except OSError as error:
+            raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
+        text = (
+            f"{found['model']}/{found['version']} is released: {bytes_text(found['full_bytes'])} from scratch"
+        )
+        print(json.dumps(found) if arguments.json else printable(text))
+    return Exit.OK
+
+
+def _want(arguments: argparse.Namespace) -> int:
+    """Wish for a version, or take the wish back."""
+    model, mark, number = arguments.model.partition("=")
+    if not arguments.withdraw and not (mark and number.isascii() and number.isdecimal()):
+        raise CommandFailed(f"'{arguments.model}' is no MODEL=VERSION")
+    wish: dict[str, Any] | None = None
+    if not arguments.withdraw:
+        wish = {
+            "version": int(number),
+            "order": arguments.order,
+            "interface_change": arguments.allow_interface_change,
+            "downgrade": arguments.downgrade,
+            "prefetch": arguments.prefetch,
+        }
+        if arguments.trial:
+            wish["trial"] = {"version": arguments.trial, "mode": "canary", "percent": arguments.percent}
+    body = {"model": model, "wish": wish, "group": arguments.group, "device": arguments.device}
+    return _say(arguments, Controller(read_profile()).post("/want", body))
+
+
+def _setting(arguments: argparse.Namespace) -> int:
+    """Change a setting of boxes, or take that back."""
+    name, mark, text = arguments.setting.partition("=")
+    try:
+        value = json.loads(text) if mark else None
+    except ValueError:
+        value = text
+    body = {"name": name, "value": value, "group": arguments.group, "device": arguments.device}
+    return _say(arguments, Controller(read_profile()).post("/settings", body))
+
+
+def _token(arguments: argparse.Namespace) -> int:
+    """Make a token, for a box or a person, or withdraw one."""
+    controller = Controller(read_profile())
+    if arguments.revoke:
+        return _say(arguments, controller.post(f"/tokens/{arguments.revoke}/revoke"))
+    if arguments.person:
+        body = {"name": arguments.person, "role": arguments.role}
+        found = controller.post("/tokens/person", {**body, **_hours(arguments)})
+    else:
+        body = {"group": arguments.group, "device": arguments.device}
+        found = controller.post("/tokens/enrolment", {**body, **_hours(arguments)})
+    print(json.dumps(found) if arguments.json else found["token"])
+    return Exit.OK
+
+
+def _hours(arguments: argparse.Namespace) -> dict[str, int]:
+    return {"hours": arguments.hours} if arguments.hours else {}
+
+
+def _on_device(what: str) -> Callable[[argparse.Namespace], int]:
+    def run(arguments: argparse.Namespace) -> int:
+        path = f"/devices/{arguments.device}/{what}" if arguments.device else f"/{what}"
+        body = {"group": arguments.group} if what == "group" else None
+        return _say(arguments, Controller(read_profile()).post(path, body))
+
+    return run
+
+
+def _say(arguments: argparse.Namespace, found: Any) -> int:
+    count = found["devices"]
+    print(json.dumps(found) if arguments.json else f"done; {count} device{'' if count == 1 else 's'}")
+    return Exit.OK
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_scope(parser: argparse.ArgumentParser) -> None:
+    scope = parser.add_mutually_exclusive_group(required=True)
+    scope.add_argument("--group", default="", help="for all devices of this group")
+    scope.add_argument("--device", default="", help="for this device; goes before its group's")
+    _json(parser)
+
+
+def _add_login(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", help="where the controller is")
+    parser.add_argument("--authority", type=Path, help="certificate of its authority, a PEM file")
+
+
+def _add_release(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("packages", metavar="PACKAGE", type=Path, nargs="+", help="files NAME-VERSION.model")
+    _json(parser)
+
+
+def _add_want(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL=VERSION", help="what to serve; version 0: nothing of it")
+    parser.add_argument("--order", action="store_true", help="at once, whatever serves now: as a rollback")
+    parser.add_argument("--trial", type=int, default=0, metavar="VERSION", help="try this version beside it")
+    parser.add_argument(
+        "--percent", type=int, default=10, help="share of requests of the trial (default: 10)"
+    )
+    parser.add_argument(
+        "--prefetch",
+        type=int,
+        action="append",
+        default=[],
+        metavar="VERSION",
+        help="have this version there; may be repeated",
+    )
+    parser.add_argument("--allow-interface-change", action="store_true", help="clients change along with it")
+    parser.add_argument(
+        "--downgrade", action="store_true", help="take a version older than was wanted before"
+    )
+    parser.add_argument("--withdraw", action="store_true", help="take the wish for the model back")
+    _add_scope(parser)
+
+
+def _add_setting(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "setting", metavar="NAME[=VALUE]", help="a setting from afar; without a value it is taken back"
+    )
+    _add_scope(parser)
+
+
+def _add_token(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--group", default="", help="the box becomes one of this group")
+    parser.add_argument("--device", default="", help="the box takes this device's place")
+    parser.add_argument(
+        "--person", default="", metavar="NAME", help="a token for a person or a program instead"
+    )
+    parser.add_argument(
+        "--role", default="viewer", choices=("viewer", "operator", "admin"), help="of the person"
+    )
+    parser.add_argument("--hours", type=int, default=0, help="how long it is good")
+    parser.add_argument("--revoke", default="", metavar="NAME", help="withdraw this token instead")
+    _json(parser)
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", help="which one")
+    _json(parser)
+
+
+def _add_resume(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", nargs="?", default="", help="which one (default: all)")
+    _json(parser)
+
+
+def _add_group(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", help="which one")
+    parser.add_argument("group", metavar="GROUP", help="its group from now on")
+    _json(parser)
+
+
+LOGIN: Final = Command(
+    about="Log in at a controller; the token is read from standard input.",
+    add_arguments=_add_login,
+    run=_login,
+)
+RELEASE: Final = Command(
+    about="Hand packages over to the controller, which checks them and makes them ready to be sent.",
+    add_arguments=_add_release,
+    run=_release,
+)
+WANT: Final = Command(
+    about="Wish for a version of a model in a group or on a device.", add_arguments=_add_want, run=_want
+)
+SETTING: Final = Command(
+    about="Change a setting of boxes from afar.", add_arguments=_add_setting, run=_setting
+)
+TOKEN: Final = Command(
+    about="Make a token with which a box enrols, or one for a person; it is shown once.",
+    add_arguments=_add_token,
+    run=_token,
+)
+REVOKE: Final = Command(about="Shut a device out.", add_arguments=_add_device, run=_on_device("revoke"))
+RESUME: Final = Command(
+    about="Give devices in conflict what is wanted here: they have seen newer documents than this controller knows.",
+    add_arguments=_add_resume,
+    run=_on_device("resume"),
+)
+GROUP: Final = Command(about="Put a device into a group.", add_arguments=_add_group, run=_on_device("group"))

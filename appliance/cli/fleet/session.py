@@ -1,0 +1,141 @@
+"""The way from a person's terminal to the controller: who he is, where it is, requests and their failures.
+
+A profile, made by ``appliance fleet login``, holds URL, token and the controller's authority; APPLIANCE_CONTROLLER
+names another file than the usual one.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+from urllib.parse import urlencode, urlsplit
+
+from appliance.cli.failure import CommandFailed, Exit, printable
+
+PROFILE: Final = "APPLIANCE_CONTROLLER"
+API: Final = "/api/v1"
+TIMEOUT_S: Final = 600.0
+WATCH_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Where the controller is, and as whom it is asked. ``authority`` is PEM."""
+
+    url: str
+    token: str
+    authority: str
+
+
+def profile_path() -> Path:
+    """Where the profile lies."""
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return Path(os.environ.get(PROFILE) or home / "edge-appliance" / "controller.json")
+
+
+def write_profile(profile: Profile) -> Path:
+    """Keep it, for its owner alone."""
+    path = profile_path()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, 0o600)
+        json.dump(asdict(profile), file)
+    return path
+
+
+def read_profile() -> Profile:
+    """Who asks. Raises CommandFailed."""
+    path = profile_path()
+    try:
+        return Profile(**json.loads(path.read_bytes()))
+    except FileNotFoundError as error:
+        text = f"nobody is logged in at a controller; 'appliance fleet login URL' does it ('{path}' is not there)"
+        raise CommandFailed(text) from error
+    except (OSError, ValueError, TypeError) as error:
+        raise CommandFailed(
+            f"'{path}' cannot be read; log in again by 'appliance fleet login URL'"
+        ) from error
+
+
+class Controller:
+    """The controller; each question is a connection of its own."""
+
+    def __init__(self, profile: Profile) -> None:
+        parts = urlsplit(profile.url)
+        context = ssl.create_default_context()
+        if profile.authority:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.load_verify_locations(cadata=profile.authority)
+        self._url = profile.url
+        self._token = profile.token
+        self._connection = http.client.HTTPSConnection(
+            parts.hostname or "", parts.port or 443, timeout=TIMEOUT_S, context=context
+        )
+
+    def get(self, path: str, **query: str | int) -> Any:
+        """What is there. Raises CommandFailed."""
+        asked = {key: value for key, value in query.items() if value not in ("", None)}
+        return self._ask("GET", path + (f"?{urlencode(asked)}" if asked else ""), None, {})
+
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """Have something changed. Raises CommandFailed."""
+        data = json.dumps(body).encode() if body is not None else b""
+        return self._ask("POST", path, data, {"Content-Type": "application/json"})
+
+    def upload(self, path: str, file: BinaryIO, size: int) -> Any:
+        """Hand over a file. Raises CommandFailed."""
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        return self._ask("POST", path, file, headers)
+
+    def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
+        headers = {**headers, "Authorization": f"Bearer {self._token}"}
+        try:
+            self._connection.request(method, API + path, body, headers)
+            answer = self._connection.getresponse()
+            data = answer.read()
+        except ssl.SSLCertVerificationError as error:
+            text = f"who answers at {self._url} is not the controller: {error.verify_message}; give its --authority"
+            raise CommandFailed(text, Exit.UNREACHABLE) from error
+        except (OSError, http.client.HTTPException) as error:
+            text = f"the controller at {self._url} does not answer: {error or type(error).__name__}"
+            raise CommandFailed(text, Exit.UNREACHABLE) from error
+        finally:
+            self._connection.close()
+        try:
+            document = json.loads(data)
+        except ValueError as error:
+            raise CommandFailed(f"what answers at {self._url} is no controller", Exit.UNREACHABLE) from error
+        if answer.status >= 400:
+            raise CommandFailed(str(document.get("error", "refused")), Exit.REFUSED)
+        return document
+
+
+def watched(show: Callable[[], None], *, watch: bool) -> int:
+    """Show once, or again and again until it is interrupted."""
+    while True:
+        if watch and sys.stdout.isatty():
+            sys.stdout.write("\x1b[2J\x1b[H")
+        show()
+        sys.stdout.flush()
+        if not watch:
+            return Exit.OK
+        time.sleep(WATCH_S)
+
+
+def table(titles: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
+    """Print a table of plain cells."""
+    from rich.text import Text
+
+    from appliance.cli.text_table import Column, TextTable, output
+
+    cells = [[Text(printable(str(cell))) for cell in row] for row in rows]
+    output().print(TextTable(columns=tuple(Column(title=title, left=True) for title in titles), rows=cells))

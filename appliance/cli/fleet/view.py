@@ -1,0 +1,211 @@
+"""What there is at the controller: devices, groups, releases, drift, logs, the audit log."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from appliance.cli.command_table import Command
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.fleet.session import Controller, read_profile, table, watched
+from appliance.domain.moment import moment
+from appliance.store.full_disk import bytes_text
+
+Row = tuple[object, ...]
+LOG_LINES: Final = 50
+
+
+def _device_rows(found: list[Any]) -> list[Row]:
+    return [
+        (
+            each["name"],
+            each["group"] or "-",
+            each["state"],
+            _ago(each["seen_ms"]),
+            f"{each['told_generation']} of {each['generation']}",
+            "yes" if each["converged"] else "not yet",
+            each["freshness"] or "-",
+            ", ".join(_model_text(model) for model in each["models"]) or "-",
+            "; ".join(each["problems"]),
+        )
+        for each in found
+    ]
+
+
+def _model_text(model: Any) -> str:
+    serving = f"{model['name']}/{model['serving'] or '-'}"
+    if model["wanted"] in (0, model["serving"]):
+        return serving
+    return f"{serving} to {model['wanted']} ({model['phase']})"
+
+
+def _group_rows(found: list[Any]) -> list[Row]:
+    return [
+        (
+            each["name"],
+            each["devices"],
+            ", ".join(f"{name}={wish['version']}" for name, wish in each["wishes"].items()) or "-",
+            ", ".join(f"{name}={value}" for name, value in each["settings"].items()) or "-",
+        )
+        for each in found
+    ]
+
+
+def _release_rows(found: list[Any]) -> list[Row]:
+    return [
+        (
+            f"{each['model']}/{each['version']}",
+            each["manifest"][:12],
+            bytes_text(each["total_bytes"]),
+            bytes_text(each["full_bytes"]),
+            bytes_text(min(each["deltas"].values())) if each["deltas"] else "-",
+            each["trust"][:20],
+            f"{each['by']}, {moment(each['at_ms'])}",
+        )
+        for each in found
+    ]
+
+
+def _drift_rows(found: list[Any]) -> list[Row]:
+    return [
+        (
+            each["device"],
+            each["model"],
+            each["what"],
+            each["version"] or "-",
+            each["who"],
+            moment(each["since_ms"]),
+        )
+        for each in found
+    ]
+
+
+def _log_rows(found: list[Any]) -> list[Row]:
+    return [
+        (
+            each["device"],
+            moment(each["at_ms"]),
+            each["stream"],
+            each["number"],
+            json.dumps(each["record"])[:400],
+        )
+        for each in found
+    ]
+
+
+def _audit_rows(found: list[Any]) -> list[Row]:
+    return [
+        (each["number"], moment(each["at_ms"]), each["who"], each["what"], each["detail"]) for each in found
+    ]
+
+
+def _ago(ms: int) -> str:
+    """How long ago that was."""
+    if not ms:
+        return "never"
+    seconds = max(0, int(time.time() - ms / 1000))
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def _listing(
+    path: str,
+    titles: tuple[str, ...],
+    rows: Callable[[list[Any]], list[Row]],
+    query: Callable[[Any], dict[str, Any]],
+) -> Callable[[argparse.Namespace], int]:
+    """A command that shows a list."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        controller = Controller(read_profile())
+
+        def show() -> None:
+            found = controller.get(path, **query(arguments))
+            if arguments.json:
+                print(json.dumps(found, indent=None if arguments.watch else 2))
+            else:
+                table(titles, rows(found))
+
+        return watched(show, watch=arguments.watch)
+
+    return run
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--watch", action="store_true", help="show it again every two seconds")
+
+
+def _add_log(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", nargs="?", default="", help="only of this one")
+    parser.add_argument("--most", type=int, default=LOG_LINES, help=f"how many (default: {LOG_LINES})")
+    _add(parser)
+
+
+def _command(
+    about: str, path: str, titles: tuple[str, ...], rows: Callable[[list[Any]], list[Row]],
+    add: Callable[[argparse.ArgumentParser], None] = _add,
+    query: Callable[[Any], dict[str, Any]] = lambda arguments: {},
+) -> Command:  # fmt: skip
+    return Command(about=about, add_arguments=add, run=_listing(path, titles, rows, query))
+
+
+def _check_audit(arguments: argparse.Namespace) -> int:
+    """Have the chain checked."""
+    found = Controller(read_profile()).get("/audit/check")
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+    if found["first_wrong"]:
+        raise CommandFailed(
+            f"the audit log was changed: line {found['first_wrong']} does not follow", Exit.REFUSED
+        )
+    if not arguments.json:
+        print(
+            printable(
+                f"{found['lines']} lines, each follows from the one before; the newest is {found['newest']}"
+            )
+        )
+    return Exit.OK
+
+
+DEVICES: Final = _command(
+    "Show the devices of the fleet, and how they stand.",
+    "/devices",
+    ("device", "group", "state", "seen", "document", "there", "knows", "models", "problems"),
+    _device_rows,
+)
+GROUPS: Final = _command(
+    "Show the groups of devices, and what is wanted in them.", "/groups", ("group", "devices", "wanted", "settings"),
+    _group_rows,
+)  # fmt: skip
+RELEASES: Final = _command(
+    "Show the versions that were released, and what they take over the link.",
+    "/releases",
+    ("version", "manifest", "files", "from scratch", "at best", "signed by", "released"),
+    _release_rows,
+)
+DRIFT: Final = _command(
+    "Show what operators of boxes decided there, which the fleet leaves alone.",
+    "/drift",
+    ("device", "model", "did", "version", "who", "since"),
+    _drift_rows,
+)
+LOGS: Final = _command(
+    "Show the newest records of devices: health, history, events, figures.",
+    "/logs",
+    ("device", "came", "of", "number", "record"),
+    _log_rows,
+    _add_log,
+    lambda arguments: {"device": arguments.device, "most": arguments.most},
+)
+AUDIT: Final = _command(
+    "Show who changed what at the controller.", "/audit", ("line", "when", "who", "did", "what"), _audit_rows
+)
+AUDIT_CHECK: Final = Command(
+    about="Check that no line of the audit log was changed or left out.", add_arguments=_add, run=_check_audit
+)

@@ -1,0 +1,142 @@
+"""What is carried between controller and boxes, on the controller's side: which documents go out, what comes in.
+
+Done by a command beside a controller that runs or does not: the database keeps their changes apart, and blobs, once
+there, never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from sqlalchemy import Row
+
+from appliance.controller import tables
+from appliance.controller.authority import Authority
+from appliance.controller.blobs import DirectoryBlobs
+from appliance.controller.bundles import Export, Received, parts_for
+from appliance.controller.contact import CONFLICT, REVOKED
+from appliance.controller.fleet_store import FleetStore, Rows
+from appliance.controller.home import AUTHORITY, DATABASE, KEYS, SETTINGS, NoHome
+from appliance.controller.online_keys import OnlineKeys
+from appliance.controller.publishing import Publisher
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import OperatorError
+from appliance.fleet.messages import Acknowledged, MessageInvalid, Report, decode
+from appliance.transfer.bundle_writer import Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """A controller's directory, for commands."""
+
+    store: FleetStore
+    blobs: DirectoryBlobs
+    keys: OnlineKeys
+    authority: Authority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """The files of a bundle for ``devices``; ``missing`` are streams and indexes that the controller has not itself,
+    ``held`` devices that get nothing until a person says how to go on."""
+
+    devices: tuple[str, ...]
+    parts: list[Part]
+    missing: tuple[str, ...]
+    held: tuple[str, ...]
+
+
+@contextmanager
+def desk_of(folder: Path) -> Iterator[Desk]:
+    """The controller in ``folder``. Raises OperatorError."""
+    if not (folder / SETTINGS).is_file():
+        raise NoHome(f"'{folder}' holds no controller; 'appliance controller init' makes one")
+    try:
+        authority = Authority.load((folder / AUTHORITY).read_bytes())
+        blobs = DirectoryBlobs(folder / "blobs")
+    except OSError as error:
+        raise NoHome(f"the controller in '{folder}' cannot be used: {error}") from error
+    store = FleetStore(f"sqlite:///{folder / DATABASE}")
+    try:
+        yield Desk(store=store, blobs=blobs, keys=OnlineKeys.open(folder / KEYS), authority=authority)
+    finally:
+        store.close()
+
+
+def outgoing(desk: Desk, names: Sequence[str], who: str, now_ms: int) -> Outgoing:
+    """What the devices ``names`` are to be brought, all of them where none is named. Raises OperatorError."""
+    publisher = Publisher(desk.keys)
+    exports: dict[str, Export] = {}
+    held: list[str] = []
+    with desk.store.transaction() as rows:
+        for device in _devices(rows, names):
+            if device.state == CONFLICT:
+                held.append(device.name)
+                continue
+            known = rows.all(tables.outboxes, device=device.name)
+            exports[device.name] = Export(
+                metadata=publisher.publish(rows, device, now_ms),
+                acknowledged=tuple(
+                    Acknowledged(stream=each.stream, epoch=each.epoch, next=each.next) for each in known
+                ),
+            )
+        roots = [root.data for root in rows.all(tables.roots)]
+        for name in exports:
+            rows.note(now_ms, who, "bundle exported", device=name)
+    parts, missing = parts_for(roots, exports, desk.blobs)
+    return Outgoing(devices=tuple(exports), parts=parts, missing=missing, held=tuple(held))
+
+
+def _devices(rows: Rows, names: Sequence[str]) -> list[Row[Any]]:
+    if not names:
+        return [each for each in rows.all(tables.devices) if each.state != REVOKED]
+    found = {name: rows.one(tables.devices, name=name) for name in names}
+    if unknown := [name for name, device in found.items() if device is None]:
+        raise OperatorError(
+            f"no device is called {', '.join(map(repr, unknown))}; see 'appliance fleet devices'"
+        )
+    if revoked := [name for name, device in found.items() if device is not None and device.state == REVOKED]:
+        raise OperatorError(f"{', '.join(revoked)} was revoked; it gets no documents")
+    return [device for device in found.values() if device is not None]
+
+
+def is_revoked(desk: Desk, certificate: x509.Certificate) -> bool:
+    """Whether the box with this certificate is none of ours any more."""
+    with desk.store.transaction() as rows:
+        issued = rows.one(tables.certificates, serial=f"{certificate.serial_number:x}")
+        device = rows.one(tables.devices, name=issued.device) if issued else None
+    return issued is None or issued.revoked or device is None or device.state == REVOKED
+
+
+def incoming(desk: Desk, received: Received, who: str, now_ms: int) -> tuple[Acknowledged, ...]:
+    """Keep what a box's bundle held: telemetry that is here already is passed over, an older report as well. Gives what
+    is here now of each outbox. Raises OperatorError; then nothing was kept."""
+    latest: dict[tuple[str, str], Acknowledged] = {}
+    with desk.store.transaction() as rows:
+        for batch in received.batches:
+            latest[batch.stream, batch.epoch] = rows.take_batch(received.device, batch, now_ms)
+        device = rows.one(tables.devices, name=received.device)
+        if device is not None and received.report is not None:
+            _take_report(rows, device, received.report, received.report_bytes, now_ms)
+        rows.note(now_ms, who, "bundle imported", device=received.device, batches=len(received.batches))
+    return tuple(latest.values())
+
+
+def _take_report(rows: Rows, device: Row[Any], report: Report, data: bytes, now_ms: int) -> None:
+    key = {"name": device.name}
+    try:
+        before = decode(device.report, Report).wall_ms if device.report else 0
+    except MessageInvalid:
+        before = 0
+    if report.wall_ms >= before:
+        rows.change(tables.devices, key, report=data, report_digest=digest_of(data))
+    told = max(report.trusted_generation, device.told_generation)
+    rows.change(tables.devices, key, told_generation=told)
+    if told > device.generation and device.state != CONFLICT:
+        rows.change(tables.devices, key, state=CONFLICT)
+        rows.note(now_ms, f"device {device.name}", "conflict", told=told, here=device.generation)

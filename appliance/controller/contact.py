@@ -1,0 +1,233 @@
+"""What a box and the controller have to do with one another: enrolment, renewal, polls, telemetry.
+
+Each is one transaction. Who the box is, its certificate says and nothing else. Blocks: off the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any, Final
+
+import msgspec
+from cryptography import x509
+from sqlalchemy import Row
+
+from appliance.controller import tables, tokens
+from appliance.controller.authority import RENEW_BEFORE, Authority, RequestInvalid, key_digest, key_of, utc
+from appliance.controller.bundles import device_of, unpacked
+from appliance.controller.fleet_store import FleetStore, Rows
+from appliance.controller.publishing import Publisher
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import ApplianceError
+from appliance.domain.manifest import INT64_MAX
+from appliance.fleet.messages import (
+    Acknowledged,
+    Batch,
+    Enrolled,
+    Enrolment,
+    MessageInvalid,
+    Poll,
+    Polled,
+    Renewal,
+    Renewed,
+    Report,
+    decode,
+)
+from appliance.fleet.metadata import ROOTS_PER_ANSWER_MAX
+
+POLL_S: Final = 60
+TELEMETRY_MAX: Final = 1 << 30
+"""Bytes of records kept of one box: beyond that its own outbox decides what it drops, and says so."""
+FULL_RETRY_S: Final = 3600
+ACTIVE: Final = "active"
+CONFLICT: Final = "conflict"
+REVOKED: Final = "revoked"
+
+
+class Refused(ApplianceError):
+    """A request of a box that is refused: with which status, and a ``code`` for programs."""
+
+    def __init__(self, status: int, code: str, text: str, retry_after_s: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+class Contact:
+    """See the module."""
+
+    def __init__(self, store: FleetStore, authority: Authority, publisher: Publisher) -> None:
+        self._store = store
+        self._authority = authority
+        self._publisher = publisher
+
+    def enrol(self, enrolment: Enrolment, now_ms: int) -> Enrolled:
+        """The box is one of the fleet from now on. One whose answer was lost asks again with the same key and token.
+        Raises Refused."""
+        try:
+            name, secret = tokens.parts_of(enrolment.token)
+            key = key_of(enrolment.request)
+        except (ValueError, RequestInvalid) as error:
+            raise Refused(400, "bad-enrolment", str(error)) from error
+        with self._store.transaction() as rows:
+            token = tokens.enrolment(rows, name, secret, now_ms)
+            if token is None:
+                raise Refused(403, "bad-token", "this token is not known, was withdrawn or is too old")
+            if token.used_by:
+                known = rows.all(tables.certificates, device=token.used_by, key=key, revoked=False)
+                if not known:
+                    raise Refused(403, "token-used", "this token was used already, by another box")
+                device = token.used_by
+            else:
+                device = self._admit(rows, token, enrolment, now_ms)
+            certificate = self._issue(rows, enrolment.request, device, now_ms)
+            root = rows.one(tables.roots, version=1)
+        assert root is not None
+        return Enrolled(
+            device=device, certificate=certificate, authorities=self._authority.pem, root=root.data
+        )
+
+    def _admit(self, rows: Rows, token: Row[Any], enrolment: Enrolment, now_ms: int) -> str:
+        """The box's name: the one that it replaces, the one that it would like if that is free, or a new one."""
+        device = token.device or enrolment.name
+        there = rows.one(tables.devices, name=device) if device else None
+        if token.device:
+            rows.change(tables.certificates, {"device": device}, revoked=True)
+        elif there is not None:
+            raise Refused(
+                409,
+                "name-taken",
+                f"there is a device '{device}'; give this one another name, or a token for it",
+            )
+        device = device or f"box-{secrets.token_hex(4)}"
+        said = json.dumps(dict(list(enrolment.inventory.items())[:64]))
+        if there is None:
+            rows.put(
+                tables.devices,
+                name=device,
+                in_group=token.in_group,
+                state=ACTIVE,
+                created_ms=now_ms,
+                inventory=said,
+            )
+        else:
+            rows.change(tables.devices, {"name": device}, state=ACTIVE, inventory=said)
+        rows.change(tables.tokens, {"name": token.name}, used_by=device)
+        rows.note(now_ms, f"token {token.name}", "enrolled", device=device, replaces=bool(there))
+        return device
+
+    def _issue(self, rows: Rows, request: str, device: str, now_ms: int) -> str:
+        issued = self._authority.issue(request, device, utc(now_ms))
+        rows.put(
+            tables.certificates,
+            serial=issued.serial,
+            device=device,
+            key=issued.key,
+            expires_ms=issued.expires_ms,
+            revoked=False,
+        )
+        return issued.pem
+
+    def renew(self, certificate: x509.Certificate | None, renewal: Renewal, now_ms: int) -> Renewed:
+        """A new certificate for the same key. The old one may have expired. Raises Refused."""
+        with self._store.transaction() as rows:
+            device = self._device(rows, certificate, now_ms, expired=True)
+            assert certificate is not None
+            try:
+                asked = key_of(renewal.request)
+            except RequestInvalid as error:
+                raise Refused(400, "bad-request", str(error)) from error
+            if asked != key_digest(certificate.public_key()):  # type: ignore[arg-type]
+                raise Refused(403, "another-key", "a renewal is for the key that the box has")
+            pem = self._issue(rows, renewal.request, device.name, now_ms)
+            rows.note(now_ms, f"device {device.name}", "renewed")
+        return Renewed(certificate=pem, authorities=self._authority.pem)
+
+    def poll(self, certificate: x509.Certificate | None, poll: Poll, now_ms: int) -> Polled:
+        """What the box lacks. Raises Refused."""
+        with self._store.transaction() as rows:
+            device = self._device(rows, certificate, now_ms)
+            assert certificate is not None
+            wants_report = self._take_report(rows, device, poll)
+            told = {
+                "told_timestamp": poll.timestamp,
+                "told_snapshot": poll.snapshot,
+                "told_generation": poll.targets,
+            }
+            rows.change(tables.devices, {"name": device.name}, seen_ms=now_ms, **told)
+            metadata = self._publisher.current(rows, device, poll, now_ms)
+            roots = rows.all(tables.roots)
+        left = certificate.not_valid_after_utc - utc(now_ms)
+        newer = [root.data for root in roots if root.version > poll.root]
+        answer = Polled(
+            now_ms=now_ms,
+            poll_s=POLL_S,
+            renew=left < RENEW_BEFORE,
+            wants_report=wants_report,
+            roots=tuple(newer[:ROOTS_PER_ANSWER_MAX]),
+        )
+        if metadata is None:
+            return answer
+        counters = metadata.counters
+        return msgspec.structs.replace(
+            answer,
+            timestamp=metadata.timestamp if counters.timestamp > poll.timestamp else b"",
+            snapshot=metadata.snapshot if counters.snapshot > poll.snapshot else b"",
+            targets=metadata.targets if counters.targets > poll.targets else b"",
+            document=metadata.document if counters.targets > poll.targets else b"",
+        )
+
+    def _take_report(self, rows: Rows, device: Row[Any], poll: Poll) -> bool:
+        """Keep the report; whether the one of its digest is wanted."""
+        if not poll.report:
+            return poll.report_digest not in ("", device.report_digest)
+        try:
+            report = decode(poll.report, Report)
+        except MessageInvalid as error:
+            raise Refused(400, "bad-report", str(error)) from error
+        if report.device != device.name:
+            raise Refused(403, "another-device", f"a report of '{report.device}' came from '{device.name}'")
+        rows.change(
+            tables.devices, {"name": device.name}, report=poll.report, report_digest=digest_of(poll.report)
+        )
+        return False
+
+    def telemetry(self, certificate: x509.Certificate | None, body: bytes, now_ms: int) -> Acknowledged:
+        """Keep records; what is acknowledged is on the disk. Raises Refused."""
+        try:
+            batch = decode(unpacked(body), Batch)
+        except MessageInvalid as error:
+            raise Refused(400, "bad-telemetry", str(error)) from error
+        if max([batch.first + len(batch.records), *(each.last for each in batch.lost)]) >= INT64_MAX:
+            raise Refused(400, "bad-telemetry", "a record has a number beyond all numbers")
+        with self._store.transaction() as rows:
+            device = self._device(rows, certificate, now_ms)
+            if device.telemetry_bytes >= TELEMETRY_MAX:
+                text = f"{TELEMETRY_MAX} bytes of this box are kept; keep the rest until some are forgotten"
+                raise Refused(429, "telemetry-full", text, FULL_RETRY_S)
+            return rows.take_batch(device.name, batch, now_ms)
+
+    def known(self, certificate: x509.Certificate | None, now_ms: int) -> str:
+        """The device's name, for what needs no more. Raises Refused."""
+        with self._store.transaction() as rows:
+            return str(self._device(rows, certificate, now_ms).name)
+
+    def _device(
+        self, rows: Rows, certificate: x509.Certificate | None, now_ms: int, *, expired: bool = False
+    ) -> Row[Any]:
+        """Who shows the certificate; ``expired``: it may have expired. Raises Refused."""
+        if certificate is None:
+            raise Refused(401, "no-certificate", "a box shows its certificate; enrol it first")
+        issued = rows.one(tables.certificates, serial=f"{certificate.serial_number:x}")
+        device = rows.one(tables.devices, name=device_of(certificate))
+        if issued is None or device is None or issued.device != device.name:
+            raise Refused(
+                403, "unknown-certificate", "this certificate is not known here; enrol the box again"
+            )
+        if issued.revoked or device.state == REVOKED:
+            raise Refused(403, "revoked", f"'{device.name}' was revoked")
+        if not expired and issued.expires_ms <= now_ms:
+            raise Refused(403, "certificate-expired", "the certificate has expired; renew it")
+        return device

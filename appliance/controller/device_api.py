@@ -1,0 +1,166 @@
+"""The device API over HTTP: bodies bounded before they are read, boxes known by their certificates, every refusal a
+``Refusal``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from aiohttp import web
+from cryptography import x509
+from msgspec import Struct
+
+from appliance.controller.blobs import BlobStore
+from appliance.controller.bundles import device_of
+from appliance.controller.contact import Contact, Refused
+from appliance.controller.fleet_store import DatabaseTrouble
+from appliance.fleet import messages
+from appliance.fleet.messages import (
+    CONTENT_TYPE,
+    REQUEST_BYTES_MAX,
+    TELEMETRY_BYTES_MAX,
+    Enrolment,
+    MessageInvalid,
+    Poll,
+    Refusal,
+    Renewal,
+)
+
+STREAM_TYPE: Final = "application/octet-stream"
+RATE: Final = 5.0
+BURST: Final = 60.0
+"""Requests per second of one box, and at once; streams are ranges, of which few are asked."""
+CLIENTS_MAX: Final = 100_000
+
+M = TypeVar("M", bound=Struct)
+Answer = Callable[[web.Request, x509.Certificate | None, int], Awaitable[web.StreamResponse]]
+
+
+class Rates:
+    """How often clients asked lately: a bucket for each, the least recent forgotten. Owner: the event loop."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_s(self, client: str) -> float:
+        """0 where the client may ask now, which is counted; else when it may."""
+        now = self._now_s()
+        left, at = self._buckets.pop(client, (BURST, now))
+        left = min(BURST, left + RATE * (now - at))
+        may = left >= 1
+        self._buckets[client] = (left - 1 if may else left, now)
+        if len(self._buckets) > CLIENTS_MAX:
+            self._buckets.popitem(last=False)
+        return 0.0 if may else (1 - left) / RATE
+
+
+class DeviceApi:
+    """See the module. ``wall_ms`` is the controller's clock."""
+
+    def __init__(self, contact: Contact, blobs: BlobStore, wall_ms: Callable[[], int]) -> None:
+        self._contact = contact
+        self._blobs = blobs
+        self._wall_ms = wall_ms
+        self._rates = Rates()
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the application."""
+        posts: dict[str, Answer] = {
+            messages.ENROL: self._enrol,
+            messages.RENEW: self._renew,
+            messages.POLL: self._poll,
+            messages.TELEMETRY: self._telemetry,
+        }
+        return [
+            *(web.post(path, partial(self._serve, answer)) for path, answer in posts.items()),
+            web.get(messages.STREAMS + "{digest}", partial(self._serve, self._blob)),
+            web.get(messages.INDEXES + "{digest}", partial(self._serve, self._blob)),
+        ]
+
+    async def _serve(self, answer: Answer, request: web.Request) -> web.StreamResponse:
+        certificate = certificate_of(request)
+        client = f"device {device_of(certificate)}" if certificate else str(request.remote)
+        try:
+            if wait_s := self._rates.wait_s(client):
+                raise Refused(429, "too-often", "this box asks too often", int(wait_s) + 1)
+            return await answer(request, certificate, self._wall_ms())
+        except Refused as refused:
+            return refusal(refused.status, refused.code, str(refused), refused.retry_after_s)
+        except MessageInvalid as error:
+            return refusal(400, "bad-message", str(error))
+        except (DatabaseTrouble, OSError):
+            return refusal(503, "trouble", "the controller cannot keep anything now", 60)
+
+    async def _enrol(self, request: web.Request, _: x509.Certificate | None, now_ms: int) -> web.Response:
+        message = await _message(request, Enrolment)
+        return _said(await asyncio.to_thread(self._contact.enrol, message, now_ms))
+
+    async def _renew(self, request: web.Request, who: x509.Certificate | None, now_ms: int) -> web.Response:
+        message = await _message(request, Renewal)
+        return _said(await asyncio.to_thread(self._contact.renew, who, message, now_ms))
+
+    async def _poll(self, request: web.Request, who: x509.Certificate | None, now_ms: int) -> web.Response:
+        message = await _message(request, Poll)
+        return _said(await asyncio.to_thread(self._contact.poll, who, message, now_ms))
+
+    async def _telemetry(
+        self, request: web.Request, who: x509.Certificate | None, now_ms: int
+    ) -> web.Response:
+        body = await _body(request, TELEMETRY_BYTES_MAX)
+        return _said(await asyncio.to_thread(self._contact.telemetry, who, body, now_ms))
+
+    async def _blob(
+        self, request: web.Request, who: x509.Certificate | None, now_ms: int
+    ) -> web.StreamResponse:
+        """A range of a stream or of an index, as the request says it."""
+        await asyncio.to_thread(self._contact.known, who, now_ms)
+        digest = request.match_info["digest"]
+        try:
+            path = self._blobs.path(digest)
+            size = await asyncio.to_thread(self._blobs.size, digest)
+        except FileNotFoundError:
+            size = None
+        if size is None:
+            raise Refused(404, "not-there", "there is no such stream")
+        return web.FileResponse(path, headers={"Content-Type": STREAM_TYPE})
+
+
+def certificate_of(request: web.Request) -> x509.Certificate | None:
+    """The certificate that the client showed, which one of our authority's keys signed."""
+    connection = request.transport.get_extra_info("ssl_object") if request.transport else None
+    data = connection.getpeercert(binary_form=True) if connection else None
+    return x509.load_der_x509_certificate(data) if data else None
+
+
+def refusal(status: int, code: str, text: str, retry_after_s: int = 0) -> web.Response:
+    """An answer that says why not."""
+    body = messages.encode(Refusal(code, text, retry_after_s))
+    headers = {"Retry-After": str(retry_after_s)} if retry_after_s else None
+    return web.Response(status=status, body=body, content_type=CONTENT_TYPE, headers=headers)
+
+
+def _said(message: Struct) -> web.Response:
+    return web.Response(body=messages.encode(message), content_type=CONTENT_TYPE)
+
+
+async def _message(request: web.Request, kind: type[M]) -> M:
+    return messages.decode(await _body(request, REQUEST_BYTES_MAX), kind)
+
+
+async def _body(request: web.Request, limit: int) -> bytes:
+    """The body, of at most ``limit`` bytes. Raises Refused."""
+    if request.content_type != CONTENT_TYPE:
+        raise Refused(415, "not-msgpack", f"a body is {CONTENT_TYPE}")
+    if (request.content_length or 0) > limit:
+        raise Refused(413, "too-large", f"a body has at most {limit} bytes here")
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > limit:
+            raise Refused(413, "too-large", f"a body has at most {limit} bytes here")
+    return bytes(body)

@@ -1,0 +1,222 @@
+"""What the controller knows, in a database: every change is a transaction that is on the disk when it ends.
+
+The database is SQLite in a file, or whatever else SQLAlchemy reaches by a URL: the statements stand here once. One
+change at a time; the engine's own locks are for processes beside this one, such as a backup.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, Engine, Row, create_engine, delete, event, func, insert, select, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlalchemy.exc import SQLAlchemyError
+
+from appliance.controller import tables
+from appliance.controller.audit import Line, next_line
+from appliance.controller.losses import losses
+from appliance.domain.errors import OperatorError
+from appliance.fleet.messages import Acknowledged, Batch
+from appliance.fleet.records import Lost
+
+MIGRATIONS: Final = Path(__file__).with_name("migrations")
+BUSY_MS: Final = 10_000
+
+
+class DatabaseTrouble(OperatorError):
+    """The database cannot be used."""
+
+
+class FleetStore:
+    """See the module. ``url`` is SQLAlchemy's. Brings the database to its present form. Raises DatabaseTrouble."""
+
+    def __init__(self, url: str) -> None:
+        self._lock = threading.Lock()
+        self._engine: Engine = create_engine(url)
+        if self._engine.dialect.name == "sqlite":
+            _prepare_sqlite(self._engine)
+        try:
+            with self._engine.connect() as connection:
+                config = Config()
+                config.set_main_option("script_location", str(MIGRATIONS))
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+                connection.commit()
+        except SQLAlchemyError as error:
+            raise DatabaseTrouble(f"the database cannot be opened: {_cause(error)}") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[Rows]:
+        """All that is done in the block, or nothing of it. Raises DatabaseTrouble."""
+        with self._lock:
+            try:
+                with self._engine.begin() as connection:
+                    yield Rows(connection)
+            except SQLAlchemyError as error:
+                raise DatabaseTrouble(f"the database failed: {_cause(error)}; nothing was changed") from error
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+
+class Rows:
+    """What is in the database, within a transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    # --- one row of any table
+
+    def one(self, table: Any, **key: Any) -> Row[Any] | None:
+        """The row whose columns have these values."""
+        return self._connection.execute(_where(select(table), table, key)).first()
+
+    def all(self, table: Any, **key: Any) -> Sequence[Row[Any]]:
+        """The rows whose columns have these values, in the order of their keys."""
+        order = list(table.primary_key.columns)
+        return self._connection.execute(_where(select(table), table, key).order_by(*order)).all()
+
+    def put(self, table: Any, **values: Any) -> None:
+        """The row with these values, in the place of the one with its key."""
+        keys = [column.name for column in table.primary_key.columns]
+        rest = {name: value for name, value in values.items() if name not in keys}
+        statement = upsert(table).values(**values)
+        self._connection.execute(
+            statement.on_conflict_do_update(index_elements=keys, set_=rest or {keys[0]: values[keys[0]]})
+        )
+
+    def change(self, table: Any, key: Mapping[str, Any], **values: Any) -> int:
+        """Change rows that have ``key``; gives how many."""
+        return self._connection.execute(_where(update(table), table, key).values(**values)).rowcount
+
+    def remove(self, table: Any, **key: Any) -> int:
+        """Remove the rows whose columns have these values; gives how many."""
+        return self._connection.execute(_where(delete(table), table, key)).rowcount
+
+    # --- numbers of the whole fleet
+
+    def number(self, key: str) -> int:
+        """A number of the fleet; 0 when it was never set."""
+        found = self.one(tables.state, key=key)
+        return int(found.value) if found else 0
+
+    def count_up(self, key: str) -> int:
+        """One more than it was."""
+        value = self.number(key) + 1
+        self.put(tables.state, key=key, value=value)
+        return value
+
+    # --- audit
+
+    def note(self, at_ms: int, who: str, what: str, **detail: object) -> None:
+        """A line of the audit log."""
+        last = self._connection.execute(
+            select(tables.audit).order_by(tables.audit.c.number.desc()).limit(1)
+        ).first()
+        line = next_line(Line(*last) if last else None, at_ms, who[:128], what, detail)
+        self._connection.execute(insert(tables.audit).values(**line._asdict()))
+
+    def audit_lines(self, after: int, most: int) -> list[Line]:
+        """Lines of the audit log with numbers greater than ``after``, ascending."""
+        table = tables.audit
+        found = self._connection.execute(
+            select(table).where(table.c.number > after).order_by(table.c.number).limit(most)
+        )
+        return [Line(*row) for row in found]
+
+    # --- telemetry
+
+    def take_batch(self, device: str, batch: Batch, at_ms: int) -> Acknowledged:
+        """Keep what is new in the batch, and which numbers will not come; what was kept before stays as it is."""
+        for epoch in {each.epoch for each in batch.lost} - {batch.epoch}:
+            lost = [each for each in batch.lost if each.epoch == epoch]
+            key = {"device": device, "stream": batch.stream, "epoch": epoch}
+            start = self._next(key, min(each.first for each in lost))
+            self._lose(key, start, max(each.last for each in lost) + 1, lost, at_ms)
+        key = {"device": device, "stream": batch.stream, "epoch": batch.epoch}
+        lost = [each for each in batch.lost if each.epoch == batch.epoch]
+        start = self._next(key, min([batch.first, *(each.first for each in lost)]))
+        self._lose(key, start, batch.first, lost, at_ms)
+        records = batch.records[max(start - batch.first, 0) :]
+        end = max(start, batch.first + len(batch.records))
+        if records:
+            fresh = [
+                {**key, "number": number, "at_ms": at_ms, "record": record}
+                for number, record in enumerate(records, end - len(records))
+            ]
+            self._connection.execute(insert(tables.telemetry), fresh)
+            self._grow(device, sum(map(len, records)))
+        self.put(tables.outboxes, **key, next=end)
+        return Acknowledged(stream=batch.stream, epoch=batch.epoch, next=end)
+
+    def _next(self, key: Mapping[str, Any], otherwise: int) -> int:
+        known = self.one(tables.outboxes, **key)
+        return int(known.next) if known else otherwise
+
+    def _lose(self, key: Mapping[str, Any], start: int, end: int, lost: Sequence[Lost], at_ms: int) -> None:
+        for each in losses(start, end, lost):
+            self._connection.execute(insert(tables.losses).values(**key, **each._asdict(), at_ms=at_ms))
+        self.put(tables.outboxes, **key, next=max(start, end))
+
+    def _grow(self, device: str, count: int) -> None:
+        table = tables.devices
+        changed = update(table).where(table.c.name == device)
+        self._connection.execute(changed.values(telemetry_bytes=table.c.telemetry_bytes + count))
+
+    def forget_telemetry(self, before_ms: int) -> int:
+        """Remove records that came before that time; gives how many."""
+        table = tables.telemetry
+        old = table.c.at_ms < before_ms
+        sizes = select(table.c.device, func.sum(func.length(table.c.record))).where(old)
+        for device, count in self._connection.execute(sizes.group_by(table.c.device)).all():
+            self._grow(device, -int(count))
+        return self._connection.execute(delete(table).where(old)).rowcount
+
+    def telemetry(self, device: str, after_ms: int, most: int) -> list[Row[Any]]:
+        """The newest records of a device that came at ``after_ms`` or later, in the order in which they came."""
+        table = tables.telemetry
+        found = self._connection.execute(
+            _where(select(table), table, {"device": device} if device else {})
+            .where(table.c.at_ms >= after_ms)
+            .order_by(table.c.at_ms.desc(), table.c.stream.desc(), table.c.number.desc())
+            .limit(most)
+        ).all()
+        return list(reversed(found))
+
+    def telemetry_count(self, device: str) -> int:
+        """How many records of the device are here."""
+        statement = (
+            select(func.count()).select_from(tables.telemetry).where(tables.telemetry.c.device == device)
+        )
+        return int(self._connection.execute(statement).scalar_one())
+
+
+def _where(statement: Any, table: Any, key: Mapping[str, Any]) -> Any:
+    for name, value in key.items():
+        statement = statement.where(table.c[name] == value)
+    return statement
+
+
+def _prepare_sqlite(engine: Engine) -> None:
+    """Transactions as SQLite has them, and what was committed on the disk."""
+
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, _: object) -> None:
+        connection.isolation_level = None
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", f"busy_timeout = {BUSY_MS}"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def begun(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _cause(error: SQLAlchemyError) -> str:
+    return str(getattr(error, "orig", None) or error).splitlines()[0][:200]

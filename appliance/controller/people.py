@@ -1,0 +1,357 @@
+"""What operators ask of the controller. Each change is one transaction with its line in the audit log. Blocks: off the
+event loop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Row
+
+from appliance.controller import tables, tokens
+from appliance.controller.audit import FIRST, Line, first_wrong
+from appliance.controller.authority import Authority
+from appliance.controller.fleet_store import FleetStore, Rows
+from appliance.controller.publishing import Publisher
+from appliance.controller.releases import Releases, release
+from appliance.controller.schemas import (
+    AuditCheck,
+    AuditEntry,
+    Changed,
+    Device,
+    DriftEntry,
+    EnrolmentTokenRequest,
+    Group,
+    LogEntry,
+    ModelStanding,
+    PersonTokenRequest,
+    Release,
+    SettingRequest,
+    TokenInfo,
+    TokenMade,
+    WantRequest,
+    Wish,
+)
+from appliance.domain.errors import OperatorError
+from appliance.fleet.messages import MessageInvalid, Report, decode
+from appliance.fleet.settings import setting_problems
+
+LOG_MAX: Final = 10_000
+AUDIT_PAGE: Final = 1000
+EMPTY: Final = Report(device="none")
+
+
+class Unknown(OperatorError):
+    """A device, group or token that is not there."""
+
+
+class People:
+    """See the module. ``url`` is where boxes reach the controller."""
+
+    def __init__(
+        self, store: FleetStore, authority: Authority, publisher: Publisher, releases: Releases, url: str
+    ) -> None:
+        self._store = store
+        self._authority = authority
+        self._publisher = publisher
+        self._releases = releases
+        self._url = url
+
+    # --- tokens
+
+    def enrolment_token(self, request: EnrolmentTokenRequest, who: str, now_ms: int) -> TokenMade:
+        """A token for a box. Raises Unknown where it is to replace one that is not there."""
+        expires = now_ms + request.hours * tokens.HOUR_MS
+        with self._store.transaction() as rows:
+            if request.device:
+                _device(rows, request.device)
+            name, token = tokens.make_enrolment(
+                rows,
+                self._url,
+                self._authority.digest,
+                who,
+                expires,
+                device=request.device,
+                group=request.group,
+            )
+            rows.note(now_ms, who, "token", name=name, device=request.device, group=request.group)
+        return TokenMade(name, token, expires)
+
+    def person_token(self, request: PersonTokenRequest, who: str, now_ms: int) -> TokenMade:
+        """A token for a person."""
+        expires = now_ms + request.hours * tokens.HOUR_MS
+        with self._store.transaction() as rows:
+            token = tokens.make_person(rows, request.name, request.role, who, expires)
+            rows.note(now_ms, who, "token", name=request.name, role=request.role)
+        return TokenMade(request.name, token, expires)
+
+    def revoke_token(self, name: str, who: str, now_ms: int) -> Changed:
+        """The token is good for nothing any more. Raises Unknown."""
+        with self._store.transaction() as rows:
+            if not rows.change(tables.tokens, {"name": name}, revoked=True):
+                raise Unknown(f"there is no token '{name}'")
+            rows.note(now_ms, who, "token-revoked", name=name)
+        return Changed(0)
+
+    def tokens(self) -> list[TokenInfo]:
+        """All tokens, without themselves."""
+        with self._store.transaction() as rows:
+            found = rows.all(tables.tokens)
+        return [
+            TokenInfo(
+                row.name,
+                row.kind,
+                row.role,
+                row.device,
+                row.in_group,
+                row.made_by,
+                row.expires_ms,
+                row.used_by,
+                row.revoked,
+            )
+            for row in found
+        ]
+
+    # --- devices and groups
+
+    def devices(self, name: str = "") -> list[Device]:
+        """All devices, or the one. Raises Unknown."""
+        with self._store.transaction() as rows:
+            found = [_device(rows, name)] if name else rows.all(tables.devices)
+            expiries: dict[str, int] = {}
+            for row in rows.all(tables.certificates):
+                if not row.revoked:
+                    expiries[row.device] = max(expiries.get(row.device, 0), row.expires_ms)
+        return [_standing(row, expiries.get(row.name, 0)) for row in found]
+
+    def drift(self) -> list[DriftEntry]:
+        """What operators of boxes decided there, of all devices."""
+        return [entry for device in self.devices() for entry in device.drift]
+
+    def groups(self) -> list[Group]:
+        """All groups that have devices, wishes or settings."""
+        with self._store.transaction() as rows:
+            devices, wishes, settings = (
+                rows.all(tables.devices),
+                rows.all(tables.wishes),
+                rows.all(tables.settings),
+            )
+        names = {row.in_group for row in devices if row.in_group}
+        names |= {
+            row.scope.removeprefix("group/") for row in (*wishes, *settings) if row.scope.startswith("group/")
+        }
+        return [
+            Group(
+                name,
+                sum(row.in_group == name for row in devices),
+                {
+                    row.model: msgspec.json.decode(row.wish, type=Wish)
+                    for row in wishes
+                    if row.scope == f"group/{name}"
+                },
+                {row.name: json.loads(row.value) for row in settings if row.scope == f"group/{name}"},
+            )
+            for name in sorted(names - {""})
+        ]
+
+    def regroup(self, name: str, group: str, who: str, now_ms: int) -> Changed:
+        """The device belongs to that group from now on. Raises Unknown."""
+        with self._store.transaction() as rows:
+            _device(rows, name)
+            rows.change(tables.devices, {"name": name}, in_group=group, revision=-1)
+            rows.note(now_ms, who, "group", device=name, group=group)
+        return Changed(1)
+
+    def revoke(self, name: str, who: str, now_ms: int) -> Changed:
+        """The device's certificates, and tokens to take its place, are good for nothing any more. Raises Unknown."""
+        with self._store.transaction() as rows:
+            _device(rows, name)
+            rows.change(tables.devices, {"name": name}, state="revoked")
+            rows.change(tables.certificates, {"device": name}, revoked=True)
+            rows.change(tables.tokens, {"device": name}, revoked=True)
+            rows.note(now_ms, who, "revoked", device=name)
+        return Changed(1)
+
+    def resume(self, name: str, who: str, now_ms: int) -> Changed:
+        """The device, or all of them ("") that are in conflict, get what is wanted here, above what they have. Raises
+        Unknown."""
+        with self._store.transaction() as rows:
+            found = [_device(rows, name)] if name else rows.all(tables.devices)
+            found = [row for row in found if row.state == "conflict"]
+            for row in found:
+                self._publisher.resume(rows, row, now_ms)
+                rows.note(now_ms, who, "resumed", device=row.name, told=row.told_generation)
+        return Changed(len(found))
+
+    # --- what is wanted
+
+    def want(self, request: WantRequest, who: str, now_ms: int) -> Changed:
+        """The wish counts from the next poll of each device on. Raises NoRelease, Unknown and OperatorError."""
+        scope, wish = _scope(request.group, request.device), request.wish
+        with self._store.transaction() as rows:
+            concerned = _concerned(rows, request.group, request.device)
+            for version in _versions(wish):
+                release(rows, request.model, version)
+            before = rows.one(tables.wishes, scope=scope, model=request.model)
+        bases = {each for row in concerned for each in _installed(row, request.model)}
+        if before is not None:
+            bases |= set(_versions(msgspec.json.decode(before.wish, type=Wish)))
+        for version in _versions(wish):
+            self._releases.prepare(request.model, version, sorted(bases))
+        with self._store.transaction() as rows:
+            if wish is None:
+                rows.remove(tables.wishes, scope=scope, model=request.model)
+            else:
+                text = msgspec.json.encode(wish).decode()
+                rows.put(
+                    tables.wishes, scope=scope, model=request.model, wish=text, by_whom=who, at_ms=now_ms
+                )
+            rows.count_up("revision")
+            said = msgspec.to_builtins(wish) if wish is not None else None
+            rows.note(now_ms, who, "want", scope=scope, model=request.model, wish=said)
+        return Changed(len(concerned))
+
+    def setting(self, request: SettingRequest, who: str, now_ms: int) -> Changed:
+        """The setting counts from the next poll of each device on. Raises Unknown and OperatorError."""
+        scope = _scope(request.group, request.device)
+        if request.value is not None and (wrong := setting_problems({request.name: request.value})):
+            raise OperatorError("; ".join(wrong))
+        with self._store.transaction() as rows:
+            concerned = _concerned(rows, request.group, request.device)
+            if request.value is None:
+                rows.remove(tables.settings, scope=scope, name=request.name)
+            else:
+                rows.put(tables.settings, scope=scope, name=request.name, value=json.dumps(request.value))
+            rows.count_up("revision")
+            rows.note(now_ms, who, "setting", scope=scope, name=request.name, value=request.value)
+        return Changed(len(concerned))
+
+    def all_releases(self) -> list[Release]:
+        """What was uploaded."""
+        with self._store.transaction() as rows:
+            found, ways = rows.all(tables.releases), rows.all(tables.transfers)
+        return [
+            Release(
+                row.model,
+                row.version,
+                row.manifest,
+                row.total_bytes,
+                next((way.size for way in ways if _is_of(way, row) and not way.base), 0),
+                {way.base: way.size for way in ways if _is_of(way, row) and way.base},
+                row.trust,
+                row.by_whom,
+                row.at_ms,
+            )
+            for row in found
+        ]
+
+    # --- what happened
+
+    def logs(self, device: str, after_ms: int, most: int) -> list[LogEntry]:
+        """The newest records of a device ("": of all). Raises Unknown."""
+        with self._store.transaction() as rows:
+            if device:
+                _device(rows, device)
+            found = rows.telemetry(device, after_ms, min(most, LOG_MAX))
+        return [
+            LogEntry(row.device, row.stream, row.epoch, row.number, row.at_ms, _shown(row.record))
+            for row in found
+        ]
+
+    def audit(self, after: int, most: int) -> list[AuditEntry]:
+        """Lines of the audit log after the number ``after``."""
+        with self._store.transaction() as rows:
+            return [AuditEntry(*line) for line in rows.audit_lines(after, min(most, AUDIT_PAGE))]
+
+    def check_audit(self) -> AuditCheck:
+        """Whether no line was changed or left out."""
+        lines: list[Line] = []
+        with self._store.transaction() as rows:
+            while page := rows.audit_lines(lines[-1].number if lines else 0, AUDIT_PAGE):
+                lines += page
+        return AuditCheck(len(lines), first_wrong(lines), lines[-1].digest if lines else FIRST)
+
+
+def _scope(group: str, device: str) -> str:
+    if bool(group) == bool(device):
+        raise OperatorError("say for which group or for which device, one of them")
+    return f"group/{group}" if group else f"device/{device}"
+
+
+def _concerned(rows: Rows, group: str, device: str) -> Sequence[Row[Any]]:
+    return [_device(rows, device)] if device else rows.all(tables.devices, in_group=group)
+
+
+def _device(rows: Rows, name: str) -> Row[Any]:
+    found = rows.one(tables.devices, name=name)
+    if found is None:
+        raise Unknown(f"there is no device '{name}'")
+    return found
+
+
+def _is_of(way: Row[Any], row: Row[Any]) -> bool:
+    return bool((way.model, way.version) == (row.model, row.version))
+
+
+def _versions(wish: Wish | None) -> list[int]:
+    """All that have to be released for it."""
+    if wish is None:
+        return []
+    trial = [wish.trial.version] if wish.trial else []
+    return [each for each in (wish.version, *trial, *wish.prefetch) if each]
+
+
+def _report(row: Row[Any]) -> Report:
+    try:
+        return decode(row.report, Report) if row.report else EMPTY
+    except MessageInvalid:
+        return EMPTY
+
+
+def _installed(row: Row[Any], model: str) -> tuple[int, ...]:
+    return next((each.installed for each in _report(row).models if each.name == model), ())
+
+
+def _standing(row: Row[Any], certificate_expires_ms: int) -> Device:
+    report = _report(row)
+    return Device(
+        name=row.name,
+        group=row.in_group,
+        state=row.state,
+        seen_ms=row.seen_ms,
+        generation=row.generation,
+        told_generation=row.told_generation,
+        freshness=report.freshness,
+        converged=report.converged and row.told_generation == row.generation,
+        serving=report.serving,
+        agent=report.agent,
+        models=tuple(
+            ModelStanding(
+                each.name,
+                each.wanted,
+                each.serving,
+                each.phase,
+                each.reason or each.code,
+                each.missing_bytes,
+                each.managed,
+            )
+            for each in report.models
+        ),
+        drift=tuple(
+            DriftEntry(row.name, each.model, each.what, each.version, each.who, each.since_ms)
+            for each in report.drift
+        ),
+        problems=report.problems,
+        outbox_bytes=report.outbox_bytes,
+        certificate_expires_ms=certificate_expires_ms,
+    )
+
+
+def _shown(record: bytes) -> Any:
+    try:
+        found = msgspec.to_builtins(msgspec.msgpack.decode(record))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return record.hex()[:4096]
+    return found

@@ -1,0 +1,360 @@
+"""The API for people and their programs: JSON over HTTP, a token, a role. Its OpenAPI document is made from what
+validates the requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from appliance import __version__
+from appliance.controller import tokens
+from appliance.controller.blobs import BlobStore
+from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
+from appliance.controller.people import LOG_MAX, People, Unknown
+from appliance.controller.releases import NoRelease, Releases
+from appliance.controller.schemas import (
+    AuditCheck,
+    AuditEntry,
+    Changed,
+    Device,
+    DriftEntry,
+    EnrolmentTokenRequest,
+    Failure,
+    Group,
+    GroupRequest,
+    LogEntry,
+    PersonTokenRequest,
+    Release,
+    SettingRequest,
+    TokenInfo,
+    TokenMade,
+    WantRequest,
+)
+from appliance.domain.errors import ApplianceError
+
+API: Final = "/api/v1"
+BODY_BYTES_MAX: Final = 1 << 20
+PACKAGE_TYPE: Final = "application/octet-stream"
+CHUNK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request that was let in: who asks, the path's names, the query, the body."""
+
+    who: str
+    now_ms: int
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Any = None
+
+    def number(self, name: str, otherwise: int) -> int:
+        """A number of the query. Raises BadRequest."""
+        text = self.query.get(name, str(otherwise))
+        if not (text.isascii() and text.isdecimal() and len(text) < 16):
+            raise BadRequest(f"'{name}' is no number")
+        return int(text)
+
+
+class BadRequest(ApplianceError):
+    """A request that is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One thing that can be asked: where, by whom at least, with which body, for which answer."""
+
+    method: str
+    path: str
+    about: str
+    role: str
+    answer: Any
+    serve: Callable[[Asked], Any]
+    body: type[Struct] | None = None
+    query: Sequence[str] = ()
+
+
+class PeopleApi:
+    """See the module."""
+
+    def __init__(
+        self,
+        people: People,
+        releases: Releases,
+        store: FleetStore,
+        blobs: BlobStore,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._people = people
+        self._releases = releases
+        self._store = store
+        self._blobs = blobs
+        self._wall_ms = wall_ms
+
+    def operations(self) -> tuple[Operation, ...]:
+        """All of it but the upload of a package."""
+        people = self._people
+        return (
+            _get("/devices", "devices and how they stand", list[Device], lambda asked: people.devices()),
+            _get("/devices/{name}", "one device", Device, lambda asked: people.devices(asked.path["name"])[0]),
+            _get("/groups", "groups, and what is wanted in them", list[Group], lambda asked: people.groups()),
+            _get("/releases", "versions that were uploaded", list[Release], lambda asked: people.all_releases()),
+            _get("/drift", "what operators decided at boxes", list[DriftEntry], lambda asked: people.drift()),
+            _get("/tokens", "tokens, without themselves", list[TokenInfo], lambda asked: people.tokens(), "admin"),
+            _get(
+                "/logs",
+                "the newest records of a device, or of all",
+                list[LogEntry],
+                lambda asked: people.logs(
+                    asked.query.get("device", ""), asked.number("after_ms", 0), asked.number("most", LOG_MAX)
+                ),
+                query=("device", "after_ms", "most"),
+            ),
+            _get(
+                "/audit",
+                "lines of the audit log",
+                list[AuditEntry],
+                lambda asked: people.audit(asked.number("after", 0), asked.number("most", 1000)),
+                "admin",
+                ("after", "most"),
+            ),
+            _get(
+                "/audit/check", "whether the audit log is whole", AuditCheck,
+                lambda asked: people.check_audit(), "admin",
+            ),
+            _post(
+                "/want", "wish for a model in a group or on a device", Changed, WantRequest,
+                lambda asked: people.want(asked.body, asked.who, asked.now_ms),
+            ),
+            _post(
+                "/settings", "change a setting of boxes", Changed, SettingRequest,
+                lambda asked: people.setting(asked.body, asked.who, asked.now_ms),
+            ),
+            _post(
+                "/devices/{name}/group", "put a device into a group", Changed, GroupRequest,
+                lambda asked: people.regroup(asked.path["name"], asked.body.group, asked.who, asked.now_ms),
+            ),
+            _post(
+                "/devices/{name}/resume", "give a device in conflict what is wanted here", Changed, None,
+                lambda asked: people.resume(asked.path["name"], asked.who, asked.now_ms),
+            ),
+            _post(
+                "/resume", "the same for all devices in conflict", Changed, None,
+                lambda asked: people.resume("", asked.who, asked.now_ms),
+            ),
+            _post(
+                "/devices/{name}/revoke", "shut a device out", Changed, None,
+                lambda asked: people.revoke(asked.path["name"], asked.who, asked.now_ms), "admin",
+            ),
+            _post(
+                "/tokens/enrolment", "make a token for a box", TokenMade, EnrolmentTokenRequest,
+                lambda asked: people.enrolment_token(asked.body, asked.who, asked.now_ms),
+            ),
+            _post(
+                "/tokens/person", "make a token for a person", TokenMade, PersonTokenRequest,
+                lambda asked: people.person_token(asked.body, asked.who, asked.now_ms), "admin",
+            ),
+            _post(
+                "/tokens/{name}/revoke", "withdraw a token", Changed, None,
+                lambda asked: people.revoke_token(asked.path["name"], asked.who, asked.now_ms), "admin",
+            ),
+        )  # fmt: skip
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the application."""
+        found = [
+            web.route(each.method, API + each.path, partial(self._serve, each)) for each in self.operations()
+        ]
+        document = msgspec.json.encode(self.document())
+
+        async def described(_: web.Request) -> web.Response:
+            return web.Response(body=document, content_type="application/json")
+
+        return [*found, web.post(f"{API}/releases", self._upload), web.get(f"{API}/openapi.json", described)]
+
+    async def _serve(self, operation: Operation, request: web.Request) -> web.Response:
+        try:
+            who = await self._let_in(request, operation.role)
+            body = None
+            if operation.body is not None:
+                body = msgspec.json.decode(await _bounded(request), type=operation.body)
+            asked = Asked(
+                who=who, now_ms=self._wall_ms(), path=request.match_info, query=request.query, body=body
+            )
+            return _json(200, await asyncio.to_thread(operation.serve, asked))
+        except Exception as error:  # noqa: BLE001  a defect ends its own request
+            return _failed(error)
+
+    async def _upload(self, request: web.Request) -> web.Response:
+        """A package, as its file is: verified, kept, made ready to be sent."""
+        draft = self._blobs.draft()
+        try:
+            who = await self._let_in(request, "operator")
+            with draft.open("xb") as file:
+                async for chunk in request.content.iter_chunked(CHUNK):
+                    await asyncio.to_thread(file.write, chunk)
+            model, version = await asyncio.to_thread(self._releases.upload, draft, who, self._wall_ms())
+            found = [
+                each for each in self._people.all_releases() if (each.model, each.version) == (model, version)
+            ]
+            return _json(200, found[0])
+        except Exception as error:  # noqa: BLE001  a defect ends its own request
+            return _failed(error)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    async def _let_in(self, request: web.Request, role: str) -> str:
+        """Who asks. Raises Denied."""
+        kind, _, text = request.headers.get("Authorization", "").partition(" ")
+
+        def known() -> Any:
+            with self._store.transaction() as rows:
+                return tokens.person(rows, text.strip(), self._wall_ms())
+
+        found = await asyncio.to_thread(known) if kind.lower() == "bearer" else None
+        if found is None:
+            raise Denied(
+                401, "no-token", "a token of a person is needed: 'Authorization: Bearer NAME:SECRET'"
+            )
+        if not tokens.may(found.role, role):
+            raise Denied(403, "role", f"that takes the role {role}, and {found.name} is {found.role}")
+        return str(found.name)
+
+    def document(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        return openapi(self.operations())
+
+
+class Denied(ApplianceError):
+    """Somebody who may not ask that."""
+
+    def __init__(self, status: int, code: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+
+
+def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
+    """The OpenAPI document of the API: paths, who may ask, schemas of what validates requests and of answers."""
+    kinds = [each.answer for each in operations] + [each.body for each in operations if each.body] + [Failure]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    by_kind = dict(zip(map(repr, kinds), schemas, strict=True))
+    failure = _content("application/json", by_kind[repr(Failure)])
+    paths: dict[str, Any] = {}
+    for each in operations:
+        item: dict[str, Any] = {
+            "summary": each.about,
+            "operationId": f"{each.method.lower()}{each.path.title().translate(_PLAIN)}",
+            "description": f"For the role {each.role}.",
+            "responses": {
+                "200": {
+                    "description": "done",
+                    "content": _content("application/json", by_kind[repr(each.answer)]),
+                },
+                "default": {"description": "refused", "content": failure},
+            },
+            "parameters": [
+                *(
+                    {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                    for name in _names(each)
+                ),
+                *({"name": name, "in": "query", "schema": {"type": "string"}} for name in each.query),
+            ],
+        }
+        if each.body is not None:
+            item["requestBody"] = {
+                "required": True,
+                "content": _content("application/json", by_kind[repr(each.body)]),
+            }
+        paths.setdefault(API + each.path, {})[each.method.lower()] = item
+    paths[f"{API}/releases"]["post"] = {
+        "summary": "upload a package",
+        "operationId": "postReleases",
+        "description": "For the role operator. The body is the package's file.",
+        "requestBody": {"required": True, "content": _content(PACKAGE_TYPE, {"type": "string", "format": "binary"})},
+        "responses": {
+            "200": {"description": "released", "content": _content("application/json", _RELEASE)},
+            "default": {"description": "refused", "content": failure},
+        },
+    }  # fmt: skip
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Edge appliance controller", "version": __version__},
+        "paths": paths,
+        "security": [{"token": []}],
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+_STRING: Final = {"type": "string"}
+_RELEASE: Final = {"$ref": "#/components/schemas/Release"}
+_PLAIN: Final = str.maketrans("", "", "/{}_-")
+
+
+def _names(operation: Operation) -> list[str]:
+    return [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
+
+
+def _content(kind: str, schema: Any) -> dict[str, Any]:
+    return {kind: {"schema": schema}}
+
+
+def _get(
+    path: str,
+    about: str,
+    answer: Any,
+    serve: Callable[[Asked], Any],
+    role: str = "viewer",
+    query: Sequence[str] = (),
+) -> Operation:
+    return Operation(method="GET", path=path, about=about, role=role, answer=answer, serve=serve, query=query)
+
+
+def _post(
+    path: str,
+    about: str,
+    answer: Any,
+    body: type[Struct] | None,
+    serve: Callable[[Asked], Any],
+    role: str = "operator",
+) -> Operation:
+    return Operation(method="POST", path=path, about=about, role=role, answer=answer, serve=serve, body=body)
+
+
+async def _bounded(request: web.Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > BODY_BYTES_MAX:
+            raise Denied(413, "too-large", f"a body has at most {BODY_BYTES_MAX} bytes here")
+    return bytes(body)
+
+
+def _failed(error: Exception) -> web.Response:
+    status, code = 500, "defect"
+    if isinstance(error, Denied):
+        status, code = error.status, error.code
+    elif isinstance(error, msgspec.MsgspecError | UnicodeDecodeError | RecursionError | BadRequest):
+        status, code = 400, "bad-request"
+    elif isinstance(error, Unknown | NoRelease):
+        status, code = 404, "not-there"
+    elif isinstance(error, DatabaseTrouble | OSError):
+        status, code = 503, "trouble"
+    elif isinstance(error, ApplianceError):
+        status, code = 422, "refused"
+    text = str(error) if status != 500 else f"a defect of the controller: {type(error).__name__}"
+    return _json(status, Failure(code, text))
+
+
+def _json(status: int, value: Any) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")

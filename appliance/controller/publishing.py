@@ -1,0 +1,132 @@
+"""Each device's document and the metadata that vouches for it, made when it is asked for and something had changed.
+
+A device that knows newer versions than there are here was told them by a controller whose memory this one has not: a
+backup was restored. It is given nothing then, until a person has the counters raised beyond what devices told.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Row
+
+from appliance.controller import tables
+from appliance.controller.authority import utc
+from appliance.controller.desired import desired, same
+from appliance.controller.fleet_store import Rows
+from appliance.controller.online_keys import OnlineKeys
+from appliance.controller.releases import wished_version
+from appliance.controller.schemas import Wish
+from appliance.controller.signing import DeviceMetadata, is_due, sign_document, sign_timestamp
+from appliance.fleet.documents import DesiredState, decode
+from appliance.fleet.messages import Poll
+from appliance.fleet.metadata import Counters
+
+CONFLICT: Final = "conflict"
+
+
+class Publisher:
+    """See the module."""
+
+    def __init__(self, keys: OnlineKeys) -> None:
+        self._keys = keys
+
+    def current(self, rows: Rows, device: Row[Any], poll: Poll, now_ms: int) -> DeviceMetadata | None:
+        """The metadata as it is to be now; None where the device is to have none."""
+        if device.state == CONFLICT:
+            return None
+        ahead = (
+            poll.targets > device.generation,
+            poll.snapshot > device.snapshot_version,
+            poll.timestamp > device.timestamp_version,
+        )
+        if any(ahead):
+            rows.change(tables.devices, {"name": device.name}, state=CONFLICT)
+            rows.note(now_ms, f"device {device.name}", "conflict", told=poll.targets, here=device.generation)
+            return None
+        return self.publish(rows, device, now_ms)
+
+    def publish(self, rows: Rows, device: Row[Any], now_ms: int) -> DeviceMetadata:
+        """The metadata, signed anew where something changed or the timestamp is due."""
+        revision = rows.number("revision")
+        before = _kept(device)
+        metadata = before
+        if before is None or device.revision != revision:
+            state = self.wanted(rows, device)
+            if before is None or not same(state, decode(before.document)):
+                counters = before.counters if before else _counters(device)
+                state = msgspec.structs.replace(state, generation=counters.targets + 1, issued_ms=now_ms)
+                metadata = sign_document(self._keys, state, counters, utc(now_ms))
+        assert metadata is not None
+        if metadata is before and is_due(metadata.timestamp, utc(now_ms)):
+            metadata = sign_timestamp(self._keys, metadata, utc(now_ms))
+        if metadata is not before or device.revision != revision:
+            _keep(rows, device.name, metadata, revision)
+        return metadata
+
+    def wanted(self, rows: Rows, device: Row[Any]) -> DesiredState:
+        """What the device should run: what is wished for it goes before what is for its group."""
+        wishes: dict[str, Wish] = {}
+        settings: dict[str, Any] = {}
+        for scope in (f"group/{device.in_group}", f"device/{device.name}"):
+            for row in rows.all(tables.wishes, scope=scope):
+                wishes[row.model] = msgspec.json.decode(row.wish, type=Wish)
+            for row in rows.all(tables.settings, scope=scope):
+                value = json.loads(row.value)
+                settings[row.name] = tuple(value) if isinstance(value, list) else value
+        return desired(
+            device.name, wishes, settings, lambda model, version: wished_version(rows, model, version)
+        )
+
+    def resume(self, rows: Rows, device: Row[Any], now_ms: int) -> None:
+        """Have versions beyond those that the device told, and give it what is wanted here."""
+        rows.change(
+            tables.devices,
+            {"name": device.name},
+            state="active",
+            revision=-1,
+            generation=max(device.generation, device.told_generation),
+            snapshot_version=max(device.snapshot_version, device.told_snapshot),
+            timestamp_version=max(device.timestamp_version, device.told_timestamp),
+            document=b"",
+        )
+        fresh = rows.one(tables.devices, name=device.name)
+        assert fresh is not None
+        self.publish(rows, fresh, now_ms)
+
+
+def _counters(device: Row[Any]) -> Counters:
+    return Counters(
+        timestamp=device.timestamp_version, snapshot=device.snapshot_version, targets=device.generation
+    )
+
+
+def _kept(device: Row[Any]) -> DeviceMetadata | None:
+    """What was signed last; None: nothing that holds."""
+    if not device.document:
+        return None
+    return DeviceMetadata(
+        counters=_counters(device),
+        targets=device.targets,
+        snapshot=device.snapshot,
+        timestamp=device.timestamp,
+        document=device.document,
+    )
+
+
+def _keep(rows: Rows, name: str, metadata: DeviceMetadata, revision: int) -> None:
+    counters = metadata.counters
+    rows.change(
+        tables.devices,
+        {"name": name},
+        revision=revision,
+        timestamp_version=counters.timestamp,
+        snapshot_version=counters.snapshot,
+        generation=counters.targets,
+        timestamp=metadata.timestamp,
+        snapshot=metadata.snapshot,
+        targets=metadata.targets,
+        document=metadata.document,
+    )

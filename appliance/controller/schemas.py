@@ -1,0 +1,209 @@
+"""What people and their programs send the controller and get from it: one Struct for each, which validates requests and
+from which the OpenAPI document is made."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from appliance.fleet.documents import Count, Number, Setting
+
+Name = Annotated[str, Meta(pattern="^[a-z0-9_-][a-z0-9._-]{0,63}$", description="a-z 0-9 . _ -, at most 64")]
+NameOrNone = Annotated[str, Meta(pattern="^([a-z0-9_-][a-z0-9._-]{0,63})?$")]
+Role = Literal["viewer", "operator", "admin"]
+Hours = Annotated[int, Meta(ge=1, le=24 * 366)]
+
+
+class Trial(Struct, frozen=True, forbid_unknown_fields=True):
+    """A version to try on real requests beside the one that serves."""
+
+    version: Number
+    mode: Literal["canary", "shadow"] = "canary"
+    percent: Annotated[int, Meta(ge=0, le=100)] = 0
+    header: Annotated[str, Meta(max_length=1024)] = ""
+
+
+class Wish(Struct, frozen=True, forbid_unknown_fields=True):
+    """What shall be of a model: 0 for ``version`` uninstalls it."""
+
+    version: Count
+    order: bool = False
+    trial: Trial | None = None
+    prefetch: Annotated[tuple[Number, ...], Meta(max_length=8)] = ()
+    interface_change: bool = False
+    downgrade: bool = False
+
+
+class WantRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A wish for all devices of a group, or for one, which goes before its group's. Without a ``wish`` the one that
+    there is, is taken back."""
+
+    model: Name
+    group: NameOrNone = ""
+    device: NameOrNone = ""
+    wish: Wish | None = None
+
+
+class SettingRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A setting from afar for a group or a device; without a value it is taken back."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    group: NameOrNone = ""
+    device: NameOrNone = ""
+    value: Setting | None = None
+
+
+class EnrolmentTokenRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A token with which one box enrols, once: into ``group``, or in the place of the ``device`` that it replaces."""
+
+    group: NameOrNone = ""
+    device: NameOrNone = ""
+    hours: Hours = 24
+
+
+class PersonTokenRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A token for a person or a program, called ``name``."""
+
+    name: Name
+    role: Role
+    hours: Hours = 24 * 90
+
+
+class TokenMade(Struct, frozen=True):
+    """The token: it is shown once."""
+
+    name: str
+    token: str
+    expires_ms: Count
+
+
+class TokenInfo(Struct, frozen=True):
+    """What is known of a token; never the token."""
+
+    name: str
+    kind: str
+    role: str
+    device: str
+    group: str
+    made_by: str
+    expires_ms: int
+    used_by: str
+    revoked: bool
+
+
+class GroupRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The group that a device belongs to from now on."""
+
+    group: NameOrNone
+
+
+class ModelStanding(Struct, frozen=True):
+    """A model on a device, as it reported last."""
+
+    name: str
+    wanted: int
+    serving: int
+    phase: str
+    reason: str
+    missing_bytes: int
+    managed: bool
+
+
+class DriftEntry(Struct, frozen=True):
+    """What the operator of a box decided there."""
+
+    device: str
+    model: str
+    what: str
+    version: int
+    who: str
+    since_ms: int
+
+
+class Device(Struct, frozen=True):
+    """A device: ``state`` is active, conflict (it has seen newer documents than there are here: a person has to resume
+    it) or revoked."""
+
+    name: str
+    group: str
+    state: str
+    seen_ms: int
+    generation: int
+    told_generation: int
+    freshness: str
+    converged: bool
+    serving: bool
+    agent: str
+    models: tuple[ModelStanding, ...]
+    drift: tuple[DriftEntry, ...]
+    problems: tuple[str, ...]
+    outbox_bytes: int
+    certificate_expires_ms: int
+
+
+class Group(Struct, frozen=True):
+    """A group: what is wanted in it, and its devices."""
+
+    name: str
+    devices: int
+    wishes: dict[str, Wish]
+    settings: dict[str, Setting]
+
+
+class Release(Struct, frozen=True):
+    """A version that was uploaded; ``full_bytes`` is what it takes over the link from scratch, ``deltas`` what it takes
+    from versions (by the digests of their manifests)."""
+
+    model: str
+    version: int
+    manifest: str
+    total_bytes: int
+    full_bytes: int
+    deltas: dict[str, int]
+    trust: str
+    by: str
+    at_ms: int
+
+
+class LogEntry(Struct, frozen=True):
+    """A record of a device: of which outbox and number, when it came, and what it says."""
+
+    device: str
+    stream: str
+    epoch: str
+    number: int
+    at_ms: int
+    record: Any
+
+
+class AuditEntry(Struct, frozen=True):
+    """A line of the audit log."""
+
+    number: int
+    at_ms: int
+    who: str
+    what: str
+    detail: str
+    digest: str
+
+
+class AuditCheck(Struct, frozen=True):
+    """Whether the chain holds: the number of the first line that does not follow (0: all do), and the newest digest."""
+
+    lines: int
+    first_wrong: int
+    newest: str
+
+
+class Changed(Struct, frozen=True):
+    """For how many devices something changed."""
+
+    devices: int
+
+
+class Failure(Struct, frozen=True):
+    """Why a request was refused: a ``code`` for programs, and a text."""
+
+    code: str
+    error: str

@@ -1,0 +1,99 @@
+"""The controller as a server: one port with TLS for boxes and for people. The composition root of the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from aiohttp import web
+
+from appliance.controller.contact import Contact
+from appliance.controller.device_api import DeviceApi
+from appliance.controller.home import Home
+from appliance.controller.people import People
+from appliance.controller.people_api import PeopleApi
+from appliance.controller.publishing import Publisher
+from appliance.controller.releases import Releases
+from appliance.domain.address import parse_address
+from appliance.domain.errors import OperatorError
+
+NO_CHECK_TIME: Final = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME: whether a certificate has expired is judged by what is asked with it."""
+IDLE_S: Final = 900.0
+"""How long an idle connection stays open: a poll over an open one costs a fraction of a new one."""
+KEEP_MS: Final = 30 * 24 * 3_600_000
+"""How long telemetry is kept."""
+TIDY_S: Final = 3600.0
+
+
+def wall_ms() -> int:
+    """The controller's clock."""
+    return time.time_ns() // 1_000_000
+
+
+def application(home: Home, clock: Callable[[], int] = wall_ms) -> web.Application:
+    """Everything that is served."""
+    publisher = Publisher(home.keys)
+    releases = Releases(home.store, home.blobs, home.package_keys)
+    people = People(home.store, home.authority, publisher, releases, home.settings.url)
+    contact = Contact(home.store, home.authority, publisher)
+    app = web.Application(client_max_size=0)
+    app.add_routes(DeviceApi(contact, home.blobs, clock).routes())
+    app.add_routes(PeopleApi(people, releases, home.store, home.blobs, clock).routes())
+    return app
+
+
+def server_tls(home: Home) -> ssl.SSLContext:
+    """TLS that asks for a box's certificate, and takes those who have none as people."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(str(home.server))
+    context.load_verify_locations(cadata=home.authority.pem)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
+    context.num_tickets = 1
+    return context
+
+
+async def serve(home: Home, ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; ``ready`` is told where. Raises OperatorError where it cannot listen."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    runner = web.AppRunner(application(home), keepalive_timeout=IDLE_S, access_log=None, shutdown_timeout=5.0)
+    await runner.setup()
+    address = parse_address(home.settings.address)
+    if address.path:
+        raise OperatorError(f"'{home.settings.address}' is no host:port")
+    try:
+        site = web.TCPSite(runner, address.host, address.port, ssl_context=server_tls(home))
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        ready(f"{host}:{port}")
+        tidy = asyncio.create_task(_tidy(home))
+        await stop.wait()
+        tidy.cancel()
+    except OSError as error:
+        raise OperatorError(
+            f"the controller cannot listen at '{home.settings.address}': {error.strerror}"
+        ) from error
+    finally:
+        await runner.cleanup()
+
+
+async def _tidy(home: Home) -> None:
+    """Forget telemetry that is old."""
+
+    def forget() -> None:
+        with home.store.transaction() as rows:
+            rows.forget_telemetry(wall_ms() - KEEP_MS)
+
+    while True:
+        with suppress(OperatorError):
+            await asyncio.to_thread(forget)
+        await asyncio.sleep(TIDY_S)

@@ -1,0 +1,153 @@
+"""A controller that is killed again and again while it is used: what it said that it has, it has, once."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
+from urllib.error import URLError
+
+import pytest
+from zstandard import ZstdCompressor
+
+from appliance.controller import tables
+from appliance.controller.audit import first_wrong
+from appliance.controller.home import open_home
+from appliance.fleet import messages
+from appliance.fleet.messages import Acknowledged, Batch
+from tests.controller.conftest import Box, Served
+
+MAIN = "from appliance.cli.main import main; raise SystemExit(main())"
+GONE = (OSError, HTTPException, URLError)
+EPOCH = "e" * 32
+KILLS = 4
+
+
+class Load:
+    """Uses a controller until it is gone; keeps what it was told."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.enrolled: set[str] = set()
+        self.acknowledged: dict[str, int] = {}
+        self.settings: list[int] = []
+        self.answers = 0
+        self.enough = threading.Event()
+
+    def count(self, target: int) -> None:
+        self.answers += 1
+        if self.answers >= target:
+            self.enough.set()
+
+    def enrol(self, target: int) -> None:
+        while True:
+            status, made = self.served.ask("POST", "/api/v1/tokens/enrolment", {}, self.served.admin)
+            assert status == 200, made
+            status, _ = Box(self.served, f"new-{made['name']}").try_enrol(made["token"])
+            if status == 200:
+                self.enrolled.add(f"new-{made['name']}")
+            self.count(target)
+
+    def tell(self, target: int, box: Box) -> None:
+        at = self.acknowledged.get(box.name, 0)
+        while True:
+            batch = Batch(stream="serve", epoch=EPOCH, first=at, records=(b"\x01",) * 3)
+            status, data = box.post(messages.TELEMETRY, ZstdCompressor().compress(messages.encode(batch)))
+            if status == 200:
+                at = self.acknowledged[box.name] = messages.decode(data, Acknowledged).next
+            self.count(target)
+
+    def wish(self, target: int) -> None:
+        while True:
+            value = (self.settings[-1] if self.settings else 30) + 1
+            body = {"device": "box-0", "name": "fleet.poll_s", "value": value}
+            status, found = self.served.ask("POST", "/api/v1/settings", body, self.served.admin)
+            assert status == 200, found
+            self.settings.append(value)
+            self.count(target)
+
+
+@contextmanager
+def process(served: Served) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", MAIN, "controller", "serve", str(served.folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as found:
+        try:
+            assert found.stdout is not None
+            line = found.stdout.readline()
+            served.port = int(line.split(" for ")[0].rsplit(":", 1)[1])
+            yield found
+        finally:
+            found.kill()
+
+
+def until_killed(served: Served, load: Load, boxes: list[Box], target: int) -> None:
+    """Use it by many at once, and kill it as soon as it gave so many answers."""
+    load.answers = 0
+    load.enough.clear()
+    jobs = [lambda: load.enrol(target), lambda: load.wish(target)]
+    jobs += [lambda box=box: load.tell(target, box) for box in boxes]  # type: ignore[misc]
+
+    def work(job: object) -> None:
+        with suppress(*GONE):
+            job()  # type: ignore[operator]
+
+    with process(served) as found:
+        threads = [threading.Thread(target=work, args=(job,)) for job in jobs]
+        for thread in threads:
+            thread.start()
+        assert load.enough.wait(60)
+        found.kill()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_acknowledged_is_there_after_each_kill(made: Served, seed: int) -> None:
+    randomly = random.Random(seed)
+    load, boxes = Load(made), []
+    with process(made):
+        for number in range(2):
+            box = Box(made, f"box-{number}").enrol(made.token())
+            boxes.append(box)
+    for _ in range(KILLS):
+        until_killed(made, load, boxes, randomly.randrange(1, 40))
+        check(made, load)
+    assert load.enrolled
+    assert load.settings
+    assert sum(load.acknowledged.values())
+
+
+def check(served: Served, load: Load) -> None:
+    """Compare what it holds with what it acknowledged; it may hold what its last answer would have said."""
+    home = open_home(served.folder)
+    try:
+        with home.store.transaction() as rows:
+            devices = {row.name for row in rows.all(tables.devices)}
+            held: dict[str, list[int]] = {}
+            for row in rows.all(tables.telemetry):
+                held.setdefault(row.device, []).append(row.number)
+            sizes = {row.name: row.telemetry_bytes for row in rows.all(tables.devices)}
+            setting = rows.one(tables.settings, scope="device/box-0", name="fleet.poll_s")
+            used = [row.used_by for row in rows.all(tables.tokens) if row.used_by]
+            lines = rows.audit_lines(0, 100_000)
+            gaps = rows.all(tables.losses)
+        assert load.enrolled <= devices
+        assert sorted(used) == sorted(devices)
+        assert gaps == []
+        for name, end in load.acknowledged.items():
+            assert held[name] == list(range(len(held[name])))
+            assert end <= len(held[name]) <= end + 3
+            assert sizes[name] == len(held[name])
+            load.acknowledged[name] = len(held[name])
+        if load.settings:
+            assert setting is not None
+            assert load.settings[-1] <= int(setting.value) <= load.settings[-1] + 1
+        assert first_wrong(lines) == 0
+        assert len([line for line in lines if line.what == "enrolled"]) == len(devices)
+    finally:
+        home.close()

@@ -1,0 +1,125 @@
+"""What every FleetStore and every BlobStore does: a second implementation is added to the fixtures here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from appliance.controller import tables
+from appliance.controller.audit import first_wrong
+from appliance.controller.blobs import BlobStore, DirectoryBlobs, write_blob
+from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
+from appliance.domain.digest import digest_of
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[FleetStore]:
+    found = FleetStore(f"sqlite:///{tmp_path / 'fleet.db'}")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    return DirectoryBlobs(tmp_path / "blobs")
+
+
+def test_a_transaction_is_done_whole_or_not_at_all(store: FleetStore) -> None:
+    def fail() -> None:
+        with store.transaction() as rows:
+            rows.count_up("revision")
+            rows.note(1, "a", "did")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    with store.transaction() as rows:
+        assert (rows.number("revision"), rows.audit_lines(0, 9)) == (0, [])
+
+
+def test_changes_at_once_take_turns(store: FleetStore) -> None:
+    def change(number: int) -> None:
+        with store.transaction() as rows:
+            rows.count_up("revision")
+            rows.note(number, "a", "did", number=number)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(change, range(64)))
+    with store.transaction() as rows:
+        lines = rows.audit_lines(0, 100)
+        assert (rows.number("revision"), len(lines), first_wrong(lines)) == (64, 64, 0)
+
+
+def test_what_ended_is_there_for_the_next_who_opens(store: FleetStore, tmp_path: Path) -> None:
+    with store.transaction() as rows:
+        rows.put(tables.roots, version=1, data=b"x")
+    other = FleetStore(f"sqlite:///{tmp_path / 'fleet.db'}")
+    with other.transaction() as rows:
+        assert [row.data for row in rows.all(tables.roots)] == [b"x"]
+    other.close()
+
+
+def test_the_embedded_one_has_each_change_on_the_disk(store: FleetStore) -> None:
+    with store._engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+    (tmp_path / "fleet.db").write_bytes(b"no database" * 500)
+    with pytest.raises(DatabaseTrouble):
+        FleetStore(f"sqlite:///{tmp_path / 'fleet.db'}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE audit SET who = 'b' WHERE number = 3",
+        "UPDATE audit SET at_ms = 9 WHERE number = 3",
+        "UPDATE audit SET detail = '{}' WHERE number = 3",
+        "DELETE FROM audit WHERE number = 3",
+        "UPDATE audit SET number = -3 WHERE number = 3",
+    ],
+)
+def test_a_line_of_the_audit_log_that_was_touched_is_found(
+    store: FleetStore, tmp_path: Path, change: str
+) -> None:
+    with store.transaction() as rows:
+        for number in range(1, 6):
+            rows.note(1, "a", "did", number=number)
+        assert first_wrong(rows.audit_lines(0, 9)) == 0
+    with create_engine(f"sqlite:///{tmp_path / 'fleet.db'}").begin() as connection:
+        connection.execute(text(change))
+    with store.transaction() as rows:
+        assert first_wrong(rows.audit_lines(0, 9)) == 3
+
+
+def test_bytes_are_had_by_their_digest(blobs: BlobStore) -> None:
+    data = bytes(range(256)) * 5000
+    digest = write_blob(blobs, lambda path: path.write_bytes(data))
+    assert digest == digest_of(data)
+    assert (blobs.size(digest), b"".join(map(bytes, blobs.chunks(digest)))) == (len(data), data)
+    assert write_blob(blobs, lambda path: path.write_bytes(data)) == digest
+
+
+def test_what_was_never_had_is_not_there(blobs: BlobStore) -> None:
+    assert blobs.size("0" * 64) is None
+    for name in ("../../etc/passwd", "", "0" * 63, "G" * 64):
+        with pytest.raises(FileNotFoundError):
+            blobs.path(name)
+
+
+def test_a_draft_that_failed_leaves_nothing(blobs: BlobStore, tmp_path: Path) -> None:
+    def fail(path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        write_blob(blobs, fail)
+    blobs.draft().write_bytes(b"killed here")
+    DirectoryBlobs(tmp_path / "blobs").forget_drafts()
+    assert [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()] == []
