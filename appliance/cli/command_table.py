@@ -50,47 +50,38 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandTable:
-    """Commands by name, as ``program NAME``."""
+    """Commands by name, as ``program NAME``; ``alone`` is what ``program`` does without a name."""
 
     program: str
     about: str
     commands: Mapping[str, Entry]
+    alone: Entry | None = None
 
     def run(self, words: Sequence[str]) -> int:
         """Run one command; gives its exit status."""
+        if self.alone is not None and (not words or words[0].startswith("-")):
+            return self._ended(self.program, self.alone, words)
         if not words or words[0] not in self.commands:
             return self._no_command(words)
         name = words[0]
         entry = self.commands[name]
         if isinstance(entry.place, CommandTable):
             return entry.place.run(words[1:])
+        return self._ended(f"{self.program} {name}", entry, words[1:])
+
+    def _ended(self, program: str, entry: Entry, words: Sequence[str]) -> int:
         try:
-            status = self._run(name, entry, words[1:])
+            status = _run(program, entry, words)
             sys.stdout.flush()
             return status
         except CommandFailed as failure:
-            print(f"{self.program} {name}: {failure}", file=sys.stderr)
+            print(f"{program}: {failure}", file=sys.stderr)
             return failure.status
         except KeyboardInterrupt:
             return Exit.INTERRUPTED
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return Exit.OK
-
-    def _run(self, name: str, entry: Entry, words: Sequence[str]) -> int:
-        command = entry.load()
-        parser = argparse.ArgumentParser(
-            prog=f"{self.program} {name}",
-            description=command.about,
-            epilog=EXIT_HELP,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,  # '--timeout' of one command is in seconds, '--timeout-ms' of another is not
-        )
-        command.add_arguments(parser)
-        arguments = parser.parse_args(words)
-        for settle in vars(arguments).pop("settle", ()):
-            settle(parser, arguments)
-        return command.run(arguments)
 
     def _no_command(self, words: Sequence[str]) -> int:
         width = max(map(len, self.commands))
@@ -114,3 +105,19 @@ class CommandTable:
         hint = f"did you mean '{near[0]}'?" if near else f"the commands are {', '.join(self.commands)}"
         print(f"{self.program}: '{word}' is not a command; {hint}", file=sys.stderr)
         return Exit.USAGE
+
+
+def _run(program: str, entry: Entry, words: Sequence[str]) -> int:
+    command = entry.load()
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=command.about,
+        epilog=EXIT_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # '--timeout' of one command is in seconds, '--timeout-ms' of another is not
+    )
+    command.add_arguments(parser)
+    arguments = parser.parse_args(words)
+    for settle in vars(arguments).pop("settle", ()):
+        settle(parser, arguments)
+    return command.run(arguments)

@@ -60,6 +60,10 @@ MODEL: Final = CommandTable(
             "unpin": Entry(
                 "let a version be evicted or uninstalled again", "appliance.cli.model.retention:UNPIN"
             ),
+            "resume": Entry(
+                "let the fleet change models again that were changed by hand",
+                "appliance.cli.model.retention:RESUME",
+            ),
             "golden": Entry(
                 "make a golden set: requests with the answers that are right",
                 "appliance.tools.commands.golden",
@@ -87,6 +91,85 @@ STORE: Final = CommandTable(
         }
     ),
 )
+SYNC: Final = CommandTable(
+    program="appliance sync",
+    about="The agent: this box as a member of a fleet.",
+    alone=Entry("run the agent", "appliance.cli.sync.agent:RUN"),
+    commands=MappingProxyType(
+        {
+            "enrol": Entry("have this box belong to a fleet", "appliance.cli.sync.enrol"),
+            "once": Entry("one pass: hear, do what can be done, report", "appliance.cli.sync.agent:ONCE"),
+            "status": Entry(
+                "show what is wanted, what is here, what waits", "appliance.cli.sync.status:STATUS"
+            ),
+            "explain": Entry("tell the same in words", "appliance.cli.sync.status:EXPLAIN"),
+            "link": Entry("say whether the link is free, metered or off", "appliance.cli.sync.link"),
+        }
+    ),
+)
+BUNDLE: Final = CommandTable(
+    program="appliance bundle",
+    about="Bundles: what a box and its controller say to one another, carried by hand.",
+    commands=MappingProxyType(
+        {
+            "export": Entry("write what is to be carried to the other side", "appliance.cli.bundle.export"),
+            "import": Entry("take in what was carried here", "appliance.cli.bundle.import_"),
+            "inspect": Entry(
+                "show what a bundle holds and whether it is whole", "appliance.cli.bundle.inspect"
+            ),
+        }
+    ),
+)
+ROOT: Final = CommandTable(
+    program="appliance fleet root",
+    about="The root of a fleet's trust: made, changed and signed with keys that are never online.",
+    commands=MappingProxyType(
+        {
+            "keys": Entry("make the keys that the controller signs with", "appliance.cli.fleet.root:KEYS"),
+            "make": Entry(
+                "make a root, the first or the next, to be signed", "appliance.cli.fleet.root:MAKE"
+            ),
+            "sign": Entry("sign a root as one of its holders", "appliance.cli.fleet.root:SIGN"),
+            "show": Entry("show what a root says and who has to sign still", "appliance.cli.fleet.root:SHOW"),
+            "get": Entry("write a controller's newest root into a file", "appliance.cli.fleet.root:GET"),
+            "publish": Entry("have boxes follow a root", "appliance.cli.fleet.root:PUBLISH"),
+        }
+    ),
+)
+FLEET: Final = CommandTable(
+    program="appliance fleet",
+    about="Many boxes, from an operator's desk.",
+    commands=MappingProxyType(
+        {
+            "login": Entry("log in at a controller", "appliance.cli.fleet.change:LOGIN"),
+            "devices": Entry("show devices and how they stand", "appliance.cli.fleet.view:DEVICES"),
+            "groups": Entry("show groups and what is wanted in them", "appliance.cli.fleet.view:GROUPS"),
+            "releases": Entry("show what was released", "appliance.cli.fleet.view:RELEASES"),
+            "release": Entry("hand packages over to the controller", "appliance.cli.fleet.change:RELEASE"),
+            "want": Entry("wish for a version in a group or on a device", "appliance.cli.fleet.change:WANT"),
+            "setting": Entry("change a setting of boxes", "appliance.cli.fleet.change:SETTING"),
+            "logs": Entry("show records of devices", "appliance.cli.fleet.view:LOGS"),
+            "drift": Entry("show what was decided at boxes", "appliance.cli.fleet.view:DRIFT"),
+            "token": Entry("make a token for a box or a person", "appliance.cli.fleet.change:TOKEN"),
+            "group": Entry("put a device into a group", "appliance.cli.fleet.change:GROUP"),
+            "revoke": Entry("shut a device out", "appliance.cli.fleet.change:REVOKE"),
+            "resume": Entry("go on after a restored backup", "appliance.cli.fleet.change:RESUME"),
+            "audit": Entry("show who changed what", "appliance.cli.fleet.view:AUDIT"),
+            "audit-check": Entry("check that the audit log is whole", "appliance.cli.fleet.view:AUDIT_CHECK"),
+            "root": Entry("make, change and sign what all boxes trust", ROOT),
+        }
+    ),
+)
+CONTROLLER: Final = CommandTable(
+    program="appliance controller",
+    about="The controller of a fleet.",
+    commands=MappingProxyType(
+        {
+            "init": Entry("make a controller in a directory", "appliance.cli.controller:INIT"),
+            "serve": Entry("serve it, to boxes and to people", "appliance.cli.controller:SERVE"),
+        }
+    ),
+)
 TABLE: Final = CommandTable(
     program="appliance",
     about="Edge inference appliance.",
@@ -99,6 +182,10 @@ TABLE: Final = CommandTable(
             "trace": Entry("show where the time of one traced request went", "appliance.cli.trace"),
             "model": Entry("make, check and install model packages", MODEL),
             "store": Entry("look after the store of model versions", STORE),
+            "fleet": Entry("look after many boxes", FLEET),
+            "sync": Entry("have this box be what its fleet wants", SYNC),
+            "bundle": Entry("carry documents, models and telemetry where no link is", BUNDLE),
+            "controller": Entry("be the controller of a fleet", CONTROLLER),
             "config": Entry("check a configuration file, or show the one in force", "appliance.cli.config"),
             "version": Entry("show the version", "appliance.cli.version"),
         }

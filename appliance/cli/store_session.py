@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from appliance.cli.arguments import configuration_at
-from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.person import who
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import (
     ApplianceError,
@@ -28,9 +29,9 @@ from appliance.engine.versions.history import read_history, unfit
 from appliance.store import trouble
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_file import read_catalog
-from appliance.store.layout import SERVE
+from appliance.store.layout import ENROLLED, SERVE
 from appliance.store.running import read_holder
-from appliance.store.writer import StoreWriter, open_store
+from appliance.store.writer import Hand, StoreWriter, open_store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,13 +70,21 @@ def configured(arguments: argparse.Namespace) -> ApplianceConfig:
 
 @contextmanager
 def writing(arguments: argparse.Namespace, *, make: bool = False) -> Iterator[StoreWriter]:
-    """The store, with its lock, for as long as the context lasts. Fails where there is none, unless it is to ``make``
-    one."""
+    """The store, with its lock, for as long as the context lasts; a model that is changed is held by who gave the
+    command. Fails where there is none, unless it is to ``make`` one."""
     config = configured(arguments)
     if not make:
         catalog_of(arguments.state_dir)
-    with told(), open_store(arguments.state_dir, config.store) as store:
+    hand = Hand(who=who(), now_ms=wall_ms())
+    with told(), open_store(arguments.state_dir, config.store, hand) as store:
         yield store
+
+
+def tell_held(state: Path, name: str) -> None:
+    """Say, where the box belongs to a fleet, that this leaves the model alone from now on."""
+    if (state / ENROLLED).exists():
+        resume = f"'appliance model resume {name}'"
+        print(printable(f"held by hand: the fleet leaves {name} alone until {resume}"), flush=True)
 
 
 @contextmanager
