@@ -22,7 +22,18 @@ PLACES = ("appliance", "benchmarks", "models", "proto", "tests", "docs", ".ci")
 HOMES = re.compile("|".join("/" + place + "/" for place in ("work", "root", "home", "Users", "opt")))
 SAID = 40
 """The least that a room's documentation has, in characters."""
-DESIGN = {"FAST_PATH", "SCHEDULING", "MEMORY", "ROLLOUT", "PROCESSES", "STORE", "HTTP", "SECURITY", "TABLES"}
+DESIGN = {
+    "FAST_PATH",
+    "SCHEDULING",
+    "MEMORY",
+    "ROLLOUT",
+    "PROCESSES",
+    "STORE",
+    "HTTP",
+    "SECURITY",
+    "TABLES",
+    "LINK",
+}
 DESIGN_LINES = 110
 ARCHITECTURE_WORDS = 1_500
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")

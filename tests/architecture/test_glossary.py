@@ -35,7 +35,7 @@ def sources() -> str:
 
 def is_met(place: str) -> bool:
     """Whether there is such a setting, file, command or option, or metric."""
-    if place.startswith(("appliance model ", "appliance store ")):
+    if place.startswith(("appliance model ", "appliance store ", "appliance fleet ", "appliance sync ")):
         return f'"{place.rpartition(" ")[2]}"' in sources() and place.split()[1] in TABLE.commands
     if "/" in place:
         return (ROOT / place).is_file()

@@ -16,9 +16,10 @@ LEVELS: Mapping[str, int] = {
     "domain": 0, "durable": 0,
     "config": 1,
     "core/scheduling": 2, "core/memory": 2, "repository/onnx": 2, "runtimes": 2, "store": 2, "frontend/listening": 2,
+    "fleet": 2, "outbox": 2,
     "workers": 3, "repository": 3,
     "core/processes": 4, "core/rollout": 4, "workers/child": 4, "workers/daemon": 4, "sources": 4, "package": 4,
-    "telemetry": 5,
+    "telemetry": 5, "transfer": 5,
     "maintenance": 6, "frontend/quotas": 6, "frontend/statuses": 6, "frontend/turns": 6,
     "engine/port": 7, "engine/environment": 7, "engine/inbox": 7,
     "engine/versions": 8,
@@ -30,6 +31,7 @@ LEVELS: Mapping[str, int] = {
     "frontend/grpc": 14, "frontend/http": 14,
     "frontend/native": 15,
     "frontend": 16,
+    "sync": 16, "controller": 16,
     "configuration": 17,
     "daemon": 18,
     "cli": 19,
@@ -43,9 +45,19 @@ to the room above it."""
 
 VENDORS: Mapping[str, tuple[str, ...]] = {
     "PIL": ("appliance/cli/picture.py",),
-    "aiohttp": ("appliance/frontend/http/",),
+    "aiohttp": (
+        "appliance/frontend/http/",
+        "appliance/transfer/",
+        "appliance/sync/",
+        "appliance/controller/",
+    ),
+    "alembic": ("appliance/controller/",),
     "blake3": ("appliance/domain/digest.py",),
-    "cryptography": ("appliance/package/keys.py",),
+    "cryptography": (
+        "appliance/package/keys.py",
+        "appliance/sync/",
+        "appliance/controller/",
+    ),
     "edge_appliance_native": ("appliance/frontend/native/", "appliance/workers/child/leased.py"),
     "google": (
         "appliance/frontend/grpc/",
@@ -62,10 +74,12 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "grpc_reflection": ("appliance/frontend/grpc/reflection.py",),
     "inotify_simple": ("appliance/sources/watcher.py",),
     "msgpack": ("appliance/workers/messages.py",),
+    "msgspec": ("appliance/fleet/", "appliance/transfer/", "appliance/controller/", "appliance/sync/"),
     "numpy": (
         "appliance/runtimes/",
         "appliance/tools/",
         "appliance/cli/array.py",
+        "appliance/transfer/",
     ),
     "onnx": ("appliance/tools/packaging/weights.py", "appliance/tools/variants/conversion.py"),
     "onnxruntime": (
@@ -74,10 +88,28 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     ),
     "prometheus_client": ("appliance/telemetry/metrics/process.py",),
     "rich": ("appliance/cli/", "appliance/tools/commands/"),
-    "securesystemslib": ("appliance/package/keys.py", "appliance/package/trust.py"),
+    "securesystemslib": (
+        "appliance/package/keys.py",
+        "appliance/package/trust.py",
+        "appliance/sync/signed_metadata.py",
+        "appliance/controller/bundles.py",
+    ),
+    "sqlalchemy": ("appliance/controller/",),
     "structlog": ("appliance/telemetry/log.py",),
+    "tuf": (
+        "appliance/sync/signed_metadata.py",
+        "appliance/controller/root.py",
+        "appliance/controller/signing.py",
+    ),
     "uvloop": ("appliance/daemon/daemon.py",),
+    "zstandard": (
+        "appliance/transfer/",
+        "appliance/sync/",
+        "appliance/controller/",
+    ),
 }
+LINKED = ("cli", "tools", "sync", "transfer", "controller")
+"""What is no part of serving, and may connect to something."""
 IMPURE = frozenset(
     {"asyncio", "logging", "multiprocessing", "os", "random", "select", "socket", "threading", "time"}
 )
@@ -179,9 +211,7 @@ def test_nothing_is_pickled() -> None:
 def test_what_serves_connects_to_nothing() -> None:
     """But for its own Unix sockets, which are tried before they are taken."""
     opening = re.compile(r"\.connect\(|create_connection\(|urlopen\(|ClientSession\(|[a-z]secure_channel\(")
-    ours = [
-        path for path in python_files("appliance") if path.relative_to(ROOT).parts[1] not in ("cli", "tools")
-    ]
+    ours = [path for path in python_files("appliance") if path.relative_to(ROOT).parts[1] not in LINKED]
     found = {name_of(path) for path in ours if opening.search(path.read_text(encoding="utf-8"))}
     assert found == {"appliance/domain/address.py"}
     native = [path for path in rust_files() if "::connect(" in product_code_of(path)]
@@ -212,6 +242,23 @@ def test_what_serves_connects_to_nothing() -> None:
         ("appliance.repository.directory", {"asyncio", "grpc", "google", "onnx", "numpy"}),
         ("appliance.cli.main", {"grpc", "rich", "asyncio", "numpy", "appliance.tools"}),
         ("appliance.cli.serve", {"numpy", "onnx", "appliance.tools"}),
+        (
+            "appliance.sync.agent",
+            {
+                "grpc",
+                "onnxruntime",
+                "onnx",
+                "numpy",
+                "rich",
+                "uvloop",
+                "structlog",
+                "appliance.engine.engine",
+            },
+        ),
+        (
+            "appliance.sync.trust_file",
+            {"grpc", "onnxruntime", "numpy", "urllib3", "requests", "tuf.ngclient", "asyncio", "aiohttp"},
+        ),
     ],
 )
 def test_what_importing_a_module_does_not_load(module: str, absent: set[str]) -> None:
@@ -245,4 +292,6 @@ def test_only_the_daemon_and_the_store_commands_look_at_the_wall_clock() -> None
         "appliance/daemon/parts.py",
         "appliance/cli/store_session.py",
         "appliance/maintenance/scrub_process.py",
+        "appliance/cli/fleet/view.py",
+        "appliance/controller/server.py",
     }
