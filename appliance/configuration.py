@@ -15,6 +15,7 @@ from typing import Final
 from appliance.config import loading
 from appliance.config.loading import Checks
 from appliance.config.tree import ApplianceConfig
+from appliance.fleet.settings import CHECKS as FLEET
 from appliance.frontend.choice import front_end_problems
 from appliance.frontend.listening.certificates import certificate_problems
 from appliance.frontend.listening.sockets import group_problems
@@ -121,6 +122,7 @@ CHECKS: Final = Checks(
         "workers.cpus": cpu_problems,
         "workers.confinement": confinement_problems,
         "log.file": file_problems,
+        **{f"fleet.{key}": check for key, check in FLEET.items()},
     },
     whole=(runtime_problems, trace_problems, front_end_problems, port_problems),
 )

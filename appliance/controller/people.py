@@ -80,9 +80,14 @@ class People:
         return TokenMade(name, token, expires)
 
     def person_token(self, request: PersonTokenRequest, who: str, now_ms: int) -> TokenMade:
-        """A token for a person."""
+        """A token for a person. Raises OperatorError where there is one of that name."""
         expires = now_ms + request.hours * tokens.HOUR_MS
         with self._store.transaction() as rows:
+            there = rows.one(tables.tokens, name=request.name)
+            if there is not None and not there.revoked:
+                raise OperatorError(
+                    f"there is a token '{request.name}' already; revoke it first, or take another name"
+                )
             token = tokens.make_person(rows, request.name, request.role, who, expires)
             rows.note(now_ms, who, "token", name=request.name, role=request.role)
         return TokenMade(request.name, token, expires)

@@ -56,6 +56,12 @@ def setting_problems(settings: Mapping[str, Setting]) -> tuple[str, ...]:
     return tuple(problems)
 
 
+def local_problems(local: FleetConfig) -> Iterator[str]:
+    """What is wrong with what the box's own file says."""
+    for key, check in CHECKS.items():
+        yield from (f"{SECTION}{key}: {text}" for text in check(getattr(local, key)))
+
+
 def effective(local: FleetConfig, said: Collection[str], settings: Mapping[str, Setting]) -> FleetConfig:
     """The section with the right ``settings`` in it, but for the keys that the box's own file has ``said``."""
     allowed = [name for name in NAMES if name.removeprefix(SECTION) not in said]

@@ -6,7 +6,7 @@ import pytest
 
 from appliance.config.fleet import FleetConfig
 from appliance.fleet.documents import Setting
-from appliance.fleet.settings import NAMES, effective, setting_problems, shown
+from appliance.fleet.settings import NAMES, effective, local_problems, setting_problems, shown
 
 
 def test_right_ones_are_taken() -> None:
@@ -56,3 +56,9 @@ def test_a_wrong_one_is_told_and_no_more_than_that(settings: dict[str, Setting],
 def test_none_of_the_settings_says_where_the_box_gets_its_bytes_or_listens() -> None:
     for closed in ("directories", "neighbours", "neighbour_address", "contact_plan"):
         assert f"fleet.{closed}" not in NAMES
+
+
+def test_what_the_box_itself_says_wrongly_is_told_at_once() -> None:
+    local = FleetConfig(windows=("Moon 22:00-06:00",), metered=("control", "films"))
+    assert [each.split(":")[0] for each in local_problems(local)] == ["fleet.windows", "fleet.metered"]
+    assert not list(local_problems(FleetConfig()))

@@ -22,6 +22,7 @@ from appliance.cli.package_policy import trusted_keys
 from appliance.cli.store_session import told, wall_ms
 from appliance.config import loading
 from appliance.domain.errors import StoreBusy
+from appliance.fleet.settings import local_problems
 from appliance.sync.agent import Agent
 from appliance.sync.box import Box, Clock, Settings
 from appliance.sync.contact import Conversation
@@ -47,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """What the box's own configuration says."""
     config = store_session.configured(arguments)
+    if wrong := tuple(local_problems(config.fleet)):
+        raise CommandFailed(f"'{arguments.config}' has {len(wrong)} problems in [fleet]:", lines=wrong)
     with told():
         said = loading.said_keys(arguments.config, "fleet")
     return Settings(

@@ -162,6 +162,7 @@ def test_a_version_is_released_once(desk: Desk, packages: dict[int, Path], tmp_p
         ("/settings", {"name": "grpc.addresses", "group": "a", "value": 1}, "no setting from afar"),
         ("/tokens/enrolment", {"device": "none"}, "there is no device 'none'"),
         ("/tokens/person", {"name": "x", "role": "king"}, "$.role"),
+        ("/tokens/person", {"name": "admin", "role": "viewer"}, "there is a token 'admin' already"),
         ("/devices/none/revoke", None, "there is no device 'none'"),
         ("/tokens/none/revoke", None, "there is no token 'none'"),
         ("/want", [], "Expected `object`"),
