@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,15 @@ def waiting(state: Path) -> Iterator[Batch]:
                 reader.cursor = Cursor(reading.epoch, reading.end)
         finally:
             folder.close()
+
+
+def waiting_bytes(state: Path) -> int:
+    """What waits to be sent. Raises OSError."""
+    total = 0
+    for stream in streams(state):
+        with closing(RealFolder(state / OUTBOX / stream)) as folder:
+            total += OutboxReader(folder).waiting_bytes()
+    return total
 
 
 def batch_of(stream: str, reading: Reading) -> Batch:

@@ -7,19 +7,24 @@ from dataclasses import dataclass
 
 from appliance.durable import RealFolder, is_held
 from appliance.fleet.documents import DesiredState
+from appliance.fleet.settings import effective
 from appliance.sync import progress as notes
 from appliance.sync import trust_file
 from appliance.sync.box import Clock, Settings, link_state, observed_of
+from appliance.sync.budget import Budget
 from appliance.sync.identity import FLEET, LOCK, NotEnrolled, read_identity
 from appliance.sync.observed import Observer
+from appliance.sync.outboxes import waiting_bytes
 from appliance.sync.plan import Observed
 from appliance.sync.progress import Progress
+from appliance.sync.spending import spent_in
 from appliance.sync.transfers import NoTransfers, Transfers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How the box stands; ``agent_pid``: of the agent that runs, 0 where none does."""
+    """How the box stands; ``agent_pid``: of the agent that runs, 0 where none does; ``left_bytes``: of the billing
+    month's, -1 where it has no bound; ``outbox_bytes`` wait to be sent."""
 
     device: str
     url: str
@@ -30,6 +35,8 @@ class Reading:
     damage: str
     link: str
     agent_pid: int
+    left_bytes: int
+    outbox_bytes: int
 
 
 def read_box(settings: Settings, clock: Clock, transfers: Transfers | None = None) -> Reading:
@@ -40,6 +47,8 @@ def read_box(settings: Settings, clock: Clock, transfers: Transfers | None = Non
     with closing(RealFolder(settings.state / FLEET)) as folder:
         loaded = trust_file.load(folder)
         progress = notes.read(folder)
+        budget = Budget(spent_in(folder))
+    fleet = effective(settings.fleet, settings.said, progress.settings)
     desired = loaded.trusted.desired
     sight = Observer(settings.state).look()
     return Reading(
@@ -52,6 +61,8 @@ def read_box(settings: Settings, clock: Clock, transfers: Transfers | None = Non
         damage=loaded.damage,
         link=link_state(settings.state),
         agent_pid=_holder(settings),
+        left_bytes=budget.left_bytes(fleet, clock.wall_ms() + progress.clock_ahead_ms),
+        outbox_bytes=waiting_bytes(settings.state),
     )
 
 

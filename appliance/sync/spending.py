@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from appliance.durable import read_whole, replace_file
+from appliance.durable import Folder, read_whole, replace_file
 from appliance.sync.box import Box
 from appliance.sync.budget import AGAIN_S, MODELS, Bound, Budget, Verdict, billing_month
 from appliance.sync.budget import Link as LinkTerms
@@ -43,7 +43,7 @@ class Spending:
 
     def __init__(self, box: Box) -> None:
         self._box = box
-        self._budget = Budget(_read(box))
+        self._budget = Budget(spent_in(box.folder))
         self._ahead = 0
         self._plan: tuple[object, tuple[Pass, ...]] = (None, ())
 
@@ -115,9 +115,10 @@ class Spending:
         return self._plan[1]
 
 
-def _read(box: Box) -> dict[str, dict[str, int]]:
-    data = read_whole(box.folder, FILE, BYTES_MAX)
+def spent_in(folder: Folder) -> dict[str, dict[str, int]]:
+    """What was kept as spent, by billing month and class; nothing where that cannot be read. Raises OSError."""
+    data = read_whole(folder, FILE, BYTES_MAX)
     try:
         return msgspec.json.decode(data, type=dict[str, dict[str, int]]) if data else {}
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}

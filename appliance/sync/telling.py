@@ -22,7 +22,7 @@ from appliance.outbox.outbox import Outbox, Policy
 from appliance.outbox.reader import OutboxReader, Reading
 from appliance.sync.budget import TELEMETRY
 from appliance.sync.link import Link
-from appliance.sync.outboxes import OUTBOX, STREAMS, batch_of
+from appliance.sync.outboxes import OUTBOX, STREAMS, batch_of, waiting_bytes
 
 Spend = Callable[[str, int], Awaitable[None]]
 """Returns when so many bytes of that class may go. Raises LinkFailed where they may not."""
@@ -77,12 +77,7 @@ class Telling:
 
     def waiting_bytes(self) -> int:
         """What waits to be sent. Raises OSError."""
-        total = 0
-        for stream in STREAMS:
-            if (self._place / stream).is_dir():
-                with closing(RealFolder(self._place / stream)) as folder:
-                    total += OutboxReader(folder).waiting_bytes()
-        return total
+        return waiting_bytes(self._place.parent)
 
     def _write(self) -> None:
         """Have the agent's own events on the disk. Raises OSError; then they are tried again."""

@@ -12,6 +12,7 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import Exit, printable
 from appliance.cli.sync import session
 from appliance.domain.moment import moment
+from appliance.store.full_disk import bytes_text
 from appliance.sync.freshness import freshness
 from appliance.sync.plan import Step, plan
 from appliance.sync.reading import Reading, read_box
@@ -108,10 +109,15 @@ def _head(found: Reading) -> list[str]:
     lines = [
         f"{found.device} of the fleet at {found.url}",
         f"wanted: generation {generation}, {fresh.word}; controller heard {heard}; the link is {found.link}",
+        f"left of the month: {_left(found.left_bytes)}; waits to be told: {bytes_text(found.outbox_bytes)}",
         f"agent: {f'process {found.agent_pid}' if found.agent_pid else 'does not run'}",
     ]
     lines += [f"problem: {each}" for each in (found.progress.problem, found.damage) if each]
     return lines
+
+
+def _left(count: int) -> str:
+    return "no bound" if count < 0 else bytes_text(count)
 
 
 def _ago(ms: int) -> str:
@@ -153,6 +159,8 @@ def _document(found: Reading, steps: tuple[Step, ...]) -> dict[str, Any]:
         "freshness": fresh.word,
         "heard_ms_ago": fresh.heard_ms,
         "link": found.link,
+        "budget_left_bytes": found.left_bytes,
+        "outbox_bytes": found.outbox_bytes,
         "problems": [each for each in (found.progress.problem, found.damage) if each],
         "models": [
             {
