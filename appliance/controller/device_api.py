@@ -35,6 +35,8 @@ RATE: Final = 5.0
 BURST: Final = 60.0
 """Requests per second of one box, and at once; streams are ranges, of which few are asked."""
 CLIENTS_MAX: Final = 100_000
+BODY_S: Final = 300.0
+"""How long a body may take: the largest one at 14 kB/s."""
 
 M = TypeVar("M", bound=Struct)
 Answer = Callable[[web.Request, x509.Certificate | None, int], Awaitable[web.StreamResponse]]
@@ -159,8 +161,12 @@ async def _body(request: web.Request, limit: int) -> bytes:
     if (request.content_length or 0) > limit:
         raise Refused(413, "too-large", f"a body has at most {limit} bytes here")
     body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > limit:
-            raise Refused(413, "too-large", f"a body has at most {limit} bytes here")
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > limit:
+                    raise Refused(413, "too-large", f"a body has at most {limit} bytes here")
+    except TimeoutError as error:
+        raise Refused(408, "too-slow", f"a body comes within {BODY_S:g} s, or not at all") from error
     return bytes(body)

@@ -42,7 +42,7 @@ from appliance.domain.errors import ApplianceError
 API: Final = "/api/v1"
 BODY_BYTES_MAX: Final = 1 << 20
 PACKAGE_TYPE: Final = "application/octet-stream"
-CHUNK: Final = 1 << 20
+SILENCE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +198,7 @@ class PeopleApi:
         try:
             who = await self._let_in(request, "operator")
             with draft.open("xb") as file:
-                async for chunk in request.content.iter_chunked(CHUNK):
+                while chunk := await _chunk(request):
                     await asyncio.to_thread(file.write, chunk)
             model, version = await asyncio.to_thread(self._releases.upload, draft, who, self._wall_ms())
             found = [
@@ -331,12 +331,25 @@ def _post(
     return Operation(method="POST", path=path, about=about, role=role, answer=answer, serve=serve, body=body)
 
 
+async def _chunk(request: web.Request) -> bytes:
+    """The next bytes of an upload, which may take long but not stand still; none at the end. Raises Denied."""
+    try:
+        async with asyncio.timeout(SILENCE_S):
+            return await request.content.readany()
+    except TimeoutError as error:
+        raise Denied(408, "too-slow", f"nothing of the upload came for {SILENCE_S:g} s") from error
+
+
 async def _bounded(request: web.Request) -> bytes:
     body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > BODY_BYTES_MAX:
-            raise Denied(413, "too-large", f"a body has at most {BODY_BYTES_MAX} bytes here")
+    try:
+        async with asyncio.timeout(SILENCE_S):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    raise Denied(413, "too-large", f"a body has at most {BODY_BYTES_MAX} bytes here")
+    except TimeoutError as error:
+        raise Denied(408, "too-slow", f"a body comes within {SILENCE_S:g} s, or not at all") from error
     return bytes(body)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import socket
+import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import zstandard
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from appliance.controller import device_api, people_api
 from appliance.controller.authority import DEVICE_GOOD, RENEW_BEFORE
 from appliance.controller.device_api import BURST, Rates
 from appliance.fleet import messages
@@ -240,3 +243,19 @@ def test_a_controller_that_was_restored_is_noticed_and_a_person_resumes(
     resumed = box.polled(**ahead)
     assert decode_document(resumed.document).generation == 6
     assert [each["state"] for each in desk.person().get("/devices")] == ["active"]
+
+
+@pytest.mark.parametrize("path", [messages.POLL, "/api/v1/want"])
+def test_a_body_that_never_ends_is_left(
+    desk: Desk, new_box: NewBox, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(device_api, "BODY_S", 0.3)
+    monkeypatch.setattr(people_api, "SILENCE_S", 0.3)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=desk.home.authority.pem)
+    plain = socket.create_connection(("127.0.0.1", desk.port), 30)
+    with plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as link:
+        head = f"POST {path} HTTP/1.1\r\nHost: c\r\nContent-Type: {messages.CONTENT_TYPE}\r\n"
+        link.sendall(f"{head}Authorization: Bearer {desk.admin}\r\nContent-Length: 100\r\n\r\nx".encode())
+        assert link.recv(100).startswith(b"HTTP/1.1 408 ")
+    assert isinstance(new_box("box-1").poll(), Polled)
