@@ -70,8 +70,8 @@ unit-native: $(TEST_STAMP) ## the native front end's tests in Rust, where cargo 
 unit: $(TEST_STAMP) ## the tests alone
 	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
-demo: $(SERVE_STAMP) install-native ## play a fleet on this machine: a controller, three boxes, links that flap (two minutes)
-	@$(BIN)/python $(PIP) install -c requirements-test.lock onnx && exec $(BIN)/python -m demo $(ARGS)
+demo: install-test install-native ## play a fleet on this machine: a controller, three boxes, links that flap (two minutes)
+	@exec $(BIN)/python -m demo $(ARGS)
 
 bench: $(TEST_STAMP) ## measure, beside the peers that are installed (python -m benchmarks.peers.setup)
 	$(BIN)/python -m benchmarks
