@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -128,11 +129,11 @@ def answering(text: str, status: int = 200, kind: str = "text/html", **headers: 
 async def endless(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": messages.CONTENT_TYPE})
     await response.prepare(request)
-    try:
-        while True:
+    with suppress(ConnectionError):
+        while request.transport is not None and not request.transport.is_closing():
             await response.write(bytes(1 << 20))
-    except ConnectionError:
-        return response
+            await asyncio.sleep(0)  # a write to who has gone neither waits nor fails
+    return response
 
 
 async def cut(request: web.Request) -> web.StreamResponse:
