@@ -15,11 +15,11 @@ from sqlalchemy import Row
 
 from appliance.controller import tables, tokens
 from appliance.controller.authority import RENEW_BEFORE, Authority, RequestInvalid, key_digest, key_of, utc
+from appliance.controller.bodies import Refused
 from appliance.controller.bundles import device_of, unpacked
 from appliance.controller.fleet_store import FleetStore, Rows
 from appliance.controller.publishing import Publisher
 from appliance.domain.digest import digest_of
-from appliance.domain.errors import ApplianceError
 from appliance.domain.manifest import INT64_MAX
 from appliance.fleet.messages import (
     Acknowledged,
@@ -43,16 +43,6 @@ FULL_RETRY_S: Final = 3600
 ACTIVE: Final = "active"
 CONFLICT: Final = "conflict"
 REVOKED: Final = "revoked"
-
-
-class Refused(ApplianceError):
-    """A request of a box that is refused: with which status, and a ``code`` for programs."""
-
-    def __init__(self, status: int, code: str, text: str, retry_after_s: int = 0) -> None:
-        super().__init__(text)
-        self.status = status
-        self.code = code
-        self.retry_after_s = retry_after_s
 
 
 class Contact:

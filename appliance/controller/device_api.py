@@ -15,8 +15,9 @@ from cryptography import x509
 from msgspec import Struct
 
 from appliance.controller.blobs import BlobStore
+from appliance.controller.bodies import Refused, read_body
 from appliance.controller.bundles import device_of
-from appliance.controller.contact import Contact, Refused
+from appliance.controller.contact import Contact
 from appliance.controller.fleet_store import DatabaseTrouble
 from appliance.fleet import messages
 from appliance.fleet.messages import (
@@ -158,15 +159,4 @@ async def _body(request: web.Request, limit: int) -> bytes:
     """The body, of at most ``limit`` bytes. Raises Refused."""
     if request.content_type != CONTENT_TYPE:
         raise Refused(415, "not-msgpack", f"a body is {CONTENT_TYPE}")
-    if (request.content_length or 0) > limit:
-        raise Refused(413, "too-large", f"a body has at most {limit} bytes here")
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_S):
-            async for chunk in request.content.iter_any():
-                body += chunk
-                if len(body) > limit:
-                    raise Refused(413, "too-large", f"a body has at most {limit} bytes here")
-    except TimeoutError as error:
-        raise Refused(408, "too-slow", f"a body comes within {BODY_S:g} s, or not at all") from error
-    return bytes(body)
+    return await read_body(request, limit, BODY_S)

@@ -190,13 +190,6 @@ class Rows:
         ).all()
         return list(reversed(found))
 
-    def telemetry_count(self, device: str) -> int:
-        """How many records of the device are here."""
-        statement = (
-            select(func.count()).select_from(tables.telemetry).where(tables.telemetry.c.device == device)
-        )
-        return int(self._connection.execute(statement).scalar_one())
-
 
 def _where(statement: Any, table: Any, key: Mapping[str, Any]) -> Any:
     for name, value in key.items():

@@ -16,6 +16,7 @@ from msgspec import Struct
 from appliance import __version__
 from appliance.controller import tokens
 from appliance.controller.blobs import BlobStore
+from appliance.controller.bodies import Refused, read_body
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
 from appliance.controller.people import LOG_MAX, People, Unknown
 from appliance.controller.releases import NoRelease, Releases
@@ -184,7 +185,9 @@ class PeopleApi:
             who = await self._let_in(request, operation.role)
             body = None
             if operation.body is not None:
-                body = msgspec.json.decode(await _bounded(request), type=operation.body)
+                body = msgspec.json.decode(
+                    await read_body(request, BODY_BYTES_MAX, SILENCE_S), type=operation.body
+                )
             asked = Asked(
                 who=who, now_ms=self._wall_ms(), path=request.match_info, query=request.query, body=body
             )
@@ -211,7 +214,7 @@ class PeopleApi:
             draft.unlink(missing_ok=True)
 
     async def _let_in(self, request: web.Request, role: str) -> str:
-        """Who asks. Raises Denied."""
+        """Who asks. Raises Refused."""
         kind, _, text = request.headers.get("Authorization", "").partition(" ")
 
         def known() -> Any:
@@ -220,25 +223,16 @@ class PeopleApi:
 
         found = await asyncio.to_thread(known) if kind.lower() == "bearer" else None
         if found is None:
-            raise Denied(
+            raise Refused(
                 401, "no-token", "a token of a person is needed: 'Authorization: Bearer NAME:SECRET'"
             )
         if not tokens.may(found.role, role):
-            raise Denied(403, "role", f"that takes the role {role}, and {found.name} is {found.role}")
+            raise Refused(403, "role", f"that takes the role {role}, and {found.name} is {found.role}")
         return str(found.name)
 
     def document(self) -> dict[str, Any]:
         """The OpenAPI document."""
         return openapi(self.operations())
-
-
-class Denied(ApplianceError):
-    """Somebody who may not ask that."""
-
-    def __init__(self, status: int, code: str, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.code = code
 
 
 def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
@@ -332,30 +326,17 @@ def _post(
 
 
 async def _chunk(request: web.Request) -> bytes:
-    """The next bytes of an upload, which may take long but not stand still; none at the end. Raises Denied."""
+    """The next bytes of an upload, which may take long but not stand still; none at the end. Raises Refused."""
     try:
         async with asyncio.timeout(SILENCE_S):
             return await request.content.readany()
     except TimeoutError as error:
-        raise Denied(408, "too-slow", f"nothing of the upload came for {SILENCE_S:g} s") from error
-
-
-async def _bounded(request: web.Request) -> bytes:
-    body = bytearray()
-    try:
-        async with asyncio.timeout(SILENCE_S):
-            async for chunk in request.content.iter_any():
-                body += chunk
-                if len(body) > BODY_BYTES_MAX:
-                    raise Denied(413, "too-large", f"a body has at most {BODY_BYTES_MAX} bytes here")
-    except TimeoutError as error:
-        raise Denied(408, "too-slow", f"a body comes within {SILENCE_S:g} s, or not at all") from error
-    return bytes(body)
+        raise Refused(408, "too-slow", f"nothing of the upload came for {SILENCE_S:g} s") from error
 
 
 def _failed(error: Exception) -> web.Response:
     status, code = 500, "defect"
-    if isinstance(error, Denied):
+    if isinstance(error, Refused):
         status, code = error.status, error.code
     elif isinstance(error, msgspec.MsgspecError | UnicodeDecodeError | RecursionError | BadRequest):
         status, code = 400, "bad-request"
