@@ -20,6 +20,7 @@ from appliance.frontend.choice import front_end_problems
 from appliance.frontend.listening.certificates import certificate_problems
 from appliance.frontend.listening.sockets import group_problems
 from appliance.runtimes.runtime import known_runtimes
+from appliance.sync.contact_plan import plan_problems
 from appliance.telemetry.log import file_problems
 from appliance.workers.jail.support import kernel_support
 
@@ -123,6 +124,7 @@ CHECKS: Final = Checks(
         "workers.confinement": confinement_problems,
         "log.file": file_problems,
         **{f"fleet.{key}": check for key, check in FLEET.items()},
+        "fleet.contact_plan": plan_problems,
     },
     whole=(runtime_problems, trace_problems, front_end_problems, port_problems),
 )

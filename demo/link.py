@@ -20,7 +20,6 @@ class FlappingLink:
         self.up = True
         self.port = 0
         self.down_bytes = 0
-        self.up_bytes = 0
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._free_at = {True: 0.0, False: 0.0}
@@ -75,9 +74,7 @@ class FlappingLink:
             await self._wait(len(piece), outwards=outwards)
             writer.write(piece)
             await writer.drain()
-            if outwards:
-                self.up_bytes += len(piece)
-            else:
+            if not outwards:
                 self.down_bytes += len(piece)
         with suppress(OSError, RuntimeError):
             writer.write_eof()

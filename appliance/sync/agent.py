@@ -17,7 +17,6 @@ from typing import Final
 
 from msgspec import structs
 
-from appliance import __version__
 from appliance.domain.errors import ApplianceError
 from appliance.fleet.messages import Report
 from appliance.fleet.settings import shown
@@ -36,13 +35,12 @@ from appliance.sync.plan import (
     Waiting,
     Waits,
     Want,
-    converged,
     next_step,
     plan,
     streams_to_keep,
     subject,
 )
-from appliance.sync.reporting import drifts, model_reports, waiting_words, words
+from appliance.sync.reporting import Standing, report_of, waiting_words, words
 from appliance.sync.step_order import HELD, Outcome, StepOrder, StoreStep, encode, outcome_of
 from appliance.sync.transfers import CameFurther, Transfers
 
@@ -147,19 +145,14 @@ class Agent:
         box, now_s = self.box, self.box.clock.monotonic_s()
         fresh = freshness(box.progress.contact, box.clock.instant())
         problems = (box.progress.problem, box.damage, self._disk)
-        stable = Report(
-            device=box.identity.device,
-            agent=__version__,
-            generation=box.desired.generation if box.desired else 0,
-            trusted_generation=box.trusted.counters.targets,
-            converged=converged(self.steps) and box.desired is not None,
-            freshness=fresh.word,
-            serving=self._observed.serving,
-            models=model_reports(box.desired, self._observed, self.steps),
-            drift=drifts(self.steps),
-            problems=tuple(each[:1024] for each in (*problems, *_setting_problems(self.steps)) if each)[:64],
-            settings=shown(box.settings.fleet, box.settings.said, box.progress.settings),
+        standing = Standing(
+            box.identity.device,
+            box.trusted.counters.targets,
+            fresh.word,
+            (*problems, *_setting_problems(self.steps)),
+            shown(box.settings.fleet, box.settings.said, box.progress.settings),
         )
+        stable = report_of(standing, box.desired, self._observed, self.steps)
         if self._report is not None:
             before, at_s = self._report
             same = structs.replace(before, wall_ms=0, outbox_bytes=0, budget_left_bytes=-1) == stable

@@ -17,7 +17,8 @@ from appliance.package.arrival import arrival_of
 from appliance.package.reader import open_package
 from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import BLOBS
-from appliance.sync.streams import MAKING, spool_of
+from appliance.sync.carried import spool_of
+from appliance.sync.streams import MAKING
 from appliance.transfer.pieces import Index
 from appliance.transfer.spool import Spool
 from appliance.transfer.stream import REFUSED

@@ -108,7 +108,8 @@ class Box:
     def observed(self, transfers: Transfers, stuck: Mapping[tuple[str, int], Waiting]) -> Observed:
         """How the box is. Raises StoreUnavailable, CatalogInvalid, CatalogLost and OSError."""
         sight = self._observer.look()
-        found = observed_of(self.settings, self.clock, self.progress, self.desired, sight, transfers)
+        spooled, waits = transfers.spooled(), transfers.waits()
+        found = observed_of(self.settings, self.clock, self.progress, self.desired, sight, spooled, waits)
         return replace(found, stuck=stuck)
 
     def link_state(self) -> str:
@@ -152,9 +153,11 @@ def observed_of(
     progress: Progress,
     desired: DesiredState | None,
     sight: Sight,
-    transfers: Transfers,
+    spooled: Mapping[str, int],
+    waits: Waits,
 ) -> Observed:
-    """All that a plan goes by. Windows are on a calendar: the controller's, as far as its clock was heard."""
+    """All that a plan goes by: ``spooled`` bytes of streams are here, and transfers wait (``waits``) or do not. Windows
+    are on a calendar: the controller's, as far as its clock was heard."""
     fleet = effective(settings.fleet, settings.said, progress.settings)
     wall_ms = clock.wall_ms() + progress.clock_ahead_ms
     return Observed(
@@ -163,37 +166,21 @@ def observed_of(
         live=sight.live,
         failed=sight.failed,
         asked={_subject(key): wish for key, wish in progress.asked.items()},
-        spooled=transfers.spooled(),
+        spooled=spooled,
         settings=progress.settings,
         settings_problems=setting_problems(desired.settings if desired else {}),
         free_bytes=sight.free_bytes - settings.store.free_floor_bytes,
-        transfers=(
-            _link_waits(link_state(settings.state), fleet)
-            or _window(fleet.windows, "transfers", wall_ms)
-            or transfers.waits()
-        ),
-        activation=_window(fleet.activation_windows, "activation", wall_ms),
+        transfers=waits,
+        activation=_activation(fleet.activation_windows, wall_ms),
     )
 
 
-def _link_waits(state: str, fleet: FleetConfig) -> Waits:
-    if state == "off":
-        return Waiting(reason=Reason.LINK, text="the operator turned the link off ('appliance sync link')")
-    if state == "metered" and "models" not in fleet.metered:
-        return Waiting(reason=Reason.LINK, text="the link is metered, and models do not go over such a one")
-    return None
-
-
-def _window(texts: tuple[str, ...], what: str, wall_ms: int) -> Waits:
-    """Why it waits for a window, if it does."""
-    try:
-        windows = [window_of(each) for each in texts]
-    except ValueError as error:
-        return Waiting(reason=Reason.WINDOW, text=f"a window for {what} {error}")
-    again_s = opens_in_s(windows, wall_ms)
+def _activation(texts: tuple[str, ...], wall_ms: int) -> Waits:
+    """Why what came is not made live, if it waits for a window."""
+    again_s = opens_in_s([window_of(each) for each in texts], wall_ms)
     if again_s == 0.0:
         return None
-    return Waiting(reason=Reason.WINDOW, text=f"the window for {what} is closed", again_s=again_s)
+    return Waiting(reason=Reason.WINDOW, text="the window for activation is closed", again_s=again_s)
 
 
 def link_state(state: Path) -> str:

@@ -7,19 +7,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cryptography.hazmat.primitives.serialization import Encoding
+from msgspec import structs
 from zstandard import ZstdCompressor
 
-from appliance import __version__
 from appliance.fleet.bundle import FROM_BOX, SIGNED_PREFIX, Index, SignedIndex
 from appliance.fleet.messages import TELEMETRY_UNPACKED_MAX, Batch, Report, encode
 from appliance.fleet.settings import shown
 from appliance.package.keys import Signer
+from appliance.sync import reporting
 from appliance.sync.box import Clock, Settings
 from appliance.sync.freshness import freshness
 from appliance.sync.identity import Identity
-from appliance.sync.plan import converged, plan
+from appliance.sync.plan import plan
 from appliance.sync.reading import read_box
-from appliance.sync.reporting import drifts, model_reports
+from appliance.sync.reporting import Standing
 from appliance.transfer.bundle_writer import Part, index_of, part_of
 
 
@@ -38,20 +39,15 @@ def report_of(settings: Settings, clock: Clock) -> Report:
     """How the box stands, from its files. Raises as ``read_box``."""
     box = read_box(settings, clock)
     steps = plan(box.desired, box.observed)
-    return Report(
-        device=box.device,
-        agent=__version__,
-        generation=box.desired.generation if box.desired else 0,
-        trusted_generation=box.trusted_generation,
-        converged=converged(steps) and box.desired is not None,
-        freshness=freshness(box.progress.contact, clock.instant()).word,
-        serving=box.observed.serving,
-        models=model_reports(box.desired, box.observed, steps),
-        drift=drifts(steps),
-        problems=tuple(each[:1024] for each in (box.progress.problem, box.damage) if each),
-        settings=shown(settings.fleet, settings.said, box.progress.settings),
-        wall_ms=max(clock.wall_ms(), 0),
+    standing = Standing(
+        box.device,
+        box.trusted_generation,
+        freshness(box.progress.contact, clock.instant()).word,
+        (box.progress.problem, box.damage),
+        shown(settings.fleet, settings.said, box.progress.settings),
     )
+    report = reporting.report_of(standing, box.desired, box.observed, steps)
+    return structs.replace(report, wall_ms=max(clock.wall_ms(), 0), outbox_bytes=box.outbox_bytes)
 
 
 def index_for(parts: list[Part], written_ms: int) -> Index:

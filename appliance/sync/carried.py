@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from appliance.durable import Bytes, Folder, ensure_directory, remove_file
 from appliance.fleet.documents import Transfer
+from appliance.sync.identity import FLEET
 
 CARRIED: Final = "carried"
 STREAMS: Final = "streams"
@@ -20,6 +22,11 @@ SPOOL: Final = "spool"
 _WRITABLE: Final = 0o600
 """The spool goes on writing to what it has."""
 _ARRIVING: Final = "arriving"
+
+
+def spool_of(state: Path) -> Path:
+    """Where streams lie that came to the box with this state directory."""
+    return state / FLEET / SPOOL
 
 
 class Carried:

@@ -123,9 +123,10 @@ class Conversation:
         return max(self._backoff.failed(failed.retry_after_s), PAUSE_S_LEAST)
 
     def _poll_s(self, heard: Heard) -> float:
-        """The box's own file is heeded first, then what the controller says."""
+        """What the box's own file says is heeded first, then what was set from afar, then what the controller says."""
         own = self._box.fleet.poll_s
-        said = own if "poll_s" in self._box.settings.said else heard.poll_s or own
+        chosen = "poll_s" in self._box.settings.said or "fleet.poll_s" in self._box.progress.settings
+        said = own if chosen else heard.poll_s or own
         return min(max(said, POLL_S_LEAST), POLL_S_MOST)
 
 

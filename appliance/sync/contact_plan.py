@@ -1,16 +1,19 @@
-"""When there is a link at all, for boxes behind satellites that pass: a file with a line for each contact. Pure.
+"""When there is a link at all, for boxes behind satellites that pass: a file with a line for each contact. Pure,
+but for reading it.
 
     2026-11-24T19:00:00Z 2026-11-24T19:08:30Z 125000 600
 
-are begin and end, bytes per second (0: no bound but the configured one), and milliseconds to the other end and back.
+are begin and end, bytes per second (0: no bound but the configured one), and milliseconds to the other end and back,
+which are for people: what waits for an answer waits half a minute and longer anyway.
 Empty lines and what follows a # say nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 LINES_MAX: Final = 100_000
@@ -65,6 +68,16 @@ def pass_at(passes: Sequence[Pass], wall_ms: int) -> Pass | None:
 def next_in_s(passes: Sequence[Pass], wall_ms: int) -> float | None:
     """In how many seconds the next contact begins; None: there is none in the plan."""
     return min(((each.begin_ms - wall_ms) / 1000 for each in passes if each.begin_ms > wall_ms), default=None)
+
+
+def plan_problems(place: str) -> Iterator[str]:
+    """What keeps the file ``place`` from being a contact plan; "" stands for none."""
+    try:
+        passes_of(Path(place).read_text(encoding="utf-8") if place else "")
+    except PlanInvalid as error:
+        yield from (f"{place}: {each}" for each in error.problems)
+    except (OSError, ValueError) as error:
+        yield f"'{place}' cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
 
 
 def _ms(text: str) -> int:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from appliance.domain.errors import AddressUnavailable
 from appliance.sync.box import Box
-from appliance.sync.streams import spool_of
+from appliance.sync.carried import spool_of
 from appliance.transfer.neighbour import NeighbourServer
 from appliance.transfer.spool import Spool
 

@@ -11,14 +11,15 @@ from appliance.fleet.settings import effective
 from appliance.sync import progress as notes
 from appliance.sync import trust_file
 from appliance.sync.box import Clock, Settings, link_state, observed_of
-from appliance.sync.budget import Budget
+from appliance.sync.budget import MODELS, Budget, Link
+from appliance.sync.carried import spool_of
 from appliance.sync.identity import FLEET, LOCK, NotEnrolled, read_identity
 from appliance.sync.observed import Observer
 from appliance.sync.outboxes import waiting_bytes
 from appliance.sync.plan import Observed
 from appliance.sync.progress import Progress
-from appliance.sync.spending import spent_in
-from appliance.sync.transfers import NoTransfers, Transfers
+from appliance.sync.spending import passes_in, spent_in, waits_of
+from appliance.transfer.spool import bytes_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class Reading:
     outbox_bytes: int
 
 
-def read_box(settings: Settings, clock: Clock, transfers: Transfers | None = None) -> Reading:
+def read_box(settings: Settings, clock: Clock) -> Reading:
     """The box as it is now. Raises NotEnrolled, NoRoot, StoreUnavailable, CatalogInvalid, CatalogLost and OSError."""
     identity = read_identity(settings.state)
     if identity is None:
@@ -51,17 +52,21 @@ def read_box(settings: Settings, clock: Clock, transfers: Transfers | None = Non
     fleet = effective(settings.fleet, settings.said, progress.settings)
     desired = loaded.trusted.desired
     sight = Observer(settings.state).look()
+    wall_ms = clock.wall_ms() + progress.clock_ahead_ms
+    link = Link(state=link_state(settings.state), passes=passes_in(fleet.contact_plan))
+    waits = waits_of(budget.blocked(MODELS, fleet, link, wall_ms))
+    spooled = bytes_in(spool_of(settings.state))
     return Reading(
         device=identity.device,
         url=identity.url,
         desired=desired,
         trusted_generation=loaded.trusted.counters.targets,
-        observed=observed_of(settings, clock, progress, desired, sight, transfers or NoTransfers()),
+        observed=observed_of(settings, clock, progress, desired, sight, spooled, waits),
         progress=progress,
         damage=loaded.damage,
-        link=link_state(settings.state),
+        link=link.state,
         agent_pid=_holder(settings),
-        left_bytes=budget.left_bytes(fleet, clock.wall_ms() + progress.clock_ahead_ms),
+        left_bytes=budget.left_bytes(fleet, wall_ms),
         outbox_bytes=waiting_bytes(settings.state),
     )
 

@@ -3,11 +3,12 @@ Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
+from appliance import __version__
 from appliance.fleet.documents import DesiredState
-from appliance.fleet.messages import Drift, ModelReport
+from appliance.fleet.messages import Drift, ModelReport, Report
 from appliance.store.catalog import CatalogModel
 from appliance.sync.plan import (
     Install,
@@ -21,10 +22,12 @@ from appliance.sync.plan import (
     Uninstall,
     Waiting,
     Want,
+    converged,
 )
 
 MODELS_MAX: Final = 1024
 TEXT_MAX: Final = 1024
+PROBLEMS_MAX: Final = 64
 _PHASES: Final[Mapping[type[Step], str]] = {
     Transfer: "transfer",
     Install: "install",
@@ -34,6 +37,36 @@ _PHASES: Final[Mapping[type[Step], str]] = {
     Uninstall: "uninstall",
     Leave: "held",
 }
+
+
+class Standing(NamedTuple):
+    """What a report tells beside the box's models: who it is, what it trusts, how fresh that is, what is wrong, and the
+    settings in force."""
+
+    device: str
+    trusted_generation: int
+    freshness: str
+    problems: Sequence[str]
+    settings: dict[str, str]
+
+
+def report_of(
+    standing: Standing, desired: DesiredState | None, observed: Observed, steps: tuple[Step, ...]
+) -> Report:
+    """How the box stands, but for what changes all the time."""
+    return Report(
+        device=standing.device,
+        agent=__version__,
+        generation=desired.generation if desired else 0,
+        trusted_generation=standing.trusted_generation,
+        converged=converged(steps) and desired is not None,
+        freshness=standing.freshness,
+        serving=observed.serving,
+        models=model_reports(desired, observed, steps),
+        drift=drifts(steps),
+        problems=tuple(each[:TEXT_MAX] for each in standing.problems if each)[:PROBLEMS_MAX],
+        settings=standing.settings,
+    )
 
 
 def phase_of(step: Step | None) -> str:

@@ -31,7 +31,7 @@ WAITED_FOR: Final = frozenset({Bound.RATE, Bound.URGENT})
 _REASONS: Final = {Bound.WINDOW: Reason.WINDOW, Bound.MONTH: Reason.BUDGET}
 _WORDS: Final = {
     Bound.OFF: "the operator turned the link off ('appliance sync link')",
-    Bound.METERED: "the link is metered, and this does not go over such a one",
+    Bound.METERED: "the link is metered, and models do not go over such a one",
     Bound.CONTACT: "the contact plan has no link now",
     Bound.WINDOW: "the window for transfers is closed",
     Bound.MONTH: "the bytes of this billing month are spent",
@@ -45,7 +45,7 @@ class Spending:
         self._box = box
         self._budget = Budget(spent_in(box.folder))
         self._ahead = 0
-        self._plan: tuple[object, tuple[Pass, ...]] = (None, ())
+        self._plan: tuple[object, tuple[Pass, ...] | None] = (None, None)
 
     async def spend(self, what: str, size: int) -> None:
         """Return when so many bytes of the class ``what`` may go, and count them. Raises LinkFailed where none may go
@@ -71,12 +71,7 @@ class Spending:
 
     def waits(self) -> Waits:
         """Why no models may be transferred now."""
-        verdict = self.blocked(MODELS)
-        if verdict.bound is Bound.NONE:
-            return None
-        reason = _REASONS.get(verdict.bound, Reason.LINK)
-        again_s = None if verdict.wait_s == AGAIN_S else verdict.wait_s
-        return Waiting(reason=reason, text=_WORDS[verdict.bound], again_s=again_s)
+        return waits_of(self.blocked(MODELS))
 
     def left_bytes(self) -> int:
         """What is left of the month; -1: there is no bound."""
@@ -102,17 +97,33 @@ class Spending:
         return LinkTerms(state=self._box.link_state(), passes=self._passes())
 
     def _passes(self) -> tuple[Pass, ...] | None:
-        """The contact plan; one that cannot be read is as if there were none."""
+        """The contact plan, read again when its file is another one."""
         place = self._box.fleet.contact_plan
         if not place:
             return None
-        try:
+        with suppress(OSError):
             stamp = (place, Path(place).stat().st_mtime_ns)
             if stamp != self._plan[0]:
-                self._plan = (stamp, passes_of(Path(place).read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return None
+                self._plan = (stamp, passes_in(place))
         return self._plan[1]
+
+
+def waits_of(verdict: Verdict) -> Waits:
+    """What stands in the way of a transfer, for plans."""
+    if verdict.bound is Bound.NONE:
+        return None
+    reason = _REASONS.get(verdict.bound, Reason.LINK)
+    again_s = None if verdict.wait_s == AGAIN_S else verdict.wait_s
+    return Waiting(reason=reason, text=_WORDS[verdict.bound], again_s=again_s)
+
+
+def passes_in(place: str) -> tuple[Pass, ...] | None:
+    """The contact plan in that file; None where there is none, or it cannot be read any more: it was checked at the
+    start."""
+    try:
+        return passes_of(Path(place).read_text(encoding="utf-8")) if place else None
+    except (OSError, ValueError):
+        return None
 
 
 def spent_in(folder: Folder) -> dict[str, dict[str, int]]:

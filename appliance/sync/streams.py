@@ -13,8 +13,7 @@ from typing import Final
 
 from appliance.fleet.documents import Transfer as Way
 from appliance.sync.box import Box
-from appliance.sync.carried import SPOOL
-from appliance.sync.identity import FLEET
+from appliance.sync.carried import spool_of
 from appliance.sync.link import Link, LinkFailed
 from appliance.sync.link import Trouble as LinkTrouble
 from appliance.sync.plan import Waits
@@ -75,14 +74,10 @@ class Streams:
         near: list[Source] = [DirectorySource(f"'{each}'", Path(each)) for each in fleet.directories]
         async with Link(box.identity.url, box.identity.tls()) as link:
             near += [
-                HttpSource(f"the neighbour {url}", url, lambda: link.session) for url in fleet.neighbours
+                HttpSource(f"the neighbour {url}", url, lambda: link.session, over_link=False)
+                for url in fleet.neighbours
             ]
             yield (*near, HttpSource("the controller", box.identity.url, lambda: link.session))
-
-
-def spool_of(state: Path) -> Path:
-    """Where streams lie that came."""
-    return state / FLEET / SPOOL
 
 
 def _remove(folder: Path) -> None:

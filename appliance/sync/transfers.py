@@ -29,22 +29,3 @@ class Transfers(Protocol):
 
     def forget(self, wanted: Collection[str]) -> None:
         """Remove all streams but those of these digests."""
-
-
-class NoTransfers:
-    """Nothing comes: a box whose wishes are all for what it has."""
-
-    def spooled(self) -> Mapping[str, int]:
-        """See Transfers."""
-        return {}
-
-    def waits(self) -> Waits:
-        """See Transfers."""
-        return None
-
-    async def fetch(self, way: Way) -> None:
-        """See Transfers."""
-        raise OSError("this appliance fetches no streams")
-
-    def forget(self, wanted: Collection[str]) -> None:
-        """See Transfers."""

@@ -44,10 +44,11 @@ async def fetch(
     failures: list[SourceFailed] = []
     for source in sources:
         try:
-            index = await _index(way, source, spool, allowed)
+            allow = allowed if source.over_link else _free
+            index = await _index(way, source, spool, allow)
             with closing(await asyncio.to_thread(spool.open, way, index)) as arrival:
                 try:
-                    await _from(way, source, arrival, allowed, seen)
+                    await _from(way, source, arrival, allow, seen)
                 finally:
                     spool.note(way, arrival)
                 await asyncio.to_thread(arrival.finish)
@@ -55,6 +56,10 @@ async def fetch(
         except SourceFailed as failure:
             failures.append(failure)
     raise NoSource(failures)
+
+
+async def _free(count: int) -> None:
+    """What does not go over the link costs nothing of it."""
 
 
 async def _index(way: Transfer, source: Source, spool: Spool, allowed: Allowed) -> Index:

@@ -47,9 +47,11 @@ class SourceFailed(ApplianceError):
 
 
 class Source(Protocol):
-    """See the module. ``name`` is for people."""
+    """See the module. ``name`` is for people; ``over_link``: what comes from there goes over the link to the
+    controller, whose bytes are counted."""
 
     name: str
+    over_link: bool
 
     async def index(self, stream: str, index: str, pieces: int) -> bytes:
         """The index with the digest ``index`` of the stream, of so many pieces. Raises SourceFailed."""
@@ -61,8 +63,11 @@ class Source(Protocol):
 class HttpSource:
     """A controller, or a neighbour at the same site: ``base`` is its URL. ``session`` is the owner's."""
 
-    def __init__(self, name: str, base: str, session: Callable[[], aiohttp.ClientSession]) -> None:
+    def __init__(
+        self, name: str, base: str, session: Callable[[], aiohttp.ClientSession], *, over_link: bool = True
+    ) -> None:
         self.name = name
+        self.over_link = over_link
         self._base = base.rstrip("/")
         self._session = session
 
@@ -122,6 +127,8 @@ class HttpSource:
 
 class DirectorySource:
     """A directory with ``streams/DIGEST`` and ``indexes/DIGEST``, as a bundle has them: a USB stick, a share."""
+
+    over_link = False
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name

@@ -56,11 +56,7 @@ class Spool:
 
     def bytes(self) -> dict[str, int]:
         """How much of each stream is here, by its digest."""
-        found = {}
-        for path in self._folder.iterdir():
-            if path.suffix == _STREAM and is_digest(path.stem):
-                found[path.stem] = self._verified.get(path.stem, path.stat().st_size)
-        return found
+        return {stream: self._verified.get(stream, size) for stream, size in bytes_in(self._folder).items()}
 
     def size(self, way: Transfer) -> int:
         """How much of the stream is here, right or not."""
@@ -93,6 +89,17 @@ class Spool:
     def _path(self, stream: str, suffix: str) -> Path:
         assert is_digest(stream)
         return self._folder / f"{stream}{suffix}"
+
+
+def bytes_in(folder: Path) -> dict[str, int]:
+    """How much of each stream lies in that folder, right or not, by its digest. Raises OSError."""
+    if not folder.is_dir():
+        return {}
+    return {
+        path.stem: path.stat().st_size
+        for path in folder.iterdir()
+        if path.suffix == _STREAM and is_digest(path.stem)
+    }
 
 
 class Arrival:

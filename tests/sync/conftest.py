@@ -10,25 +10,12 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.main import main
-from tests.cli.conftest import files_of, pack
+from tests.cli.conftest import config, files_of, pack, state
 from tests.sync.controller_double import ControllerDouble
 
-__all__ = ["files_of", "pack"]
+__all__ = ["config", "files_of", "pack", "state"]
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    file = tmp_path / "a.toml"
-    file.write_text('[store]\nfree_floor_bytes = 0\n[packages]\nunsigned = "allow"\n')
-    return file
 
 
 @pytest.fixture

@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,7 +26,8 @@ from appliance.sync.budget import (
     billing_month,
     month_ends_in_s,
 )
-from appliance.sync.contact_plan import PlanInvalid, passes_of
+from appliance.sync.contact import Conversation, Heard
+from appliance.sync.contact_plan import PlanInvalid, passes_of, plan_problems
 
 CHUNK = 16 << 10
 FREE_LINK = Link()
@@ -197,3 +201,38 @@ def test_what_the_controller_asks_for_is_heeded() -> None:
     assert spans[-1] == LONGEST_S
     backoff.succeeded()
     assert backoff.failed() < LONGEST_S
+
+
+def test_a_plan_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    plan = tmp_path / "plan"
+    assert not list(plan_problems(""))
+    (problem,) = plan_problems(str(plan))
+    assert "cannot be read" in problem
+    plan.write_bytes(b"\xff\xfe")
+    assert len(list(plan_problems(str(plan)))) == 1
+    plan.write_text("never\nnow\n")
+    assert [each.split(": ")[1].split(" is")[0] for each in plan_problems(str(plan))] == ["line 1", "line 2"]
+
+
+@pytest.mark.parametrize(
+    ("said", "afar", "told", "pause"),
+    [
+        ((), {}, 60, 60),
+        ((), {"fleet.poll_s": 20}, 60, 20),
+        (("poll_s",), {}, 60, 20),
+        ((), {}, 0, 20),
+        ((), {}, 1, 5),
+    ],
+)
+def test_how_often_the_controller_is_asked(
+    said: tuple[str, ...], afar: dict[str, int], told: int, pause: int
+) -> None:
+    """By the box's own file, else from afar, else as the controller says."""
+    box: Any = SimpleNamespace(
+        clock=SimpleNamespace(monotonic_s=lambda: 0.0),
+        fleet=FleetConfig(poll_s=20),
+        settings=SimpleNamespace(said=said),
+        progress=SimpleNamespace(settings=afar),
+    )
+    nothing: Any = None
+    assert Conversation(box, nothing, nothing, nothing, nothing)._poll_s(Heard(poll_s=told)) == pause

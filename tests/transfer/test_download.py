@@ -347,3 +347,16 @@ async def test_a_process_that_is_killed_at_any_moment_goes_on_where_it_was(tmp_p
         last = await asyncio.create_subprocess_exec(*words, stdout=subprocess.DEVNULL)
         assert await last.wait() == 0
     assert Spool(tmp_path).path(WAY).read_bytes() == DATA
+
+
+async def test_what_does_not_come_over_the_link_costs_nothing_of_it(tmp_path: Path) -> None:
+    for kind, name, data in (("streams", WAY.stream, DATA), ("indexes", WAY.index, INDEX)):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / name).write_bytes(data)
+
+    async def spent(count: int) -> None:
+        raise SourceFailed(Trouble.REFUSED, "the budget is spent")
+
+    spool = Spool(tmp_path / "spool")
+    await fetch(WAY, [DirectorySource("usb", tmp_path)], spool, spent)
+    assert spool.path(WAY).read_bytes() == DATA

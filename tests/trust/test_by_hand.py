@@ -19,8 +19,8 @@ from appliance.sync.contact import Conversation
 from appliance.sync.freshness import Instant
 from appliance.sync.link import Link
 from appliance.sync.spending import Spending
+from appliance.sync.streams import Streams
 from appliance.sync.telling import Telling
-from appliance.sync.transfers import NoTransfers
 from tests.trust.test_bundle_commands import Box, box, bundle
 from tests.trust.test_sneakernet import WAY
 
@@ -52,7 +52,7 @@ def test_a_bundle_reaches_the_agent_that_runs(
         talk = Conversation(
             inner, unreachable, Telling(box.state, 1 << 20), Spending(inner), lambda *words, **more: None
         )
-        agent = Agent(inner, NoTransfers(), talk, lambda line, **more: lines.append(line))
+        agent = Agent(inner, Streams(inner), talk, lambda line, **more: lines.append(line))
         asyncio.run(agent.reconcile())
         assert inner.desired is not None
         assert inner.desired.generation == 4

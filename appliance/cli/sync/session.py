@@ -26,6 +26,7 @@ from appliance.fleet.settings import local_problems
 from appliance.sync.agent import Agent
 from appliance.sync.box import Box, Clock, Settings
 from appliance.sync.contact import Conversation
+from appliance.sync.contact_plan import plan_problems
 from appliance.sync.freshness import Instant
 from appliance.sync.identity import EnrolmentInvalid, NotEnrolled, fleet_folder
 from appliance.sync.link import Link, LinkFailed
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def settings_of(arguments: argparse.Namespace) -> Settings:
     """What the box's own configuration says."""
     config = store_session.configured(arguments)
-    if wrong := tuple(local_problems(config.fleet)):
+    if wrong := (*local_problems(config.fleet), *plan_problems(config.fleet.contact_plan)):
         raise CommandFailed(f"'{arguments.config}' has {len(wrong)} problems in [fleet]:", lines=wrong)
     with told():
         said = loading.said_keys(arguments.config, "fleet")
