@@ -200,7 +200,9 @@ def remove_tree(folder: Folder, path: str) -> None:
 
 
 class RealFolder:
-    """A directory of this machine, held by a descriptor."""
+    """A directory of this machine, held by a descriptor until ``close``, or until nobody has the object any more."""
+
+    _root = -1
 
     def __init__(self, path: Path) -> None:
         """Raise OSError when ``path`` is no directory that can be read. It may itself be a link."""
@@ -210,8 +212,13 @@ class RealFolder:
         self._shared = stat.S_IMODE(self._owner.st_mode) == SHARED
 
     def close(self) -> None:
-        """Let go of the directory."""
-        os.close(self._root)
+        """Let go of the directory, once."""
+        if self._root >= 0:
+            root, self._root = self._root, -1
+            os.close(root)
+
+    def __del__(self) -> None:
+        self.close()
 
     def create(self, path: str, mode: int = READ_ONLY) -> NewFile:
         """See Folder."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -83,32 +84,34 @@ def make_home(
         make_own_directory(folder)
         if (folder / SETTINGS).exists():
             raise OperatorError(f"'{folder}' holds a controller already")
-        held = RealFolder(folder)
-        (folder / OFFLINE).mkdir(mode=0o700)
-        private, public = make_key("ed25519")
-        for name, data in (("root.pem", private), ("root.pem.pub", public_pem(public))):
-            replace_file(held, f"{OFFLINE}/{name}", f"{OFFLINE}/new", data)
-        authority = Authority.create(utc(now_ms))
-        replace_file(held, AUTHORITY, "new", authority.dump())
-        replace_file(held, SERVER, "new", authority.server([host, *hosts], utc(now_ms)))
-        online = OnlineKeys.create(folder / KEYS)
-        offline = read_public_key(folder / OFFLINE / "root.pem.pub")
-        plan = RootPlan(
-            offline=[offline],
-            threshold=1,
-            online=online.public(),
-            packages=publics,
-            expires=utc(now_ms).replace(microsecond=0) + ROOT_GOOD,
-        )
-        root = sign_root(make_root(plan), open_signer(str(folder / OFFLINE / "root.pem"), lambda what: ""))
-        store = FleetStore(f"sqlite:///{folder / DATABASE}")
-        with store.transaction() as rows:
-            rows.put(tables.roots, version=1, data=root)
-            rows.count_up("revision")
-            token = tokens.make_person(rows, FIRST_ADMIN, "admin", "init", now_ms + ADMIN_MS)
-            rows.note(now_ms, "init", "made", url=settings.url)
-        store.close()
-        replace_file(held, SETTINGS, "new", json.dumps(asdict(settings)).encode())
+        with closing(RealFolder(folder)) as held:
+            (folder / OFFLINE).mkdir(mode=0o700)
+            private, public = make_key("ed25519")
+            for name, data in (("root.pem", private), ("root.pem.pub", public_pem(public))):
+                replace_file(held, f"{OFFLINE}/{name}", f"{OFFLINE}/new", data)
+            authority = Authority.create(utc(now_ms))
+            replace_file(held, AUTHORITY, "new", authority.dump())
+            replace_file(held, SERVER, "new", authority.server([host, *hosts], utc(now_ms)))
+            online = OnlineKeys.create(folder / KEYS)
+            offline = read_public_key(folder / OFFLINE / "root.pem.pub")
+            plan = RootPlan(
+                offline=[offline],
+                threshold=1,
+                online=online.public(),
+                packages=publics,
+                expires=utc(now_ms).replace(microsecond=0) + ROOT_GOOD,
+            )
+            root = sign_root(
+                make_root(plan), open_signer(str(folder / OFFLINE / "root.pem"), lambda what: "")
+            )
+            store = FleetStore(f"sqlite:///{folder / DATABASE}")
+            with store.transaction() as rows:
+                rows.put(tables.roots, version=1, data=root)
+                rows.count_up("revision")
+                token = tokens.make_person(rows, FIRST_ADMIN, "admin", "init", now_ms + ADMIN_MS)
+                rows.note(now_ms, "init", "made", url=settings.url)
+            store.close()
+            replace_file(held, SETTINGS, "new", json.dumps(asdict(settings)).encode())
     except OSError as error:
         raise OperatorError(f"'{folder}' cannot be used: {error.strerror or error}") from error
     return token
