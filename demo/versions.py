@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,23 +38,28 @@ def make_packages(folder: Path, key: Path) -> dict[int, Path]:
         2: classifier(weights(FINE_TUNING)),
         3: flawed(weights(FINE_TUNING)),
     }
-    packages = {}
-    for version, graph in graphs.items():
-        home = write_package(ModelPackage(model=graph), NAME, folder / f"source-{version}", version=version)
-        packages[version] = folder / f"{NAME}-{version}.model"
-        subprocess.run(
-            [APPLIANCE, "model", "pack", str(home / str(version)), "--name", NAME,
-             "--version", str(version), "--key", str(key), "--no-proof", "-o", str(packages[version])],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
-    return packages
+    return {version: pack(folder, key, NAME, version, graph) for version, graph in graphs.items()}
 
 
-def weights(moved: float) -> Layers:
-    """The layers, ``moved`` by so much from where training began."""
+def pack(folder: Path, key: Path, name: str, version: int, graph: bytes) -> Path:
+    """The package of one version, packed and signed with ``key`` in ``folder``. Raises CalledProcessError."""
+    home = write_package(
+        ModelPackage(model=graph), name, folder / f"source-{name}-{version}", version=version
+    )
+    package = folder / f"{name}-{version}.model"
+    subprocess.run(
+        [APPLIANCE, "model", "pack", str(home / str(version)), "--name", name,
+         "--version", str(version), "--key", str(key), "--no-proof", "-o", str(package)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return package
+
+
+def weights(moved: float, widths: Sequence[int] = WIDTHS) -> Layers:
+    """Layers from INPUTS to CLASSES of these ``widths``, ``moved`` by so much from where training began."""
     generator, tuning = np.random.default_rng(SEED), np.random.default_rng(SEED + 1)
     layers = []
-    for inputs, outputs in itertools.pairwise(WIDTHS):
+    for inputs, outputs in itertools.pairwise(widths):
         weight = (generator.standard_normal((inputs, outputs)) / np.sqrt(inputs)).astype(np.float32)
         bias = generator.standard_normal(outputs).astype(np.float32)
         change = (1 + moved * tuning.standard_normal((inputs, outputs))).astype(np.float32)

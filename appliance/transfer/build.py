@@ -24,7 +24,9 @@ from appliance.transfer.pieces import PIECE_BYTES
 from appliance.transfer.planes import WIDTHS, planes, subtract
 from appliance.transfer.stream import SECTION_BYTES_MAX, Content, Header, Kind, Section, encode_header
 
-LEVEL: Final = 9
+LEVELS: Final = (1, 9)
+"""Of zstd. The lower one searches less, and so finds fewer of the chance repetitions in a plane of noise, which cost
+more than they save."""
 Write = Callable[[bytes], object]
 
 
@@ -188,7 +190,8 @@ def _choices(data: memoryview, width: int) -> dict[Kind, bytes]:
 
 
 def _packed(data: bytes | memoryview) -> bytes:
-    return zstandard.ZstdCompressor(level=LEVEL, write_checksum=False).compress(data)
+    frames = (zstandard.ZstdCompressor(level=each, write_checksum=False).compress(data) for each in LEVELS)
+    return min(frames, key=len)
 
 
 def _width(tensor: TensorEntry) -> int:

@@ -85,6 +85,12 @@ def test_a_state_directory_that_is_moved_away_costs_no_request_and_is_taken_up_w
     assert daemon.log().count("models can be read again") == 1
 
 
+def copy_in_use(state: Path, copy: Path) -> None:
+    """Copy a state directory that is written to: a file may go while it is copied, and then it is copied anew."""
+    while subprocess.run(["cp", "-a", state, copy], check=False, capture_output=True).returncode:
+        shutil.rmtree(copy)
+
+
 def test_another_directory_in_its_place_is_taken_over_with_all_that_was_recorded(
     serve: Serve, state: Path, install: Install, tmp_path: Path
 ) -> None:
@@ -93,7 +99,7 @@ def test_another_directory_in_its_place_is_taken_over_with_all_that_was_recorded
     daemon.until("the first", lambda now: ready(now) == [1])
     install(state, 2)
     daemon.until("the second", lambda now: ready(now) == [2])
-    subprocess.run(["cp", "-a", state, tmp_path / "copy"], check=True)
+    copy_in_use(state, tmp_path / "copy")
     (tmp_path / "copy" / INCUMBENTS).unlink()
     state.rename(tmp_path / "old")
     state.mkdir()  # as a disk leaves its mount point
