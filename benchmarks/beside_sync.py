@@ -118,8 +118,8 @@ async def measure(folder: Path, native: bool) -> None:
     await controller.start()
     found = []
     try:
-        for each in packages:
-            await controller.ask("release", str(each))
+        for package in packages:
+            await controller.ask("release", str(package))
         for number in range(ROUNDS):
             (place := folder / f"box-{number}").mkdir()
             found.append(await one_round(place, controller, public, number, native))
