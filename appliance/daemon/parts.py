@@ -23,6 +23,7 @@ from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.daemon.signals import Rereading, Shutdown
+from appliance.devices.watch import find_devices
 from appliance.domain.binding import extended
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.engine.control.recorder import SwapTerms
@@ -54,6 +55,7 @@ from appliance.store.catalog import InstalledVersion
 from appliance.store.layout import FORMS, SERVE, VIEWS
 from appliance.store.privacy import Mended, keep_private
 from appliance.store.running import RunningVersion
+from appliance.telemetry.device_work import device_figures
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.outlet import Outlet, Sight
 from appliance.telemetry.recent import RecentFigures
@@ -114,7 +116,6 @@ def make_parts(
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
     reconciler = Reconciler(source, engine, config.reload, config.repository, records, log.event)
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
-    certificates = CertificateEnds({"grpc": config.grpc, "http": config.http})
     meters = Meters(
         engine=engine,
         front_end=front_end.figures,
@@ -123,8 +124,9 @@ def make_parts(
         quotas=quotas.figures if quotas is not None else None,
         traces=tracer.figures if tracer is not None else None,
         addresses=backend.listening.urls,
-        certificates=certificates.ends,
+        certificates=CertificateEnds({"grpc": config.grpc, "http": config.http}).ends,
         wall_ms=wall_ms,
+        devices=partial(device_figures, find_devices()),
     )
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
