@@ -116,6 +116,7 @@ def make_parts(
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
     reconciler = Reconciler(source, engine, config.reload, config.repository, records, log.event)
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
+    certificates = CertificateEnds({"grpc": config.grpc, "http": config.http})
     meters = Meters(
         engine=engine,
         front_end=front_end.figures,
@@ -124,14 +125,13 @@ def make_parts(
         quotas=quotas.figures if quotas is not None else None,
         traces=tracer.figures if tracer is not None else None,
         addresses=backend.listening.urls,
-        certificates=CertificateEnds({"grpc": config.grpc, "http": config.http}).ends,
+        certificates=certificates.ends,
         wall_ms=wall_ms,
         devices=partial(device_figures, find_devices()),
     )
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
     outlet = _make_outlet(config, meters, records, log)
-    collector = Collector(loop, lambda: engine.live_requests > 0)
     closing: list[tuple[str, Close | None]] = [
         ("the end of scrubbing", scrubbing.stop if scrubbing is not None else None),
         ("closing the operator's socket", control.close if control is not None else None),
@@ -156,7 +156,7 @@ def make_parts(
         control=control,
         scrubbing=scrubbing,
         rereading=Rereading(reconciler, front_end, certificates, quotas, reread, log, failed),
-        collector=collector,
+        collector=Collector(loop, lambda: engine.live_requests > 0),
         recent=backend.recent,
         outlet=outlet,
         closing=tuple((what, close) for what, close in closing if close is not None),
