@@ -53,7 +53,7 @@ def convolutions(width: int = 64, blocks: int = 12) -> bytes:
         weights.append(numpy_helper.from_array(kernel, f"w{block}"))
         nodes.append(helper.make_node("Conv", [name, f"w{block}"], [f"c{block}"], pads=[1, 1, 1, 1]))
         nodes.append(helper.make_node("Relu", [f"c{block}"], [name := f"r{block}"]))
-    shape = ["n", width * 4, 28, 28]
+    shape: list[str | int | None] = ["n", width * 4, 28, 28]
     graph = helper.make_graph(
         nodes,
         "convolutions",

@@ -97,7 +97,7 @@ def make_parts(
     """Put everything together. ``end`` is told of parts that fail; ``reread`` reads the configuration again."""
     loop, kind = asyncio.get_running_loop(), chosen(config.frontend.kind)
     _check_open(config, log)
-    arena = Arena(config.arena)
+    arena, collector = Arena(config.arena), Collector(loop, lambda: engine.live_requests > 0)
     tracer, records = open_tracer(config.trace, log.event), _open_records(config, log)
     ticker = Ticker(loop, partial(end.failed_part, "the engine"))
     tell: Callable[[PoolEvent], None] = lambda event: engine.pool_event(event)  # noqa: E731, PLW0108  it is made of it
@@ -156,7 +156,7 @@ def make_parts(
         control=control,
         scrubbing=scrubbing,
         rereading=Rereading(reconciler, front_end, certificates, quotas, reread, log, failed),
-        collector=Collector(loop, lambda: engine.live_requests > 0),
+        collector=collector,
         recent=backend.recent,
         outlet=outlet,
         closing=tuple((what, close) for what, close in closing if close is not None),
