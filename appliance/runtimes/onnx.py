@@ -10,9 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
-from functools import cache, partial
-from io import StringIO
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -162,8 +160,6 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
             f"{version.key}: asks for device '{version.device}', but the installed onnxruntime has no {provider} "
             f"(it has {', '.join(available)}); install the build for that device or ask for device 'cpu'"
         )
-    if provider != CPU_PROVIDER:
-        _bring_libraries()
     options = _options(settings, version)
     model = _model(version, options)
     try:
@@ -174,15 +170,6 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
         ) from problem
     _check_provider(version, provider, session.get_providers())
     return session._sess
-
-
-@cache
-def _bring_libraries() -> None:
-    """Load CUDA's libraries from NVIDIA's packages beside onnxruntime, where no loader looks by itself. It prints what it
-    does not find: that the session then says."""
-    if hasattr(onnxruntime, "preload_dlls"):
-        with redirect_stdout(StringIO()):
-            onnxruntime.preload_dlls()
 
 
 def _wanted_providers(provider: str) -> list[str]:

@@ -47,13 +47,14 @@ def models(tmp_path: Path) -> Path:
     shutil.copytree(MODELS / "digits", folder / "digits")
     shutil.rmtree(folder / "digits" / "2")
     config = folder / "digits" / "config.pbtxt"
-    config.write_text(config.read_text().replace("all { }", "latest { num_versions: 1 }"))
+    text = config.read_text().replace("all { }", "latest { num_versions: 1 }")
+    config.write_text(f"{text}\ninstance_group [ {{ kind: KIND_GPU }} ]\n")
     return folder
 
 
 def daemon(models: Path) -> ApplianceProcess:
-    """One that serves on CUDA and looks often."""
-    return ApplianceProcess(models, {"repository": {"auto_device": "cuda"}})
+    """One that serves them."""
+    return ApplianceProcess(models)
 
 
 def infer(server: ApplianceProcess, picture: Any) -> Any:
