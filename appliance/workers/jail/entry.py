@@ -54,6 +54,8 @@ _KERNEL: Final = (
 _OWN_PROCESS: Final = "/proc/self"
 _DRIVERS: Final = ("/proc", "/sys")
 """They read more of these than can be listed."""
+_TOOLKITS: Final = "/usr/local/cuda*"
+"""Where distributions of CUDA lie; the loader knows them, and no module that is imported tells of them."""
 _DEVICES: Final = ("/dev/nvidia*", "/dev/dri", "/dev/kfd", "/dev/dxg", "/dev/zero")
 """What containers are given that may use an accelerator."""
 
@@ -158,7 +160,7 @@ def _outermost(paths: Iterable[str]) -> Iterator[str]:
 def _grants(access: FileAccess, site: str) -> Iterator[Grant]:
     yield Grant(_OWN_PROCESS)
     if access.devices:
-        yield from map(Grant, _DRIVERS)
+        yield from map(Grant, (*_DRIVERS, *glob(_TOOLKITS)))
         for path in chain.from_iterable(map(glob, _DEVICES)):
             yield Grant(path, landlock.USE)
     yield from map(Grant, access.roots)
