@@ -158,7 +158,8 @@ def _outermost(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _grants(access: FileAccess, site: str) -> Iterator[Grant]:
-    yield Grant(_OWN_PROCESS)
+    # cuInit fails where it cannot write the names of its threads into their /proc/self/task/N/comm
+    yield Grant(_OWN_PROCESS, landlock.USE if access.devices else landlock.READ)
     if access.devices:
         yield from map(Grant, (*_DRIVERS, *_driver_libraries()))
         for path in chain.from_iterable(map(glob, _DEVICES)):
