@@ -166,9 +166,7 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
     options = _options(settings, version)
     model = _model(version, options)
     try:
-        session = onnxruntime.InferenceSession(
-            model, options, providers=_wanted_providers(provider), enable_fallback=0
-        )
+        session = onnxruntime.InferenceSession(model, options, _wanted_providers(provider), enable_fallback=0)
     except Exception as problem:
         raise LoadFailed(
             f"{version.key}: {load_reason(_path(version), problem, onnxruntime.__version__)}"

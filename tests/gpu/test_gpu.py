@@ -22,7 +22,7 @@ from appliance.devices.nvml import Nvml
 from tests.appliance_process import ApplianceProcess
 
 MODELS = Path(__file__).parents[2] / "models"
-SWAPS = 30
+SWAPS = 20
 SLACK_BYTES = 64 << 20
 """What the driver itself may take and give back meanwhile; a leaked session takes less, but there are SWAPS of them."""
 

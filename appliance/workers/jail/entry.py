@@ -158,8 +158,8 @@ def _outermost(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _grants(access: FileAccess, site: str) -> Iterator[Grant]:
-    # cuInit fails where it cannot write the names of its threads into their /proc/self/task/N/comm
-    yield Grant(_OWN_PROCESS, landlock.USE if access.devices else landlock.READ)
+    # cuInit truncates and writes its threads' /proc/self/task/N/comm, and fails with error 304 where it cannot
+    yield Grant(_OWN_PROCESS, landlock.OWN if access.devices else landlock.READ)
     if access.devices:
         yield from map(Grant, (*_DRIVERS, *_driver_libraries()))
         for path in chain.from_iterable(map(glob, _DEVICES)):

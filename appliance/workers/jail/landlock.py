@@ -39,6 +39,8 @@ READ: Final = _READ_FILE | _READ_DIR
 LIST: Final = _READ_DIR
 BUILD: Final = READ | _WRITE_FILE | _MAKE_REGULAR | _REMOVE_FILE | _TRUNCATE
 """Everything about regular files; no directory, link, socket or device can be made."""
+OWN: Final = READ | _WRITE_FILE | _TRUNCATE
+"""Of files that are there, none of which can be made or removed."""
 USE: Final = READ | _WRITE_FILE | _DEVICE_CONTROL
 """Of devices."""
 
