@@ -23,7 +23,7 @@ def compose(place: Place, built: Built, target: Path) -> None:
     definitions = place.folder / "disk.definitions"
     shutil.rmtree(definitions, ignore_errors=True)
     definitions.mkdir()
-    boot = f"Type=esp\nLabel=esp\nCopyBlocks={place.inside(built.boot)}\n"
+    boot = f"Type=esp\nLabel=esp\nCopyBlocks={place.inside(built.boot)}\nSizeMaxBytes={BOOT_MIB}M\n"
     parts = [boot, _slot("root-x86-64-verity", place, built.sums, built.name, "verity")]
     parts += [_slot("root-x86-64", place, built.root, built.name, "root")]
     parts += [_empty("root-x86-64-verity"), _empty("root-x86-64")]

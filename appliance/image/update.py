@@ -72,8 +72,7 @@ def refusals(release: Release, trust: Trust, machine: Machine, free_bytes: int) 
         yield _problem(RELEASE, "version", text)
     elif not is_newer(release.version, machine.version):
         yield _problem(RELEASE, "version", f"is {release.version}, which runs already")
-    entry = machine.entry(release.version)
-    if entry is not None and digests_of_file(machine.folder / entry.file).digest != release.kernel.stream:
+    elif _is_another(release, machine):
         yield _problem(RELEASE, "version", f"is {release.version}, and another image of that number is here")
     for part in release.parts:
         limit = SLOT_BYTES[_kind(part.name)]
@@ -152,6 +151,12 @@ def free_bytes(folder: Path) -> int:
     found = os.statvfs(folder)
     here = {path.stat().st_ino: path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()}
     return found.f_bavail * found.f_frsize + sum(here.values())
+
+
+def _is_another(release: Release, machine: Machine) -> bool:
+    """Whether an image of that version is here, and is not this one."""
+    entry = machine.entry(release.version)
+    return entry is not None and digests_of_file(machine.folder / entry.file).digest != release.kernel.stream
 
 
 def _paced(rate_bytes_per_s: int) -> Allowed:

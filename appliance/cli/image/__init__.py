@@ -1,1 +1,1 @@
-"""The commands ``appliance image ...``: what this machine runs, and how that is replaced, led back, erased and proven."""
+"""The commands ``appliance image ...``: what this machine runs, replaced, led back, erased and proven."""
