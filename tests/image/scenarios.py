@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import tritonclient.grpc as triton
 
+from tests.image.secure_scenario import secure_boot
+from tests.image.stick_scenario import stick_enrolment
 from tests.image.vm import BOOT_S, Failed, Machine, Power, switched_on
 from tests.image.world import BASE, BROKEN, NEXT, Facts, Scenario, World, boot_figures
 
@@ -37,12 +39,15 @@ def first_boot(world: World) -> Facts:
         }
         machine.wait_login()
         facts |= boot_figures(machine)
+        _demand(not facts.pop("failed units"), "units failed")
         status = _blessed(machine)
         _demand(status["version"] == BASE, f"it runs {status['version']}")
         grown = machine.run("findmnt -n -b -o SIZE,FSTYPE /var; df -h /var | tail -1")
         facts["/var"] = grown.split()[0]
         _demand(int(grown.split()[0]) > 2 << 30, f"/var did not grow: {grown}")
-        shells = machine.run("systemctl list-units --plain --no-legend '*getty*' --state=active", check=False)
+        shells = machine.run(
+            "systemctl list-units --plain --no-legend '*getty*.service' --state=active", check=False
+        )
         _demand(not shells.strip(), f"there is a console to log in at: {shells}")
         _demand(
             "LK" in machine.run("passwd --status root") or " L " in machine.run("passwd --status root"),
@@ -354,7 +359,7 @@ SCENARIOS: Final = tuple(
         _scenario,
         (
             first_boot, power_cut, update, broken_update, flipped_byte, clock_1970, clock_ahead, full_disk,
-            wedged_daemon, hung_kernel, factory_reset,
+            wedged_daemon, hung_kernel, factory_reset, stick_enrolment, secure_boot,
         ),
     )
 )  # fmt: skip
