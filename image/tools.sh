@@ -20,4 +20,10 @@ mmdebstrap --quiet --variant=apt --mode=root --dpkgopt=force-unsafe-io \
   "deb $mirror/debian trixie main" "deb $mirror/debian trixie-updates main" \
   "deb $mirror/debian-security trixie-security main" >"$folder/tools.log" 2>&1 || {
   echo "make: the tools could not be made; why: $folder/tools.log" >&2; exit 1; }
+# A signature tells when it was made, so the clock stands still for the program that makes them.
+cat >"$tree/usr/local/bin/sbsign" <<'PROGRAM'
+#!/bin/sh
+LD_PRELOAD=/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1 FAKETIME="2025-11-27 00:00:00" TZ=UTC exec /usr/bin/sbsign "$@"
+PROGRAM
+chmod 755 "$tree/usr/local/bin/sbsign"
 touch "$stamp"

@@ -132,7 +132,14 @@ def test_units_are_read_by_systemd_without_a_complaint(path: Path, tmp_path: Pat
     """As the older systemd of this machine reads them; commands and units that only the image has are let pass."""
     copy = tmp_path / path.name.replace("@.", "@sda1.")
     shutil.copy(path, copy)
-    command = ["systemd-analyze", "verify", "--man=no", "--generators=no", "--recursive-errors=no", copy]
+    command: list[str | Path] = [
+        "systemd-analyze",
+        "verify",
+        "--man=no",
+        "--generators=no",
+        "--recursive-errors=no",
+        copy,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
     ours = [line for line in done.stderr.splitlines() if path.stem.rstrip("@") in line]
     passed = re.compile(r"is not executable|Unit \S+ not found")
