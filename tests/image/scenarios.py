@@ -21,6 +21,11 @@ CHANGES: Final = (
     f"while :; do appliance model install {STORE} --allow-unsigned /var/lib/given/digits.model; "
     f"appliance model unpin digits/2 {STORE}; appliance model pin digits/2 {STORE}; done"
 )
+HANG: Final = (
+    "sync; echo 0 >/proc/sys/kernel/panic; "
+    "nohup sh -c 'sleep 1; echo c >/proc/sysrq-trigger' >/dev/null 2>&1 & true"
+)
+"""A kernel that died and does not start again by itself."""
 FILL: Final = (
     "fallocate -l $(($(df --output=avail -B1 /var | tail -1) - 4194304)) /var/fill; "
     "dd if=/dev/zero of=/var/fill2 bs=64k"
@@ -156,12 +161,8 @@ def flipped_byte(world: World) -> Facts:
         machine.wait_login()
         _take(machine, world.release(NEXT))
         device = machine.run(f"readlink -f /dev/disk/by-partlabel/edge-appliance_{NEXT}_root").strip()
-        size = int(machine.run("stat -c %s /var/lib/stick/streams/* | sort -n | tail -1"))
-        at = size // 2 // 4096 * 4096
-        machine.run(
-            f"for at in $(seq {at} 4096 $(({at} + 40960000))); do printf X | dd of={device} bs=1 seek=$((at + 7)) "
-            "conv=notrunc status=none; done; sync"
-        )
+        flip = f"with open({device!r}, 'r+b') as disk: disk.seek(4000); disk.write(b'!'); disk.flush()"
+        machine.run(f"python3 -c {flip!r}; sync")
         machine.power_off()
     with switched_on(world.place, Power(disk=disk), "serial-2") as machine:
         again = machine.wait_answer(3600)
@@ -235,15 +236,13 @@ def wedged_daemon(world: World) -> Facts:
 
 
 def hung_kernel(world: World) -> Facts:
-    """A service manager that hangs is started again by the machine's own watchdog."""
+    """A kernel that died without starting again is started by the machine's own watchdog."""
     disk = world.fresh("hung-kernel")
     with switched_on(world.place, Power(disk=disk)) as machine:
         machine.wait_answer()
         machine.wait_login()
         device = machine.run("systemctl show -P RuntimeWatchdogUSec; ls /dev/watchdog0").split()
-        machine.run(
-            "sync; nohup sh -c 'sleep 1; echo c >/proc/sysrq-trigger' >/dev/null 2>&1 & true", check=False
-        )
+        machine.run(HANG, check=False)
         machine.wait_said("BdsDxe: starting Boot", count=2)
         again = machine.wait_answer()
         machine.wait_login()

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from appliance.domain.errors import OperatorError
-from appliance.image import reset
+from appliance.image import note, reset
 from appliance.image.machine import entries_in, look, set_tries
+from appliance.sync.box import machine_problem
 from tests.image.releases import machine
 
 
@@ -48,6 +49,17 @@ def test_a_machine_with_packages_has_no_image(tmp_path: Path) -> None:
     (tmp_path / "usr/lib/os-release").write_text("ID=debian\n")
     with pytest.raises(OperatorError, match="runs no image"):
         look(tmp_path)
+
+
+def test_the_agent_tells_what_the_gate_left_until_a_start_passes(tmp_path: Path) -> None:
+    assert machine_problem(tmp_path) == ""
+    note.leave(tmp_path, "version 1.1 of the image did not pass its start: no answer")
+    assert "version 1.1" in machine_problem(tmp_path)
+    note.leave(tmp_path, "x" * 5_000)
+    assert len(machine_problem(tmp_path)) == 1_024
+    note.remove(tmp_path)
+    note.remove(tmp_path)
+    assert machine_problem(tmp_path) == ""
 
 
 def test_a_reset_is_asked_of_the_firmware_or_of_what_is_kept(tmp_path: Path) -> None:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 from appliance.cli import endpoint
-from appliance.cli.arguments import seconds
+from appliance.cli.arguments import configuration_at, seconds
 from appliance.cli.endpoint import endpoint_of
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.infer import build_inputs, wanted_classes
 from appliance.cli.oip_client import OipClient, Question
 from appliance.cli.snapshot import Snapshot, Source, parse
 from appliance.cli.tls import GRPC
+from appliance.domain.errors import OperatorError
+from appliance.image import note
+from appliance.image.machine import look
 
 PAUSE_S = 0.5
 ANSWER_S = 30.0
@@ -36,14 +40,34 @@ def run(arguments: argparse.Namespace) -> int:
     while True:
         try:
             answered = ask(arguments)
+            _tell(arguments, "")
             print(f"answered: {', '.join(answered) or 'no model is installed; the daemon takes requests'}")
             return Exit.OK
         except CommandFailed as failure:
             if time.monotonic() + PAUSE_S > end:
-                raise CommandFailed(
-                    f"no answer within {arguments.within:g} s: {failure}", Exit.REFUSED
-                ) from failure
+                text = f"no answer within {arguments.within:g} s: {failure}"
+                _tell(arguments, text)
+                raise CommandFailed(text, Exit.REFUSED) from failure
         time.sleep(PAUSE_S)
+
+
+def _tell(arguments: argparse.Namespace, text: str) -> None:
+    """Have the fleet know why this version of the image did not pass ("": it did), where this is an image and a
+    configuration says where the box keeps what it has."""
+    try:
+        version = look().version
+    except OperatorError:
+        return
+    state = configuration_at(arguments.config).state_dir
+    try:
+        if not state:
+            return
+        if text:
+            note.leave(Path(state), f"version {version} of the image did not pass its start: {text}")
+        else:
+            note.remove(Path(state))
+    except OSError as error:
+        print(f"'{state}': {error.strerror}", flush=True)
 
 
 def ask(arguments: argparse.Namespace) -> list[str]:
