@@ -100,12 +100,11 @@ wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's
 # As root, with mmdebstrap; everything else it makes itself, below build/image. KEYS=DIR: keys that were made before.
 VERSION ?=
 KEYS ?=
-VARIANT ?= cpu
-image: $(TEST_STAMP) $(if $(wildcard dist/*.whl),,wheels) ## build the bootable image and its release (root; VERSION=1.2.3 KEYS=DIR VARIANT=gpu)
-	@$(BIN)/python -m image.build --variant $(VARIANT) $(if $(VERSION),--image-version $(VERSION)) $(if $(KEYS),--keys $(KEYS)) \
+image: $(TEST_STAMP) $(if $(wildcard dist/edge-appliance_*.deb),,wheels) ## build the bootable image and its release (root; VERSION=1.2.3 KEYS=DIR)
+	@$(BIN)/python -m image.build $(if $(VERSION),--image-version $(VERSION)) $(if $(KEYS),--keys $(KEYS)) \
 	  $(if $(LOCK),--lock)
 
-image-test: $(TEST_STAMP) $(if $(wildcard dist/*.whl),,wheels) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
+image-test: $(TEST_STAMP) $(if $(wildcard dist/*),,wheels) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
 	@$(BIN)/python -m tests.image.run $(if $(filter command line,$(origin ARGS)),$(ARGS))
 
 install-test: $(TEST_STAMP)

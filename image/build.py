@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance import __version__
-from appliance.image.release import VARIANTS, version_key
+from appliance.image.release import version_key
 from appliance.package.keys import make_key, public_pem
 from image.bill import bill
 from image.disk import compose
@@ -26,6 +26,7 @@ from image.place import HERE, ROOT, Built, Place
 from image.publish import publish
 
 MIRROR: Final = "http://deb.debian.org"
+VARIANT: Final = "cpu"
 FIRMWARE_KEYS: Final = ("secure-boot", "pcr")
 PACKAGES: Final = HERE / "packages.lock"
 CONFIGURATION: Final = """\
@@ -50,7 +51,6 @@ def main() -> None:
     parser.add_argument(
         "--keys", type=Path, help="folder with the keys (default: made in the folder, for trying out)"
     )
-    parser.add_argument("--variant", choices=VARIANTS, default="cpu")
     parser.add_argument("--image-version", default=__version__, metavar="V", help="such as 1.4.2")
     parser.add_argument("--extra", type=Path, help="a tree that lies over everything, for tests")
     parser.add_argument(
@@ -63,10 +63,9 @@ def main() -> None:
         raise SystemExit(f"make: {error}") from error
     place = Place(folder=arguments.folder.resolve())
     prepare(place, arguments.keys)
-    built = build(place, arguments.image_version, arguments.variant, arguments.extra)
-    if arguments.variant == "cpu":
-        check_packages(built, lock=arguments.lock)
-    finish(place, built, arguments.variant)
+    built = build(place, arguments.image_version, arguments.extra)
+    check_packages(built, lock=arguments.lock)
+    finish(place, built)
 
 
 def prepare(place: Place, keys: Path | None) -> None:
@@ -113,18 +112,16 @@ def make_keys(folder: Path) -> None:
             subprocess.run(command, check=True, capture_output=True)
 
 
-def build(place: Place, version: str, variant: str, extra: Path | None) -> Built:
+def build(place: Place, version: str, extra: Path | None) -> Built:
     """Have mkosi make partitions and kernel of that version."""
     out = place.folder / "out"
     out.mkdir(exist_ok=True)
     built = Built(version=version, folder=out)
     for path in out.glob(f"{built.name}*"):
         path.unlink()
-    print(f"make: building image {version} ({variant})", flush=True)
+    print(f"make: building image {version}", flush=True)
     command = ["mkosi", "--directory", "/source/image/mkosi", "--image-version", version, "--force"]
-    command += ["--sandbox-tree", "/work/sandbox", "--environment", f"VARIANT={variant}"]
-    if variant != "cpu":
-        command += ["--profile", variant]
+    command += ["--sandbox-tree", "/work/sandbox", "--environment", f"VARIANT={VARIANT}"]
     if extra is not None:
         shutil.rmtree(place.folder / "extra", ignore_errors=True)
         shutil.copytree(extra, place.folder / "extra")
@@ -149,12 +146,12 @@ def check_packages(built: Built, *, lock: bool) -> None:
         )
 
 
-def finish(place: Place, built: Built, variant: str) -> None:
+def finish(place: Place, built: Built) -> None:
     """The disk, the release, the papers."""
     disk = place.folder / f"{built.name}.disk.raw"
     compose(place, built, disk)
     release = publish(
-        built, variant, place.folder / "keys" / "release", place.folder / f"release-{built.version}"
+        built, VARIANT, place.folder / "keys" / "release", place.folder / f"release-{built.version}"
     )
     (place.folder / f"{built.name}.cdx.json").write_text(
         bill(built.manifest, place.folder / "product", built.version)

@@ -32,6 +32,7 @@ else
     >"$home/bin/appliance"
   chmod 755 "$home/bin/appliance"
   ln -s ../lib/edge-appliance/bin/appliance "$tree.new/usr/bin/appliance"
+  [ -e "$here/systemd/appliance.service" ] || { echo "make: systemd/ has no units for the image" >&2; exit 1; }
   for unit in "$here"/systemd/*.service "$here"/systemd/*.slice "$here"/systemd/*.socket; do
     [ ! -e "$unit" ] || install -Dm644 "$unit" "$tree.new/usr/lib/systemd/system/$(basename "$unit")"; done
   for kind in sysusers tmpfiles; do
