@@ -102,7 +102,7 @@ VERSION ?=
 KEYS ?=
 image: $(TEST_STAMP) $(if $(wildcard dist/edge-appliance_*.deb),,wheels) ## build the bootable image and its release (root; VERSION=1.2.3 KEYS=DIR)
 	@$(BIN)/python -m image.build $(if $(VERSION),--image-version $(VERSION)) $(if $(KEYS),--keys $(KEYS)) \
-	  $(if $(LOCK),--lock)
+	  $(if $(TAKE_PACKAGES),--lock)
 
 image-test: $(TEST_STAMP) $(if $(wildcard dist/*),,wheels) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
 	@$(BIN)/python -m tests.image.run $(if $(filter command line,$(origin ARGS)),$(ARGS))

@@ -142,7 +142,7 @@ def check_packages(built: Built, *, lock: bool) -> None:
     if different:
         shown = "\n".join(f"  {'here' if each in here else 'lock'}: {each}" for each in different)
         print(
-            f"make: the mirror gives other packages than image/packages.lock has (LOCK=1 takes them):\n{shown}"
+            f"make: the mirror gives other packages than image/packages.lock has (TAKE_PACKAGES=1 takes them):\n{shown}"
         )
 
 

@@ -18,15 +18,21 @@ MIB: Final = 1 << 20
 BOOT_MIB: Final = 256
 
 
-def compose(place: Place, built: Built, target: Path) -> None:
-    """Write the disk to ``target``."""
+def compose(place: Place, built: Built, target: Path, tried: Built | None = None) -> None:
+    """Write the disk to ``target``; for tests with a second version, ``tried``, which was installed beside one that
+    proved itself, and is tried next."""
     definitions = place.folder / "disk.definitions"
     shutil.rmtree(definitions, ignore_errors=True)
     definitions.mkdir()
-    boot = f"Type=esp\nLabel=esp\nCopyBlocks={place.inside(built.boot)}\nSizeMaxBytes={BOOT_MIB}M\n"
+    contents = built.boot if tried is None else _both(place, built, tried, target.with_suffix(".boot"))
+    boot = f"Type=esp\nLabel=esp\nCopyBlocks={place.inside(contents)}\nSizeMaxBytes={BOOT_MIB}M\n"
     parts = [boot, _slot("root-x86-64-verity", place, built.sums, built.name, "verity")]
     parts += [_slot("root-x86-64", place, built.root, built.name, "root")]
-    parts += [_empty("root-x86-64-verity"), _empty("root-x86-64")]
+    if tried is None:
+        parts += [_empty("root-x86-64-verity"), _empty("root-x86-64")]
+    else:
+        parts += [_slot("root-x86-64-verity", place, tried.sums, tried.name, "verity")]
+        parts += [_slot("root-x86-64", place, tried.root, tried.name, "root")]
     for number, text in enumerate(parts):
         (definitions / f"{number}0.conf").write_text(f"[Partition]\n{text}")
     target.unlink(missing_ok=True)
@@ -38,6 +44,16 @@ def compose(place: Place, built: Built, target: Path) -> None:
         log=place.folder / "disk.log",
     )  # fmt: skip
     shutil.rmtree(definitions)
+
+
+def _both(place: Place, good: Built, tried: Built, target: Path) -> Path:
+    """A boot partition with a version that is good and one that has its tries before it."""
+    shutil.copy(good.boot, target)
+    log, disk = place.folder / "disk.log", place.inside(target)
+    counted = f"::/EFI/Linux/{good.name}+3.efi"
+    place.run("mren", "-i", disk, counted, f"::/EFI/Linux/{good.name}.efi", log=log)
+    place.run("mcopy", "-i", disk, place.inside(tried.kernel), f"::/EFI/Linux/{tried.name}+3.efi", log=log)
+    return target
 
 
 def _slot(kind: str, place: Place, contents: Path, name: str, label: str) -> str:

@@ -33,6 +33,10 @@ class Place:
             said = f"; why: {log}" if log else ""
             raise SystemExit(f"make: {command[0]} ended with status {done.returncode}{said}")
 
+    def output(self, *command: str) -> str:
+        """What a command prints."""
+        return subprocess.run(self.command(*command), capture_output=True, text=True, check=True).stdout
+
     def command(self, *command: str) -> list[str]:
         """The command line that runs a command in the tools tree."""
         return [str(HERE / "enter"), str(self.folder), *command]

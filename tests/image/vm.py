@@ -29,7 +29,7 @@ from image.place import ROOT, Place
 PICTURE: Final = ROOT / "models" / "digits" / "golden" / "3-0539.png"
 FIRMWARE: Final = Path("/usr/share/OVMF")
 DISK_GIB: Final = 6
-BOOT_S: Final = 600.0
+BOOT_S: Final = 1200.0
 PAUSE_S: Final = 0.5
 """Between two looks at a machine that is starting: it can only be asked."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from image.disk import compose
 from image.place import ROOT, Built, Place
 from tests.image.vm import Machine, new_disk
 
@@ -58,6 +59,15 @@ class World:
     def fresh(self, name: str, version: str = BASE) -> Path:
         """A disk that was never started, for the scenario."""
         return new_disk(self.place, self.disk(version), self.folder(name))
+
+    def pair(self, name: str, tried: str) -> Path:
+        """A raw disk for the scenario, on which the base proved itself and the version ``tried`` was just installed."""
+        self.disk(BASE), self.disk(tried)
+        target = self.folder(name) / "pair.raw"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        out = self.place.folder / "out"
+        compose(self.place, Built(version=BASE, folder=out), target, Built(version=tried, folder=out))
+        return target
 
     def _build(self, version: str) -> None:
         command = [sys.executable, "-m", "image.build", "--folder", str(self.place.folder)]
