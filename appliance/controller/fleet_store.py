@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -179,16 +179,23 @@ class Rows:
             self._grow(device, -int(count))
         return self._connection.execute(delete(table).where(old)).rowcount
 
-    def telemetry(self, device: str, after_ms: int, most: int) -> list[Row[Any]]:
-        """The newest records of a device that came at ``after_ms`` or later, in the order in which they came."""
-        table = tables.telemetry
+    def telemetry(self, device: str, after_ms: int, most: int, bytes_most: int) -> list[Row[Any]]:
+        """The newest records of a device that came at ``after_ms`` or later, in the order in which they came: at most
+        so many, of so many bytes."""
+        table, taken, size = tables.telemetry, list[Row[Any]](), 0
         found = self._connection.execute(
             _where(select(table), table, {"device": device} if device else {})
             .where(table.c.at_ms >= after_ms)
             .order_by(table.c.at_ms.desc(), table.c.stream.desc(), table.c.number.desc())
             .limit(most)
-        ).all()
-        return list(reversed(found))
+        )
+        with closing(found):
+            for row in found:
+                size += len(row.record)
+                if size > bytes_most:
+                    break
+                taken.append(row)
+        return taken[::-1]
 
 
 def _where(statement: Any, table: Any, key: Mapping[str, Any]) -> Any:
