@@ -186,14 +186,18 @@ class Contact:
         )
         return False
 
-    def telemetry(self, certificate: x509.Certificate | None, body: bytes, now_ms: int) -> Acknowledged:
-        """Keep records; what is acknowledged is on the disk. Raises Refused."""
+    def batch(self, body: bytes) -> Batch:
+        """The telemetry in a body. Raises Refused."""
         try:
             batch = decode(unpacked(body), Batch)
         except MessageInvalid as error:
             raise Refused(400, "bad-telemetry", str(error)) from error
         if max([batch.first + len(batch.records), *(each.last for each in batch.lost)]) >= INT64_MAX:
             raise Refused(400, "bad-telemetry", "a record has a number beyond all numbers")
+        return batch
+
+    def telemetry(self, certificate: x509.Certificate | None, batch: Batch, now_ms: int) -> Acknowledged:
+        """Keep records; what is acknowledged is on the disk. Raises Refused."""
         with self._store.transaction() as rows:
             device = self._device(rows, certificate, now_ms)
             if device.telemetry_bytes >= TELEMETRY_MAX:
