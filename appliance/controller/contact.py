@@ -20,7 +20,7 @@ from appliance.controller.bundles import device_of, unpacked
 from appliance.controller.fleet_store import FleetStore, Rows
 from appliance.controller.publishing import Publisher
 from appliance.domain.digest import digest_of
-from appliance.domain.manifest import INT64_MAX
+from appliance.domain.manifest import INT64_MAX, NAME_RULE, is_name
 from appliance.fleet.messages import (
     Acknowledged,
     Batch,
@@ -61,6 +61,8 @@ class Contact:
             key = key_of(enrolment.request)
         except (ValueError, RequestInvalid) as error:
             raise Refused(400, "bad-enrolment", str(error)) from error
+        if enrolment.name and not is_name(enrolment.name):
+            raise Refused(400, "bad-enrolment", f"a device is called by {NAME_RULE}")
         with self._store.transaction() as rows:
             token = tokens.enrolment(rows, name, secret, now_ms)
             if token is None:
@@ -184,14 +186,18 @@ class Contact:
         )
         return False
 
-    def telemetry(self, certificate: x509.Certificate | None, body: bytes, now_ms: int) -> Acknowledged:
-        """Keep records; what is acknowledged is on the disk. Raises Refused."""
+    def batch(self, body: bytes) -> Batch:
+        """The telemetry in a body. Raises Refused."""
         try:
             batch = decode(unpacked(body), Batch)
         except MessageInvalid as error:
             raise Refused(400, "bad-telemetry", str(error)) from error
         if max([batch.first + len(batch.records), *(each.last for each in batch.lost)]) >= INT64_MAX:
             raise Refused(400, "bad-telemetry", "a record has a number beyond all numbers")
+        return batch
+
+    def telemetry(self, certificate: x509.Certificate | None, batch: Batch, now_ms: int) -> Acknowledged:
+        """Keep records; what is acknowledged is on the disk. Raises Refused."""
         with self._store.transaction() as rows:
             device = self._device(rows, certificate, now_ms)
             if device.telemetry_bytes >= TELEMETRY_MAX:

@@ -14,9 +14,9 @@ from aiohttp import web
 from cryptography import x509
 from msgspec import Struct
 
+from appliance.controller.authority import key_digest
 from appliance.controller.blobs import BlobStore
 from appliance.controller.bodies import Refused, read_body
-from appliance.controller.bundles import device_of
 from appliance.controller.contact import Contact
 from appliance.controller.fleet_store import DatabaseTrouble
 from appliance.fleet import messages
@@ -35,6 +35,9 @@ STREAM_TYPE: Final = "application/octet-stream"
 RATE: Final = 5.0
 BURST: Final = 60.0
 """Requests per second of one box, and at once; streams are ranges, of which few are asked."""
+RECORDS: Final = 1024
+RECORD_BYTES: Final = 1 << 20
+"""Of telemetry, each counts as a request: one database keeps that of all boxes."""
 CLIENTS_MAX: Final = 100_000
 BODY_S: Final = 300.0
 """How long a body may take: the largest one at 14 kB/s."""
@@ -50,13 +53,13 @@ class Rates:
         self._now_s = now_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def wait_s(self, client: str) -> float:
-        """0 where the client may ask now, which is counted; else when it may."""
+    def wait_s(self, client: str, weight: float = 1.0) -> float:
+        """0 where the client may ask now, which is counted as so many requests; else when it may."""
         now = self._now_s()
         left, at = self._buckets.pop(client, (BURST, now))
         left = min(BURST, left + RATE * (now - at))
         may = left >= 1
-        self._buckets[client] = (left - 1 if may else left, now)
+        self._buckets[client] = (left - weight if may else left, now)
         if len(self._buckets) > CLIENTS_MAX:
             self._buckets.popitem(last=False)
         return 0.0 if may else (1 - left) / RATE
@@ -87,10 +90,8 @@ class DeviceApi:
 
     async def _serve(self, answer: Answer, request: web.Request) -> web.StreamResponse:
         certificate = certificate_of(request)
-        client = f"device {device_of(certificate)}" if certificate else str(request.remote)
         try:
-            if wait_s := self._rates.wait_s(client):
-                raise Refused(429, "too-often", "this box asks too often", int(wait_s) + 1)
+            self._count(request, certificate)
             return await answer(request, certificate, self._wall_ms())
         except Refused as refused:
             return refusal(refused.status, refused.code, str(refused), refused.retry_after_s)
@@ -98,6 +99,13 @@ class DeviceApi:
             return refusal(400, "bad-message", str(error))
         except (DatabaseTrouble, OSError):
             return refusal(503, "trouble", "the controller cannot keep anything now", 60)
+
+    def _count(self, request: web.Request, certificate: x509.Certificate | None, weight: float = 1.0) -> None:
+        """Count a request to who asks: the holder of a key, so that one who was shut out takes nothing from the box
+        that has his place. Raises Refused."""
+        client = key_digest(certificate.public_key()) if certificate else str(request.remote)  # type: ignore[arg-type]
+        if wait_s := self._rates.wait_s(client, weight):
+            raise Refused(429, "too-often", "this box asks too often", int(wait_s) + 1)
 
     async def _enrol(self, request: web.Request, _: x509.Certificate | None, now_ms: int) -> web.Response:
         message = await _message(request, Enrolment)
@@ -115,7 +123,10 @@ class DeviceApi:
         self, request: web.Request, who: x509.Certificate | None, now_ms: int
     ) -> web.Response:
         body = await _body(request, TELEMETRY_BYTES_MAX)
-        return _said(await asyncio.to_thread(self._contact.telemetry, who, body, now_ms))
+        batch = await asyncio.to_thread(self._contact.batch, body)
+        size = sum(map(len, batch.records))
+        self._count(request, who, len(batch.records) // RECORDS + size // RECORD_BYTES)
+        return _said(await asyncio.to_thread(self._contact.telemetry, who, batch, now_ms))
 
     async def _blob(
         self, request: web.Request, who: x509.Certificate | None, now_ms: int

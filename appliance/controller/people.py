@@ -39,6 +39,8 @@ from appliance.fleet.messages import MessageInvalid, Report, decode
 from appliance.fleet.settings import setting_problems
 
 LOG_MAX: Final = 10_000
+LOG_BYTES_MAX: Final = 8 << 20
+"""Of records in one answer."""
 AUDIT_PAGE: Final = 1000
 EMPTY: Final = Report(device="none")
 
@@ -255,11 +257,11 @@ class People:
     # --- what happened
 
     def logs(self, device: str, after_ms: int, most: int) -> list[LogEntry]:
-        """The newest records of a device ("": of all). Raises Unknown."""
+        """The newest records of a device ("": of all), within ``most`` and LOG_BYTES_MAX. Raises Unknown."""
         with self._store.transaction() as rows:
             if device:
                 _device(rows, device)
-            found = rows.telemetry(device, after_ms, min(most, LOG_MAX))
+            found = rows.telemetry(device, after_ms, min(most, LOG_MAX), LOG_BYTES_MAX)
         return [
             LogEntry(row.device, row.stream, row.epoch, row.number, row.at_ms, _shown(row.record))
             for row in found
@@ -355,8 +357,8 @@ def _standing(row: Row[Any], certificate_expires_ms: int) -> Device:
 
 
 def _shown(record: bytes) -> Any:
+    """The record as JSON, or in hexadecimal where it cannot be: what a box sends keeps nobody from reading the rest."""
     try:
-        found = msgspec.to_builtins(msgspec.msgpack.decode(record))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return record.hex()[:4096]
-    return found
+        return msgspec.Raw(msgspec.json.encode(msgspec.msgpack.decode(record)))
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+        return record[:2048].hex()

@@ -1,0 +1,103 @@
+"""Boxes that were let in and mean harm: to the controller, to its operators, to other boxes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from zstandard import ZstdCompressor
+
+from appliance.controller import contact, tables
+from appliance.controller.device_api import BURST
+from appliance.controller.fleet_store import ROW_BYTES
+from appliance.fleet import messages
+from appliance.fleet.messages import Batch, Poll
+from appliance.fleet.records import Lost
+from tests.controller.conftest import DAY_MS, Box, Served, code
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "../../x", "a/b", ".a", "A", "a b", "a\n", "\x1b[2J", "\u202ea", "\u00e9"]
+)
+def test_a_box_cannot_call_itself_what_no_operator_could_name(served: Served, name: str) -> None:
+    token = served.token()
+    assert code(Box(served, name).try_enrol(token)) == (400, "bad-enrolment")
+    assert served.done("GET", "/api/v1/devices") == []
+    assert Box(served, "a-good.name_1").enrol(token).poll().document
+
+
+def test_records_that_json_cannot_say_keep_nobody_from_the_logs(served: Served) -> None:
+    box = Box(served, "box-a").enrol(served.token())
+    odd = (
+        msgspec.msgpack.encode(msgspec.msgpack.Ext(5, b"x")),
+        b"\x81\x92\x01\x02\x03",  # a map whose key is an array
+        b"\x81\xc0\x01",
+        b"\xc7\x0c\xff" + b"\xff" * 12,  # a time that there is not
+        b"\x91" * 5000 + b"\xc0",
+        b"\xdd\xff\xff\xff\xff",
+        b"\xa1\xff",
+    )
+    good = msgspec.msgpack.encode({"a": 1})
+    box.send(Batch(stream="sync", epoch="0" * 32, first=0, records=(*odd, good)))
+    found = [each["record"] for each in served.done("GET", "/api/v1/logs")]
+    assert found == [*(each[:2048].hex() for each in odd), {"a": 1}]
+
+
+def test_an_answer_of_logs_is_bounded_whatever_a_box_sent(served: Served) -> None:
+    box = Box(served, "box-a").enrol(served.token())
+    record = msgspec.msgpack.encode(bytes((1 << 20) - 8))
+    for first in (0, 6):
+        box.send(Batch(stream="sync", epoch="0" * 32, first=first, records=(record,) * 6))
+    found = served.done("GET", "/api/v1/logs")
+    assert [each["number"] for each in found] == list(range(4, 12))
+    assert served.done("GET", "/api/v1/logs?most=2") == found[-2:]
+
+
+@pytest.mark.parametrize("what", ["records", "losses", "epochs"])
+def test_what_takes_rows_counts_though_it_says_nothing(
+    served: Served, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(contact, "TELEMETRY_MAX", 50 * ROW_BYTES)
+    box, answers = Box(served, "box-a").enrol(served.token()), list[int]()
+    for number in range(60):
+        epoch = f"{number if what == 'epochs' else 0:032x}"
+        gone = tuple(
+            Lost(epoch=f"{number:016x}{each:016x}", first=0, last=1, reason="")
+            for each in range(4 if what == "losses" else 0)
+        )
+        records = (b"",) * 4 if what == "records" else ()
+        batch = Batch(stream="sync", epoch=epoch, first=4 * number, records=records, lost=gone)
+        answers.append(box.post(messages.TELEMETRY, compress(messages.encode(batch)))[0])
+    assert answers[0] == 200
+    assert answers[-1] == 429
+    with served.home.store.transaction() as rows:
+        rows.forget_telemetry(served.now_ms + DAY_MS)
+        epochs = len(rows.all(tables.outboxes))
+        (device,) = rows.all(tables.devices)
+    assert device.telemetry_bytes == epochs * ROW_BYTES, "which are remembered, so that nothing is kept twice"
+
+
+def test_many_records_at_once_count_as_many_requests(served: Served) -> None:
+    flooding, other = (Box(served, name).enrol(served.token()) for name in ("box-a", "box-b"))
+    bodies = [
+        compress(
+            messages.encode(Batch(stream="sync", epoch=f"{each:032x}", first=0, records=(b"",) * 65_536))
+        )
+        for each in range(3)
+    ]
+    answers = [flooding.post(messages.TELEMETRY, body) for body in bodies]
+    assert [status for status, _ in answers] == [200, 429, 429]
+    assert code(answers[1]) == (429, "too-often")
+    assert other.poll().document
+
+
+def test_a_key_that_was_shut_out_takes_nothing_from_its_successor(served: Served) -> None:
+    old = Box(served, "box-a").enrol(served.token())
+    new = Box(served).enrol(served.token(device="box-a"))
+    refused = [code(old.post(messages.POLL, Poll())) for _ in range(int(BURST) + 20)]
+    assert refused[0] == (403, "revoked")
+    assert refused[-1] == (429, "too-often")
+    assert new.poll().document
+
+
+def compress(data: bytes) -> bytes:
+    return ZstdCompressor().compress(data)
