@@ -32,7 +32,7 @@ from demo.versions import APPLIANCE
 RUNS: Final = 200
 STREAM: Final = "serve"
 RATE: Final = 2e6
-DRAIN_TRIES: Final = 60
+DRAIN_TRIES: Final = 20
 SMALL: Final = 8 * SEGMENT_BYTES_LEAST
 LARGE: Final = 1 << 24
 Number = tuple[str, int]
@@ -111,7 +111,7 @@ class Site:
             name="box", folder=self.folder / "box", link=link, grpc="127.0.0.1:1", http="127.0.0.1:2"
         )
         self.config = self.box.configuration(key.with_name("key.pem.pub"))
-        token = over(await self.controller.ask("token", "--group", "sites"), link.port)
+        token = over(await self.controller.ask("token", "--group", "sites"), link.url)
         await run("sync", "enrol", token, "--name", "box", "--state-dir", str(self.state))
 
     async def close(self) -> None:
@@ -223,11 +223,11 @@ class _Run:
         for each in early:
             await self.arrive(each)
         for _ in range(DRAIN_TRIES):
-            await run_to_its_end("sync", "once", "--config", str(self.site.config))
+            said = await run_to_its_end("sync", "once", "--config", str(self.site.config))
             if not self.waits():
                 break
         else:
-            self.seen.wrong.append("it never was all sent")
+            self.seen.wrong.append(f"it never was all sent: {said}")
         for each in self.carried:  # some of them for the second time
             await self.arrive(each)
 
@@ -313,12 +313,13 @@ async def kill(process: asyncio.subprocess.Process | None) -> None:
         await process.wait()
 
 
-async def run_to_its_end(*words: str) -> None:
-    """An ``appliance`` command, whatever comes of it."""
+async def run_to_its_end(*words: str) -> str:
+    """What an ``appliance`` command prints, whatever comes of it."""
     process = await asyncio.create_subprocess_exec(
-        APPLIANCE, *words, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+        APPLIANCE, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    await process.wait()
+    said, _ = await process.communicate()
+    return said.decode()
 
 
 async def search(runs: int, first: int) -> int:
