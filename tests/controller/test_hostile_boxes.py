@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from zstandard import ZstdCompressor
 
-from appliance.controller import contact, tables
+from appliance.controller import contact, device_api, tables
 from appliance.controller.device_api import BURST
 from appliance.controller.fleet_store import ROW_BYTES
 from appliance.fleet import messages
@@ -76,7 +76,8 @@ def test_what_takes_rows_counts_though_it_says_nothing(
     assert device.telemetry_bytes == epochs * ROW_BYTES, "which are remembered, so that nothing is kept twice"
 
 
-def test_many_records_at_once_count_as_many_requests(served: Served) -> None:
+def test_many_records_at_once_count_as_many_requests(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_api, "RATE", 1e-6)
     flooding, other = (Box(served, name).enrol(served.token()) for name in ("box-a", "box-b"))
     bodies = [
         compress(
