@@ -14,6 +14,7 @@ from aiohttp import web
 
 from appliance.controller.contact import Contact
 from appliance.controller.device_api import DeviceApi
+from appliance.controller.door import BACKLOG, doors
 from appliance.controller.home import Home
 from appliance.controller.people import People
 from appliance.controller.people_api import PeopleApi
@@ -71,8 +72,8 @@ async def serve(home: Home, ready: Callable[[str], None]) -> None:
     if address.path:
         raise OperatorError(f"'{home.settings.address}' is no host:port")
     try:
-        site = web.TCPSite(runner, address.host, address.port, ssl_context=server_tls(home))
-        await site.start()
+        for door in doors(address.host, address.port):
+            await web.SockSite(runner, door, ssl_context=server_tls(home), backlog=BACKLOG).start()
         host, port = runner.addresses[0][:2]
         ready(f"{host}:{port}")
         tidy = asyncio.create_task(_tidy(home))
