@@ -52,6 +52,7 @@ FULL_RETRY_S: Final = 3600
 ISSUED_MAX: Final = 16
 ISSUED_WITHIN_S: Final = 3600
 """How many certificates a box gets within which time; answers may be lost."""
+NO_CERTIFICATE: Final = "a box shows its certificate; enrol it first"
 ACTIVE: Final = "active"
 CONFLICT: Final = "conflict"
 REVOKED: Final = "revoked"
@@ -229,7 +230,7 @@ class Contact:
     ) -> Row[Any]:
         """Who shows the certificate; ``expired``: it may have expired. Raises Refused."""
         if certificate is None:
-            raise Refused(401, "no-certificate", "a box shows its certificate; enrol it first")
+            raise Refused(401, "no-certificate", NO_CERTIFICATE)
         issued = rows.one(tables.certificates, serial=f"{certificate.serial_number:x}")
         device = rows.one(tables.devices, name=device_of(certificate))
         if issued is None or device is None or issued.device != device.name:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -11,7 +13,7 @@ from zstandard import ZstdCompressor
 from appliance.controller import contact, device_api, tables
 from appliance.controller.by_hand import desk_of, outgoing
 from appliance.controller.contact import ISSUED_MAX, ISSUED_WITHIN_S
-from appliance.controller.device_api import BURST
+from appliance.controller.device_api import AT_ONCE_MAX, BURST
 from appliance.controller.fleet_store import ROW_BYTES, Rows
 from appliance.domain.digest import digest_of
 from appliance.domain.manifest import INT64_MAX
@@ -173,3 +175,29 @@ def test_a_box_that_makes_up_epochs_spoils_nobody_s_bundle(served: Served, tmp_p
         write_file(tmp_path / "all.tar", index_of("to-boxes", parts, 0), parts, unsigned)
     with BundleReader(tmp_path / "all.tar") as bundle:
         assert bundle.index.devices == ("box-a", "box-b")
+
+
+@pytest.mark.parametrize("path", [messages.POLL, messages.RENEW, messages.TELEMETRY])
+def test_a_stranger_is_refused_before_his_body_is_read(served: Served, path: str) -> None:
+    headers = {"Content-Type": messages.CONTENT_TYPE, "Content-Length": str(1 << 19)}
+    assert code(Box(served).request("POST", path, b"x", headers)) == (401, "no-certificate")
+    headers["Content-Length"] = str(messages.REQUEST_BYTES_MAX)
+    assert code(Box(served).request("POST", messages.ENROL, b"x", headers)) == (413, "too-large")
+
+
+def test_a_box_has_few_bodies_at_a_time(served: Served) -> None:
+    box, other = (Box(served, name).enrol(served.token()) for name in ("box-a", "box-b"))
+    head = f"POST {messages.POLL} HTTP/1.1\r\nHost: c\r\nContent-Type: {messages.CONTENT_TYPE}\r\n"
+    with ExitStack() as stack:
+        links = []
+        for _ in range(AT_ONCE_MAX):
+            plain = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), 30))
+            link = served.tls(box.identity).wrap_socket(plain, server_hostname="127.0.0.1")
+            link.sendall(f"{head}Expect: 100-continue\r\nContent-Length: 9\r\n\r\n".encode())
+            assert link.recv(100).startswith(b"HTTP/1.1 100 ")
+            links.append(stack.enter_context(link))
+        assert code(box.post(messages.POLL, Poll())) == (429, "too-often")
+        assert other.poll().document
+        links[0].sendall(b"nonsense.")
+        assert links[0].recv(100).startswith(b"HTTP/1.1 400 ")
+        assert box.poll().document
