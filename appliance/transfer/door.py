@@ -1,20 +1,18 @@
 """Where connections come in: no address takes more than its share of those that the process can hold.
 
-What comes beyond is closed before TLS is begun, which takes a quarter of a megabyte: one machine that opens connection
-after connection keeps no box from its controller. Addresses of IPv6 count by their first 64 bits, which one site has.
+What comes beyond is closed before anything is done for it, such as TLS, which takes a quarter of a megabyte: one
+machine that opens connection after connection keeps nobody else out. Addresses of IPv6 count by their first 64 bits,
+which one site has.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import resource
 import socket
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-SHARES: Final = 4
-"""How many addresses together take all that there is."""
 BACKLOG: Final = 1024
 
 
@@ -57,9 +55,8 @@ class _Visitor(socket.socket):
             leave()
 
 
-def doors(host: str, port: int) -> list[Door]:
+def doors(host: str, port: int, at_once: int) -> list[Door]:
     """One for each address that ``host`` is. Raises OSError."""
-    at_once = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARES, 1)
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     opened: list[Door] = []
     try:
