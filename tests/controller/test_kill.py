@@ -16,6 +16,7 @@ from zstandard import ZstdCompressor
 
 from appliance.controller import tables
 from appliance.controller.audit import first_wrong
+from appliance.controller.fleet_store import ROW_BYTES
 from appliance.controller.home import open_home
 from appliance.fleet import messages
 from appliance.fleet.messages import Acknowledged, Batch
@@ -140,7 +141,7 @@ def check(served: Served, load: Load) -> None:
         for name, end in load.acknowledged.items():
             assert held[name] == list(range(len(held[name])))
             assert end <= len(held[name]) <= end + 3
-            assert sizes[name] == len(held[name])
+            assert sizes[name] == (ROW_BYTES + 1) * len(held[name]) + ROW_BYTES
             load.acknowledged[name] = len(held[name])
         if load.settings:
             assert setting is not None
