@@ -101,7 +101,7 @@ def _wished(found: Reading, name: str) -> str:
 
 
 def _head(found: Reading) -> list[str]:
-    fresh = freshness(found.progress.contact, session.instant())
+    fresh = freshness(found.contact, session.instant())
     heard = "never" if fresh.heard_ms is None else f"{_ago(fresh.heard_ms)} ago"
     if fresh.heard_ms is not None and not fresh.exact:
         heard = f"at least {heard}"
@@ -112,8 +112,13 @@ def _head(found: Reading) -> list[str]:
         f"left of the month: {_left(found.left_bytes)}; waits to be told: {bytes_text(found.outbox_bytes)}",
         f"agent: {f'process {found.agent_pid}' if found.agent_pid else 'does not run'}",
     ]
-    lines += [f"problem: {each}" for each in (found.progress.problem, found.damage) if each]
+    lines += [f"problem: {each}" for each in _problems(found)]
     return lines
+
+
+def _problems(found: Reading) -> list[str]:
+    not_heard = f"the controller was not heard: {found.trouble}" if found.trouble else ""
+    return [each for each in (not_heard, found.progress.problem, found.damage) if each]
 
 
 def _left(count: int) -> str:
@@ -140,7 +145,7 @@ def _story(name: str, found: Reading, steps: list[Step]) -> list[str]:
     if hold is not None:
         since = moment(hold.since_ms)
         lines.append(
-            f"  held by hand: {hold.what} by {hold.who or 'a person'}, {since}; 'appliance model resume'"
+            f"  held by hand: {hold.what} by {hold.who or 'a person'}, {since}; 'appliance model resume {name}'"
         )
     lines += [f"  {words(step)}: {waiting_words(step.waits)}" for step in steps]
     if not steps:
@@ -149,7 +154,7 @@ def _story(name: str, found: Reading, steps: list[Step]) -> list[str]:
 
 
 def _document(found: Reading, steps: tuple[Step, ...]) -> dict[str, Any]:
-    fresh = freshness(found.progress.contact, session.instant())
+    fresh = freshness(found.contact, session.instant())
     catalog = found.observed.catalog
     return {
         "device": found.device,
@@ -161,7 +166,7 @@ def _document(found: Reading, steps: tuple[Step, ...]) -> dict[str, Any]:
         "link": found.link,
         "budget_left_bytes": found.left_bytes,
         "outbox_bytes": found.outbox_bytes,
-        "problems": [each for each in (found.progress.problem, found.damage) if each],
+        "problems": _problems(found),
         "models": [
             {
                 "name": name,
