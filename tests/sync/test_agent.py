@@ -397,7 +397,8 @@ def test_killed_again_and_again_it_comes_to_the_same(
         process.wait()
         if turn == 6:
             controller.want(
-                WishedModel(name="digits", wanted=second, prefetch=(first,)), settings={"fleet.poll_s": 5}
+                WishedModel(name="digits", wanted=second, prefetch=(first,), downgrade=True),
+                settings={"fleet.poll_s": 5},
             )
     process = start()
     controller.wait(
