@@ -30,6 +30,9 @@ def test_why_a_package_was_refused_is_told_after_the_pass(
     assert "install digits/1: manifest: is not signed" in appliance("sync", "explain", "digits")[1]
     (model,) = json.loads(appliance("sync", "status", "--json")[1])["models"]
     assert [each["waits"]["reason"] for each in model["steps"]] == ["refused"]
+    assert json.loads(appliance("sync", "explain", "digits", "--json")[1])["models"] == [model]
+    found = json.loads(appliance("sync", "once", "--json")[1])
+    assert (found["converged"], found["steps"][0]["waits"]["reason"]) == (False, "refused")
 
 
 def test_what_was_refused_is_tried_again_when_its_maker_is_trusted(

@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
 from appliance.domain.moment import moment
-from appliance.fleet import records
+from appliance.fleet.record_words import record_text
 from appliance.store.full_disk import bytes_text
 
 Row = tuple[object, ...]
@@ -127,30 +125,10 @@ def _log_rows(found: list[Any]) -> list[Row]:
             moment(each["at_ms"]),
             each["stream"],
             each["number"],
-            _record_text(each["record"])[:RECORD_CHARACTERS],
+            record_text(each["record"])[:RECORD_CHARACTERS],
         )
         for each in found
     ]
-
-
-def _record_text(record: Any) -> str:
-    """What it says, for people: its kind, and what is not nothing in it."""
-    try:
-        said = records.decode(msgspec.msgpack.encode(record))
-    except records.RecordInvalid:
-        return json.dumps(record)
-    if isinstance(said, records.Event):
-        return f"{said.what}: {', '.join(f'{key}={value}' for key, value in said.fields.items())}".rstrip(
-            ": "
-        )
-    fields: dict[str, object]
-    if isinstance(said, records.Minute):
-        fields = {f"{each.name}/{each.version}": sum(each.outcomes) for each in said.versions}
-    else:
-        names = [each.name for each in msgspec.structs.fields(said) if each.name not in ("schema", "at_ms")]
-        fields = {name: getattr(said, name) for name in names}
-    told = ", ".join(f"{name}={value}" for name, value in fields.items() if value)
-    return f"{record[0]}: {told}".rstrip(": ")
 
 
 def _audit_rows(found: list[Any]) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -28,6 +29,9 @@ def _add(parser: argparse.ArgumentParser) -> None:
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``explain``."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="only this one")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, as 'appliance sync status --json' does"
+    )
     session.add_arguments(parser)
 
 
@@ -36,7 +40,7 @@ def _status(arguments: argparse.Namespace) -> int:
     found = _read(arguments)
     steps = plan(found.desired, found.observed)
     if arguments.json:
-        print(json.dumps(_document(found, steps), indent=2))
+        print(json.dumps(_document(found, steps, _names(found)), indent=2))
         return Exit.OK
     from rich.text import Text
 
@@ -72,6 +76,9 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.model:
         check_known((arguments.model,), names)
         names = [arguments.model]
+    if arguments.json:
+        print(json.dumps(_document(found, steps, names), indent=2))
+        return Exit.OK
     lines = _head(found)
     for name in names:
         lines += ["", *_story(name, found, [step for step in steps if step.name == name])]
@@ -153,7 +160,7 @@ def _story(name: str, found: Reading, steps: list[Step]) -> list[str]:
     return lines
 
 
-def _document(found: Reading, steps: tuple[Step, ...]) -> dict[str, Any]:
+def _document(found: Reading, steps: tuple[Step, ...], names: Sequence[str]) -> dict[str, Any]:
     fresh = freshness(found.contact, session.instant())
     catalog = found.observed.catalog
     return {
@@ -173,20 +180,19 @@ def _document(found: Reading, steps: tuple[Step, ...]) -> dict[str, Any]:
                 "wanted": _wished(found, name),
                 "installed": [each.version for each in model.versions] if model else [],
                 "serving": found.observed.live.get(name, 0),
-                "steps": [
-                    {
-                        "step": words(step),
-                        "waits": asdict(step.waits) if step.waits else None,
-                    }
-                    for step in steps
-                    if step.name == name
-                ],
+                "steps": step_documents(step for step in steps if step.name == name),
             }
-            for name in _names(found)
+            for name in names
             for model in (catalog.model(name),)
         ],
+        "steps": step_documents(step for step in steps if not step.name),
         "holds": [{**asdict(hold), "what": hold.what.value} for hold in catalog.holds],
     }
+
+
+def step_documents(steps: Iterable[Step]) -> list[dict[str, Any]]:
+    """For programs."""
+    return [{"step": words(step), "waits": asdict(step.waits) if step.waits else None} for step in steps]
 
 
 STATUS: Final = Command(

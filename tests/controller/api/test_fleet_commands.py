@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,3 +168,18 @@ def test_a_login_that_cannot_be_says_why(
     assert status in (Exit.USAGE, Exit.REFUSED)
     assert says in err
     assert (tmp_path / "profile.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [("https://a.example:9443", "0.0.0.0:9443"), ("https://a.example", "0.0.0.0:443")],
+)
+def test_a_controller_listens_where_its_url_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str, address: str
+) -> None:
+    assert main(["controller", "init", str(tmp_path / "c"), "--url", url]) == Exit.OK
+    assert json.loads((tmp_path / "c" / "settings.json").read_text())["address"] == address
+    assert "Boxes trust no maker of packages yet" in capsys.readouterr().out
+    for wrong in ("http://a.example", "https://a.example:port", "https://"):
+        assert main(["controller", "init", str(tmp_path / "d"), "--url", wrong]) == Exit.USAGE
+        assert "is no https URL" in capsys.readouterr().err
