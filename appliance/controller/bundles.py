@@ -21,6 +21,7 @@ from zstandard import ZstdDecompressor, ZstdError
 
 from appliance.controller.signing import DeviceMetadata
 from appliance.domain.errors import Problem
+from appliance.domain.manifest import INT64_MAX
 from appliance.durable import Bytes
 from appliance.fleet.bundle import FROM_BOX, INDEX, SIGNED_PREFIX, BundleInvalid, Member, SignedIndex
 from appliance.fleet.documents import decode as decode_document
@@ -124,7 +125,7 @@ def receive(
             data = bundle.read(member)
             progress(len(data))
             if member.kind == "telemetry":
-                batches.append(decode(unpacked(data), Batch))
+                batches.append(batch_in(data))
             else:
                 report, report_bytes = decode(data, Report), data
         except BundleInvalid as error:
@@ -163,6 +164,14 @@ def device_of(certificate: x509.Certificate) -> str:
     """The device that the certificate was issued to."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
+
+
+def batch_in(data: bytes) -> Batch:
+    """The batch as it was sent or carried. Raises MessageInvalid."""
+    batch = decode(unpacked(data), Batch)
+    if max([batch.first + len(batch.records), *(each.last for each in batch.lost)]) >= INT64_MAX:
+        raise MessageInvalid("a record has a number beyond all numbers")
+    return batch
 
 
 def unpacked(data: bytes) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cryptography import x509
 from sqlalchemy import Row
@@ -28,6 +28,9 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import OperatorError
 from appliance.fleet.messages import Acknowledged, MessageInvalid, Report, decode
 from appliance.transfer.bundle_writer import Part
+
+EPOCHS_MAX: Final = 4096
+"""Of one box whose acknowledgements are carried: one that makes up epochs spoils nobody else's bundle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,8 @@ def outgoing(desk: Desk, names: Sequence[str], who: str, now_ms: int) -> Outgoin
             exports[device.name] = Export(
                 metadata=publisher.publish(rows, device, now_ms),
                 acknowledged=tuple(
-                    Acknowledged(stream=each.stream, epoch=each.epoch, next=each.next) for each in known
+                    Acknowledged(stream=each.stream, epoch=each.epoch, next=each.next)
+                    for each in known[:EPOCHS_MAX]
                 ),
             )
         roots = [root.data for root in rows.all(tables.roots)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
@@ -14,13 +15,21 @@ from cryptography import x509
 from sqlalchemy import Row
 
 from appliance.controller import tables, tokens
-from appliance.controller.authority import RENEW_BEFORE, Authority, RequestInvalid, key_digest, key_of, utc
+from appliance.controller.authority import (
+    DEVICE_GOOD,
+    RENEW_BEFORE,
+    Authority,
+    RequestInvalid,
+    key_digest,
+    key_of,
+    utc,
+)
 from appliance.controller.bodies import Refused
-from appliance.controller.bundles import device_of, unpacked
+from appliance.controller.bundles import batch_in, device_of
 from appliance.controller.fleet_store import FleetStore, Rows
 from appliance.controller.publishing import Publisher
 from appliance.domain.digest import digest_of
-from appliance.domain.manifest import INT64_MAX, NAME_RULE, is_name
+from appliance.domain.manifest import NAME_RULE, is_name
 from appliance.fleet.messages import (
     Acknowledged,
     Batch,
@@ -40,6 +49,10 @@ POLL_S: Final = 60
 TELEMETRY_MAX: Final = 1 << 30
 """Bytes of records kept of one box: beyond that its own outbox decides what it drops, and says so."""
 FULL_RETRY_S: Final = 3600
+ISSUED_MAX: Final = 16
+ISSUED_WITHIN_S: Final = 3600
+"""How many certificates a box gets within which time; answers may be lost."""
+NO_CERTIFICATE: Final = "a box shows its certificate; enrol it first"
 ACTIVE: Final = "active"
 CONFLICT: Final = "conflict"
 REVOKED: Final = "revoked"
@@ -111,6 +124,11 @@ class Contact:
         return device
 
     def _issue(self, rows: Rows, request: str, device: str, now_ms: int) -> str:
+        """A certificate; each is remembered for good, so few are issued at a time. Raises Refused."""
+        good_till_ms = now_ms + DEVICE_GOOD // timedelta(milliseconds=1)
+        known = rows.all(tables.certificates, device=device, revoked=False)
+        if sum(each.expires_ms > good_till_ms - ISSUED_WITHIN_S * 1000 for each in known) >= ISSUED_MAX:
+            raise Refused(429, "too-often", "this box asks for too many certificates", ISSUED_WITHIN_S)
         issued = self._authority.issue(request, device, utc(now_ms))
         rows.put(
             tables.certificates,
@@ -189,12 +207,9 @@ class Contact:
     def batch(self, body: bytes) -> Batch:
         """The telemetry in a body. Raises Refused."""
         try:
-            batch = decode(unpacked(body), Batch)
+            return batch_in(body)
         except MessageInvalid as error:
             raise Refused(400, "bad-telemetry", str(error)) from error
-        if max([batch.first + len(batch.records), *(each.last for each in batch.lost)]) >= INT64_MAX:
-            raise Refused(400, "bad-telemetry", "a record has a number beyond all numbers")
-        return batch
 
     def telemetry(self, certificate: x509.Certificate | None, batch: Batch, now_ms: int) -> Acknowledged:
         """Keep records; what is acknowledged is on the disk. Raises Refused."""
@@ -215,7 +230,7 @@ class Contact:
     ) -> Row[Any]:
         """Who shows the certificate; ``expired``: it may have expired. Raises Refused."""
         if certificate is None:
-            raise Refused(401, "no-certificate", "a box shows its certificate; enrol it first")
+            raise Refused(401, "no-certificate", NO_CERTIFICATE)
         issued = rows.one(tables.certificates, serial=f"{certificate.serial_number:x}")
         device = rows.one(tables.devices, name=device_of(certificate))
         if issued is None or device is None or issued.device != device.name:

@@ -43,6 +43,8 @@ LOG_MAX: Final = 10_000
 LOG_BYTES_MAX: Final = 8 << 20
 """Of records in one answer."""
 AUDIT_PAGE: Final = 1000
+TOLD_MAX: Final = 1 << 62
+"""Versions beyond which nobody comes by going on from where he is: a box that tells of such lies, or was lied to."""
 EMPTY: Final = Report(device="none")
 
 
@@ -171,15 +173,19 @@ class People:
         return Changed(1)
 
     def resume(self, name: str, who: str, now_ms: int) -> Changed:
-        """The device, or all of them ("") that are in conflict, get what is wanted here, above what they have. Raises
-        Unknown."""
+        """The device, or all of them ("") that are in conflict, get what is wanted here, above what they have; one that
+        has come too far for that is left as it is. Raises Unknown, and OperatorError where it was named."""
         with self._store.transaction() as rows:
             found = [_device(rows, name)] if name else rows.all(tables.devices)
             found = [row for row in found if row.state == "conflict"]
-            for row in found:
+            near = [row for row in found if _told(row) < TOLD_MAX]
+            if name and len(near) < len(found):
+                text = f"'{name}' tells of documents beyond all that can be made; enrol it anew, or revoke it"
+                raise OperatorError(text)
+            for row in near:
                 self._publisher.resume(rows, row, now_ms)
                 rows.note(now_ms, who, "resumed", device=row.name, told=row.told_generation)
-        return Changed(len(found))
+        return Changed(len(near))
 
     # --- what is wanted
 
@@ -285,6 +291,10 @@ def _device(rows: Rows, name: str) -> Row[Any]:
     if found is None:
         raise Unknown(f"there is no device '{name}'")
     return found
+
+
+def _told(row: Row[Any]) -> int:
+    return int(max(row.told_timestamp, row.told_snapshot, row.told_generation))
 
 
 def _is_of(way: Row[Any], row: Row[Any]) -> bool:

@@ -205,10 +205,8 @@ class PeopleApi:
                 while chunk := await _chunk(request):
                     await asyncio.to_thread(file.write, chunk)
             model, version = await asyncio.to_thread(self._releases.upload, draft, who, self._wall_ms())
-            found = [
-                each for each in self._people.all_releases() if (each.model, each.version) == (model, version)
-            ]
-            return _json(200, found[0])
+            found = await asyncio.to_thread(self._people.all_releases)
+            return _json(200, next(each for each in found if (each.model, each.version) == (model, version)))
         except Exception as error:  # noqa: BLE001  a defect ends its own request
             return _failed(error)
         finally:
@@ -340,7 +338,7 @@ def _failed(error: Exception) -> web.Response:
     status, code = 500, "defect"
     if isinstance(error, Refused):
         status, code = error.status, error.code
-    elif isinstance(error, msgspec.MsgspecError | UnicodeDecodeError | RecursionError | BadRequest):
+    elif isinstance(error, msgspec.MsgspecError | UnicodeError | RecursionError | BadRequest):
         status, code = 400, "bad-request"
     elif isinstance(error, Unknown | NoRelease):
         status, code = 404, "not-there"

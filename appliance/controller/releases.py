@@ -86,12 +86,11 @@ class Releases:
         NoRelease and OSError."""
         with self._store.transaction() as rows:
             target = release(rows, model, version)
-            found = [
-                rows.one(tables.releases, model=model, version=base) for base in bases if base != version
-            ]
+            wanted = set(bases) - {version}
+            found = [row for row in rows.all(tables.releases, model=model) if row.version in wanted]
             known = {row.base for row in rows.all(tables.transfers, model=model, version=version)}
         for base in found:
-            if base is not None and base.manifest not in known:
+            if base.manifest not in known:
                 built = self._built(self._blobs.path(target.package), self._blobs.path(base.package))
                 with self._store.transaction() as rows:
                     _note(rows, model, version, built)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import ssl
 import time
@@ -21,11 +22,14 @@ from appliance.controller.publishing import Publisher
 from appliance.controller.releases import Releases
 from appliance.domain.address import parse_address
 from appliance.domain.errors import OperatorError
+from appliance.transfer.door import BACKLOG, doors
 
 NO_CHECK_TIME: Final = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME: whether a certificate has expired is judged by what is asked with it."""
 IDLE_S: Final = 900.0
 """How long an idle connection stays open: a poll over an open one costs a fraction of a new one."""
+SHARES: Final = 4
+"""How many addresses together take all connections that there can be."""
 KEEP_MS: Final = 30 * 24 * 3_600_000
 """How long telemetry is kept."""
 TIDY_S: Final = 3600.0
@@ -71,8 +75,9 @@ async def serve(home: Home, ready: Callable[[str], None]) -> None:
     if address.path:
         raise OperatorError(f"'{home.settings.address}' is no host:port")
     try:
-        site = web.TCPSite(runner, address.host, address.port, ssl_context=server_tls(home))
-        await site.start()
+        at_once = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARES, 1)
+        for door in doors(address.host, address.port, at_once):
+            await web.SockSite(runner, door, ssl_context=server_tls(home), backlog=BACKLOG).start()
         host, port = runner.addresses[0][:2]
         ready(f"{host}:{port}")
         tidy = asyncio.create_task(_tidy(home))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from appliance.domain.moment import on_calendar
 from appliance.durable import RealFolder, is_held
 from appliance.fleet.documents import DesiredState
 from appliance.fleet.settings import effective
@@ -57,7 +58,7 @@ def read_box(settings: Settings, clock: Clock) -> Reading:
     left = situation.read(settings.state)
     desired = loaded.trusted.desired
     sight = Observer(settings.state).look()
-    wall_ms = clock.wall_ms() + progress.clock_ahead_ms
+    wall_ms = on_calendar(clock.wall_ms() + progress.clock_ahead_ms)
     link = Link(state=link_state(settings.state), passes=passes_in(fleet.contact_plan))
     waits = waits_of(budget.blocked(MODELS, fleet, link, wall_ms))
     spooled = bytes_in(spool_of(settings.state))

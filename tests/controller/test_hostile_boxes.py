@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
 import msgspec
 import pytest
 from zstandard import ZstdCompressor
 
-from appliance.controller import contact, tables
-from appliance.controller.device_api import BURST
-from appliance.controller.fleet_store import ROW_BYTES
+from appliance.controller import contact, device_api, tables
+from appliance.controller.by_hand import desk_of, outgoing
+from appliance.controller.contact import ISSUED_MAX, ISSUED_WITHIN_S
+from appliance.controller.device_api import AT_ONCE_MAX, BURST
+from appliance.controller.fleet_store import ROW_BYTES, Rows
+from appliance.domain.digest import digest_of
+from appliance.domain.manifest import INT64_MAX
 from appliance.fleet import messages
-from appliance.fleet.messages import Batch, Poll
+from appliance.fleet.messages import Batch, ModelReport, Poll, Renewal, Report
 from appliance.fleet.records import Lost
-from tests.controller.conftest import DAY_MS, Box, Served, code
+from appliance.transfer.bundle_reader import BundleReader
+from appliance.transfer.bundle_writer import index_of, unsigned, write_file
+from tests.controller.conftest import DAY_MS, Box, Served, code, csr
 
 
 @pytest.mark.parametrize(
@@ -76,7 +86,8 @@ def test_what_takes_rows_counts_though_it_says_nothing(
     assert device.telemetry_bytes == epochs * ROW_BYTES, "which are remembered, so that nothing is kept twice"
 
 
-def test_many_records_at_once_count_as_many_requests(served: Served) -> None:
+def test_many_records_at_once_count_as_many_requests(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_api, "RATE", 1e-6)
     flooding, other = (Box(served, name).enrol(served.token()) for name in ("box-a", "box-b"))
     bodies = [
         compress(
@@ -101,3 +112,92 @@ def test_a_key_that_was_shut_out_takes_nothing_from_its_successor(served: Served
 
 def compress(data: bytes) -> bytes:
     return ZstdCompressor().compress(data)
+
+
+def test_a_box_that_tells_of_the_last_number_keeps_nobody_from_being_resumed(served: Served) -> None:
+    liar, honest = (Box(served, name).enrol(served.token()) for name in ("box-a", "box-b"))
+    liar.poll(root=1, timestamp=INT64_MAX, snapshot=INT64_MAX, targets=INT64_MAX)
+    ahead = {"root": 1, "timestamp": 9, "snapshot": 9, "targets": 9}
+    assert honest.poll(**ahead).document == b""
+    assert served.done("POST", "/api/v1/resume") == {"devices": 1}
+    assert honest.poll(**ahead).document
+    assert liar.poll(root=1).document == b""
+    status, found = served.ask("POST", "/api/v1/devices/box-a/resume", None, served.admin)
+    assert status == 200, "it told of less meanwhile"
+    liar.poll(root=1, timestamp=INT64_MAX, snapshot=INT64_MAX, targets=INT64_MAX)
+    status, found = served.ask("POST", "/api/v1/devices/box-a/resume", None, served.admin)
+    assert (status, found["code"]) == (422, "refused")
+
+
+def test_a_box_has_few_certificates_at_a_time_and_more_later(served: Served) -> None:
+    box = Box(served, "box-a")
+    token = served.token()
+    assert [box.try_enrol(token)[0] for _ in range(ISSUED_MAX - 1)] == [200] * (ISSUED_MAX - 1)
+    box.enrol(token)
+    renewal = Renewal(request=csr(box.key))
+    assert code(box.post(messages.RENEW, renewal)) == (429, "too-often")
+    assert code(box.try_enrol(token)) == (429, "too-often")
+    served.now_ms += ISSUED_WITHIN_S * 1000
+    assert box.post(messages.RENEW, renewal)[0] == 200
+
+
+def test_versions_that_a_box_makes_up_are_not_looked_for_one_by_one(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, one = list[object](), Rows.one
+
+    def counted(rows: Rows, table: object, **key: object) -> object:
+        looked.append(table)
+        return one(rows, table, **key)
+
+    box = Box(served, "box-a").enrol(served.token(group="site"))
+    model = ModelReport(name="m", installed=tuple(range(1, 50_000)))
+    report = messages.encode(Report(device="box-a", models=(model,)))
+    box.poll(report=report, report_digest=digest_of(report))
+    with served.home.store.transaction() as rows:
+        rows.put(
+            tables.releases, model="m", version=7, manifest="a" * 64, package="b" * 64, total_bytes=1,
+            trust="", by_whom="", at_ms=0,
+        )  # fmt: skip
+    monkeypatch.setattr(Rows, "one", counted)
+    served.done("POST", "/api/v1/want", {"model": "m", "group": "site", "wish": {"version": 7}})
+    assert len(looked) < 20
+
+
+def test_a_box_that_makes_up_epochs_spoils_nobody_s_bundle(served: Served, tmp_path: Path) -> None:
+    for name in ("box-a", "box-b"):
+        Box(served, name).enrol(served.token()).poll()
+    with served.home.store.transaction() as rows:
+        for number in range(30_000):
+            rows.put(tables.outboxes, device="box-a", stream="sync", epoch=f"{number:032x}", next=INT64_MAX)
+    with desk_of(served.folder) as desk:
+        parts = outgoing(desk, (), "ann", served.now_ms).parts
+        write_file(tmp_path / "all.tar", index_of("to-boxes", parts, 0), parts, unsigned)
+    with BundleReader(tmp_path / "all.tar") as bundle:
+        assert bundle.index.devices == ("box-a", "box-b")
+
+
+@pytest.mark.parametrize("path", [messages.POLL, messages.RENEW, messages.TELEMETRY])
+def test_a_stranger_is_refused_before_his_body_is_read(served: Served, path: str) -> None:
+    headers = {"Content-Type": messages.CONTENT_TYPE, "Content-Length": str(1 << 19)}
+    assert code(Box(served).request("POST", path, b"x", headers)) == (401, "no-certificate")
+    headers["Content-Length"] = str(messages.REQUEST_BYTES_MAX)
+    assert code(Box(served).request("POST", messages.ENROL, b"x", headers)) == (413, "too-large")
+
+
+def test_a_box_has_few_bodies_at_a_time(served: Served) -> None:
+    box, other = (Box(served, name).enrol(served.token()) for name in ("box-a", "box-b"))
+    head = f"POST {messages.POLL} HTTP/1.1\r\nHost: c\r\nContent-Type: {messages.CONTENT_TYPE}\r\n"
+    with ExitStack() as stack:
+        links = []
+        for _ in range(AT_ONCE_MAX):
+            plain = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), 30))
+            link = served.tls(box.identity).wrap_socket(plain, server_hostname="127.0.0.1")
+            link.sendall(f"{head}Expect: 100-continue\r\nContent-Length: 9\r\n\r\n".encode())
+            assert link.recv(100).startswith(b"HTTP/1.1 100 ")
+            links.append(stack.enter_context(link))
+        assert code(box.post(messages.POLL, Poll())) == (429, "too-often")
+        assert other.poll().document
+        links[0].sendall(b"nonsense.")
+        assert links[0].recv(100).startswith(b"HTTP/1.1 400 ")
+        assert box.poll().document

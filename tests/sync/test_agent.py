@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from appliance import durable
+from appliance.domain.manifest import INT64_MAX
 from appliance.durable import RealFolder
 from appliance.fleet.documents import WishedModel, WishedTrial
 from appliance.fleet.messages import STREAMS, ModelReport, encode
@@ -354,6 +355,19 @@ def test_an_expired_certificate_is_renewed_with_the_old_key(
     key, certificate = before.split("-----BEGIN CERTIFICATE", 1)
     assert after.startswith(key)
     assert certificate not in after
+
+
+@pytest.mark.parametrize("now_ms", [INT64_MAX, 253_402_300_799_000, 1])
+def test_a_clock_of_the_controller_that_is_on_no_calendar_ends_nothing(
+    appliance: Run, enrolled: Path, controller: ControllerDouble, config: Path, now_ms: int
+) -> None:
+    windows = 'windows = ["Mon-Sun 00:00-23:59 Europe/Berlin"]\n'
+    config.write_text(f"[fleet]\nmonth_bytes = 9000000\n{windows}activation_{windows}", "utf-8")
+    controller.now_ms = lambda: now_ms
+    controller.want()
+    for words in (("once",), ("once",), ("status",), ("explain",)):
+        status, _, err = appliance("sync", *words)
+        assert status == 0, err
 
 
 def test_a_controller_from_a_backup_is_noticed_and_changes_nothing(

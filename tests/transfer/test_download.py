@@ -360,3 +360,34 @@ async def test_what_does_not_come_over_the_link_costs_nothing_of_it(tmp_path: Pa
     spool = Spool(tmp_path / "spool")
     await fetch(WAY, [DirectorySource("usb", tmp_path)], spool, spent)
     assert spool.path(WAY).read_bytes() == DATA
+
+
+async def test_a_neighbour_that_drips_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Each byte comes in time, and all of them would take a year."""
+    now = 0.0
+
+    def later() -> float:
+        nonlocal now
+        now += 25
+        return now
+
+    async def drips(request: web.Request, data: bytes, first: int) -> web.StreamResponse:
+        answer = web.StreamResponse(status=206, headers=ranged(request, data)[1])
+        answer.content_type = "application/octet-stream"
+        await answer.prepare(request)
+        for byte in data[first : first + 100]:
+            await answer.write(bytes([byte]))
+            await came.wait()
+            came.clear()
+        raise AssertionError("nobody waits for so long")
+
+    async def allowed(count: int) -> None:
+        raise AssertionError("nothing went over the link")
+
+    came, dripping = asyncio.Event(), Server()
+    dripping.bad.append(drips)
+    async with serving(dripping) as there, serving(Server()) as other:
+        slow = HttpSource("slow", there._base, there._session, over_link=False, now_s=later)
+        good = HttpSource("good", other._base, other._session, over_link=False)
+        await fetch(WAY, [slow, good], Spool(tmp_path / "spool"), allowed, lambda done, total: came.set())
+    assert Spool(tmp_path / "spool").path(WAY).read_bytes() == DATA

@@ -15,6 +15,7 @@ from zstandard import ZstdCompressor
 from appliance.controller.bundles import Export, Received, parts_for, receive
 from appliance.controller.signing import sign_bundle
 from appliance.domain.digest import digest_of
+from appliance.domain.manifest import INT64_MAX
 from appliance.durable import Bytes, RealFolder
 from appliance.fleet.bundle import BundleInvalid, SignedIndex
 from appliance.fleet.documents import Transfer, WishedModel, WishedVersion
@@ -336,14 +337,16 @@ def test_a_signature_is_of_the_index_that_it_is_with(tmp_path: Path, authority: 
 def test_telemetry_that_would_fill_memory_is_refused(tmp_path: Path, authority: Authority) -> None:
     """Compressed bytes say of themselves how many they become, and a library believes them."""
     bomb = ZstdCompressor().compress(bytes(TELEMETRY_UNPACKED_MAX * 8))
+    beyond = Batch(stream="serve", epoch=EPOCH, first=INT64_MAX, records=(b"\x01",))
     parts = [
         part_of(f"telemetry/{DEVICE}/00000001.zst", bomb),
         part_of(f"telemetry/{DEVICE}/00000002.zst", b"junk"),
         part_of(f"telemetry/{DEVICE}/00000003.zst", ZstdCompressor().compress(b"\xff")),
+        part_of(f"telemetry/{DEVICE}/00000004.zst", ZstdCompressor().compress(encode(beyond))),
     ]
     with from_box(tmp_path, authority, parts=parts) as bundle, pytest.raises(BundleInvalid) as caught:
         received(bundle, authority)
-    assert len(caught.value.problems) == 3
+    assert len(caught.value.problems) == 4
     assert "unpacks to more" in str(caught.value.problems[0])
 
 
