@@ -5,7 +5,7 @@ VENV := .venv
 CLIENTS := .venv-clients
 WHEELS := .venv-wheels
 BIN := $(VENV)/bin
-ARGS ?= --models models
+ARGS ?=
 MINUTES ?= 10
 FUZZ ?= scan
 PYTEST_ARGS ?=
@@ -45,7 +45,7 @@ install: $(SERVE_STAMP) ## make .venv with the 'appliance' command
 native: $(NATIVE_STAMP) ## build the native front end and install it into .venv (needs Rust's cargo)
 
 run: $(SERVE_STAMP) install-native ## install and serve the models in models/
-	@exec $(BIN)/appliance serve $(ARGS)
+	@exec $(BIN)/appliance serve $(or $(ARGS),--models models)
 
 test: install-test install-native install-clients lint types unit-native unit ## install what tests need and run everything
 

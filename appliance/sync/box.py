@@ -15,6 +15,7 @@ from appliance.config.fleet import FleetConfig
 from appliance.config.repository import RepositoryConfig
 from appliance.config.store import StoreConfig, Unsigned
 from appliance.domain.errors import StoreBusy
+from appliance.domain.moment import on_calendar
 from appliance.durable import WriterLock
 from appliance.fleet.documents import DesiredState
 from appliance.fleet.settings import effective, setting_problems
@@ -125,7 +126,7 @@ class Box:
 
     def wall_ms(self) -> int:
         """The time by the controller's clock, as far as that was heard."""
-        return self.clock.wall_ms() + self.progress.clock_ahead_ms
+        return on_calendar(self.clock.wall_ms() + self.progress.clock_ahead_ms)
 
     def order(self, step: StoreStep) -> StepOrder:
         """The step, and by which packages come into the store."""
@@ -166,7 +167,7 @@ def observed_of(
     """All that a plan goes by: ``spooled`` bytes of streams are here, and transfers wait (``waits``) or do not. Windows
     are on a calendar: the controller's, as far as its clock was heard."""
     fleet = effective(settings.fleet, settings.said, progress.settings)
-    wall_ms = clock.wall_ms() + progress.clock_ahead_ms
+    wall_ms = on_calendar(clock.wall_ms() + progress.clock_ahead_ms)
     return Observed(
         catalog=sight.catalog,
         serving=sight.serving,

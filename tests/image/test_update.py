@@ -167,6 +167,8 @@ def test_the_rate_is_kept(tmp_path: Path) -> None:
 class Flapping(DirectorySource):
     """A link that breaks off again and again."""
 
+    over_link = True
+
     def __init__(self, name: str, folder: Path, after: int) -> None:
         super().__init__(name, folder)
         self._after = after
