@@ -19,7 +19,7 @@ from appliance import durable
 from appliance.domain.manifest import INT64_MAX
 from appliance.durable import RealFolder
 from appliance.fleet.documents import WishedModel, WishedTrial
-from appliance.fleet.messages import STREAMS, ModelReport, encode
+from appliance.fleet.messages import STREAMS, ModelReport, Refusal, encode
 from appliance.outbox.outbox import Outbox, Policy
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_file import read_catalog
@@ -239,6 +239,23 @@ def test_what_waits_in_the_outboxes_reaches_the_controller_once_and_in_order(
         ] == [[b"more"]]
 
 
+@pytest.mark.parametrize("code", ["telemetry-full", "too-often"])
+def test_a_controller_that_takes_no_telemetry_now_is_heard_all_the_same(
+    enrolled: Path, controller: ControllerDouble, start: Start, code: str
+) -> None:
+    place = enrolled / "outbox" / "serve"
+    place.mkdir(parents=True)
+    with Outbox(RealFolder(place), 1 << 20, Policy.DROP_OLDEST) as outbox:
+        outbox.append([b"1"])
+    controller.full = Refusal(code, "not now", 3600)
+    controller.want()
+    start()
+    controller.wait(lambda: controller.fulls > 0)
+    asked = len(controller.polls)
+    controller.wait(lambda: len(controller.polls) > asked + 2)
+    assert controller.fulls == 1, "and it is not asked before its time"
+
+
 def test_a_month_that_is_spent_stops_models_and_nothing_else_also_after_a_restart(
     appliance: Run, enrolled: Path, controller: ControllerDouble, pack: Pack, config: Path
 ) -> None:
@@ -411,11 +428,13 @@ def test_killed_again_and_again_it_comes_to_the_same(
         process.wait()
         if turn == 6:
             controller.want(
-                WishedModel(name="digits", wanted=second, prefetch=(first,)), settings={"fleet.poll_s": 5}
+                WishedModel(name="digits", wanted=second, prefetch=(first,), downgrade=True),
+                settings={"fleet.poll_s": 5},
             )
     process = start()
-    until(lambda: wanted_in(enrolled) == 2)
-    controller.wait(lambda: (report := told_of(controller)) and report.wanted == 2)
+    controller.wait(
+        lambda: (report := told_of(controller)) and (report.wanted, report.installed) == (2, (1, 2))
+    )
     process.kill()
     process.wait()
     status, out, _ = appliance("store", "check")
