@@ -432,6 +432,7 @@ def test_killed_again_and_again_it_comes_to_the_same(
             )
     process = start()
     until(lambda: wanted_in(enrolled) == 2)
+    until(lambda: [each.version for each in catalog_in(enrolled).models[0].versions] == [1, 2])
     controller.wait(lambda: (report := told_of(controller)) and report.wanted == 2)
     process.kill()
     process.wait()
