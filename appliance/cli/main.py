@@ -155,6 +155,7 @@ FLEET: Final = CommandTable(
             "revoke": Entry("shut a device out", "appliance.cli.fleet.change:REVOKE"),
             "resume": Entry("go on after a restored backup", "appliance.cli.fleet.change:RESUME"),
             "audit": Entry("show who changed what", "appliance.cli.fleet.view:AUDIT"),
+            "tokens": Entry("show the tokens of boxes and people", "appliance.cli.fleet.view:TOKENS"),
             "audit-check": Entry("check that the audit log is whole", "appliance.cli.fleet.view:AUDIT_CHECK"),
             "root": Entry("make, change and sign what all boxes trust", ROOT),
         }

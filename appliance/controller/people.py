@@ -4,7 +4,7 @@ event loop."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +35,7 @@ from appliance.controller.schemas import (
     Wish,
 )
 from appliance.domain.errors import OperatorError
+from appliance.fleet.documents import Setting
 from appliance.fleet.messages import MessageInvalid, Report, decode
 from appliance.fleet.settings import setting_problems
 
@@ -133,7 +134,8 @@ class People:
             for row in rows.all(tables.certificates):
                 if not row.revoked:
                     expiries[row.device] = max(expiries.get(row.device, 0), row.expires_ms)
-        return [_standing(row, expiries.get(row.name, 0)) for row in found]
+            own = _scoped(rows)
+        return [_standing(row, expiries.get(row.name, 0), *own(f"device/{row.name}")) for row in found]
 
     def drift(self) -> list[DriftEntry]:
         """What operators of boxes decided there, of all devices."""
@@ -142,26 +144,13 @@ class People:
     def groups(self) -> list[Group]:
         """All groups that have devices, wishes or settings."""
         with self._store.transaction() as rows:
-            devices, wishes, settings = (
-                rows.all(tables.devices),
-                rows.all(tables.wishes),
-                rows.all(tables.settings),
-            )
+            devices = rows.all(tables.devices)
+            scopes = {row.scope for row in (*rows.all(tables.wishes), *rows.all(tables.settings))}
+            own = _scoped(rows)
         names = {row.in_group for row in devices if row.in_group}
-        names |= {
-            row.scope.removeprefix("group/") for row in (*wishes, *settings) if row.scope.startswith("group/")
-        }
+        names |= {each.removeprefix("group/") for each in scopes if each.startswith("group/")}
         return [
-            Group(
-                name,
-                sum(row.in_group == name for row in devices),
-                {
-                    row.model: msgspec.json.decode(row.wish, type=Wish)
-                    for row in wishes
-                    if row.scope == f"group/{name}"
-                },
-                {row.name: json.loads(row.value) for row in settings if row.scope == f"group/{name}"},
-            )
+            Group(name, sum(row.in_group == name for row in devices), *own(f"group/{name}"))
             for name in sorted(names - {""})
         ]
 
@@ -331,7 +320,20 @@ def _installed(row: Row[Any], model: str) -> tuple[int, ...]:
     return next((each.installed for each in _report(row).models if each.name == model), ())
 
 
-def _standing(row: Row[Any], certificate_expires_ms: int) -> Device:
+def _scoped(rows: Rows) -> Callable[[str], tuple[dict[str, Wish], dict[str, Setting]]]:
+    """What is wished and set, by its scope."""
+    wishes: dict[str, dict[str, Wish]] = {}
+    settings: dict[str, dict[str, Setting]] = {}
+    for row in rows.all(tables.wishes):
+        wishes.setdefault(row.scope, {})[row.model] = msgspec.json.decode(row.wish, type=Wish)
+    for row in rows.all(tables.settings):
+        settings.setdefault(row.scope, {})[row.name] = json.loads(row.value)
+    return lambda scope: (wishes.get(scope, {}), settings.get(scope, {}))
+
+
+def _standing(
+    row: Row[Any], certificate_expires_ms: int, wishes: dict[str, Wish], settings: dict[str, Setting]
+) -> Device:
     report = _report(row)
     return Device(
         name=row.name,
@@ -363,6 +365,8 @@ def _standing(row: Row[Any], certificate_expires_ms: int) -> Device:
         problems=report.problems,
         outbox_bytes=report.outbox_bytes,
         certificate_expires_ms=certificate_expires_ms,
+        wishes=wishes,
+        settings=settings,
     )
 
 

@@ -4,6 +4,7 @@ validates the requests."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -221,9 +222,9 @@ class PeopleApi:
 
         found = await asyncio.to_thread(known) if kind.lower() == "bearer" else None
         if found is None:
-            raise Refused(
-                401, "no-token", "a token of a person is needed: 'Authorization: Bearer NAME:SECRET'"
-            )
+            wrong = "this token is not known here: it is wrong, too old, or was withdrawn"
+            none = "a token of a person is needed: 'Authorization: Bearer NAME:SECRET'"
+            raise Refused(401, "no-token", wrong if kind else none)
         if not tokens.may(found.role, role):
             raise Refused(403, "role", f"that takes the role {role}, and {found.name} is {found.role}")
         return str(found.name)
@@ -289,6 +290,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 _STRING: Final = {"type": "string"}
+_PATTERN: Final = re.compile(r"Expected `str` matching regex '\^\S*\$'")
 _RELEASE: Final = {"$ref": "#/components/schemas/Release"}
 _PLAIN: Final = str.maketrans("", "", "/{}_-")
 
@@ -344,8 +346,13 @@ def _failed(error: Exception) -> web.Response:
         status, code = 503, "trouble"
     elif isinstance(error, ApplianceError):
         status, code = 422, "refused"
-    text = str(error) if status != 500 else f"a defect of the controller: {type(error).__name__}"
+    text = _plain(str(error)) if status != 500 else f"a defect of the controller: {type(error).__name__}"
     return _json(status, Failure(code, text))
+
+
+def _plain(text: str) -> str:
+    """The text without a pattern that only programs read."""
+    return _PATTERN.sub("not a name: a-z 0-9 . _ -, at most 64, not a dot first", text)
 
 
 def _json(status: int, value: Any) -> web.Response:

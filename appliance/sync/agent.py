@@ -41,6 +41,8 @@ from appliance.sync.plan import (
     subject,
 )
 from appliance.sync.reporting import Standing, report_of, waiting_words, words
+from appliance.sync.situation import Situation, stuck_of
+from appliance.sync.situation import write as write_situation
 from appliance.sync.step_order import HELD, Outcome, StepOrder, StoreStep, encode, outcome_of
 from appliance.sync.transfers import CameFurther, Transfers
 
@@ -82,6 +84,8 @@ class Agent:
         self._observed = Observed()
         self._disk = ""
         self._report: tuple[Report, float] | None = None
+        self._root_version = box.trusted.root_version
+        self._situation: Situation | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop``."""
@@ -93,6 +97,7 @@ class Agent:
                 pause_s = talk.pause_s(report)
                 if pause_s <= 0:
                     await talk.hold(report)
+                    self._leave_word()
                 else:
                     await self._wait(stop, min(LOOK_S, pause_s))
         finally:
@@ -113,6 +118,7 @@ class Agent:
                 await self.reconcile()
             if talk.trouble is None:
                 await talk.hold(self.report())
+            self._leave_word()
         finally:
             await self._leave_off()
             await talk.close()
@@ -128,6 +134,7 @@ class Agent:
                 return
             self._disk = ""
             self._tell(steps)
+            self._leave_word()
             step = next_step(steps)
             await self._see_to_transfer(step)
             if step is None or isinstance(step, Transfer):
@@ -175,6 +182,9 @@ class Agent:
 
     def _look(self) -> tuple[Step, ...]:
         now_s = self.box.clock.monotonic_s()
+        if self._root_version != self.box.trusted.root_version:  # who may sign packages may be another now
+            self._root_version = self.box.trusted.root_version
+            self._stuck.clear()
         self._stuck = {key: each for key, each in self._stuck.items() if each[1] > now_s}
         stuck = {key: waits for key, (waits, _) in self._stuck.items()}
         self._observed = self.box.observed(self._transfers, stuck)
@@ -231,6 +241,18 @@ class Agent:
         if text != self._disk:
             self._say("box cannot be looked at", reason=text)
         self._disk = text
+
+    def _leave_word(self) -> None:
+        """Have ``appliance sync status`` know what no other file tells."""
+        trouble = self._conversation.trouble
+        said = Situation(
+            contact=self.box.progress.contact,
+            trouble=str(trouble) if trouble else "",
+            stuck=stuck_of(self._observed.stuck),
+        )
+        if said != self._situation:
+            write_situation(self.box.settings.state, said)
+            self._situation = said
 
     def _forget(self) -> None:
         """Remove the streams that nothing wants any more; while one is being fetched they stay."""

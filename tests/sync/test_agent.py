@@ -428,12 +428,13 @@ def test_killed_again_and_again_it_comes_to_the_same(
         process.wait()
         if turn == 6:
             controller.want(
-                WishedModel(name="digits", wanted=second, prefetch=(first,)), settings={"fleet.poll_s": 5}
+                WishedModel(name="digits", wanted=second, prefetch=(first,), downgrade=True),
+                settings={"fleet.poll_s": 5},
             )
     process = start()
-    until(lambda: wanted_in(enrolled) == 2)
-    until(lambda: [each.version for each in catalog_in(enrolled).models[0].versions] == [1, 2])
-    controller.wait(lambda: (report := told_of(controller)) and report.wanted == 2)
+    controller.wait(
+        lambda: (report := told_of(controller)) and (report.wanted, report.installed) == (2, (1, 2))
+    )
     process.kill()
     process.wait()
     status, out, _ = appliance("store", "check")
