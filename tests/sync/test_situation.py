@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 
 from appliance.cli.main import main
@@ -22,7 +23,12 @@ Start = Callable[[], "subprocess.Popen[str]"]
 
 
 def test_why_a_package_was_refused_is_told_after_the_pass(
-    appliance: Run, enrolled: Path, controller: ControllerDouble, pack: Pack, config: Path
+    appliance: Run,
+    enrolled: Path,
+    controller: ControllerDouble,
+    pack: Pack,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config.write_text(config.read_text().replace('"allow"', '"refuse"'))
     controller.want(WishedModel(name="digits", wanted=controller.offer(pack())))
@@ -31,6 +37,11 @@ def test_why_a_package_was_refused_is_told_after_the_pass(
     (model,) = json.loads(appliance("sync", "status", "--json")[1])["models"]
     assert [each["waits"]["reason"] for each in model["steps"]] == ["refused"]
     assert json.loads(appliance("sync", "explain", "digits", "--json")[1])["models"] == [model]
+    monkeypatch.setenv("COLUMNS", "80")
+    row = next(line for line in appliance("sync", "status")[1].splitlines() if line.startswith("digits"))
+    assert row.split() == ["digits", "1", "-", "-", "refused", "manifest:", "is", "not", "signed;"], (
+        "a row is a line"
+    )
     found = json.loads(appliance("sync", "once", "--json")[1])
     assert (found["converged"], found["steps"][0]["waits"]["reason"]) == (False, "refused")
 
