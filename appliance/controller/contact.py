@@ -48,6 +48,7 @@ from appliance.fleet.metadata import ROOTS_PER_ANSWER_MAX
 POLL_S: Final = 60
 TELEMETRY_MAX: Final = 1 << 30
 """Bytes of records kept of one box: beyond that its own outbox decides what it drops, and says so."""
+FULL: Final = f"{TELEMETRY_MAX} bytes of this box are kept; keep the rest until some are forgotten"
 FULL_RETRY_S: Final = 3600
 ISSUED_MAX: Final = 16
 ISSUED_WITHIN_S: Final = 3600
@@ -215,9 +216,8 @@ class Contact:
         """Keep records; what is acknowledged is on the disk. Raises Refused."""
         with self._store.transaction() as rows:
             device = self._device(rows, certificate, now_ms)
-            if device.telemetry_bytes >= TELEMETRY_MAX:
-                text = f"{TELEMETRY_MAX} bytes of this box are kept; keep the rest until some are forgotten"
-                raise Refused(429, "telemetry-full", text, FULL_RETRY_S)
+            if is_full(rows, device.name):
+                raise Refused(429, "telemetry-full", FULL, FULL_RETRY_S)
             return rows.take_batch(device.name, batch, now_ms)
 
     def known(self, certificate: x509.Certificate | None, now_ms: int) -> str:
@@ -242,3 +242,9 @@ class Contact:
         if not expired and issued.expires_ms <= now_ms:
             raise Refused(403, "certificate-expired", "the certificate has expired; renew it")
         return device
+
+
+def is_full(rows: Rows, name: str) -> bool:
+    """Whether so much is kept of the device that no more is taken."""
+    device = rows.one(tables.devices, name=name)
+    return device is not None and int(device.telemetry_bytes) >= TELEMETRY_MAX

@@ -98,6 +98,9 @@ def make_home(
         make_own_directory(folder)
         if (folder / SETTINGS).exists():
             raise OperatorError(f"'{folder}' holds a controller already")
+        folder.chmod(
+            0o700
+        )  # one that was there may be open to everybody, and the database is made as SQLite likes
         with closing(RealFolder(folder)) as held:
             (folder / OFFLINE).mkdir(mode=0o700)
             private, public = make_key("ed25519")

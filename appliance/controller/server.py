@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import signal
 import ssl
@@ -12,6 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from appliance.controller.contact import Contact
 from appliance.controller.device_api import DeviceApi
@@ -33,6 +35,14 @@ SHARES: Final = 4
 KEEP_MS: Final = 30 * 24 * 3_600_000
 """How long telemetry is kept."""
 TIDY_S: Final = 3600.0
+
+
+class _NoNonsense(logging.Filter):
+    """Keeps out of the log what anybody can send who has no token: bytes that are no HTTP, a page of it for each."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See logging."""
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def wall_ms() -> int:
@@ -69,6 +79,7 @@ async def serve(home: Home, ready: Callable[[str], None]) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    logging.getLogger("aiohttp.server").addFilter(_NoNonsense())
     runner = web.AppRunner(application(home), keepalive_timeout=IDLE_S, access_log=None, shutdown_timeout=5.0)
     await runner.setup()
     address = parse_address(home.settings.address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,17 +12,21 @@ import pytest
 from zstandard import ZstdCompressor
 
 from appliance.controller import contact, device_api, tables
-from appliance.controller.by_hand import desk_of, outgoing
+from appliance.controller.bundles import receive
+from appliance.controller.by_hand import desk_of, incoming, outgoing
 from appliance.controller.contact import ISSUED_MAX, ISSUED_WITHIN_S
 from appliance.controller.device_api import AT_ONCE_MAX, BURST
 from appliance.controller.fleet_store import ROW_BYTES, Rows
 from appliance.domain.digest import digest_of
+from appliance.domain.errors import OperatorError
 from appliance.domain.manifest import INT64_MAX
 from appliance.fleet import messages
 from appliance.fleet.messages import Batch, ModelReport, Poll, Renewal, Report
 from appliance.fleet.records import Lost
+from appliance.package.keys import open_signer
+from appliance.sync.bundle_export import signed_by_box
 from appliance.transfer.bundle_reader import BundleReader
-from appliance.transfer.bundle_writer import index_of, unsigned, write_file
+from appliance.transfer.bundle_writer import index_of, part_of, unsigned, write_file
 from tests.controller.conftest import DAY_MS, Box, Served, code, csr
 
 
@@ -101,7 +106,10 @@ def test_many_records_at_once_count_as_many_requests(served: Served, monkeypatch
     assert other.poll().document
 
 
-def test_a_key_that_was_shut_out_takes_nothing_from_its_successor(served: Served) -> None:
+def test_a_key_that_was_shut_out_takes_nothing_from_its_successor(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_api, "RATE", 1e-6)
     old = Box(served, "box-a").enrol(served.token())
     new = Box(served).enrol(served.token(device="box-a"))
     refused = [code(old.post(messages.POLL, Poll())) for _ in range(int(BURST) + 20)]
@@ -201,3 +209,30 @@ def test_a_box_has_few_bodies_at_a_time(served: Served) -> None:
         links[0].sendall(b"nonsense.")
         assert links[0].recv(100).startswith(b"HTTP/1.1 400 ")
         assert box.poll().document
+
+
+def test_a_bundle_brings_no_more_of_a_box_than_is_kept(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contact, "TELEMETRY_MAX", 8 * ROW_BYTES)
+    box = Box(served, "box-a").enrol(served.token())
+    assert box.identity is not None
+    certificate = box.identity.read_text().partition("-----BEGIN CERTIFICATE")
+    parts = [
+        part_of(
+            f"telemetry/box-a/{number:08}.zst",
+            compress(
+                messages.encode(Batch(stream="sync", epoch="0" * 32, first=4 * number, records=(b"",) * 4))
+            ),
+        )
+        for number in range(4)
+    ]
+    signer = open_signer(str(box.identity), lambda what: "")
+    sign = partial(signed_by_box, certificate="".join(certificate[1:]), signer=signer)
+    write_file(tmp_path / "b.tar", index_of("from-box", parts, 0), parts, sign)
+    with desk_of(served.folder) as desk, BundleReader(tmp_path / "b.tar") as bundle:
+        received = receive(bundle, [desk.authority.certificate], lambda each: False)
+        with pytest.raises(OperatorError, match="bytes of this box are kept"):
+            incoming(desk, received, "ann", served.now_ms)
+        with desk.store.transaction() as rows:
+            assert rows.all(tables.telemetry) == []

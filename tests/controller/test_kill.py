@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -201,3 +202,18 @@ def check(served: Served, load: Load) -> None:
         assert len([line for line in lines if line.what == "enrolled"]) == len(devices)
     finally:
         home.close()
+
+
+def test_what_is_no_http_fills_no_log(made: Served) -> None:
+    command = [sys.executable, "-c", MAIN, "controller", "serve", str(made.folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as found:
+        assert found.stdout is not None
+        assert found.stderr is not None
+        port = int(found.stdout.readline().split(" for ")[0].rsplit(":", 1)[1])
+        for nonsense in (b"\x00\r\n\r\n", b"GET / HTTP/1.1\r\nHost: \x01\r\n\r\n"):
+            plain = socket.create_connection(("127.0.0.1", port), 30)
+            with made.tls().wrap_socket(plain, server_hostname="127.0.0.1") as link:
+                link.sendall(nonsense)
+                assert link.recv(100).startswith(b"HTTP/1.0 400 ")
+        found.terminate()
+        assert found.stderr.read() == ""

@@ -33,6 +33,8 @@ RUNS: Final = 200
 STREAM: Final = "serve"
 RATE: Final = 2e6
 DRAIN_TRIES: Final = 20
+PAUSE_S: Final = 5.0
+"""Between contacts, as agents make it: a controller refuses those who ask without end."""
 SMALL: Final = 8 * SEGMENT_BYTES_LEAST
 LARGE: Final = 1 << 24
 Number = tuple[str, int]
@@ -226,6 +228,7 @@ class _Run:
             said = await run_to_its_end("sync", "once", "--config", str(self.site.config))
             if not self.waits():
                 break
+            await asyncio.sleep(PAUSE_S)
         else:
             self.seen.wrong.append(f"it never was all sent: {said}")
         for each in self.carried:  # some of them for the second time

@@ -153,6 +153,8 @@ class ControllerDouble:
         self.poll_s = 5
         self.expired = False
         self.renew = False
+        self.full: Refusal | None = None
+        self.fulls = 0
         self.now_ms: Callable[[], int] = lambda: int(datetime.now(UTC).timestamp() * 1000)
         self.instead: Answer | None = None
         self.port = 0
@@ -292,6 +294,9 @@ class ControllerDouble:
         assert request.transport is not None
         if not request.transport.get_extra_info("peercert"):
             return Refusal("no-certificate", "who are you?"), 403
+        if request.path == messages.TELEMETRY and self.full is not None:
+            self.fulls += 1
+            return self.full, 429
         if request.path == messages.TELEMETRY:
             return self._told(messages.decode(ZstdDecompressor().decompress(body), Batch)), 200
         if request.path == messages.RENEW:

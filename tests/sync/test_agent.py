@@ -19,7 +19,7 @@ from appliance import durable
 from appliance.domain.manifest import INT64_MAX
 from appliance.durable import RealFolder
 from appliance.fleet.documents import WishedModel, WishedTrial
-from appliance.fleet.messages import STREAMS, ModelReport, encode
+from appliance.fleet.messages import STREAMS, ModelReport, Refusal, encode
 from appliance.outbox.outbox import Outbox, Policy
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_file import read_catalog
@@ -237,6 +237,23 @@ def test_what_waits_in_the_outboxes_reaches_the_controller_once_and_in_order(
         assert [
             list(each.values()) for (stream, _), each in controller.records.items() if stream == "serve"
         ] == [[b"more"]]
+
+
+@pytest.mark.parametrize("code", ["telemetry-full", "too-often"])
+def test_a_controller_that_takes_no_telemetry_now_is_heard_all_the_same(
+    enrolled: Path, controller: ControllerDouble, start: Start, code: str
+) -> None:
+    place = enrolled / "outbox" / "serve"
+    place.mkdir(parents=True)
+    with Outbox(RealFolder(place), 1 << 20, Policy.DROP_OLDEST) as outbox:
+        outbox.append([b"1"])
+    controller.full = Refusal(code, "not now", 3600)
+    controller.want()
+    start()
+    controller.wait(lambda: controller.fulls > 0)
+    asked = len(controller.polls)
+    controller.wait(lambda: len(controller.polls) > asked + 2)
+    assert controller.fulls == 1, "and it is not asked before its time"
 
 
 def test_a_month_that_is_spent_stops_models_and_nothing_else_also_after_a_restart(

@@ -190,7 +190,7 @@ def test_the_time_of_an_early_load_s_weights_begins_when_it_has_loaded(
 def test_a_worker_that_fills_before_it_has_loaded_is_killed(shared_bench: Bench) -> None:
     bench = shared_bench
     worker = bench.start()
-    words = (WeightsPagedIn(worker, MODEL, 1, 1, ""), ModelRefused(worker, MODEL, "no"))
+    words = (WeightsPagedIn(worker, MODEL, 1, 1, None), ModelRefused(worker, MODEL, "no"))
     said = b"".join(FrameWriter().frame(each) for each in words)
     model = bench.load(worker, fake("wrong", say=said.hex()))
     placed = bench.place([FOUR], [0])
