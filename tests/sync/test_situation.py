@@ -39,9 +39,7 @@ def test_why_a_package_was_refused_is_told_after_the_pass(
     assert json.loads(appliance("sync", "explain", "digits", "--json")[1])["models"] == [model]
     monkeypatch.setenv("COLUMNS", "80")
     row = next(line for line in appliance("sync", "status")[1].splitlines() if line.startswith("digits"))
-    assert row.split() == ["digits", "1", "-", "-", "refused", "manifest:", "is", "not", "signed;"], (
-        "a row is a line"
-    )
+    assert row.split()[:6] == ["digits", "1", "-", "-", "refused", "manifest:"], "a row is a line"
     found = json.loads(appliance("sync", "once", "--json")[1])
     assert (found["converged"], found["steps"][0]["waits"]["reason"]) == (False, "refused")
 
