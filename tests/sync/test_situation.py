@@ -95,3 +95,14 @@ def test_what_is_left_may_be_lost_or_damaged(
         assert appliance("sync", "status")[0] == 0
     place.unlink()
     assert appliance("sync", "status")[0] == 0
+
+
+def test_a_box_that_cannot_be_looked_at_is_not_as_wanted(
+    appliance: Run, enrolled: Path, controller: ControllerDouble
+) -> None:
+    controller.want()
+    assert appliance("sync", "once")[0] == 0
+    (enrolled / "catalog.json").write_bytes(b"junk")
+    status, out, err = appliance("sync", "once")
+    assert (status, out) == (2, "")
+    assert "box cannot be looked at: " in err
