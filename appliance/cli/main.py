@@ -171,6 +171,19 @@ CONTROLLER: Final = CommandTable(
         }
     ),
 )
+IMAGE: Final = CommandTable(
+    program="appliance image",
+    about="The image that this machine runs, where it runs one.",
+    commands=MappingProxyType(
+        {
+            "status": Entry("show what runs and what the next start takes", "appliance.cli.image.status"),
+            "update": Entry("replace it by a newer release", "appliance.cli.image.update"),
+            "rollback": Entry("have the next start take the one before", "appliance.cli.image.rollback"),
+            "factory-reset": Entry("erase what this box keeps", "appliance.cli.image.factory_reset"),
+            "check": Entry("demand an answer of every model: the boot gate", "appliance.cli.image.check"),
+        }
+    ),
+)
 TABLE: Final = CommandTable(
     program="appliance",
     about="Edge inference appliance.",
@@ -187,6 +200,7 @@ TABLE: Final = CommandTable(
             "sync": Entry("have this box be what its fleet wants", SYNC),
             "bundle": Entry("carry documents, models and telemetry where no link is", BUNDLE),
             "controller": Entry("be the controller of a fleet", CONTROLLER),
+            "image": Entry("update, roll back or reset the image of this machine", IMAGE),
             "config": Entry("check a configuration file, or show the one in force", "appliance.cli.config"),
             "version": Entry("show the version", "appliance.cli.version"),
         }

@@ -84,8 +84,9 @@ class Source(Protocol):
 
 
 class HttpSource:
-    """A controller, or a neighbour at the same site: ``base`` is its URL. ``session`` is the owner's. What does not go
-    over the link keeps a pace."""
+    """A controller, a neighbour at the same site, or a server of files: ``base`` is its URL, ``streams`` and
+    ``indexes`` say where below it they are. ``session`` is the owner's. What does not go over the link keeps a
+    pace."""
 
     def __init__(
         self,
@@ -94,10 +95,14 @@ class HttpSource:
         session: Callable[[], aiohttp.ClientSession],
         *,
         over_link: bool = True,
+        streams: str = STREAMS,
+        indexes: str = INDEXES,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.over_link = over_link
+        self._streams = streams
+        self._indexes = indexes
         self._base = base.rstrip("/")
         self._session = session
         self._now_s = now_s
@@ -106,13 +111,13 @@ class HttpSource:
         """See Source."""
         found = bytearray()
         length = DIGEST_BYTES * pieces
-        async for chunk in self._get(f"{INDEXES}{index}", 0, length):
+        async for chunk in self._get(f"{self._indexes}{index}", 0, length):
             found += chunk
         return bytes(found)
 
     def read(self, stream: str, offset: int, size: int) -> AsyncGenerator[bytes, None]:
         """See Source."""
-        return self._get(f"{STREAMS}{stream}", offset, size)
+        return self._get(f"{self._streams}{stream}", offset, size)
 
     async def _get(self, path: str, offset: int, size: int) -> AsyncGenerator[bytes, None]:
         """Bytes from ``offset`` to ``size``, exactly."""

@@ -31,7 +31,7 @@ LEVELS: Mapping[str, int] = {
     "frontend/grpc": 14, "frontend/http": 14,
     "frontend/native": 15,
     "frontend": 16,
-    "sync": 16, "controller": 16,
+    "sync": 16, "controller": 16, "image": 16,
     "configuration": 17,
     "daemon": 18,
     "cli": 19,
@@ -50,6 +50,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
         "appliance/transfer/",
         "appliance/sync/",
         "appliance/controller/",
+        "appliance/image/place.py",
     ),
     "alembic": ("appliance/controller/",),
     "blake3": ("appliance/domain/digest.py",),
@@ -108,7 +109,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
         "appliance/controller/",
     ),
 }
-LINKED = ("cli", "tools", "sync", "transfer", "controller")
+LINKED = ("cli", "tools", "sync", "transfer", "controller", "image")
 """What is no part of serving, and may connect to something."""
 IMPURE = frozenset(
     {"asyncio", "logging", "multiprocessing", "os", "random", "select", "socket", "threading", "time"}

@@ -20,6 +20,7 @@ from appliance.domain.manifest import INT64_MAX
 from appliance.durable import RealFolder
 from appliance.fleet.documents import WishedModel, WishedTrial
 from appliance.fleet.messages import STREAMS, ModelReport, Refusal, encode
+from appliance.image import note
 from appliance.outbox.outbox import Outbox, Policy
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_file import read_catalog
@@ -443,3 +444,16 @@ def test_killed_again_and_again_it_comes_to_the_same(
     assert [each.version for each in model.versions] == [1, 2]
     assert model.managed
     assert not catalog_in(enrolled).holds
+
+
+def test_why_a_version_of_the_machines_image_did_not_pass_its_start_is_told(
+    appliance: Run, enrolled: Path, controller: ControllerDouble
+) -> None:
+    controller.want()
+    note.leave(enrolled, "version 1.1 of the image did not pass its start: no answer")
+    appliance("sync", "once")
+    assert controller.last is not None
+    assert controller.last.problems == ("version 1.1 of the image did not pass its start: no answer",)
+    note.remove(enrolled)
+    appliance("sync", "once")
+    assert not controller.last.problems
