@@ -29,6 +29,8 @@ from image.place import ROOT, Place
 PICTURE: Final = ROOT / "models" / "digits" / "golden" / "3-0539.png"
 FIRMWARE: Final = Path("/usr/share/OVMF")
 DISK_GIB: Final = 6
+PATIENCE: Final = "systemd.default_device_timeout_sec=900"
+"""Emulated on a machine that is busy, a device may take long to be found."""
 BOOT_S: Final = 1200.0
 PAUSE_S: Final = 0.5
 """Between two looks at a machine that is starting: it can only be asked."""
@@ -271,6 +273,7 @@ def _qemu(place: Place, power: Power, serial: Path, variables: Path, ports: Sequ
     for name, value in given.items():
         text = base64.b64encode(value).decode()
         words += ["-smbios", f"type=11,value=io.systemd.credential.binary:{name}={text}"]
+    words += ["-smbios", f"type=11,value=io.systemd.stub.kernel-cmdline-extra={PATIENCE}"]
     return [*words, *power.options]
 
 
