@@ -33,7 +33,7 @@ def build(wheels: Path, out: Path) -> Path:
         made = out / f"{NAME}_{version()}_amd64.deb"
         out.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch())}
-        command = ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(root), str(made)]
+        command = ["dpkg-deb", "--root-owner-group", "-Zzstd", "-z12", "--build", str(root), str(made)]
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     return made
 
