@@ -1,1 +1,1 @@
-"""What `make packages` makes of the wheels: a Debian package, an image for container engines, and what they are made of."""
+"""What `make packages` makes of the wheels: a Debian package, an image for container engines, their bills."""

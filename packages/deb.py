@@ -19,7 +19,16 @@ from packages.tree import HOME, ROOT, epoch, files, lay_out, settle_times, versi
 NAME: Final = "edge-appliance"
 OURS: Final = ROOT / "packages/debian"
 DOC: Final = Path("usr/share/doc/edge-appliance")
-PAGES: Final = ("OPERATIONS", "FLEET", "STORE", "PACKAGES", "SECURITY", "TROUBLESHOOTING", "METRICS", "STATUS")
+PAGES: Final = (
+    "OPERATIONS",
+    "FLEET",
+    "STORE",
+    "PACKAGES",
+    "SECURITY",
+    "TROUBLESHOOTING",
+    "METRICS",
+    "STATUS",
+)
 SCRIPTS: Final = ("postinst", "prerm", "postrm")
 
 
@@ -61,7 +70,11 @@ def _control(root: Path) -> None:
     """The folder DEBIAN, with sums of all files."""
     settle_times(root)
     sizes = sum((path.lstat().st_size + 1023) // 1024 for path in files(root) if not path.is_dir())
-    sums = [f"{_md5(path)}  {path.relative_to(root)}\n" for path in files(root) if _is_file(path) and not _is_conffile(path)]
+    sums = [
+        f"{_md5(path)}  {path.relative_to(root)}\n"
+        for path in files(root)
+        if _is_file(path) and not _is_conffile(path)
+    ]
     control = root / "DEBIAN"
     control.mkdir()
     told = (OURS / "control").read_text().replace("@VERSION@", version()).replace("@SIZE@", str(sizes))

@@ -1,7 +1,7 @@
 """The product as it lies below a root: an environment of its own for Debian 13's Python, units, an example.
 
-Nothing of the machine that builds it gets in: wheels are chosen for the Python of the target by the lock file's digests,
-files are root's with the modes and times that are said here, and sources are compiled where they are installed.
+Nothing of the machine that builds it gets in: wheels are chosen for the Python of the target by the lock file's
+digests, files have the modes and times that are said here, and sources are compiled where they are installed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,13 @@ from appliance.cli.main import main
 sys.exit(main())
 """
 ENVIRONMENT: Final = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {RELEASE}\n"
-UNUSED: Final = ("*/tests", "numpy/*/tests", "onnxruntime/tools", "onnxruntime/quantization", "onnxruntime/transformers")
+UNUSED: Final = (
+    "*/tests",
+    "numpy/*/tests",
+    "onnxruntime/tools",
+    "onnxruntime/quantization",
+    "onnxruntime/transformers",
+)
 """What is never imported where a box serves, a fifth of it all."""
 
 
@@ -42,7 +48,10 @@ def lay_out(root: Path, wheels: Path) -> None:
     what the lock file names cannot be had, and LookupError where there are no wheels."""
     (root / SITE).mkdir(parents=True)
     _install(root / SITE, ["--require-hashes", "-r", str(ROOT / "requirements.lock")])
-    ours = [str(_wheel(wheels, pattern)) for pattern in ("edge_appliance-*", f"edge_appliance_native-*{PROCESSOR}")]
+    ours = [
+        str(_wheel(wheels, pattern))
+        for pattern in ("edge_appliance-*", f"edge_appliance_native-*{PROCESSOR}")
+    ]
     _install(root / SITE, ["--no-index", *ours])
     for pattern in ("bin", *UNUSED):
         for found in (root / SITE).glob(pattern):
@@ -70,7 +79,9 @@ def epoch() -> int:
     said = os.environ.get("SOURCE_DATE_EPOCH", "")
     if said:
         return int(said)
-    asked = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True)
+    asked = subprocess.run(
+        ["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return int(asked.stdout)
 
 
@@ -85,7 +96,11 @@ def _install(site: Path, what: list[str]) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input", "install"]
     where = ["--target", str(site), "--upgrade", "--no-deps", "--no-compile", "--only-binary=:all:"]
     target = ["--python-version", RELEASE, "--implementation", "cp"]
-    names = [f"manylinux_2_{minor}" for minor in range(GLIBC_MAX, 4, -1)] + ["manylinux2014", "manylinux2010", "linux"]
+    names = [f"manylinux_2_{minor}" for minor in range(GLIBC_MAX, 4, -1)] + [
+        "manylinux2014",
+        "manylinux2010",
+        "linux",
+    ]
     platforms = [f"--platform={name}_{PROCESSOR}" for name in names]
     subprocess.run([*pip, *where, *target, *platforms, *what], check=True, stdin=subprocess.DEVNULL)
 
@@ -93,7 +108,9 @@ def _install(site: Path, what: list[str]) -> None:
 def _wheel(folder: Path, pattern: str) -> Path:
     found = sorted(folder.glob(f"{pattern}.whl"))
     if len(found) != 1:
-        raise LookupError(f"there is not one {pattern}.whl in '{folder}' but {len(found)}; 'make wheels' makes them")
+        raise LookupError(
+            f"there is not one {pattern}.whl in '{folder}' but {len(found)}; 'make wheels' makes them"
+        )
     return found[0]
 
 
