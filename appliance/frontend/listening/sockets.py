@@ -163,7 +163,7 @@ class Listeners:
         port = address.port
         bound: list[str] = []
         for family, _, _, _, target in dict.fromkeys(found):
-            kept = self._kept(Address(target[0], port).with_port(port)) if port else None
+            kept = self._kept(Address(str(target[0]), port).with_port(port)) if port else None
             if kept is not None:
                 self._inherited.append(kept)
                 bound.append(_name_of(kept))
