@@ -87,7 +87,7 @@ cgroup-test: $(TEST_STAMP) ## the bounds of workers' cgroups, on a kernel that i
 wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's cargo; nothing of it where they are installed)
 	@command -v cargo >/dev/null || { \
 	  echo "make: the native front end is built with Rust's cargo, which is not on the PATH (https://rustup.rs)" >&2; exit 1; }
-	@rm -rf dist
+	@rm -f dist/*.whl
 	$(WHEELS)/bin/hatchling build -t wheel
 	@for processor in $(PROCESSORS); do \
 	  echo "make: building the native front end for $$processor"; target=$$processor-unknown-linux-gnu; \
