@@ -99,7 +99,7 @@ def make_keys(folder: Path) -> None:
     """The keys that are missing: of releases, of what the firmware starts, of what a TPM is to unseal for."""
     folder.mkdir(mode=0o700, exist_ok=True)
     if not (folder / "release").exists():
-        private, public = make_key("ecdsa")
+        private, public = make_key("ed25519")  # whose signatures are the same each time
         (folder / "release.pub").write_bytes(public_pem(public))
         descriptor = os.open(folder / "release", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as file:

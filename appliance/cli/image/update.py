@@ -49,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.check:
             print(f"{release.version} can be installed; {machine.version} runs")
             return Exit.OK
-        update.check_kernel(release, FOLDER)
+        if machine.entry(release.version) is None:
+            update.check_kernel(release, FOLDER)
         update.install(release, machine)
         update.clear(FOLDER)
     print(f"{release.version} is installed; the next start tries it, and falls back to {machine.version}")
@@ -69,6 +70,9 @@ async def _bring(said: str, machine: Machine, keys: list[PublicKey], rate: int, 
         release = _checked(place, machine, keys)
         if not only_check:
             update.make_room(FOLDER, release)
+        if (
+            not only_check and machine.entry(release.version) is None
+        ):  # else it is here, and only gets its starts
             with bytes_bar(f"image {release.version}", release.total_bytes) as advance:
                 seen = 0
 
