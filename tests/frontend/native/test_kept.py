@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,16 +48,16 @@ class Keeper:
     def start(self, http: str) -> None:
         """Start a daemon that listens there, with what is kept, and wait until it serves."""
         config = self.folder / "config.toml"
-        sections = {
+        sections: dict[str, dict[str, Any]] = {
             "grpc": {"addresses": []},
             "daemon": {"drain_notice_s": 0.0},
             "http": {"addresses": [http]},
         }
         config.write_text(to_toml(with_front_end(NATIVE, sections)))
         names, given = ":".join(self.kept), ",".join(map(str, self.kept.values()))
-        command = [sys.executable, "-c", LAUNCHER, names, given, "serve", "--config", config]
+        command = [sys.executable, "-c", LAUNCHER, names, given, "serve", "--config", str(config)]
         self._process = subprocess.Popen(
-            [*command, "--models", self.folder / "models"],
+            [*command, "--models", str(self.folder / "models")],
             pass_fds=tuple(self.kept.values()),
             env={**os.environ, "NOTIFY_SOCKET": str(self.folder / "notify")},
             text=True,
