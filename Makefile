@@ -29,7 +29,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test wheels image image-test lock clean install-test install-clients install-native
+.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test wheels packages image image-test lock clean install-test install-clients install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -87,7 +87,7 @@ cgroup-test: $(TEST_STAMP) ## the bounds of workers' cgroups, on a kernel that i
 wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's cargo; nothing of it where they are installed)
 	@command -v cargo >/dev/null || { \
 	  echo "make: the native front end is built with Rust's cargo, which is not on the PATH (https://rustup.rs)" >&2; exit 1; }
-	@rm -rf dist
+	@rm -f dist/*.whl
 	$(WHEELS)/bin/hatchling build -t wheel
 	@for processor in $(PROCESSORS); do \
 	  echo "make: building the native front end for $$processor"; target=$$processor-unknown-linux-gnu; \
@@ -96,6 +96,11 @@ wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's
 	  maturin build --quiet --release --locked --zig --target $$target --compatibility manylinux_$(GLIBC) \
 	    -m native/Cargo.toml -o dist || exit 1; done
 	@ls -sh dist
+
+# On Debian or one like it: dpkg-deb, and mmdebstrap for the image, which a container engine that runs as root or has user
+# namespaces can run. Neither takes root.
+packages: wheels ## build dist/*.deb and an OCI image, with bills of materials and licences (needs dpkg-deb, mmdebstrap)
+	@$(WHEELS)/bin/python -m packages dist dist
 
 # As root, with mmdebstrap; everything else it makes itself, below build/image. KEYS=DIR: keys that were made before.
 VERSION ?=

@@ -62,7 +62,8 @@ Say = Callable[..., None]
 
 
 class Agent:
-    """See the module. ``say`` writes a log line; ``figures`` are what changes all the time in a report."""
+    """See the module. ``say`` writes a log line; ``figures`` are what changes all the time in a report. ``disk``: why
+    the box could not be looked at, "" where it could."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Agent:
         self._last: tuple[Step | None, int] = (None, 0)
         self._transfer: tuple[str, asyncio.Task[None]] | None = None
         self._observed = Observed()
-        self._disk = ""
+        self.disk = ""
         self._report: tuple[Report, float] | None = None
         self._root_version = box.trusted.root_version
         self._situation: Situation | None = None
@@ -132,7 +133,7 @@ class Agent:
             except (ApplianceError, OSError) as error:
                 self._trouble_with_disk(error)
                 return
-            self._disk = ""
+            self.disk = ""
             self._tell(steps)
             self._leave_word()
             step = next_step(steps)
@@ -151,7 +152,7 @@ class Agent:
         after a while, so that an idle poll carries no report."""
         box, now_s = self.box, self.box.clock.monotonic_s()
         fresh = freshness(box.progress.contact, box.clock.instant())
-        problems = (box.progress.problem, box.damage, self._disk, box.machine_problem)
+        problems = (box.progress.problem, box.damage, self.disk, box.machine_problem)
         standing = Standing(
             box.identity.device,
             box.trusted.counters.targets,
@@ -238,9 +239,9 @@ class Agent:
 
     def _trouble_with_disk(self, error: Exception) -> None:
         text = " ".join(str(error).split())
-        if text != self._disk:
+        if text != self.disk:
             self._say("box cannot be looked at", reason=text)
-        self._disk = text
+        self.disk = text
 
     def _leave_word(self) -> None:
         """Have ``appliance sync status`` know what no other file tells."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 
 
-def notify(**fields: str) -> None:
-    """Send fields such as ``READY="1"``, ``STATUS="..."``, ``STOPPING="1"``. Never raises: a service manager that
-    does not listen must not stop the service."""
+def notify(descriptors: Sequence[int] = (), /, **fields: str) -> None:
+    """Send fields such as ``READY="1"``, ``STATUS="..."``, ``STOPPING="1"``, and copies of descriptors with them. Never
+    raises: a service manager that does not listen must not stop the service."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -21,6 +22,7 @@ def notify(**fields: str) -> None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
             channel.settimeout(1.0)
-            channel.sendto(message.encode(), address)
+            channel.connect(address)
+            socket.send_fds(channel, [message.encode()], descriptors)
     except OSError:
         return

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 
 from appliance.cli.main import main
@@ -22,7 +23,12 @@ Start = Callable[[], "subprocess.Popen[str]"]
 
 
 def test_why_a_package_was_refused_is_told_after_the_pass(
-    appliance: Run, enrolled: Path, controller: ControllerDouble, pack: Pack, config: Path
+    appliance: Run,
+    enrolled: Path,
+    controller: ControllerDouble,
+    pack: Pack,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config.write_text(config.read_text().replace('"allow"', '"refuse"'))
     controller.want(WishedModel(name="digits", wanted=controller.offer(pack())))
@@ -31,6 +37,9 @@ def test_why_a_package_was_refused_is_told_after_the_pass(
     (model,) = json.loads(appliance("sync", "status", "--json")[1])["models"]
     assert [each["waits"]["reason"] for each in model["steps"]] == ["refused"]
     assert json.loads(appliance("sync", "explain", "digits", "--json")[1])["models"] == [model]
+    monkeypatch.setenv("COLUMNS", "80")
+    row = next(line for line in appliance("sync", "status")[1].splitlines() if line.startswith("digits"))
+    assert row.split()[:6] == ["digits", "1", "-", "-", "refused", "manifest:"], "a row is a line"
     found = json.loads(appliance("sync", "once", "--json")[1])
     assert (found["converged"], found["steps"][0]["waits"]["reason"]) == (False, "refused")
 
@@ -86,3 +95,14 @@ def test_what_is_left_may_be_lost_or_damaged(
         assert appliance("sync", "status")[0] == 0
     place.unlink()
     assert appliance("sync", "status")[0] == 0
+
+
+def test_a_box_that_cannot_be_looked_at_is_not_as_wanted(
+    appliance: Run, enrolled: Path, controller: ControllerDouble
+) -> None:
+    controller.want()
+    assert appliance("sync", "once")[0] == 0
+    (enrolled / "catalog.json").write_bytes(b"junk")
+    status, out, err = appliance("sync", "once")
+    assert (status, out) == (2, "")
+    assert "box cannot be looked at: " in err

@@ -81,6 +81,8 @@ def _once(arguments: argparse.Namespace) -> int:
             )
         for step in () if arguments.json else agent.steps:
             print(printable(f"{words(step)}: {waiting_words(step.waits)}"))
+        if agent.disk:
+            raise CommandFailed(f"box cannot be looked at: {agent.disk}")
         if talk.trouble is not None:
             raise CommandFailed(f"the controller was not heard: {talk.trouble}", Exit.UNREACHABLE)
         if box.progress.problem:

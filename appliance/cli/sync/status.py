@@ -46,7 +46,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
     from appliance.cli.text_table import Column, TextTable, output
 
-    titles = ("model", "wanted", "here", "serving", "next", "why it waits")
+    titles = ("model", "wanted", "here", "serving", "next")
     rows = []
     for name in _names(found):
         own = [step for step in steps if step.name == name]
@@ -64,7 +64,7 @@ def _status(arguments: argparse.Namespace) -> int:
     columns = tuple(Column(title=title, left=True) for title in titles)
     for line in _head(found):
         print(printable(line))
-    output().print(TextTable(columns=columns, rows=rows))
+    output().print(TextTable(columns=columns, rows=rows, tail="why it waits"))
     return Exit.OK
 
 
