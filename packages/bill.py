@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import Distribution, PackageMetadata, distributions
 from pathlib import Path
 from typing import Final
 from uuid import NAMESPACE_URL, uuid5
@@ -72,10 +72,14 @@ def _component(found: Distribution) -> Component:
         type=ComponentType.APPLICATION if name in OURS else ComponentType.LIBRARY,
         bom_ref=f"python:{name}",
         purl=None if name in OURS else PackageURL("pypi", name=name, version=found.version),
-        description=said.get("Summary"),
+        description=_said(said, "Summary") or None,
         licenses=[LicenseFactory().make_from_string(short)] if short else (),
         components=list(_crates(found)),
     )
+
+
+def _said(metadata: PackageMetadata, key: str) -> str:
+    return str(metadata[key] or "")  # None where it is absent
 
 
 def _classified(classifiers: Iterable[str]) -> str:
@@ -130,6 +134,6 @@ def _texts(found: Iterable[Distribution]) -> Iterator[str]:
             if ".dist-info/" in str(file) and _LICENCE_FILE.search(file.name) and file.locate().is_file()  # type: ignore[attr-defined]
         ]
         yield (
-            "\n\n".join(texts or [each.metadata.get("License") or "(it brings no text of a licence)"])
+            "\n\n".join(texts or [_said(each.metadata, "License") or "(it brings no text of a licence)"])
             + "\n\n"
         )

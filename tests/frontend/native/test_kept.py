@@ -15,7 +15,7 @@ import pytest
 from models.generate import write_model
 from tests.appliance_process import to_toml
 from tests.frontend.http.raw_client import binary_request
-from tests.fronts import NATIVE, needs_native, with_front_end
+from tests.fronts import NATIVE, Sections, needs_native, with_front_end
 
 pytestmark = needs_native
 LAUNCHER = """
@@ -47,16 +47,16 @@ class Keeper:
     def start(self, http: str) -> None:
         """Start a daemon that listens there, with what is kept, and wait until it serves."""
         config = self.folder / "config.toml"
-        sections = {
+        sections: Sections = {
             "grpc": {"addresses": []},
             "daemon": {"drain_notice_s": 0.0},
             "http": {"addresses": [http]},
         }
         config.write_text(to_toml(with_front_end(NATIVE, sections)))
         names, given = ":".join(self.kept), ",".join(map(str, self.kept.values()))
-        command = [sys.executable, "-c", LAUNCHER, names, given, "serve", "--config", config]
+        command = [sys.executable, "-c", LAUNCHER, names, given, "serve", "--config", str(config)]
         self._process = subprocess.Popen(
-            [*command, "--models", self.folder / "models"],
+            [*command, "--models", str(self.folder / "models")],
             pass_fds=tuple(self.kept.values()),
             env={**os.environ, "NOTIFY_SOCKET": str(self.folder / "notify")},
             text=True,
