@@ -17,7 +17,9 @@ from tests.architecture.sources import ROOT
 UNITS = sorted((ROOT / "systemd").glob("*.service"))
 EXPOSURE_MAX = {"appliance": 1.3, "appliance-sync": 1.0, "appliance-controller": 1.0}
 
-pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+pytestmark = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here"
+)
 
 
 def analyze(*words: str | Path) -> str:
@@ -54,7 +56,9 @@ def test_with_a_gpu_a_little_more_is_open(tmp_path: Path) -> None:
 
 def test_systemd_has_nothing_to_say_of_them(tmp_path: Path) -> None:
     for unit in (*UNITS, ROOT / "systemd/appliance.slice"):
-        text = unit.read_text().replace("/usr/bin/appliance", "/bin/true")  # the command is installed elsewhere
+        text = unit.read_text().replace(
+            "/usr/bin/appliance", "/bin/true"
+        )  # the command is installed elsewhere
         (tmp_path / unit.name).write_text(re.sub(r"^Documentation=.*$", "", text, flags=re.MULTILINE))
     said = analyze("verify", *sorted(tmp_path.iterdir()))
     assert not [line for line in said.splitlines() if "appliance" in line]
