@@ -17,7 +17,7 @@ PINGS: Final = 2
 
 class Watchdog:
     """A timer of the loop that it watches: one that hangs in a turn says nothing. Until models can be asked
-    it asks for more time to start; from then on it says that all is well when a model has answered. Owner: the daemon."""
+    it asks for more time to start; from then on it says that all is well when one has answered. Owner: the daemon."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
