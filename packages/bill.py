@@ -62,8 +62,11 @@ def _plain(name: str) -> str:
 def _component(found: Distribution) -> Component:
     name = _plain(found.name)
     said = found.metadata
-    licence = _said(said, "License-Expression") or _said(said, "License")
-    licence = licence or _classified(said.get_all("Classifier", []))
+    licence = (
+        _said(said, "License-Expression")
+        or _said(said, "License")
+        or _classified(said.get_all("Classifier", []))
+    )
     short = licence.strip().splitlines()[0] if licence.strip() else ""
     return Component(
         name=name,

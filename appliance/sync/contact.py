@@ -16,7 +16,7 @@ from appliance.domain.digest import digest_of
 from appliance.fleet import messages
 from appliance.fleet.messages import Poll, Polled, Renewal, Report
 from appliance.sync import trust
-from appliance.sync.backoff import Backoff
+from appliance.sync.backoff import ASKED_S_MOST, Backoff
 from appliance.sync.box import Box
 from appliance.sync.budget import CONTROL, Bound
 from appliance.sync.freshness import heard, is_worth_keeping
@@ -28,7 +28,8 @@ from appliance.sync.telling import Telling
 
 EXPIRED: Final = "certificate-expired"
 """What a controller says to whoever may do nothing but have the certificate renewed."""
-
+TELEMETRY_LATER: Final = ("too-often", "telemetry-full")
+"""What a controller says that takes no telemetry now."""
 
 POLL_S_LEAST: Final = 5
 POLL_S_MOST: Final = 86_400
@@ -58,6 +59,7 @@ class Conversation:
         self._contact: Contact | None = None
         self._backoff = Backoff(random.uniform)
         self._told: Report | None = None
+        self._tell_s = 0.0
         self._last_s = self._due_s = box.clock.monotonic_s()
 
     def pause_s(self, report: Report) -> float:
@@ -94,15 +96,19 @@ class Conversation:
         self._due_s = self._last_s + pause_s
 
     async def _tell(self, link: Link) -> bool:
-        """Count what the contact took, and send telemetry as far as the budget goes; whether more waits."""
+        """Count what the contact took, and send telemetry as far as the budget goes; whether more waits. A controller
+        that takes no more of it now was heard all the same."""
         used, link.bytes_used = link.bytes_used, 0
+        now_s = self._box.clock.monotonic_s()
         try:
             await self._spending.spend(CONTROL, used)
-            return await self._telling.send(link, self._spending.spend)
+            return now_s >= self._tell_s and await self._telling.send(link, self._spending.spend)
         except LinkFailed as failed:
-            if failed.code in list(Bound):
-                return False
-            raise
+            if failed.code not in (*Bound, *TELEMETRY_LATER):
+                raise
+            if failed.code in TELEMETRY_LATER:
+                self._tell_s = now_s + min(failed.retry_after_s, ASKED_S_MOST)
+            return False
 
     async def close(self) -> None:
         """Let go of the link."""
