@@ -16,13 +16,8 @@ PINGS: Final = 2
 
 
 class Watchdog:
-<<<<<<< HEAD
-    """A timer of the loop that it watches: one that hangs in a turn says nothing. Until models can be asked
-    it asks for more time to start; from then on it says that all is well when one has answered. Owner: the daemon."""
-=======
     """A timer of the loop that it watches: one that hangs in a turn says nothing. Until models can be asked it asks for
     more time to start; from then on it says that all is well when a model has answered. Owner: the daemon."""
->>>>>>> main
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
