@@ -207,7 +207,7 @@ def drops_no_request_when_it_starts_anew(box: Machine) -> None:
 
 def is_ended_by_the_watchdog_when_it_stands(box: Machine) -> None:
     before = box.shown("MainPID")
-    box.do("kill", "-STOP", before)
+    box.do("systemctl", "kill", "--signal=STOP", "--kill-whom=main", "appliance")
     until("there is another one", lambda: box.shown("MainPID") not in (before, "0"), 4 * WATCHDOG_S)
     assert box.shown("NRestarts") == "1"
     until("it serves", lambda: box.do("systemctl", "is-active", "appliance", check=False) == "active")
