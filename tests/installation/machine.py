@@ -145,8 +145,8 @@ def machine(package: Path) -> Iterator[Machine]:
         root, group = Path(place) / "root", unified / Path(place).name
         root.mkdir()
         subprocess.run(["tar", "-C", str(root), "-xpf", str(CACHE), "--exclude=./dev/*"], check=True)
-        shutil.copy(package, root / "root/package.deb")
-        (root / "root/load.py").write_text(LOAD)
+        shutil.copy(package, root / "srv/package.deb")
+        (root / "srv/load.py").write_text(LOAD)
         group.mkdir()
         running = Machine(root, group)
         try:
@@ -157,7 +157,7 @@ def machine(package: Path) -> Iterator[Machine]:
 
 
 def is_installed_and_answers(box: Machine) -> None:
-    box.do("dpkg", "-i", "/root/package.deb")
+    box.do("dpkg", "-i", "/srv/package.deb")
     assert box.do("systemctl", "is-enabled", "appliance") == "enabled"
     assert box.do("systemctl", "is-active", "appliance", check=False) == "inactive", (
         "nothing starts by itself"
@@ -190,14 +190,14 @@ def reloads(box: Machine) -> None:
 
 
 def drops_no_request_when_it_starts_anew(box: Machine) -> None:
-    load = box.begin(PYTHON, "/root/load.py", "6")
+    load = box.begin(PYTHON, "/srv/load.py", "6")
     assert load.stdout is not None
     assert load.stdout.readline() == "answered\n"
     for _ in range(2):
         before = box.shown("MainPID")
         box.do("systemctl", "restart", "appliance")
         assert box.shown("MainPID") != before
-    box.do("dpkg", "-i", "/root/package.deb")  # as an upgrade
+    box.do("dpkg", "-i", "/srv/package.deb")  # as an upgrade
     box.do("touch", "/run/enough")
     said, _ = load.communicate(timeout=120)
     counts = json.loads(said)
@@ -207,7 +207,7 @@ def drops_no_request_when_it_starts_anew(box: Machine) -> None:
 
 def is_ended_by_the_watchdog_when_it_stands(box: Machine) -> None:
     before = box.shown("MainPID")
-    box.do("kill", "-STOP", before)
+    box.do("systemctl", "kill", "--signal=STOP", "--kill-whom=main", "appliance")
     until("there is another one", lambda: box.shown("MainPID") not in (before, "0"), 4 * WATCHDOG_S)
     assert box.shown("NRestarts") == "1"
     until("it serves", lambda: box.do("systemctl", "is-active", "appliance", check=False) == "active")
