@@ -29,7 +29,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test wheels packages image image-test lock clean install-test install-clients install-native
+.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test wheels packages image image-test lock clean install-test install-clients install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -96,6 +96,9 @@ wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's
 	  maturin build --quiet --release --locked --zig --target $$target --compatibility manylinux_$(GLIBC) \
 	    -m native/Cargo.toml -o dist || exit 1; done
 	@ls -sh dist
+
+units-test: $(TEST_STAMP) ## the package of dist/ under a systemd of its own: jail, reload, restart, watchdog (needs root, mmdebstrap)
+	$(BIN)/python -m tests.installation.machine
 
 # On Debian or one like it: dpkg-deb, and mmdebstrap for the image, which a container engine that runs as root or has user
 # namespaces can run. Neither takes root.

@@ -21,9 +21,11 @@ mmdebstrap --quiet --variant=apt --mode=root --dpkgopt=force-unsafe-io \
   "deb $mirror/debian-security trixie-security main" >"$folder/tools.log" 2>&1 || {
   echo "make: the tools could not be made; why: $folder/tools.log" >&2; exit 1; }
 # A signature tells when it was made, so the clock stands still for the program that makes them.
-cat >"$tree/usr/local/bin/sbsign" <<'PROGRAM'
+mv "$tree/usr/bin/sbsign" "$tree/usr/bin/sbsign.real"
+cat >"$tree/usr/bin/sbsign" <<'PROGRAM'
 #!/bin/sh
-LD_PRELOAD=/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1 FAKETIME="2025-11-27 00:00:00" TZ=UTC exec /usr/bin/sbsign "$@"
+export LD_PRELOAD=/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1 FAKETIME="2025-11-27 00:00:00" TZ=UTC
+exec /usr/bin/sbsign.real "$@"
 PROGRAM
-chmod 755 "$tree/usr/local/bin/sbsign"
+chmod 755 "$tree/usr/bin/sbsign"
 touch "$stamp"

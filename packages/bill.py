@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import Distribution, PackageMetadata, distributions
 from pathlib import Path
 from typing import Final
 from uuid import NAMESPACE_URL, uuid5
@@ -59,23 +59,14 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-class _Said:
-    """What a distribution says of itself; "" and nothing where it does not."""
-
-    def __init__(self, found: Distribution) -> None:
-        self._found = found.metadata
-
-    def __getitem__(self, name: str) -> str:
-        return str(self._found[name]) if name in self._found else ""
-
-    def all(self, name: str) -> list[str]:
-        return list(self._found.get_all(name) or ())
-
-
 def _component(found: Distribution) -> Component:
     name = _plain(found.name)
-    said = _Said(found)
-    licence = said["License-Expression"] or said["License"] or _classified(said.all("Classifier"))
+    said = found.metadata
+    licence = (
+        _said(said, "License-Expression")
+        or _said(said, "License")
+        or _classified(said.get_all("Classifier", []))
+    )
     short = licence.strip().splitlines()[0] if licence.strip() else ""
     return Component(
         name=name,
@@ -83,10 +74,14 @@ def _component(found: Distribution) -> Component:
         type=ComponentType.APPLICATION if name in OURS else ComponentType.LIBRARY,
         bom_ref=f"python:{name}",
         purl=None if name in OURS else PackageURL("pypi", name=name, version=found.version),
-        description=said["Summary"] or None,
+        description=_said(said, "Summary") or None,
         licenses=[LicenseFactory().make_from_string(short)] if short else (),
         components=list(_crates(found)),
     )
+
+
+def _said(metadata: PackageMetadata, key: str) -> str:
+    return str(metadata[key] or "")  # None where it is absent
 
 
 def _classified(classifiers: Iterable[str]) -> str:
@@ -140,4 +135,7 @@ def _texts(found: Iterable[Distribution]) -> Iterator[str]:
             for file in each.files or ()
             if ".dist-info/" in str(file) and _LICENCE_FILE.search(file.name) and file.locate().is_file()  # type: ignore[attr-defined]
         ]
-        yield ("\n\n".join(texts or [_Said(each)["License"] or "(it brings no text of a licence)"]) + "\n\n")
+        yield (
+            "\n\n".join(texts or [_said(each.metadata, "License") or "(it brings no text of a licence)"])
+            + "\n\n"
+        )

@@ -11,12 +11,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from email.utils import formatdate
 from pathlib import Path
 from typing import Final
 
 from packages.tree import HOME, ROOT, epoch, files, lay_out, settle_times, version
 
 NAME: Final = "edge-appliance"
+MAINTAINER: Final = "Edge appliance maintainers <maintainers@edge-appliance.invalid>"
 OURS: Final = ROOT / "packages/debian"
 DOC: Final = Path("usr/share/doc/edge-appliance")
 PAGES: Final = (
@@ -51,7 +53,13 @@ def _document(root: Path) -> None:
     """What Debian asks of each package, and the pages that an operator needs where there is no network."""
     doc = root / DOC
     doc.mkdir(parents=True)
-    _zip(ROOT / "CHANGELOG.md", doc / "changelog.gz")
+    _zip(ROOT / "CHANGELOG.md", doc / "CHANGELOG.md.gz")
+    when = formatdate(epoch())
+    head = f"{NAME} ({version()}) unstable; urgency=medium"
+    entry = f"{head}\n\n  * What is new: CHANGELOG.md.gz.\n\n -- {MAINTAINER}  {when}\n"
+    (doc / "changelog").write_text(entry)
+    _zip(doc / "changelog", doc / "changelog.gz")
+    (doc / "changelog").unlink()
     (doc / "copyright").write_bytes((OURS / "copyright").read_bytes())
     for page in PAGES:
         if (ROOT / f"docs/{page}.md").exists():

@@ -34,6 +34,8 @@ sys.exit(main())
 """
 ENVIRONMENT: Final = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {RELEASE}\n"
 UNUSED: Final = (
+    "**/.gitignore",
+    "securesystemslib/_vendor/*.sh",
     "*/tests",
     "numpy/*/tests",
     "onnxruntime/tools",
@@ -55,7 +57,7 @@ def lay_out(root: Path, wheels: Path) -> None:
     _install(root / SITE, ["--no-index", *ours])
     for pattern in ("bin", *UNUSED):
         for found in (root / SITE).glob(pattern):
-            shutil.rmtree(found)
+            shutil.rmtree(found) if found.is_dir() else found.unlink()
     _command(root)
     _units(root)
     _write(root / "etc/appliance/appliance.toml", (ROOT / "packages/debian/appliance.toml").read_bytes())

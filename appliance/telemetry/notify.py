@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from array import array
 from collections.abc import Sequence
 
 
@@ -22,7 +23,7 @@ def notify(descriptors: Sequence[int] = (), /, **fields: str) -> None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
             channel.settimeout(1.0)
-            channel.connect(address)
-            socket.send_fds(channel, [message.encode()], descriptors)
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+            channel.sendmsg([message.encode()], rights, 0, address)
     except OSError:
         return

@@ -43,7 +43,7 @@ def stick_enrolment(world: World) -> Facts:
             machine.wait_answer()
             machine.wait_login()
             found = machine.run(
-                "networkctl status --no-pager | grep -i 'network file'; ls /var/lib/appliance-image"
+                "networkctl status --all --no-pager | grep -i 'network file'; ls /var/lib/appliance-image"
             )
             if "10-site.network" not in found:
                 raise Failed(f"the network is not that of the stick: {found}")

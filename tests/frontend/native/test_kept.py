@@ -9,14 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from models.generate import write_model
 from tests.appliance_process import to_toml
 from tests.frontend.http.raw_client import binary_request
-from tests.fronts import NATIVE, needs_native, with_front_end
+from tests.fronts import NATIVE, Sections, needs_native, with_front_end
 
 pytestmark = needs_native
 LAUNCHER = """
@@ -48,7 +47,7 @@ class Keeper:
     def start(self, http: str) -> None:
         """Start a daemon that listens there, with what is kept, and wait until it serves."""
         config = self.folder / "config.toml"
-        sections: dict[str, dict[str, Any]] = {
+        sections: Sections = {
             "grpc": {"addresses": []},
             "daemon": {"drain_notice_s": 0.0},
             "http": {"addresses": [http]},
