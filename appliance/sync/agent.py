@@ -22,7 +22,7 @@ from appliance.fleet.messages import Report
 from appliance.fleet.settings import shown
 from appliance.sync import by_hand
 from appliance.sync.box import Box
-from appliance.sync.contact import EXPIRED, Conversation
+from appliance.sync.contact import Conversation
 from appliance.sync.freshness import freshness
 from appliance.sync.link import LinkFailed
 from appliance.sync.plan import (
@@ -110,8 +110,7 @@ class Agent:
         which ``trouble`` tells then, what was wanted before is done all the same."""
         talk = self._conversation
         try:
-            await talk.hold(self.report())
-            if talk.trouble is not None and talk.trouble.code == EXPIRED:
+            if await talk.hold(self.report()):
                 await talk.hold(self.report())
             await self.reconcile()
             while self._transfer is not None:

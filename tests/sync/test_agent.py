@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from appliance import durable
+from appliance.cli.failure import Exit
 from appliance.domain.manifest import INT64_MAX
 from appliance.durable import RealFolder
 from appliance.fleet.documents import WishedModel, WishedTrial
@@ -290,7 +291,7 @@ def test_an_idle_poll_carries_no_report_and_keeps_the_connection(
     assert all(len(encode(each)) < 200 for each in idle)
 
 
-@pytest.mark.parametrize("file", ["agent.json", "trusted"])
+@pytest.mark.parametrize(("file", "expected"), [("agent.json", Exit.USAGE), ("trusted", Exit.UNREACHABLE)])
 def test_a_disk_that_is_full_costs_time_and_nothing_else(
     appliance: Run,
     enrolled: Path,
@@ -298,6 +299,7 @@ def test_a_disk_that_is_full_costs_time_and_nothing_else(
     pack: Pack,
     monkeypatch: pytest.MonkeyPatch,
     file: str,
+    expected: Exit,
 ) -> None:
     """The files of the agent cannot be written, one after the other; then they can."""
     replaced = durable.replace_file
@@ -312,8 +314,7 @@ def test_a_disk_that_is_full_costs_time_and_nothing_else(
         for module in (progress, trust_file):
             patched.setattr(module, "replace_file", full)
         status, _, err = appliance("sync", "once")
-        assert status == 3
-        assert "No space left on device" in err
+        assert (status, "No space left on device" in err) == (expected, True), err
     assert appliance("sync", "once")[0] == 0
     assert wanted_in(enrolled) == 1
     assert controller.last is not None
