@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from contextlib import redirect_stdout
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -160,6 +161,8 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
             f"{version.key}: asks for device '{version.device}', but the installed onnxruntime has no {provider} "
             f"(it has {', '.join(available)}); install the build for that device or ask for device 'cpu'"
         )
+    if not version.on_cpu:
+        _bring_libraries()
     options = _options(settings, version)
     model = _model(version, options)
     try:
@@ -170,6 +173,13 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
         ) from problem
     _check_provider(version, provider, session.get_providers())
     return session._sess
+
+
+@cache
+def _bring_libraries() -> None:
+    """Load CUDA's libraries from NVIDIA's packages; silently, as the session says what is not there."""
+    with redirect_stdout(None):
+        getattr(onnxruntime, "preload_dlls", bool)()
 
 
 def _wanted_providers(provider: str) -> list[str]:

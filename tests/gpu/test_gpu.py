@@ -57,6 +57,12 @@ def daemon(models: Path) -> ApplianceProcess:
     return ApplianceProcess(models)
 
 
+def ready(server: ApplianceProcess) -> None:
+    """Wait until version 1 is; fails with the log, which says why it is not."""
+    server.wait_ready()
+    assert served(server.status()) == [1], server.log()
+
+
 def infer(server: ApplianceProcess, picture: Any) -> Any:
     """Probabilities of one request."""
     body = {
@@ -90,7 +96,7 @@ def test_the_digits_on_cuda_answer_as_on_the_processor(nvml: Nvml, models: Path)
     pictures = np.random.default_rng(7).random((8, 8, 8), np.float32) * 16
     before = nvml.read(nvml.devices[0]).memory_used_bytes
     with daemon(models) as server:
-        server.wait_ready()
+        ready(server)
         assert np.abs(infer(server, pictures) - reference(pictures, 1)).max() < 1e-4
         status = server.status()
         assert [each["device"] for each in status["models"]] == ["cuda"]
@@ -103,7 +109,7 @@ def test_the_digits_on_cuda_answer_as_on_the_processor(nvml: Nvml, models: Path)
 def test_a_worker_that_is_killed_comes_back_on_the_device(nvml: Nvml, models: Path) -> None:
     picture = np.ones((1, 8, 8), np.float32)
     with daemon(models) as server:
-        server.wait_ready()
+        ready(server)
         first = infer(server, picture)
         (pid,) = [each["pid"] for each in server.status()["workers"]]
         os.kill(pid, signal.SIGKILL)
@@ -120,7 +126,7 @@ def test_swaps_leave_the_memory_of_the_device_as_it_was(nvml: Nvml, models: Path
     picture = np.ones((1, 8, 8), np.float32)
     used = list[int]()
     with daemon(models) as server:
-        server.wait_ready()
+        ready(server)
         for version in range(2, SWAPS + 2):
             source = MODELS / "digits" / str(1 + version % 2)
             shutil.copytree(source, models.parent / "staged")

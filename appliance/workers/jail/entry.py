@@ -54,6 +54,8 @@ _KERNEL: Final = (
 _OWN_PROCESS: Final = "/proc/self"
 _DRIVERS: Final = ("/proc", "/sys")
 """They read more of these than can be listed."""
+_LOADER: Final = "/etc/ld.so.conf.d/*.conf"
+"""Where drivers and CUDA say that their libraries lie; no module that is imported tells of them."""
 _DEVICES: Final = ("/dev/nvidia*", "/dev/dri", "/dev/kfd", "/dev/dxg", "/dev/zero")
 """What containers are given that may use an accelerator."""
 
@@ -158,7 +160,7 @@ def _outermost(paths: Iterable[str]) -> Iterator[str]:
 def _grants(access: FileAccess, site: str) -> Iterator[Grant]:
     yield Grant(_OWN_PROCESS)
     if access.devices:
-        yield from map(Grant, _DRIVERS)
+        yield from map(Grant, (*_DRIVERS, *_driver_libraries()))
         for path in chain.from_iterable(map(glob, _DEVICES)):
             yield Grant(path, landlock.USE)
     yield from map(Grant, access.roots)
@@ -170,6 +172,17 @@ def _grants(access: FileAccess, site: str) -> Iterator[Grant]:
         yield Grant(access.site.forms, landlock.LIST)
     if site:
         yield Grant(site, landlock.BUILD)
+
+
+def _driver_libraries() -> Iterator[str]:
+    """Directories of the loader, and those that the driver's library there is really in."""
+    for path in sorted(glob(_LOADER)):
+        with suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as lines:
+            for folder in filter(os.path.isdir, map(str.strip, lines)):
+                yield folder
+                yield from (
+                    os.path.dirname(os.path.realpath(each)) for each in glob(f"{folder}/libcuda.so.1")
+                )
 
 
 def _behind_links(path: str, home: str) -> Iterator[str]:
