@@ -29,7 +29,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test wheels packages image image-test lock clean install-test install-clients install-native
+.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test test-gpu wheels packages image image-test lock clean install-test install-clients install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -82,6 +82,12 @@ fuzz: ## fuzz a boundary: those of tests/fuzz, or what native code reads (needs 
 
 cgroup-test: $(TEST_STAMP) ## the bounds of workers' cgroups, on a kernel that is emulated (needs QEMU; KERNEL=FILE where /boot has none)
 	$(BIN)/python -m tests.workers.jail.machine
+
+# Any Python that has onnxruntime-gpu and the test requirements: GPU_PYTHON=python3. Skipped tests are failures here.
+GPU_PYTHON ?= $(BIN)/python
+test-gpu: ## the tests that need a GPU, which `make test` skips (GPU_PYTHON=FILE: a Python with onnxruntime-gpu)
+	$(GPU_PYTHON) -c 'from appliance.devices.nvml import Nvml; print(*Nvml().devices, sep="\n")'
+	$(GPU_PYTHON) -m pytest -q -rs -s --timeout 300 tests/devices tests/gpu
 
 # Two files for each machine: Python's, and the native front end for its processor.
 wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's cargo; nothing of it where they are installed)

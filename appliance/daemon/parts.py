@@ -23,6 +23,7 @@ from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.daemon.signals import Rereading, Shutdown
+from appliance.devices.watch import find_devices
 from appliance.domain.binding import extended
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.engine.control.recorder import SwapTerms
@@ -54,6 +55,7 @@ from appliance.store.catalog import InstalledVersion
 from appliance.store.layout import FORMS, SERVE, VIEWS
 from appliance.store.privacy import Mended, keep_private
 from appliance.store.running import RunningVersion
+from appliance.telemetry.device_work import device_figures
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.outlet import Outlet, Sight
 from appliance.telemetry.recent import RecentFigures
@@ -95,7 +97,7 @@ def make_parts(
     """Put everything together. ``end`` is told of parts that fail; ``reread`` reads the configuration again."""
     loop, kind = asyncio.get_running_loop(), chosen(config.frontend.kind)
     _check_open(config, log)
-    arena = Arena(config.arena)
+    arena, collector = Arena(config.arena), Collector(loop, lambda: engine.live_requests > 0)
     tracer, records = open_tracer(config.trace, log.event), _open_records(config, log)
     ticker = Ticker(loop, partial(end.failed_part, "the engine"))
     tell: Callable[[PoolEvent], None] = lambda event: engine.pool_event(event)  # noqa: E731, PLW0108  it is made of it
@@ -125,11 +127,11 @@ def make_parts(
         addresses=backend.listening.urls,
         certificates=certificates.ends,
         wall_ms=wall_ms,
+        devices=partial(device_figures, find_devices()),
     )
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
     outlet = _make_outlet(config, meters, records, log)
-    collector = Collector(loop, lambda: engine.live_requests > 0)
     closing: list[tuple[str, Close | None]] = [
         ("the end of scrubbing", scrubbing.stop if scrubbing is not None else None),
         ("closing the operator's socket", control.close if control is not None else None),

@@ -145,13 +145,15 @@ class ModelHistory(Record, frozen=True, array_like=True, kw_only=True, tag="mode
 
 class Energy(Record, frozen=True, array_like=True, kw_only=True, tag="energy"):
     """What a ``device`` used in a window, all that it did taken together, and the rows that were answered meanwhile;
-    ``method`` is how it was measured. Boxes whose devices do not tell send none."""
+    ``method`` is how it was measured. Of a ``model``, NAME/VERSION, it is its share of what the device used above idle.
+    Boxes whose devices do not tell send none."""
 
     device: Short
     method: Short
     window_ms: Count
     joules: Annotated[float, Meta(ge=0)]
     inferences: Count = 0
+    model: Short = ""
 
     def joules_per_inference(self) -> float | None:
         """The share of each; None where there was none."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from appliance.devices.energy import METHOD as NVML
 from appliance.fleet.records import AnyRecord, Energy, Inventory
 from appliance.telemetry.energy import METHOD, PackageEnergy
 from appliance.telemetry.inventory import inventory
@@ -17,6 +18,7 @@ class Figures:
     def __init__(self) -> None:
         self._minutes = Minutes()
         self._energy = PackageEnergy()
+        self._devices: Mapping[tuple[str, str], tuple[float, int]] = {}
         self._inventory = False
         self._rows = 0
         self._at_ns = 0
@@ -32,21 +34,46 @@ class Figures:
         """What was taken of this snapshot is told."""
         self._minutes.settled(now)
         self._energy.settled()
+        self._devices = _counted(now)
         self._inventory, self._rows, self._at_ns = True, _rows(now), now.engine.now_ns
 
     def _energies(self, now: Snapshot) -> Iterator[Energy]:
         """What was used since the last time; nothing at the first, whose window is not known."""
-        for device, joules in self._energy.used():
-            if self._at_ns:
+        used = self._energy.used()
+        if not self._at_ns:
+            return
+        at_ms, window_ms = int(now.wall_s * 1000), (now.engine.now_ns - self._at_ns) // MS_NS
+        rows = max(_rows(now) - self._rows, 0)
+        for device, joules in used:
+            yield Energy(
+                at_ms=at_ms, device=device, method=METHOD, window_ms=window_ms, joules=joules, inferences=rows
+            )
+        for (device, model), (total, done) in _counted(now).items():
+            joules_before, done_before = self._devices.get(
+                (device, model), (0.0, 0) if model else (total, done)
+            )
+            if total > joules_before:
                 yield Energy(
-                    at_ms=int(now.wall_s * 1000),
+                    at_ms=at_ms,
                     device=device,
-                    method=METHOD,
-                    window_ms=(now.engine.now_ns - self._at_ns) // MS_NS,
-                    joules=joules,
-                    inferences=max(_rows(now) - self._rows, 0),
+                    method=NVML,
+                    window_ms=window_ms,
+                    joules=total - joules_before,
+                    inferences=max(done - done_before, 0),
+                    model=model,
                 )
 
 
 def _rows(now: Snapshot) -> int:
     return sum(each.statistics.inferences for each in now.engine.versions)
+
+
+def _counted(now: Snapshot) -> Mapping[tuple[str, str], tuple[float, int]]:
+    """Joules and rows of each device as a whole ("") and of each version on it."""
+    counted = {}
+    for each in now.devices:
+        if each.reading.energy_j is not None:
+            counted[each.device.uuid, ""] = (each.reading.energy_j, _rows(now))
+        for model, told in each.energy.items():
+            counted[each.device.uuid, model] = (told.joules, told.inferences)
+    return counted

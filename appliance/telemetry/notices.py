@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from appliance.domain.device import troubles
 from appliance.domain.moment import moment
 from appliance.telemetry.snapshot import Snapshot, StoreFigures
 
@@ -23,6 +24,9 @@ def notices(snapshot: Snapshot) -> Iterator[str]:
             yield f"The certificate of {port} ended on {moment(end_s * 1000)}: no client takes it any more."
         elif left_s < SOON_S:
             yield f"The certificate of {port} ends in {int(left_s // DAY_S)} days, on {moment(end_s * 1000)}."
+    for each in snapshot.devices:
+        for trouble in troubles(each.reading):
+            yield f"Device {each.device.index} ({each.device.name}, {each.device.uuid}) {trouble}."
     if snapshot.store is not None and snapshot.store.free_bytes:
         yield from _of_store(snapshot.store)
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Outlook
+from appliance.domain.device import CPU, DeviceFigures
 from appliance.domain.model import VersionState
 from appliance.telemetry.exemplars import Buckets
 from appliance.telemetry.meter import VersionStatistics
@@ -156,7 +157,7 @@ class VersionStatus:
     weights among them; ``restarts`` how often a worker that held it was started again, by why the one before had ended;
     ``packed``: it runs from a packed form; ``golden`` what its golden set showed (None: it has none, or was not
     assessed); ``interface`` what keeps clients of the version that serves from talking to it, for which it is held
-    back."""
+    back; ``device`` is the kind that it runs on."""
 
     name: str
     version: int
@@ -166,6 +167,7 @@ class VersionStatus:
     running: int
     workers: tuple[int, ...]
     statistics: VersionStatistics
+    device: str = CPU
     residency: str = "resident"
     trial: TrialStatus | None = None
     tries_left: int = 0
@@ -308,7 +310,7 @@ class Snapshot:
     served from (None: a directory is), ``quotas`` what clients were refused (None: no client is bounded), ``traces``
     what became of them (None: there are none); ``certificates`` says of ports that speak TLS when the server's
     certificate ends (seconds since 1970), on the wall clock that says ``wall_s`` now; ``pid`` is its process (0: not
-    told), ``addresses`` where it listens by protocol."""
+    told), ``addresses`` where it listens by protocol; ``devices`` are the accelerators that a driver tells of."""
 
     engine: EngineStatus
     front_end: FrontEndFigures
@@ -320,6 +322,7 @@ class Snapshot:
     wall_s: float = 0.0
     pid: int = 0
     addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    devices: tuple[DeviceFigures, ...] = ()
 
 
 class MeteredEngine(Protocol):
@@ -342,11 +345,13 @@ class Meters:
     addresses: Callable[[], Mapping[str, Sequence[str]]] = dict
     certificates: Callable[[], Mapping[str, int]] = dict
     wall_ms: Callable[[], int] = int
+    devices: Callable[[EngineStatus], tuple[DeviceFigures, ...]] = lambda _: ()
 
     def read(self) -> Snapshot:
         """Everything, as of now."""
+        engine = self.engine.status()
         return Snapshot(
-            engine=self.engine.status(),
+            engine=engine,
             front_end=self.front_end(),
             http=self.http(),
             store=None if self.store is None else self.store(),
@@ -356,4 +361,5 @@ class Meters:
             wall_s=self.wall_ms() / 1_000,
             pid=os.getpid(),
             addresses=self.addresses(),
+            devices=self.devices(engine),
         )

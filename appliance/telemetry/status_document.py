@@ -13,6 +13,7 @@ from dataclasses import asdict
 from appliance import __version__
 from appliance.domain.histogram import BOUNDS_US, HistogramValue
 from appliance.domain.protocol import SERVER_NAME
+from appliance.telemetry.device_work import device_document
 from appliance.telemetry.meter import Result, Stage, VersionStatistics
 from appliance.telemetry.notices import notices
 from appliance.telemetry.snapshot import (
@@ -62,6 +63,7 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
         "swaps": _swaps_document(status.swaps),
         "residency": {**status.residency._asdict(), "problems": list(status.residency.problems)},
         "store": None if store is None else asdict(store),
+        "devices": [device_document(each) for each in snapshot.devices],
         "certificates": dict(snapshot.certificates),
         "notices": list(notices(snapshot)),
         "quotas": None if quotas is None else _quotas_document(quotas),
@@ -83,6 +85,7 @@ def model_document(version: VersionStatus, rates: Sequence[float] = ()) -> dict[
         "outlook": version.outlook.value,
         "waiting": version.waiting,
         "trust": version.trust,
+        "device": version.device,
         "residency": version.residency,
         "memory_bytes": version.memory_bytes,
         "weights_bytes": version.weights_bytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from appliance.domain.device import CUDA, Device, DeviceFigures, Reading, VersionEnergy
 from appliance.domain.model import VersionState
 from appliance.telemetry.meter import Result, VersionMeter
 from appliance.telemetry.snapshot import (
@@ -86,6 +87,41 @@ def made_up_status() -> EngineStatus:
         arena_limit_bytes=1 << 30,
         slots=(SlotUse(4096, 128, 3), SlotUse(65536, 16, 0)),
         swaps=SwapFigures(endings={"live": 2, "rolled back": 1}, loads=3, load_ns=5_000_000, compared=2),
+    )
+
+
+def made_up_devices() -> tuple[DeviceFigures, ...]:
+    """One that tells everything, and one that tells nothing."""
+    told = Reading(
+        power_w=80.5,
+        power_limit_w=700.0,
+        energy_j=2524.9,
+        temperature_c=38,
+        sm_clock_mhz=345,
+        memory_clock_mhz=3201,
+        utilization=0.25,
+        memory_used_bytes=1 << 30,
+        memory_free_bytes=3 << 30,
+        ecc_corrected=0,
+        ecc_uncorrected=2,
+        remapped_rows=1,
+        pcie_replays=0,
+        throttle=("software power cap",),
+        processes={4711: 1 << 29},
+        xids=(79,),
+    )
+    energy = {"busy/3": VersionEnergy(joules=12.0, inferences=600, window_s=10.5)}
+    return (
+        DeviceFigures(
+            device=Device(kind=CUDA, index=0, uuid="GPU-0", name="made up", driver="0", capability=(9, 0)),
+            reading=told,
+            idle_w=80.0,
+            energy=energy,
+        ),
+        DeviceFigures(
+            device=Device(kind=CUDA, index=1, uuid="GPU-1", name="silent", driver="0"),
+            reading=Reading(lost=True),
+        ),
     )
 
 

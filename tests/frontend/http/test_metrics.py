@@ -26,12 +26,19 @@ from appliance.telemetry.snapshot import (
     TraceFigures,
 )
 from tests.frontend.http.documented import code_words, table_rows
-from tests.frontend.http.engine_figures import AWKWARD_NAME, busy_meter, made_up_status, made_up_store
+from tests.frontend.http.engine_figures import (
+    AWKWARD_NAME,
+    busy_meter,
+    made_up_devices,
+    made_up_status,
+    made_up_store,
+)
 
 SECTIONS = (
     ("## Models", {"model", "version"}),
     ("## The appliance", set[str]()),
     ("## Models in and out of memory", set[str]()),
+    ("## Devices", {"device"}),
     ("## The front end", set[str]()),
     ("## Traces", set[str]()),
     ("## The store", set[str]()),
@@ -70,6 +77,7 @@ def _text(config: MetricsConfig = ALL) -> str:
         quotas=QUOTAS,
         traces=TRACES,
         certificates={"grpc": 1_800_000_000},
+        devices=made_up_devices(),
     )
     return "".join(exposition(snapshot_families(snapshot, versions, config)))
 

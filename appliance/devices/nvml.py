@@ -1,0 +1,170 @@
+"""NVIDIA's devices, read through NVML; the only file that knows it.
+
+It looks and never sets or resets anything. A metric that the driver, the board or its virtual machine does not have is
+None. A device that is lost stays in the list, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from appliance.domain.device import CUDA, Device, Reading
+
+try:
+    import pynvml
+except ImportError:  # the extra `gpu` brings it
+    pynvml = None
+
+XIDS_MAX: Final = 16
+"""Of one reading; more are told by the next."""
+_REASONS: Final = (
+    (0x4, "software power cap"),
+    (0x8, "hardware slowdown"),
+    (0x20, "software thermal slowdown"),
+    (0x40, "hardware thermal slowdown"),
+    (0x80, "power brake"),
+)
+
+
+class Nvml:
+    """The devices of one initialised NVML."""
+
+    def __init__(self) -> None:
+        """Raise ``OSError`` where there is no driver, or nobody to ask it."""
+        if pynvml is None:
+            raise OSError("nvidia-ml-py is not installed")
+        try:
+            pynvml.nvmlInit()
+            self._driver = str(pynvml.nvmlSystemGetDriverVersion())
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(each) for each in range(pynvml.nvmlDeviceGetCount())]
+        except pynvml.NVMLError as problem:
+            raise OSError(f"NVML: {problem}") from problem
+        self._handles = {self._told(index, handle): handle for index, handle in enumerate(handles)}
+        self._events = {device: _xid_events(handle) for device, handle in self._handles.items()}
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """In the driver's order."""
+        return tuple(self._handles)
+
+    def _told(self, index: int, handle: Any) -> Device:
+        mode = _metric(pynvml.nvmlDeviceGetMigMode, handle)
+        memory = _metric(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+        capability = _metric(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+        return Device(
+            kind=CUDA,
+            index=index,
+            uuid=str(_metric(pynvml.nvmlDeviceGetUUID, handle) or f"{CUDA}:{index}"),
+            name=str(_metric(pynvml.nvmlDeviceGetName, handle) or "NVIDIA"),
+            driver=self._driver,
+            memory_bytes=None if memory is None else int(memory.total),
+            capability=None if capability is None else (int(capability[0]), int(capability[1])),
+            numa_node=_metric(pynvml.nvmlDeviceGetNumaNodeId, handle),
+            mig=None if mode is None else bool(mode[0]),
+        )
+
+    def read(self, device: Device) -> Reading:
+        """How the device is now; some hundred microseconds."""
+        handle = self._handles[device]
+        try:
+            reading = _health(handle, _load(handle, Reading()))
+        except _Lost:
+            reading = Reading(lost=True)
+        return replace(reading, xids=self._xids(device))
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        for events in self._events.values():
+            if events is not None:
+                _metric(pynvml.nvmlEventSetFree, events)
+        self._events.clear()
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+    def _xids(self, device: Device) -> tuple[int, ...]:
+        events, found = self._events.get(device), list[int]()
+        if events is not None:
+            with suppress(pynvml.NVMLError):  # most often: there is none
+                while len(found) < XIDS_MAX:
+                    found.append(int(pynvml.nvmlEventSetWait_v2(events, 0).eventData))
+        return tuple(found)
+
+
+class _Lost(Exception):
+    """The device cannot be reached."""
+
+
+def _metric(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``call`` gives; None where that is not told here."""
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as problem:
+        if problem.value in {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}:
+            raise _Lost from problem
+        return None
+
+
+def _load(handle: Any, reading: Reading) -> Reading:
+    power = _metric(pynvml.nvmlDeviceGetPowerUsage, handle)
+    limit = _metric(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+    energy = _metric(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+    busy = _metric(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    memory = _metric(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    processes = _metric(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
+    return replace(
+        reading,
+        power_w=None if power is None else power / 1_000,
+        power_limit_w=None if limit is None else limit / 1_000,
+        energy_j=None if energy is None else energy / 1_000,
+        temperature_c=_metric(pynvml.nvmlDeviceGetTemperatureV, handle, pynvml.NVML_TEMPERATURE_GPU),
+        sm_clock_mhz=_metric(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        memory_clock_mhz=_metric(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        utilization=None if busy is None else busy.gpu / 100,
+        memory_used_bytes=None if memory is None else int(memory.used),
+        memory_free_bytes=None if memory is None else int(memory.free),
+        processes=None
+        if processes is None
+        else {each.pid: each.usedGpuMemory for each in processes if each.usedGpuMemory is not None},
+    )
+
+
+def _health(handle: Any, reading: Reading) -> Reading:
+    reasons = _metric(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    rows = _metric(pynvml.nvmlDeviceGetRemappedRows, handle)
+    corrected, uncorrected = (
+        pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+        pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+    )
+    return replace(
+        reading,
+        throttle=None if reasons is None else tuple(name for bit, name in _REASONS if reasons & bit),
+        ecc_corrected=_metric(
+            pynvml.nvmlDeviceGetTotalEccErrors, handle, corrected, pynvml.NVML_VOLATILE_ECC
+        ),
+        ecc_uncorrected=_metric(
+            pynvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, pynvml.NVML_VOLATILE_ECC
+        ),
+        remapped_rows=None if rows is None else rows[0] + rows[1],
+        remap_pending=None if rows is None else bool(rows[2]),
+        remap_failed=None if rows is None else bool(rows[3]),
+        pcie_replays=_metric(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
+        pcie_generation=_metric(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+        pcie_width=_metric(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+    )
+
+
+def _xid_events(handle: Any) -> Any:
+    """What collects the errors of the device; None where it reports none."""
+    try:
+        events = pynvml.nvmlEventSetCreate()
+    except pynvml.NVMLError:
+        return None
+    try:
+        pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+    except pynvml.NVMLError:
+        _metric(pynvml.nvmlEventSetFree, events)
+        return None
+    return events

@@ -1,0 +1,107 @@
+"""A device that models run on, in words: what it is, how it is, what ails it.
+
+What a driver does not tell is None, never zero: who adds figures up must be able to leave it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+CPU: Final = "cpu"
+CUDA: Final = "cuda"
+
+FATAL_XIDS: Final = frozenset({48, 64, 74, 79, 95, 119, 120, 140})
+"""Errors after which NVIDIA asks for a reset: double-bit ECC, a row that could not be remapped, NVLink, fallen off the
+bus, uncontained ECC, the GPU's own processor (GSP) silent or in error, unrecovered ECC."""
+THROTTLED: Final = ("hardware slowdown", "hardware thermal slowdown", "power brake")
+"""Reasons of low clocks that are trouble; a power cap and software's own thermal limit are everyday."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """``index`` is how the driver counts it, ``uuid`` stays with the board; ``capability`` is CUDA's."""
+
+    kind: str
+    index: int
+    uuid: str
+    name: str
+    driver: str
+    memory_bytes: int | None = None
+    capability: tuple[int, int] | None = None
+    numa_node: int | None = None
+    mig: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A device at one moment. ``energy_j`` counts since the driver was loaded; ``throttle`` are the reasons of clocks
+    below what was asked; ``xids`` the driver's errors since the reading before, ``processes`` bytes by process."""
+
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    energy_j: float | None = None
+    temperature_c: int | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    remapped_rows: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    pcie_replays: int | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    throttle: tuple[str, ...] | None = None
+    processes: Mapping[int, int] | None = None
+    xids: tuple[int, ...] = ()
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionEnergy:
+    """What one model version used of a device: ``joules`` above idle, the rows answered in the same windows, and how
+    long these were together."""
+
+    joules: float
+    inferences: int
+    window_s: float
+
+    @property
+    def per_inference_j(self) -> float | None:
+        """Joules of one row; None before the first."""
+        return self.joules / self.inferences if self.inferences else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFigures:
+    """A device with its last reading. ``idle_w`` is what it draws when nothing runs (None: not seen yet); ``energy`` is
+    by version, ``NAME/VERSION``."""
+
+    device: Device
+    reading: Reading
+    idle_w: float | None = None
+    energy: Mapping[str, VersionEnergy] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def troubles(reading: Reading) -> Iterator[str]:
+    """Why nothing should be trusted to the device as it is; one sentence's end for each."""
+    if reading.lost:
+        yield "is lost: the driver cannot reach it any more; power the machine off and on"
+    if reading.ecc_uncorrected:
+        yield f"had {reading.ecc_uncorrected} uncorrected memory errors since the driver was loaded; reset it"
+    if reading.remap_failed:
+        yield "could not remap a broken row of its memory; replace it"
+    elif reading.remap_pending:
+        yield "has a row of memory to remap, which its next reset does"
+    fatal = [xid for xid in reading.xids if xid in FATAL_XIDS]
+    if fatal:
+        yield f"reported Xid {', '.join(map(str, fatal))}; reset it, and replace it when that comes back"
+    throttled = [reason for reason in reading.throttle or () if reason in THROTTLED]
+    if throttled:
+        yield f"runs slowly because of {', '.join(throttled)}; look at its cooling and its power"

@@ -1,0 +1,53 @@
+"""What the versions on each device have done, for the account of its energy, and the device as a JSON value."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from appliance.devices.energy import METHOD, WINDOW_S, Work
+from appliance.devices.watch import DeviceWatch
+from appliance.domain.device import CUDA, DeviceFigures, troubles
+from appliance.telemetry.meter import VersionStatistics
+from appliance.telemetry.snapshot import EngineStatus
+
+Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+
+
+def device_figures(watch: DeviceWatch, status: EngineStatus) -> tuple[DeviceFigures, ...]:
+    """Devices as they are now. All versions on CUDA run on the first one: no other is offered."""
+    on_first = {
+        f"{each.name}/{each.version}": _work(each.statistics)
+        for each in status.versions
+        if each.device == CUDA
+    }
+    return watch.figures(status.now_ns / 1_000_000_000, {0: on_first})
+
+
+def device_document(figures: DeviceFigures) -> dict[str, Json]:
+    """One entry of ``devices``; what the driver does not tell is left out."""
+    device, reading = asdict(figures.device), asdict(figures.reading)
+    known = {key: _json(value) for key, value in (device | reading).items() if value is not None}
+    energy: dict[str, Json] = {
+        name: {
+            "joules": each.joules,
+            "inferences": each.inferences,
+            "window_s": each.window_s,
+            "joules_per_inference": each.per_inference_j,
+        }
+        for name, each in figures.energy.items()
+    }
+    how: dict[str, Json] = {"method": METHOD, "window_s_min": WINDOW_S, "idle_w": figures.idle_w}
+    return {**known, "troubles": list(troubles(figures.reading)), "energy": {**how, "models": energy}}
+
+
+def _json(value: object) -> Json:
+    if isinstance(value, dict):
+        return {str(key): each for key, each in value.items()}
+    if isinstance(value, tuple):
+        return list(value)
+    assert isinstance(value, bool | int | float | str)
+    return value
+
+
+def _work(statistics: VersionStatistics) -> Work:
+    return Work(sum(each.run_ns for each in statistics.batches), statistics.inferences)

@@ -1,0 +1,73 @@
+"""Figures of accelerators as Prometheus families. Pure. What a driver does not tell has no sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from appliance.domain.device import DeviceFigures, Reading, troubles
+from appliance.telemetry.metrics.exposition import Family, family, label_text
+
+_READ: Final[tuple[tuple[str, str, Callable[[Reading], float | None]], ...]] = (
+    ("power_watts", "Power drawn now.", lambda each: each.power_w),
+    ("power_limit_watts", "Power it may draw.", lambda each: each.power_limit_w),
+    ("energy_joules_total", "Energy since the driver was loaded.", lambda each: each.energy_j),
+    ("temperature_celsius", "Temperature of the chip.", lambda each: each.temperature_c),
+    ("sm_clock_hertz", "Clock of the processors.", lambda each: _hertz(each.sm_clock_mhz)),
+    ("memory_clock_hertz", "Clock of the memory.", lambda each: _hertz(each.memory_clock_mhz)),
+    ("utilization_ratio", "Part of the time in which something ran.", lambda each: each.utilization),
+    ("memory_used_bytes", "Memory taken, by anyone.", lambda each: each.memory_used_bytes),
+    ("memory_free_bytes", "Memory that is free.", lambda each: each.memory_free_bytes),
+    (
+        "ecc_corrected",
+        "Memory errors corrected since the driver was loaded.",
+        lambda each: each.ecc_corrected,
+    ),
+    ("ecc_uncorrected", "The same, not corrected.", lambda each: each.ecc_uncorrected),
+    ("remapped_rows", "Rows of memory that were replaced.", lambda each: each.remapped_rows),
+    ("pcie_replays", "Transfers over PCIe that were repeated.", lambda each: each.pcie_replays),
+)
+
+
+def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
+    """Those of every device, by its ``device`` (UUID)."""
+    for name, meaning, of in _READ:
+        told = [(each.device.uuid, of(each.reading)) for each in devices]
+        samples = [(label_text({"device": uuid}), value) for uuid, value in told if value is not None]
+        yield family(f"appliance_device_{name}", meaning, samples)
+    yield family(
+        "appliance_device_troubles",
+        "Reasons why nothing should be trusted to the device; status names them.",
+        [
+            (label_text({"device": each.device.uuid}), sum(1 for _ in troubles(each.reading)))
+            for each in devices
+        ],
+    )
+    models = [
+        (
+            label_text(
+                {
+                    "device": each.device.uuid,
+                    "model": name.rpartition("/")[0],
+                    "version": name.rpartition("/")[2],
+                }
+            ),
+            told,
+        )
+        for each in devices
+        for name, told in each.energy.items()
+    ]
+    yield family(
+        "appliance_model_energy_joules_total",
+        "Energy of the device above idle, shared out by the time that batches ran.",
+        [(labels, told.joules) for labels, told in models],
+    )
+    yield family(
+        "appliance_model_energy_inferences_total",
+        "Rows answered in the windows of the former.",
+        [(labels, told.inferences) for labels, told in models],
+    )
+
+
+def _hertz(clock_mhz: int | None) -> float | None:
+    return None if clock_mhz is None else clock_mhz * 1e6
