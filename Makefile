@@ -5,7 +5,7 @@ VENV := .venv
 CLIENTS := .venv-clients
 WHEELS := .venv-wheels
 BIN := $(VENV)/bin
-ARGS ?= --models models
+ARGS ?=
 MINUTES ?= 10
 FUZZ ?= scan
 PYTEST_ARGS ?=
@@ -29,7 +29,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test test-gpu wheels lock clean install-test install-clients install-native
+.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test test-gpu wheels packages image image-test lock clean install-test install-clients install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -45,7 +45,7 @@ install: $(SERVE_STAMP) ## make .venv with the 'appliance' command
 native: $(NATIVE_STAMP) ## build the native front end and install it into .venv (needs Rust's cargo)
 
 run: $(SERVE_STAMP) install-native ## install and serve the models in models/
-	@exec $(BIN)/appliance serve $(ARGS)
+	@exec $(BIN)/appliance serve $(or $(ARGS),--models models)
 
 test: install-test install-native install-clients lint types unit-native unit ## install what tests need and run everything
 
@@ -93,7 +93,7 @@ test-gpu: ## the tests that need a GPU, which `make test` skips (GPU_PYTHON=FILE
 wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's cargo; nothing of it where they are installed)
 	@command -v cargo >/dev/null || { \
 	  echo "make: the native front end is built with Rust's cargo, which is not on the PATH (https://rustup.rs)" >&2; exit 1; }
-	@rm -rf dist
+	@rm -f dist/*.whl
 	$(WHEELS)/bin/hatchling build -t wheel
 	@for processor in $(PROCESSORS); do \
 	  echo "make: building the native front end for $$processor"; target=$$processor-unknown-linux-gnu; \
@@ -102,6 +102,24 @@ wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's
 	  maturin build --quiet --release --locked --zig --target $$target --compatibility manylinux_$(GLIBC) \
 	    -m native/Cargo.toml -o dist || exit 1; done
 	@ls -sh dist
+
+units-test: $(TEST_STAMP) ## the package of dist/ under a systemd of its own: jail, reload, restart, watchdog (needs root, mmdebstrap)
+	$(BIN)/python -m tests.installation.machine
+
+# On Debian or one like it: dpkg-deb, and mmdebstrap for the image, which a container engine that runs as root or has user
+# namespaces can run. Neither takes root.
+packages: wheels ## build dist/*.deb and an OCI image, with bills of materials and licences (needs dpkg-deb, mmdebstrap)
+	@$(WHEELS)/bin/python -m packages dist dist
+
+# As root, with mmdebstrap; everything else it makes itself, below build/image. KEYS=DIR: keys that were made before.
+VERSION ?=
+KEYS ?=
+image: $(TEST_STAMP) $(if $(wildcard dist/edge-appliance_*.deb),,wheels) ## build the bootable image and its release (root; VERSION=1.2.3 KEYS=DIR)
+	@$(BIN)/python -m image.build $(if $(VERSION),--image-version $(VERSION)) $(if $(KEYS),--keys $(KEYS)) \
+	  $(if $(TAKE_PACKAGES),--lock)
+
+image-test: $(TEST_STAMP) $(if $(wildcard dist/*),,wheels) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
+	@$(BIN)/python -m tests.image.run $(if $(filter command line,$(origin ARGS)),$(ARGS))
 
 install-test: $(TEST_STAMP)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from demo.link import FlappingLink
+from demo.link import FlappingLink, Link
 from demo.load import Load
 from demo.versions import APPLIANCE
 
@@ -36,7 +36,7 @@ class Box:
 
     name: str
     folder: Path
-    link: FlappingLink
+    link: Link
     grpc: str
     http: str
     processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
@@ -57,39 +57,47 @@ class Box:
 
 
 class Controller:
-    """The controller and its operator."""
+    """The controller and its operator. It listens at ``host``; its commands run ``within`` these words."""
 
-    def __init__(self, folder: Path, key: Path) -> None:
+    def __init__(
+        self, folder: Path, key: Path, host: str = "127.0.0.1", within: tuple[str, ...] = ()
+    ) -> None:
         self.folder = folder
+        self.host = host
         self.port = free_port()
+        self._within = within
         self._key = key
         self.home = folder / "controller"
         self.process: asyncio.subprocess.Process | None = None
         self._environment = {**os.environ, "APPLIANCE_CONTROLLER": str(folder / "profile.json")}
 
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"https://{self.host}:{self.port}"
+
     async def start(self) -> None:
         """Make it, serve it, log in."""
-        url = f"https://127.0.0.1:{self.port}"
         said = await run(
-            "controller", "init", str(self.home), "--url", url, "--address", f"127.0.0.1:{self.port}",
+            "controller", "init", str(self.home), "--url", self.url, "--address", f"{self.host}:{self.port}",
             "--package-key", str(self._key),
         )  # fmt: skip
         token = re.search(r"shown once: (\S+)", said)
         if token is None:
             raise DemoFailed("the controller told no token")
         await self.serve()
-        await self.ask("login", url, "--authority", str(self.home / "authority.crt"), given=token[1])
+        await self.ask("login", self.url, "--authority", str(self.home / "authority.crt"), given=token[1])
 
     async def serve(self) -> None:
         """Have it served; what served it before has ended."""
         home = str(self.home)
         self.process, _ = await started(
-            self.folder / "controller.log", "listens at", "controller", "serve", home
+            self.folder / "controller.log", "listens at", "controller", "serve", home, within=self._within
         )
 
     async def ask(self, *words: str, given: str = "") -> str:
         """What a command of the operator prints."""
-        return await run("fleet", *words, given=given, environment=self._environment)
+        return await run("fleet", *words, given=given, environment=self._environment, within=self._within)
 
     async def devices(self) -> list[Any]:
         """The devices as the controller sees them."""
@@ -115,17 +123,19 @@ async def new_box(name: str, folder: Path, controller: Controller, rate: float) 
 async def enrol(box: Box, controller: Controller, key: Path) -> None:
     """Have the box enrolled over its link, and its agent and daemon started."""
     config = box.configuration(key)
-    token = over(await controller.ask("token", "--group", "sites"), box.link.port)
-    await run("sync", "enrol", token, "--name", box.name, "--state-dir", str(box.folder / "state"))
+    token = over(await controller.ask("token", "--group", "sites"), box.link.url)
+    state = str(box.folder / "state")
+    await run("sync", "enrol", token, "--name", box.name, "--state-dir", state, within=box.link.within)
     box.processes["agent"] = await agent_of(box, config)
     box.processes["serve"], _ = await started(
-        box.folder / "serve.log", "Serving gRPC", "serve", "--config", str(config)
+        box.folder / "serve.log", "Serving gRPC", "serve", "--config", str(config), within=box.link.within
     )
 
 
 async def agent_of(box: Box, config: Path) -> asyncio.subprocess.Process:
     """The box's agent, started."""
-    process, _ = await started(box.folder / "agent.log", "agent works", "sync", "--config", str(config))
+    words = ("sync", "--config", str(config))
+    process, _ = await started(box.folder / "agent.log", "agent works", *words, within=box.link.within)
     return process
 
 
@@ -135,18 +145,20 @@ async def close(box: Box) -> None:
     await box.link.close()
 
 
-def over(token: str, port: int) -> str:
-    """The token with the controller's URL as it is reached over a link: at that port of this machine."""
+def over(token: str, url: str) -> str:
+    """The token with the controller's URL as it is reached over a link."""
     data = token.strip().removeprefix("ea1.")
     _, *rest = msgspec.msgpack.decode(base64.urlsafe_b64decode(data + "=" * (-len(data) % 4)))
-    changed = msgspec.msgpack.encode([f"https://127.0.0.1:{port}", *rest])
+    changed = msgspec.msgpack.encode([url, *rest])
     return "ea1." + base64.urlsafe_b64encode(changed).decode().rstrip("=")
 
 
-async def run(*words: str, given: str = "", environment: dict[str, str] | None = None) -> str:
-    """What an ``appliance`` command prints; it has to succeed."""
+async def run(
+    *words: str, given: str = "", environment: dict[str, str] | None = None, within: tuple[str, ...] = ()
+) -> str:
+    """What an ``appliance`` command prints; it has to succeed. It runs ``within`` these words."""
     process = await asyncio.create_subprocess_exec(
-        APPLIANCE, *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        *within, APPLIANCE, *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE, env=environment,
     )  # fmt: skip
     out, error = await process.communicate(given.encode())
@@ -155,10 +167,13 @@ async def run(*words: str, given: str = "", environment: dict[str, str] | None =
     return out.decode()
 
 
-async def started(log: Path, says: str, *words: str) -> tuple[asyncio.subprocess.Process, str]:
-    """A process that runs, and what it had printed when it had said ``says``."""
+async def started(
+    log: Path, says: str, *words: str, within: tuple[str, ...] = ()
+) -> tuple[asyncio.subprocess.Process, str]:
+    """A process that runs ``within`` these words, and what it had printed when it had said ``says``."""
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
+            *within,
             APPLIANCE,
             *words,
             stdout=file,

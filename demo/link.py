@@ -5,9 +5,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 PIECE_BYTES: Final = 4096
+
+
+class Link(Protocol):
+    """A way from one box to the controller. ``url`` is the controller as the box reaches it; the box's commands run
+    ``within`` these words; ``down_bytes`` came over it to the box."""
+
+    up: bool
+    within: tuple[str, ...]
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def down_bytes(self) -> int: ...
+
+    def cut(self) -> None:
+        """The link is gone."""
+
+    def mend(self) -> None:
+        """The link is back."""
+
+    async def close(self) -> None:
+        """End everything."""
 
 
 class FlappingLink:
@@ -19,10 +42,21 @@ class FlappingLink:
         self.rate = rate
         self.up = True
         self.port = 0
-        self.down_bytes = 0
+        self._down_bytes = 0
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._free_at = {True: 0.0, False: 0.0}
+        self.within: tuple[str, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """See Link."""
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def down_bytes(self) -> int:
+        """See Link."""
+        return self._down_bytes
 
     async def start(self) -> None:
         """Listen at ``port``."""
@@ -75,7 +109,7 @@ class FlappingLink:
             writer.write(piece)
             await writer.drain()
             if not outwards:
-                self.down_bytes += len(piece)
+                self._down_bytes += len(piece)
         with suppress(OSError, RuntimeError):
             writer.write_eof()
 
@@ -87,7 +121,7 @@ class FlappingLink:
             await asyncio.sleep(begins - now)
 
 
-async def flap(link: FlappingLink, up_s: float, down_s: float, tell: Callable[[bool], None]) -> None:
+async def flap(link: Link, up_s: float, down_s: float, tell: Callable[[bool], None]) -> None:
     """Cut the link and mend it in turns, for ever; ``tell`` hears of it."""
     while True:
         await asyncio.sleep(up_s)

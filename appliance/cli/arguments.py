@@ -52,7 +52,7 @@ def free_target(output: Path | None, name: str, *, force: bool) -> Path:
     if not target.parent.is_dir():
         raise CommandFailed(f"'{target.parent}' is not a directory")
     if target.exists() and not force:
-        raise CommandFailed(f"'{target}' is there already; give --force to replace it, or another -o")
+        raise CommandFailed(f"'{target}' is there already; give --force to replace it, or another name")
     return target
 
 

@@ -25,7 +25,7 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     _add_place(parser)
     parser.add_argument("--url", required=True, help="https URL at which boxes reach the controller")
     parser.add_argument(
-        "--address", default="0.0.0.0:8443", help="host:port to listen at (default: 0.0.0.0:8443)"
+        "--address", default="", help="host:port to listen at (default: the port of URL, on all addresses)"
     )
     parser.add_argument(
         "--host",
@@ -46,10 +46,11 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 def _init(arguments: argparse.Namespace) -> int:
     """Make it."""
     with _told():
-        from appliance.controller.home import AUTHORITY, OFFLINE, Settings, make_home
+        from appliance.controller.home import AUTHORITY, OFFLINE, Settings, listening_at, make_home
         from appliance.controller.server import wall_ms
 
-        settings = Settings(url=arguments.url, address=arguments.address)
+        address = arguments.address or listening_at(arguments.url)
+        settings = Settings(url=arguments.url, address=address)
         folder: Path = arguments.directory
         token = make_home(folder, settings, arguments.host, arguments.package_key, wall_ms())
         authority = folder / AUTHORITY.replace(".pem", ".crt")
@@ -58,6 +59,10 @@ def _init(arguments: argparse.Namespace) -> int:
         authority.write_text(Authority.load((folder / AUTHORITY).read_bytes()).pem)
     print(f"A controller was made in '{folder}'.")
     print(f"Its root key is in '{folder / OFFLINE}': carry it to where no network is, and keep a copy.")
+    if not arguments.package_key:
+        print(
+            "Boxes trust no maker of packages yet: --package-key, or later 'appliance fleet root make', names some."
+        )
     print(f"Serve it:   appliance controller serve {folder}")
     print(f"Log in:     appliance fleet login {arguments.url} --authority {authority}")
     print(f"The first admin's token, shown once: {token}")

@@ -155,6 +155,7 @@ FLEET: Final = CommandTable(
             "revoke": Entry("shut a device out", "appliance.cli.fleet.change:REVOKE"),
             "resume": Entry("go on after a restored backup", "appliance.cli.fleet.change:RESUME"),
             "audit": Entry("show who changed what", "appliance.cli.fleet.view:AUDIT"),
+            "tokens": Entry("show the tokens of boxes and people", "appliance.cli.fleet.view:TOKENS"),
             "audit-check": Entry("check that the audit log is whole", "appliance.cli.fleet.view:AUDIT_CHECK"),
             "root": Entry("make, change and sign what all boxes trust", ROOT),
         }
@@ -167,6 +168,19 @@ CONTROLLER: Final = CommandTable(
         {
             "init": Entry("make a controller in a directory", "appliance.cli.controller:INIT"),
             "serve": Entry("serve it, to boxes and to people", "appliance.cli.controller:SERVE"),
+        }
+    ),
+)
+IMAGE: Final = CommandTable(
+    program="appliance image",
+    about="The image that this machine runs, where it runs one.",
+    commands=MappingProxyType(
+        {
+            "status": Entry("show what runs and what the next start takes", "appliance.cli.image.status"),
+            "update": Entry("replace it by a newer release", "appliance.cli.image.update"),
+            "rollback": Entry("have the next start take the one before", "appliance.cli.image.rollback"),
+            "factory-reset": Entry("erase what this box keeps", "appliance.cli.image.factory_reset"),
+            "check": Entry("demand an answer of every model: the boot gate", "appliance.cli.image.check"),
         }
     ),
 )
@@ -186,6 +200,7 @@ TABLE: Final = CommandTable(
             "sync": Entry("have this box be what its fleet wants", SYNC),
             "bundle": Entry("carry documents, models and telemetry where no link is", BUNDLE),
             "controller": Entry("be the controller of a fleet", CONTROLLER),
+            "image": Entry("update, roll back or reset the image of this machine", IMAGE),
             "config": Entry("check a configuration file, or show the one in force", "appliance.cli.config"),
             "version": Entry("show the version", "appliance.cli.version"),
         }

@@ -6,7 +6,7 @@ signed the index. Expiry is told and stands in the way of nothing, as on the lin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -21,6 +21,7 @@ from zstandard import ZstdDecompressor, ZstdError
 
 from appliance.controller.signing import DeviceMetadata
 from appliance.domain.errors import Problem
+from appliance.domain.manifest import INT64_MAX
 from appliance.durable import Bytes
 from appliance.fleet.bundle import FROM_BOX, INDEX, SIGNED_PREFIX, BundleInvalid, Member, SignedIndex
 from appliance.fleet.documents import decode as decode_document
@@ -56,14 +57,30 @@ class Export:
     acknowledged: tuple[Acknowledged, ...] = ()
 
 
+class Batches:
+    """The batches in ``members``, which were checked, of a bundle that is open: each is read when it is its turn, since
+    all that a box can pack is more than memory holds. Raises BundleInvalid where the bundle is another one by then."""
+
+    def __init__(self, bundle: BundleReader, members: Sequence[Member]) -> None:
+        self._bundle = bundle
+        self._members = members
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (batch_in(self._bundle.read(each)) for each in self._members)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """What a box's bundle holds, all of it checked; nothing is kept yet."""
+    """What a box's bundle holds, all of it checked; nothing is kept yet. ``records`` are in all batches together."""
 
     device: str
     report: Report | None
     report_bytes: bytes
-    batches: tuple[Batch, ...]
+    batches: Batches
+    records: int
 
 
 def parts_for(
@@ -113,8 +130,8 @@ def receive(
     problems: list[Problem] = []
     if is_revoked(certificate):
         problems.append(Problem(file=INDEX, key="", text=f"the certificate of '{device}' was revoked"))
-    batches: list[Batch] = []
-    report, report_bytes = None, b""
+    telemetry: list[Member] = []
+    report, report_bytes, records = None, b"", 0
     for member in bundle.index.members:
         if member.device != device:
             text = f"is of '{member.device}', and the bundle was signed by '{device}'"
@@ -124,7 +141,8 @@ def receive(
             data = bundle.read(member)
             progress(len(data))
             if member.kind == "telemetry":
-                batches.append(decode(unpacked(data), Batch))
+                records += len(batch_in(data).records)
+                telemetry.append(member)
             else:
                 report, report_bytes = decode(data, Report), data
         except BundleInvalid as error:
@@ -139,7 +157,8 @@ def receive(
         )
     if problems:
         raise BundleInvalid(problems)
-    return Received(device=device, report=report, report_bytes=report_bytes, batches=tuple(batches))
+    batches = Batches(bundle, telemetry)
+    return Received(device=device, report=report, report_bytes=report_bytes, batches=batches, records=records)
 
 
 def certificate_of(signed: SignedIndex, authorities: Sequence[x509.Certificate]) -> x509.Certificate:
@@ -163,6 +182,14 @@ def device_of(certificate: x509.Certificate) -> str:
     """The device that the certificate was issued to."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
+
+
+def batch_in(data: bytes) -> Batch:
+    """The batch as it was sent or carried. Raises MessageInvalid."""
+    batch = decode(unpacked(data), Batch)
+    if max([batch.first + len(batch.records), *(each.last for each in batch.lost)]) >= INT64_MAX:
+        raise MessageInvalid("a record has a number beyond all numbers")
+    return batch
 
 
 def unpacked(data: bytes) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cryptography import x509
 from sqlalchemy import Row
@@ -19,7 +19,7 @@ from appliance.controller import tables
 from appliance.controller.authority import Authority
 from appliance.controller.blobs import DirectoryBlobs
 from appliance.controller.bundles import Export, Received, parts_for
-from appliance.controller.contact import CONFLICT, REVOKED
+from appliance.controller.contact import CONFLICT, FULL, REVOKED, is_full
 from appliance.controller.fleet_store import FleetStore, Rows
 from appliance.controller.home import AUTHORITY, DATABASE, KEYS, SETTINGS, NoHome
 from appliance.controller.online_keys import OnlineKeys
@@ -28,6 +28,9 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import OperatorError
 from appliance.fleet.messages import Acknowledged, MessageInvalid, Report, decode
 from appliance.transfer.bundle_writer import Part
+
+EPOCHS_MAX: Final = 4096
+"""Of one box whose acknowledgements are carried: one that makes up epochs spoils nobody else's bundle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,8 @@ def outgoing(desk: Desk, names: Sequence[str], who: str, now_ms: int) -> Outgoin
             exports[device.name] = Export(
                 metadata=publisher.publish(rows, device, now_ms),
                 acknowledged=tuple(
-                    Acknowledged(stream=each.stream, epoch=each.epoch, next=each.next) for each in known
+                    Acknowledged(stream=each.stream, epoch=each.epoch, next=each.next)
+                    for each in known[:EPOCHS_MAX]
                 ),
             )
         roots = [root.data for root in rows.all(tables.roots)]
@@ -115,10 +119,12 @@ def is_revoked(desk: Desk, certificate: x509.Certificate) -> bool:
 
 def incoming(desk: Desk, received: Received, who: str, now_ms: int) -> tuple[Acknowledged, ...]:
     """Keep what a box's bundle held: telemetry that is here already is passed over, an older report as well. Gives what
-    is here now of each outbox. Raises OperatorError; then nothing was kept."""
+    is here now of each outbox. Raises OperatorError, also for more than is kept of one box; then nothing was kept."""
     latest: dict[tuple[str, str], Acknowledged] = {}
     with desk.store.transaction() as rows:
         for batch in received.batches:
+            if is_full(rows, received.device):
+                raise OperatorError(FULL)
             latest[batch.stream, batch.epoch] = rows.take_batch(received.device, batch, now_ms)
         device = rows.one(tables.devices, name=received.device)
         if device is not None and received.report is not None:

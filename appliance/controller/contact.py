@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
@@ -14,13 +15,21 @@ from cryptography import x509
 from sqlalchemy import Row
 
 from appliance.controller import tables, tokens
-from appliance.controller.authority import RENEW_BEFORE, Authority, RequestInvalid, key_digest, key_of, utc
+from appliance.controller.authority import (
+    DEVICE_GOOD,
+    RENEW_BEFORE,
+    Authority,
+    RequestInvalid,
+    key_digest,
+    key_of,
+    utc,
+)
 from appliance.controller.bodies import Refused
-from appliance.controller.bundles import device_of, unpacked
+from appliance.controller.bundles import batch_in, device_of
 from appliance.controller.fleet_store import FleetStore, Rows
 from appliance.controller.publishing import Publisher
 from appliance.domain.digest import digest_of
-from appliance.domain.manifest import INT64_MAX
+from appliance.domain.manifest import NAME_RULE, is_name
 from appliance.fleet.messages import (
     Acknowledged,
     Batch,
@@ -39,7 +48,12 @@ from appliance.fleet.metadata import ROOTS_PER_ANSWER_MAX
 POLL_S: Final = 60
 TELEMETRY_MAX: Final = 1 << 30
 """Bytes of records kept of one box: beyond that its own outbox decides what it drops, and says so."""
+FULL: Final = f"{TELEMETRY_MAX} bytes of this box are kept; keep the rest until some are forgotten"
 FULL_RETRY_S: Final = 3600
+ISSUED_MAX: Final = 16
+ISSUED_WITHIN_S: Final = 3600
+"""How many certificates a box gets within which time; answers may be lost."""
+NO_CERTIFICATE: Final = "a box shows its certificate; enrol it first"
 ACTIVE: Final = "active"
 CONFLICT: Final = "conflict"
 REVOKED: Final = "revoked"
@@ -61,6 +75,8 @@ class Contact:
             key = key_of(enrolment.request)
         except (ValueError, RequestInvalid) as error:
             raise Refused(400, "bad-enrolment", str(error)) from error
+        if enrolment.name and not is_name(enrolment.name):
+            raise Refused(400, "bad-enrolment", f"a device is called by {NAME_RULE}")
         with self._store.transaction() as rows:
             token = tokens.enrolment(rows, name, secret, now_ms)
             if token is None:
@@ -109,6 +125,11 @@ class Contact:
         return device
 
     def _issue(self, rows: Rows, request: str, device: str, now_ms: int) -> str:
+        """A certificate; each is remembered for good, so few are issued at a time. Raises Refused."""
+        good_till_ms = now_ms + DEVICE_GOOD // timedelta(milliseconds=1)
+        known = rows.all(tables.certificates, device=device, revoked=False)
+        if sum(each.expires_ms > good_till_ms - ISSUED_WITHIN_S * 1000 for each in known) >= ISSUED_MAX:
+            raise Refused(429, "too-often", "this box asks for too many certificates", ISSUED_WITHIN_S)
         issued = self._authority.issue(request, device, utc(now_ms))
         rows.put(
             tables.certificates,
@@ -184,19 +205,19 @@ class Contact:
         )
         return False
 
-    def telemetry(self, certificate: x509.Certificate | None, body: bytes, now_ms: int) -> Acknowledged:
-        """Keep records; what is acknowledged is on the disk. Raises Refused."""
+    def batch(self, body: bytes) -> Batch:
+        """The telemetry in a body. Raises Refused."""
         try:
-            batch = decode(unpacked(body), Batch)
+            return batch_in(body)
         except MessageInvalid as error:
             raise Refused(400, "bad-telemetry", str(error)) from error
-        if max([batch.first + len(batch.records), *(each.last for each in batch.lost)]) >= INT64_MAX:
-            raise Refused(400, "bad-telemetry", "a record has a number beyond all numbers")
+
+    def telemetry(self, certificate: x509.Certificate | None, batch: Batch, now_ms: int) -> Acknowledged:
+        """Keep records; what is acknowledged is on the disk. Raises Refused."""
         with self._store.transaction() as rows:
             device = self._device(rows, certificate, now_ms)
-            if device.telemetry_bytes >= TELEMETRY_MAX:
-                text = f"{TELEMETRY_MAX} bytes of this box are kept; keep the rest until some are forgotten"
-                raise Refused(429, "telemetry-full", text, FULL_RETRY_S)
+            if is_full(rows, device.name):
+                raise Refused(429, "telemetry-full", FULL, FULL_RETRY_S)
             return rows.take_batch(device.name, batch, now_ms)
 
     def known(self, certificate: x509.Certificate | None, now_ms: int) -> str:
@@ -209,7 +230,7 @@ class Contact:
     ) -> Row[Any]:
         """Who shows the certificate; ``expired``: it may have expired. Raises Refused."""
         if certificate is None:
-            raise Refused(401, "no-certificate", "a box shows its certificate; enrol it first")
+            raise Refused(401, "no-certificate", NO_CERTIFICATE)
         issued = rows.one(tables.certificates, serial=f"{certificate.serial_number:x}")
         device = rows.one(tables.devices, name=device_of(certificate))
         if issued is None or device is None or issued.device != device.name:
@@ -221,3 +242,9 @@ class Contact:
         if not expired and issued.expires_ms <= now_ms:
             raise Refused(403, "certificate-expired", "the certificate has expired; renew it")
         return device
+
+
+def is_full(rows: Rows, name: str) -> bool:
+    """Whether so much is kept of the device that no more is taken."""
+    device = rows.one(tables.devices, name=name)
+    return device is not None and int(device.telemetry_bytes) >= TELEMETRY_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeVar
@@ -14,10 +14,10 @@ from aiohttp import web
 from cryptography import x509
 from msgspec import Struct
 
+from appliance.controller.authority import key_digest
 from appliance.controller.blobs import BlobStore
 from appliance.controller.bodies import Refused, read_body
-from appliance.controller.bundles import device_of
-from appliance.controller.contact import Contact
+from appliance.controller.contact import NO_CERTIFICATE, Contact
 from appliance.controller.fleet_store import DatabaseTrouble
 from appliance.fleet import messages
 from appliance.fleet.messages import (
@@ -35,7 +35,14 @@ STREAM_TYPE: Final = "application/octet-stream"
 RATE: Final = 5.0
 BURST: Final = 60.0
 """Requests per second of one box, and at once; streams are ranges, of which few are asked."""
+RECORDS: Final = 1024
+RECORD_BYTES: Final = 1 << 20
+"""Of telemetry, each counts as a request: one database keeps that of all boxes."""
 CLIENTS_MAX: Final = 100_000
+ENROLMENT_BYTES_MAX: Final = 64 << 10
+"""Of what a stranger sends."""
+AT_ONCE_MAX: Final = 32
+"""Requests of one box at a time; those that a broken link left behind last for BODY_S."""
 BODY_S: Final = 300.0
 """How long a body may take: the largest one at 14 kB/s."""
 
@@ -50,13 +57,13 @@ class Rates:
         self._now_s = now_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def wait_s(self, client: str) -> float:
-        """0 where the client may ask now, which is counted; else when it may."""
+    def wait_s(self, client: str, weight: float = 1.0) -> float:
+        """0 where the client may ask now, which is counted as so many requests; else when it may."""
         now = self._now_s()
         left, at = self._buckets.pop(client, (BURST, now))
         left = min(BURST, left + RATE * (now - at))
         may = left >= 1
-        self._buckets[client] = (left - 1 if may else left, now)
+        self._buckets[client] = (left - weight if may else left, now)
         if len(self._buckets) > CLIENTS_MAX:
             self._buckets.popitem(last=False)
         return 0.0 if may else (1 - left) / RATE
@@ -70,6 +77,7 @@ class DeviceApi:
         self._blobs = blobs
         self._wall_ms = wall_ms
         self._rates = Rates()
+        self._taking: Counter[str] = Counter()
 
     def routes(self) -> list[web.RouteDef]:
         """For the application."""
@@ -80,17 +88,18 @@ class DeviceApi:
             messages.TELEMETRY: self._telemetry,
         }
         return [
-            *(web.post(path, partial(self._serve, answer)) for path, answer in posts.items()),
+            *(
+                web.post(path, partial(self._serve, partial(self._taken, answer)))
+                for path, answer in posts.items()
+            ),
             web.get(messages.STREAMS + "{digest}", partial(self._serve, self._blob)),
             web.get(messages.INDEXES + "{digest}", partial(self._serve, self._blob)),
         ]
 
     async def _serve(self, answer: Answer, request: web.Request) -> web.StreamResponse:
         certificate = certificate_of(request)
-        client = f"device {device_of(certificate)}" if certificate else str(request.remote)
         try:
-            if wait_s := self._rates.wait_s(client):
-                raise Refused(429, "too-often", "this box asks too often", int(wait_s) + 1)
+            self._count(request, certificate)
             return await answer(request, certificate, self._wall_ms())
         except Refused as refused:
             return refusal(refused.status, refused.code, str(refused), refused.retry_after_s)
@@ -99,8 +108,30 @@ class DeviceApi:
         except (DatabaseTrouble, OSError):
             return refusal(503, "trouble", "the controller cannot keep anything now", 60)
 
+    def _count(self, request: web.Request, certificate: x509.Certificate | None, weight: float = 1.0) -> None:
+        """Count a request to who asks. Raises Refused."""
+        if wait_s := self._rates.wait_s(_client(request, certificate), weight):
+            raise Refused(429, "too-often", "this box asks too often", int(wait_s) + 1)
+
+    async def _taken(
+        self, answer: Answer, request: web.Request, certificate: x509.Certificate | None, now_ms: int
+    ) -> web.StreamResponse:
+        """The answer to a body, of which each client has few at a time: they take memory. Raises Refused."""
+        if certificate is None and request.path != messages.ENROL:
+            raise Refused(401, "no-certificate", NO_CERTIFICATE)
+        client = _client(request, certificate)
+        if self._taking[client] >= AT_ONCE_MAX:
+            raise Refused(429, "too-often", "this box asks for too much at a time", int(BODY_S))
+        self._taking[client] += 1
+        try:
+            return await answer(request, certificate, now_ms)
+        finally:
+            self._taking[client] -= 1
+            if not self._taking[client]:
+                del self._taking[client]
+
     async def _enrol(self, request: web.Request, _: x509.Certificate | None, now_ms: int) -> web.Response:
-        message = await _message(request, Enrolment)
+        message = messages.decode(await _body(request, ENROLMENT_BYTES_MAX), Enrolment)
         return _said(await asyncio.to_thread(self._contact.enrol, message, now_ms))
 
     async def _renew(self, request: web.Request, who: x509.Certificate | None, now_ms: int) -> web.Response:
@@ -115,7 +146,10 @@ class DeviceApi:
         self, request: web.Request, who: x509.Certificate | None, now_ms: int
     ) -> web.Response:
         body = await _body(request, TELEMETRY_BYTES_MAX)
-        return _said(await asyncio.to_thread(self._contact.telemetry, who, body, now_ms))
+        batch = await asyncio.to_thread(self._contact.batch, body)
+        size = sum(map(len, batch.records))
+        self._count(request, who, len(batch.records) // RECORDS + size // RECORD_BYTES)
+        return _said(await asyncio.to_thread(self._contact.telemetry, who, batch, now_ms))
 
     async def _blob(
         self, request: web.Request, who: x509.Certificate | None, now_ms: int
@@ -138,6 +172,12 @@ def certificate_of(request: web.Request) -> x509.Certificate | None:
     connection = request.transport.get_extra_info("ssl_object") if request.transport else None
     data = connection.getpeercert(binary_form=True) if connection else None
     return x509.load_der_x509_certificate(data) if data else None
+
+
+def _client(request: web.Request, certificate: x509.Certificate | None) -> str:
+    """Who asks: the holder of a key, so that one who was shut out takes nothing from the box that has his place; else
+    an address."""
+    return key_digest(certificate.public_key()) if certificate else str(request.remote)  # type: ignore[arg-type]
 
 
 def refusal(status: int, code: str, text: str, retry_after_s: int = 0) -> web.Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ from appliance.fleet.records import Lost
 
 MIGRATIONS: Final = Path(__file__).with_name("migrations")
 BUSY_MS: Final = 10_000
+ROW_BYTES: Final = 160
+"""What a row of telemetry takes besides the record, about: many small ones fill a disk, too."""
 
 
 class DatabaseTrouble(OperatorError):
@@ -152,17 +154,20 @@ class Rows:
                 for number, record in enumerate(records, end - len(records))
             ]
             self._connection.execute(insert(tables.telemetry), fresh)
-            self._grow(device, sum(map(len, records)))
+            self._grow(device, sum(ROW_BYTES + len(record) for record in records))
         self.put(tables.outboxes, **key, next=end)
         return Acknowledged(stream=batch.stream, epoch=batch.epoch, next=end)
 
     def _next(self, key: Mapping[str, Any], otherwise: int) -> int:
         known = self.one(tables.outboxes, **key)
+        if known is None:
+            self._grow(key["device"], ROW_BYTES)
         return int(known.next) if known else otherwise
 
     def _lose(self, key: Mapping[str, Any], start: int, end: int, lost: Sequence[Lost], at_ms: int) -> None:
         for each in losses(start, end, lost):
             self._connection.execute(insert(tables.losses).values(**key, **each._asdict(), at_ms=at_ms))
+            self._grow(key["device"], ROW_BYTES + len(each.reason))
         self.put(tables.outboxes, **key, next=max(start, end))
 
     def _grow(self, device: str, count: int) -> None:
@@ -171,24 +176,33 @@ class Rows:
         self._connection.execute(changed.values(telemetry_bytes=table.c.telemetry_bytes + count))
 
     def forget_telemetry(self, before_ms: int) -> int:
-        """Remove records that came before that time; gives how many."""
-        table = tables.telemetry
-        old = table.c.at_ms < before_ms
-        sizes = select(table.c.device, func.sum(func.length(table.c.record))).where(old)
-        for device, count in self._connection.execute(sizes.group_by(table.c.device)).all():
-            self._grow(device, -int(count))
-        return self._connection.execute(delete(table).where(old)).rowcount
+        """Remove records, and what was lost, that came before that time; gives how many records."""
+        gone = []
+        for table, said in ((tables.telemetry, "record"), (tables.losses, "reason")):
+            old = table.c.at_ms < before_ms
+            sizes = select(table.c.device, func.sum(ROW_BYTES + func.length(table.c[said]))).where(old)
+            for device, count in self._connection.execute(sizes.group_by(table.c.device)).all():
+                self._grow(device, -int(count))
+            gone.append(self._connection.execute(delete(table).where(old)).rowcount)
+        return gone[0]
 
-    def telemetry(self, device: str, after_ms: int, most: int) -> list[Row[Any]]:
-        """The newest records of a device that came at ``after_ms`` or later, in the order in which they came."""
-        table = tables.telemetry
+    def telemetry(self, device: str, after_ms: int, most: int, bytes_most: int) -> list[Row[Any]]:
+        """The newest records of a device that came at ``after_ms`` or later, in the order in which they came: at most
+        so many, of so many bytes."""
+        table, taken, size = tables.telemetry, list[Row[Any]](), 0
         found = self._connection.execute(
             _where(select(table), table, {"device": device} if device else {})
             .where(table.c.at_ms >= after_ms)
             .order_by(table.c.at_ms.desc(), table.c.stream.desc(), table.c.number.desc())
             .limit(most)
-        ).all()
-        return list(reversed(found))
+        )
+        with closing(found):
+            for row in found:
+                size += len(row.record)
+                if size > bytes_most:
+                    break
+                taken.append(row)
+        return taken[::-1]
 
 
 def _where(statement: Any, table: Any, key: Mapping[str, Any]) -> Any:

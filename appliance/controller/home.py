@@ -34,6 +34,7 @@ SERVER: Final = "server.pem"
 KEYS: Final = "keys"
 OFFLINE: Final = "offline"
 LOCK: Final = "controller.lock"
+HTTPS: Final = 443
 ROOT_GOOD: Final = timedelta(days=10 * 365)
 FIRST_ADMIN: Final = "admin"
 ADMIN_MS: Final = 365 * 24 * tokens.HOUR_MS
@@ -70,20 +71,36 @@ class Home:
         self.lock.release()
 
 
+def listening_at(url: str) -> str:
+    """Where a controller listens that boxes reach at ``url``, if nothing else is between them. Raises OperatorError."""
+    return f"0.0.0.0:{_reached_at(url)[1]}"
+
+
+def _reached_at(url: str) -> tuple[str, int]:
+    """Host and port. Raises OperatorError."""
+    try:
+        parts = urlsplit(url)
+        scheme, host, port = parts.scheme, parts.hostname, parts.port or HTTPS
+    except ValueError:
+        scheme, host, port = "", None, 0
+    if scheme != "https" or not host:
+        raise OperatorError(f"'{url[:80]}' is no https URL; give the one where boxes reach the controller")
+    return host, port
+
+
 def make_home(
     folder: Path, settings: Settings, hosts: Sequence[str], package_keys: Sequence[Path], now_ms: int
 ) -> str:
     """Make a controller in ``folder``; gives the first admin's token. Raises OperatorError, also where there is one."""
-    host = urlsplit(settings.url).hostname
-    if urlsplit(settings.url).scheme != "https" or not host:
-        raise OperatorError(
-            f"'{settings.url[:80]}' is no https URL; give the one where boxes reach the controller"
-        )
+    host, _ = _reached_at(settings.url)
     publics = [read_public_key(path) for path in package_keys]
     try:
         make_own_directory(folder)
         if (folder / SETTINGS).exists():
             raise OperatorError(f"'{folder}' holds a controller already")
+        folder.chmod(
+            0o700
+        )  # one that was there may be open to everybody, and the database is made as SQLite likes
         with closing(RealFolder(folder)) as held:
             (folder / OFFLINE).mkdir(mode=0o700)
             private, public = make_key("ed25519")

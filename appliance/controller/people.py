@@ -4,7 +4,7 @@ event loop."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -35,11 +35,16 @@ from appliance.controller.schemas import (
     Wish,
 )
 from appliance.domain.errors import OperatorError
+from appliance.fleet.documents import Setting
 from appliance.fleet.messages import MessageInvalid, Report, decode
 from appliance.fleet.settings import setting_problems
 
 LOG_MAX: Final = 10_000
+LOG_BYTES_MAX: Final = 8 << 20
+"""Of records in one answer."""
 AUDIT_PAGE: Final = 1000
+TOLD_MAX: Final = 1 << 62
+"""Versions beyond which nobody comes by going on from where he is: a box that tells of such lies, or was lied to."""
 EMPTY: Final = Report(device="none")
 
 
@@ -129,7 +134,8 @@ class People:
             for row in rows.all(tables.certificates):
                 if not row.revoked:
                     expiries[row.device] = max(expiries.get(row.device, 0), row.expires_ms)
-        return [_standing(row, expiries.get(row.name, 0)) for row in found]
+            own = _scoped(rows)
+        return [_standing(row, expiries.get(row.name, 0), *own(f"device/{row.name}")) for row in found]
 
     def drift(self) -> list[DriftEntry]:
         """What operators of boxes decided there, of all devices."""
@@ -138,26 +144,13 @@ class People:
     def groups(self) -> list[Group]:
         """All groups that have devices, wishes or settings."""
         with self._store.transaction() as rows:
-            devices, wishes, settings = (
-                rows.all(tables.devices),
-                rows.all(tables.wishes),
-                rows.all(tables.settings),
-            )
+            devices = rows.all(tables.devices)
+            scopes = {row.scope for row in (*rows.all(tables.wishes), *rows.all(tables.settings))}
+            own = _scoped(rows)
         names = {row.in_group for row in devices if row.in_group}
-        names |= {
-            row.scope.removeprefix("group/") for row in (*wishes, *settings) if row.scope.startswith("group/")
-        }
+        names |= {each.removeprefix("group/") for each in scopes if each.startswith("group/")}
         return [
-            Group(
-                name,
-                sum(row.in_group == name for row in devices),
-                {
-                    row.model: msgspec.json.decode(row.wish, type=Wish)
-                    for row in wishes
-                    if row.scope == f"group/{name}"
-                },
-                {row.name: json.loads(row.value) for row in settings if row.scope == f"group/{name}"},
-            )
+            Group(name, sum(row.in_group == name for row in devices), *own(f"group/{name}"))
             for name in sorted(names - {""})
         ]
 
@@ -180,15 +173,19 @@ class People:
         return Changed(1)
 
     def resume(self, name: str, who: str, now_ms: int) -> Changed:
-        """The device, or all of them ("") that are in conflict, get what is wanted here, above what they have. Raises
-        Unknown."""
+        """The device, or all of them ("") that are in conflict, get what is wanted here, above what they have; one that
+        has come too far for that is left as it is. Raises Unknown, and OperatorError where it was named."""
         with self._store.transaction() as rows:
             found = [_device(rows, name)] if name else rows.all(tables.devices)
             found = [row for row in found if row.state == "conflict"]
-            for row in found:
+            near = [row for row in found if _told(row) < TOLD_MAX]
+            if name and len(near) < len(found):
+                text = f"'{name}' tells of documents beyond all that can be made; enrol it anew, or revoke it"
+                raise OperatorError(text)
+            for row in near:
                 self._publisher.resume(rows, row, now_ms)
                 rows.note(now_ms, who, "resumed", device=row.name, told=row.told_generation)
-        return Changed(len(found))
+        return Changed(len(near))
 
     # --- what is wanted
 
@@ -255,11 +252,11 @@ class People:
     # --- what happened
 
     def logs(self, device: str, after_ms: int, most: int) -> list[LogEntry]:
-        """The newest records of a device ("": of all). Raises Unknown."""
+        """The newest records of a device ("": of all), within ``most`` and LOG_BYTES_MAX. Raises Unknown."""
         with self._store.transaction() as rows:
             if device:
                 _device(rows, device)
-            found = rows.telemetry(device, after_ms, min(most, LOG_MAX))
+            found = rows.telemetry(device, after_ms, min(most, LOG_MAX), LOG_BYTES_MAX)
         return [
             LogEntry(row.device, row.stream, row.epoch, row.number, row.at_ms, _shown(row.record))
             for row in found
@@ -296,6 +293,10 @@ def _device(rows: Rows, name: str) -> Row[Any]:
     return found
 
 
+def _told(row: Row[Any]) -> int:
+    return int(max(row.told_timestamp, row.told_snapshot, row.told_generation))
+
+
 def _is_of(way: Row[Any], row: Row[Any]) -> bool:
     return bool((way.model, way.version) == (row.model, row.version))
 
@@ -319,7 +320,20 @@ def _installed(row: Row[Any], model: str) -> tuple[int, ...]:
     return next((each.installed for each in _report(row).models if each.name == model), ())
 
 
-def _standing(row: Row[Any], certificate_expires_ms: int) -> Device:
+def _scoped(rows: Rows) -> Callable[[str], tuple[dict[str, Wish], dict[str, Setting]]]:
+    """What is wished and set, by its scope."""
+    wishes: dict[str, dict[str, Wish]] = {}
+    settings: dict[str, dict[str, Setting]] = {}
+    for row in rows.all(tables.wishes):
+        wishes.setdefault(row.scope, {})[row.model] = msgspec.json.decode(row.wish, type=Wish)
+    for row in rows.all(tables.settings):
+        settings.setdefault(row.scope, {})[row.name] = json.loads(row.value)
+    return lambda scope: (wishes.get(scope, {}), settings.get(scope, {}))
+
+
+def _standing(
+    row: Row[Any], certificate_expires_ms: int, wishes: dict[str, Wish], settings: dict[str, Setting]
+) -> Device:
     report = _report(row)
     return Device(
         name=row.name,
@@ -351,12 +365,14 @@ def _standing(row: Row[Any], certificate_expires_ms: int) -> Device:
         problems=report.problems,
         outbox_bytes=report.outbox_bytes,
         certificate_expires_ms=certificate_expires_ms,
+        wishes=wishes,
+        settings=settings,
     )
 
 
 def _shown(record: bytes) -> Any:
+    """The record as JSON, or in hexadecimal where it cannot be: what a box sends keeps nobody from reading the rest."""
     try:
-        found = msgspec.to_builtins(msgspec.msgpack.decode(record))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return record.hex()[:4096]
-    return found
+        return msgspec.Raw(msgspec.json.encode(msgspec.msgpack.decode(record)))
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+        return record[:2048].hex()

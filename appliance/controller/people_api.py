@@ -4,6 +4,7 @@ validates the requests."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -204,10 +205,8 @@ class PeopleApi:
                 while chunk := await _chunk(request):
                     await asyncio.to_thread(file.write, chunk)
             model, version = await asyncio.to_thread(self._releases.upload, draft, who, self._wall_ms())
-            found = [
-                each for each in self._people.all_releases() if (each.model, each.version) == (model, version)
-            ]
-            return _json(200, found[0])
+            found = await asyncio.to_thread(self._people.all_releases)
+            return _json(200, next(each for each in found if (each.model, each.version) == (model, version)))
         except Exception as error:  # noqa: BLE001  a defect ends its own request
             return _failed(error)
         finally:
@@ -223,9 +222,9 @@ class PeopleApi:
 
         found = await asyncio.to_thread(known) if kind.lower() == "bearer" else None
         if found is None:
-            raise Refused(
-                401, "no-token", "a token of a person is needed: 'Authorization: Bearer NAME:SECRET'"
-            )
+            wrong = "this token is not known here: it is wrong, too old, or was withdrawn"
+            none = "a token of a person is needed: 'Authorization: Bearer NAME:SECRET'"
+            raise Refused(401, "no-token", wrong if kind else none)
         if not tokens.may(found.role, role):
             raise Refused(403, "role", f"that takes the role {role}, and {found.name} is {found.role}")
         return str(found.name)
@@ -291,6 +290,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 _STRING: Final = {"type": "string"}
+_PATTERN: Final = re.compile(r"Expected `str` matching regex '\^\S*\$'")
 _RELEASE: Final = {"$ref": "#/components/schemas/Release"}
 _PLAIN: Final = str.maketrans("", "", "/{}_-")
 
@@ -338,7 +338,7 @@ def _failed(error: Exception) -> web.Response:
     status, code = 500, "defect"
     if isinstance(error, Refused):
         status, code = error.status, error.code
-    elif isinstance(error, msgspec.MsgspecError | UnicodeDecodeError | RecursionError | BadRequest):
+    elif isinstance(error, msgspec.MsgspecError | UnicodeError | RecursionError | BadRequest):
         status, code = 400, "bad-request"
     elif isinstance(error, Unknown | NoRelease):
         status, code = 404, "not-there"
@@ -346,8 +346,13 @@ def _failed(error: Exception) -> web.Response:
         status, code = 503, "trouble"
     elif isinstance(error, ApplianceError):
         status, code = 422, "refused"
-    text = str(error) if status != 500 else f"a defect of the controller: {type(error).__name__}"
+    text = _plain(str(error)) if status != 500 else f"a defect of the controller: {type(error).__name__}"
     return _json(status, Failure(code, text))
+
+
+def _plain(text: str) -> str:
+    """The text without a pattern that only programs read."""
+    return _PATTERN.sub("not a name: a-z 0-9 . _ -, at most 64, not a dot first", text)
 
 
 def _json(status: int, value: Any) -> web.Response:

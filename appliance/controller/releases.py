@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Releases:
         with tempfile.TemporaryDirectory(dir=draft.parent) as folder:
             verified = verify_package(draft, policy, Path(folder), lambda total: lambda count: None)
         if verified.problems or verified.manifest is None:
-            raise PackageInvalid(verified.problems)
+            raise PackageInvalid([replace(each, file="the package") for each in verified.problems])
         manifest, digest = verified.manifest, verified.digest
         with self._store.transaction() as rows:
             there = rows.one(tables.releases, model=manifest.name, version=manifest.version)
@@ -55,6 +56,7 @@ class Releases:
                     f"the release {manifest.key} is {there.manifest[:12]}, and this is {digest[:12]}: what a version "
                     "is never changes; give the new one another number"
                 )
+            self._note_trust(manifest.name, manifest.version, verified.trust.word)
             return manifest.name, manifest.version
         package = self._blobs.take(draft)
         built = self._built(self._blobs.path(package), None)
@@ -74,17 +76,21 @@ class Releases:
             rows.note(now_ms, who, "release", model=manifest.name, version=manifest.version, manifest=digest)
         return manifest.name, manifest.version
 
+    def _note_trust(self, model: str, version: int, word: str) -> None:
+        """Who signed it, as the root says now."""
+        with self._store.transaction() as rows:
+            rows.change(tables.releases, {"model": model, "version": version}, trust=word)
+
     def prepare(self, model: str, version: int, bases: Iterable[int]) -> None:
         """Have streams from the versions ``bases`` to ``version``, as far as there are releases of them. Raises
         NoRelease and OSError."""
         with self._store.transaction() as rows:
             target = release(rows, model, version)
-            found = [
-                rows.one(tables.releases, model=model, version=base) for base in bases if base != version
-            ]
+            wanted = set(bases) - {version}
+            found = [row for row in rows.all(tables.releases, model=model) if row.version in wanted]
             known = {row.base for row in rows.all(tables.transfers, model=model, version=version)}
         for base in found:
-            if base is not None and base.manifest not in known:
+            if base.manifest not in known:
                 built = self._built(self._blobs.path(target.package), self._blobs.path(base.package))
                 with self._store.transaction() as rows:
                     _note(rows, model, version, built)

@@ -123,7 +123,7 @@ class DriftEntry(Struct, frozen=True):
 
 class Device(Struct, frozen=True):
     """A device: ``state`` is active, conflict (it has seen newer documents than there are here: a person has to resume
-    it) or revoked."""
+    it) or revoked. ``wishes`` and ``settings`` are for it alone, and go before its group's."""
 
     name: str
     group: str
@@ -140,6 +140,8 @@ class Device(Struct, frozen=True):
     problems: tuple[str, ...]
     outbox_bytes: int
     certificate_expires_ms: int
+    wishes: dict[str, Wish]
+    settings: dict[str, Setting]
 
 
 class Group(Struct, frozen=True):

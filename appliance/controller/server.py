@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import resource
 import signal
 import ssl
 import time
@@ -11,6 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from appliance.controller.contact import Contact
 from appliance.controller.device_api import DeviceApi
@@ -21,14 +24,25 @@ from appliance.controller.publishing import Publisher
 from appliance.controller.releases import Releases
 from appliance.domain.address import parse_address
 from appliance.domain.errors import OperatorError
+from appliance.transfer.door import BACKLOG, doors
 
 NO_CHECK_TIME: Final = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME: whether a certificate has expired is judged by what is asked with it."""
 IDLE_S: Final = 900.0
 """How long an idle connection stays open: a poll over an open one costs a fraction of a new one."""
+SHARES: Final = 4
+"""How many addresses together take all connections that there can be."""
 KEEP_MS: Final = 30 * 24 * 3_600_000
 """How long telemetry is kept."""
 TIDY_S: Final = 3600.0
+
+
+class _NoNonsense(logging.Filter):
+    """Keeps out of the log what anybody can send who has no token: bytes that are no HTTP, a page of it for each."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See logging."""
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def wall_ms() -> int:
@@ -65,14 +79,16 @@ async def serve(home: Home, ready: Callable[[str], None]) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    logging.getLogger("aiohttp.server").addFilter(_NoNonsense())
     runner = web.AppRunner(application(home), keepalive_timeout=IDLE_S, access_log=None, shutdown_timeout=5.0)
     await runner.setup()
     address = parse_address(home.settings.address)
     if address.path:
         raise OperatorError(f"'{home.settings.address}' is no host:port")
     try:
-        site = web.TCPSite(runner, address.host, address.port, ssl_context=server_tls(home))
-        await site.start()
+        at_once = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // SHARES, 1)
+        for door in doors(address.host, address.port, at_once):
+            await web.SockSite(runner, door, ssl_context=server_tls(home), backlog=BACKLOG).start()
         host, port = runner.addresses[0][:2]
         ready(f"{host}:{port}")
         tidy = asyncio.create_task(_tidy(home))

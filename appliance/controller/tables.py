@@ -60,7 +60,7 @@ devices = Table(
     Column("telemetry_bytes", BigInteger, nullable=False, default=0, server_default="0"),
 )
 """``revision`` is that of what is wanted when the document was made; what the device ``told`` are the versions that it
-trusts; ``telemetry_bytes`` what its records take."""
+trusts; ``telemetry_bytes`` what its records, their rows and its losses take."""
 
 certificates = Table(
     "certificates",

@@ -174,6 +174,7 @@ class Daemon:
         self._parts.collector.calm()
         self._room = reserve(RESERVE_BYTES)
         self._parts.engine.watch(self._parts.collector.changed)
+        self._watchdog.serves(self._parts.engine)
         self._announce(
             announce,
             Started(
@@ -230,6 +231,7 @@ class Daemon:
     async def _drain(self) -> None:
         """Answer what was accepted. Health turns first; then gRPC refuses; then we wait, bounded by the grace."""
         self._parts.rereading.announced = False
+        self._watchdog.stops()
         notify(STOPPING="1")
         self._log.event("draining", requests=self._parts.engine.live_requests)
         self._parts.front_end.announce_stop()

@@ -1,4 +1,5 @@
-"""Let the service manager know that the event loop turns, where it asks for that (``WatchdogSec`` of systemd)."""
+"""Let the service manager know that models are answered, where it asks for that (``WatchdogSec`` of systemd), and that
+the start goes on, however long models take to load."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import asyncio
 import os
 from typing import Final
 
+from appliance.daemon.canary import Canary
+from appliance.engine.port import EnginePort
 from appliance.telemetry.notify import notify
 
 PINGS: Final = 2
@@ -13,17 +16,27 @@ PINGS: Final = 2
 
 
 class Watchdog:
-    """A timer of the loop that it watches: one that hangs in a turn says nothing. Owner: the daemon."""
+    """A timer of the loop that it watches: one that hangs in a turn says nothing. Until models can be asked it asks for
+    more time to start; from then on it says that all is well when a model has answered. Owner: the daemon."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._interval_s = _wanted_s() / PINGS
         self._timer: asyncio.TimerHandle | None = None
+        self._canary: Canary | None = None
 
     def start(self) -> None:
         """Begin, where it is wanted."""
         if self._interval_s > 0:
             self._timer = self._loop.call_later(self._interval_s, self._turned)
+
+    def serves(self, engine: EnginePort) -> None:
+        """Models of ``engine`` can be asked from here on."""
+        self._canary = Canary(engine, lambda: notify(WATCHDOG="1"))
+
+    def stops(self) -> None:
+        """They cannot any more: it is enough that the loop turns."""
+        self._canary = None
 
     def stop(self) -> None:
         """Say nothing more."""
@@ -31,7 +44,11 @@ class Watchdog:
             self._timer.cancel()
 
     def _turned(self) -> None:
-        notify(WATCHDOG="1")
+        if self._canary is not None:
+            self._canary.look()
+        else:
+            more = int(PINGS * PINGS * self._interval_s * 1e6)
+            notify(WATCHDOG="1", EXTEND_TIMEOUT_USEC=str(more))
         self.start()
 
 

@@ -69,10 +69,13 @@ class Trust:
         return f"is signed by no trusted key (by {names}); add its public key to packages.trusted_keys"
 
 
-def sign(manifest_bytes: bytes, signers: Sequence[Signer], before: bytes | None = None) -> bytes:
-    """The envelope with a signature of each of ``signers``, and those that the envelope ``before`` has. Raises
-    OperatorError when a signer cannot, PackageInvalid when ``before`` is of other bytes."""
-    envelope = Envelope(manifest_bytes, PAYLOAD_TYPE, {}) if before is None else _read(manifest_bytes, before)
+def sign(
+    manifest_bytes: bytes, signers: Sequence[Signer], before: bytes | None = None, kind: str = PAYLOAD_TYPE
+) -> bytes:
+    """The envelope with a signature of each of ``signers``, and those that the envelope ``before`` has; ``kind`` is the
+    type of what is signed. Raises OperatorError when a signer cannot, PackageInvalid when ``before`` is of other
+    bytes."""
+    envelope = Envelope(manifest_bytes, kind, {}) if before is None else _read(manifest_bytes, before, kind)
     for signer in signers:
         try:
             envelope.sign(signer)
@@ -82,13 +85,15 @@ def sign(manifest_bytes: bytes, signers: Sequence[Signer], before: bytes | None 
     return json.dumps(envelope.to_dict(), sort_keys=True, separators=(",", ":")).encode()
 
 
-def judge(manifest_bytes: bytes, envelope: bytes | None, keys: Sequence[PublicKey]) -> Trust:
-    """What ``envelope`` (None: there is none) says about ``manifest_bytes`` where ``keys`` are trusted. Raises
-    PackageInvalid when it is no envelope of these bytes."""
+def judge(
+    manifest_bytes: bytes, envelope: bytes | None, keys: Sequence[PublicKey], kind: str = PAYLOAD_TYPE
+) -> Trust:
+    """What ``envelope`` (None: there is none) says about ``manifest_bytes``, of that ``kind``, where ``keys`` are
+    trusted. Raises PackageInvalid when it is no envelope of these bytes."""
     if envelope is None:
         return Trust()
     known = {key.keyid: key for key in keys}
-    found = _read(manifest_bytes, envelope)
+    found = _read(manifest_bytes, envelope, kind)
     signed = found.pae()
     return Trust(
         verdicts=tuple(
@@ -108,7 +113,7 @@ def _verdict(signature: Signature, key: PublicKey | None, signed: bytes) -> Verd
     return Verdict(keyid=signature.keyid, label=key.label, scheme=key.scheme, right=right)
 
 
-def _read(manifest_bytes: bytes, data: bytes) -> Envelope:
+def _read(manifest_bytes: bytes, data: bytes, kind: str) -> Envelope:
     """The envelope in ``data``, if it is one of these bytes. Raises PackageInvalid."""
     try:
         document = json.loads(data)
@@ -117,8 +122,8 @@ def _read(manifest_bytes: bytes, data: bytes) -> Envelope:
         found = Envelope.from_dict(document)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError, LibraryError) as error:
         raise _invalid(f"is not a signature envelope: {str(error)[:200]}") from None
-    if found.payload_type != PAYLOAD_TYPE:
-        raise _invalid(f"has the payload type {str(found.payload_type)[:80]!r}, not {PAYLOAD_TYPE!r}")
+    if found.payload_type != kind:
+        raise _invalid(f"has the payload type {str(found.payload_type)[:80]!r}, not {kind!r}")
     if found.payload != manifest_bytes:
         raise _invalid("is over another manifest than the one in the package")
     if not 0 < len(found.signatures) <= SIGNATURES_MAX:

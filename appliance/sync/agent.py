@@ -22,7 +22,7 @@ from appliance.fleet.messages import Report
 from appliance.fleet.settings import shown
 from appliance.sync import by_hand
 from appliance.sync.box import Box
-from appliance.sync.contact import EXPIRED, Conversation
+from appliance.sync.contact import Conversation
 from appliance.sync.freshness import freshness
 from appliance.sync.link import LinkFailed
 from appliance.sync.plan import (
@@ -41,6 +41,8 @@ from appliance.sync.plan import (
     subject,
 )
 from appliance.sync.reporting import Standing, report_of, waiting_words, words
+from appliance.sync.situation import Situation, stuck_of
+from appliance.sync.situation import write as write_situation
 from appliance.sync.step_order import HELD, Outcome, StepOrder, StoreStep, encode, outcome_of
 from appliance.sync.transfers import CameFurther, Transfers
 
@@ -60,7 +62,8 @@ Say = Callable[..., None]
 
 
 class Agent:
-    """See the module. ``say`` writes a log line; ``figures`` are what changes all the time in a report."""
+    """See the module. ``say`` writes a log line; ``figures`` are what changes all the time in a report. ``disk``: why
+    the box could not be looked at, "" where it could."""
 
     def __init__(
         self,
@@ -80,8 +83,10 @@ class Agent:
         self._last: tuple[Step | None, int] = (None, 0)
         self._transfer: tuple[str, asyncio.Task[None]] | None = None
         self._observed = Observed()
-        self._disk = ""
+        self.disk = ""
         self._report: tuple[Report, float] | None = None
+        self._root_version = box.trusted.root_version
+        self._situation: Situation | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop``."""
@@ -93,6 +98,7 @@ class Agent:
                 pause_s = talk.pause_s(report)
                 if pause_s <= 0:
                     await talk.hold(report)
+                    self._leave_word()
                 else:
                     await self._wait(stop, min(LOOK_S, pause_s))
         finally:
@@ -104,8 +110,7 @@ class Agent:
         which ``trouble`` tells then, what was wanted before is done all the same."""
         talk = self._conversation
         try:
-            await talk.hold(self.report())
-            if talk.trouble is not None and talk.trouble.code == EXPIRED:
+            if await talk.hold(self.report()):
                 await talk.hold(self.report())
             await self.reconcile()
             while self._transfer is not None:
@@ -113,6 +118,7 @@ class Agent:
                 await self.reconcile()
             if talk.trouble is None:
                 await talk.hold(self.report())
+            self._leave_word()
         finally:
             await self._leave_off()
             await talk.close()
@@ -126,8 +132,9 @@ class Agent:
             except (ApplianceError, OSError) as error:
                 self._trouble_with_disk(error)
                 return
-            self._disk = ""
+            self.disk = ""
             self._tell(steps)
+            self._leave_word()
             step = next_step(steps)
             await self._see_to_transfer(step)
             if step is None or isinstance(step, Transfer):
@@ -144,7 +151,7 @@ class Agent:
         after a while, so that an idle poll carries no report."""
         box, now_s = self.box, self.box.clock.monotonic_s()
         fresh = freshness(box.progress.contact, box.clock.instant())
-        problems = (box.progress.problem, box.damage, self._disk)
+        problems = (box.progress.problem, box.damage, self.disk, box.machine_problem)
         standing = Standing(
             box.identity.device,
             box.trusted.counters.targets,
@@ -175,6 +182,9 @@ class Agent:
 
     def _look(self) -> tuple[Step, ...]:
         now_s = self.box.clock.monotonic_s()
+        if self._root_version != self.box.trusted.root_version:  # who may sign packages may be another now
+            self._root_version = self.box.trusted.root_version
+            self._stuck.clear()
         self._stuck = {key: each for key, each in self._stuck.items() if each[1] > now_s}
         stuck = {key: waits for key, (waits, _) in self._stuck.items()}
         self._observed = self.box.observed(self._transfers, stuck)
@@ -228,9 +238,21 @@ class Agent:
 
     def _trouble_with_disk(self, error: Exception) -> None:
         text = " ".join(str(error).split())
-        if text != self._disk:
+        if text != self.disk:
             self._say("box cannot be looked at", reason=text)
-        self._disk = text
+        self.disk = text
+
+    def _leave_word(self) -> None:
+        """Have ``appliance sync status`` know what no other file tells."""
+        trouble = self._conversation.trouble
+        said = Situation(
+            contact=self.box.progress.contact,
+            trouble=str(trouble) if trouble else "",
+            stuck=stuck_of(self._observed.stuck),
+        )
+        if said != self._situation:
+            write_situation(self.box.settings.state, said)
+            self._situation = said
 
     def _forget(self) -> None:
         """Remove the streams that nothing wants any more; while one is being fetched they stay."""

@@ -12,6 +12,7 @@ from typing import Final
 
 BASE_S: Final = 5.0
 LONGEST_S: Final = 1800.0
+ASKED_S_MOST: Final = 86_400.0
 TOKENS: Final = 10.0
 SUCCESS_TOKENS: Final = 1.0
 """What a success gives back."""
@@ -28,13 +29,14 @@ class Backoff:
         self._tokens = TOKENS
 
     def failed(self, asked_s: float = 0.0) -> float:
-        """After how many seconds to try again; ``asked_s``: what the other side asked for at least."""
+        """After how many seconds to try again; ``asked_s``: what the other side asked for at least, of which a day is
+        heeded: one wrong answer is no reason to stay away for good."""
         self._failures += 1
         self._tokens = max(0.0, self._tokens - 1)
         span = min(LONGEST_S, BASE_S * 2.0 ** min(self._failures, 20))
         if self._tokens <= 0:
             span = max(span, TIRED_S)
-        return asked_s + self._uniform(0.0, span)
+        return min(asked_s, ASKED_S_MOST) + self._uniform(0.0, span)
 
     def succeeded(self) -> None:
         """It went well."""

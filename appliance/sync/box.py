@@ -15,11 +15,13 @@ from appliance.config.fleet import FleetConfig
 from appliance.config.repository import RepositoryConfig
 from appliance.config.store import StoreConfig, Unsigned
 from appliance.domain.errors import StoreBusy
+from appliance.domain.moment import on_calendar
 from appliance.durable import WriterLock
 from appliance.fleet.documents import DesiredState
 from appliance.fleet.settings import effective, setting_problems
 from appliance.fleet.windows import opens_in_s, window_of
 from appliance.package.keys import PublicKey
+from appliance.store.layout import MACHINE
 from appliance.sync import progress as notes
 from appliance.sync import trust_file
 from appliance.sync.freshness import Instant
@@ -34,6 +36,7 @@ from appliance.sync.trust import Trusted, keys_of_packages
 LINK: Final = "link"
 """What the operator said of the link: one word, in a file that a command writes."""
 LINK_STATES: Final = ("free", "metered", "off")
+NOTE_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,11 @@ class Box:
         """The ``[fleet]`` section as it is in force."""
         return effective(self.settings.fleet, self.settings.said, self.progress.settings)
 
+    @property
+    def machine_problem(self) -> str:
+        """What is wrong with the machine's image; "" where nothing is, or it runs none."""
+        return machine_problem(self.settings.state)
+
     def observed(self, transfers: Transfers, stuck: Mapping[tuple[str, int], Waiting]) -> Observed:
         """How the box is. Raises StoreUnavailable, CatalogInvalid, CatalogLost and OSError."""
         sight = self._observer.look()
@@ -118,7 +126,7 @@ class Box:
 
     def wall_ms(self) -> int:
         """The time by the controller's clock, as far as that was heard."""
-        return self.clock.wall_ms() + self.progress.clock_ahead_ms
+        return on_calendar(self.clock.wall_ms() + self.progress.clock_ahead_ms)
 
     def order(self, step: StoreStep) -> StepOrder:
         """The step, and by which packages come into the store."""
@@ -159,7 +167,7 @@ def observed_of(
     """All that a plan goes by: ``spooled`` bytes of streams are here, and transfers wait (``waits``) or do not. Windows
     are on a calendar: the controller's, as far as its clock was heard."""
     fleet = effective(settings.fleet, settings.said, progress.settings)
-    wall_ms = clock.wall_ms() + progress.clock_ahead_ms
+    wall_ms = on_calendar(clock.wall_ms() + progress.clock_ahead_ms)
     return Observed(
         catalog=sight.catalog,
         serving=sight.serving,
@@ -181,6 +189,14 @@ def _activation(texts: tuple[str, ...], wall_ms: int) -> Waits:
     if again_s == 0.0:
         return None
     return Waiting(reason=Reason.WINDOW, text="the window for activation is closed", again_s=again_s)
+
+
+def machine_problem(state: Path) -> str:
+    """What the boot gate of an image left to tell; "" where it left nothing that can be read."""
+    try:
+        return (state / MACHINE).read_text(encoding="utf-8", errors="replace")[:NOTE_MAX]
+    except OSError:
+        return ""
 
 
 def link_state(state: Path) -> str:

@@ -59,9 +59,11 @@ class Carried:
         self._folder.sync_directory(f"{CARRIED}/{path}".rpartition("/")[0])
 
     def ready(self, ways: Iterable[Transfer]) -> tuple[Transfer, ...]:
-        """Those of ``ways`` whose stream and index are both here. Raises OSError."""
+        """Those of ``ways`` whose stream and index are both here, each stream once: one from a base that nothing of
+        is used is the same as the one from scratch. Raises OSError."""
         streams, indexes = self._names(STREAMS), self._names(INDEXES)
-        return tuple(way for way in ways if way.stream in streams and way.index in indexes)
+        found = {way.stream: way for way in ways if way.stream in streams and way.index in indexes}
+        return tuple(found.values())
 
     def hand_over(self, ways: Collection[Transfer]) -> int:
         """Put what is ``ready`` into the spool, and remove what no way asks for. Called by the agent while it fetches

@@ -16,7 +16,7 @@ from appliance.domain.digest import digest_of
 from appliance.fleet import messages
 from appliance.fleet.messages import Poll, Polled, Renewal, Report
 from appliance.sync import trust
-from appliance.sync.backoff import Backoff
+from appliance.sync.backoff import ASKED_S_MOST, Backoff
 from appliance.sync.box import Box
 from appliance.sync.budget import CONTROL, Bound
 from appliance.sync.freshness import heard, is_worth_keeping
@@ -28,7 +28,8 @@ from appliance.sync.telling import Telling
 
 EXPIRED: Final = "certificate-expired"
 """What a controller says to whoever may do nothing but have the certificate renewed."""
-
+TELEMETRY_LATER: Final = ("too-often", "telemetry-full")
+"""What a controller says that takes no telemetry now."""
 
 POLL_S_LEAST: Final = 5
 POLL_S_MOST: Final = 86_400
@@ -58,6 +59,7 @@ class Conversation:
         self._contact: Contact | None = None
         self._backoff = Backoff(random.uniform)
         self._told: Report | None = None
+        self._tell_s = 0.0
         self._last_s = self._due_s = box.clock.monotonic_s()
 
     def pause_s(self, report: Report) -> float:
@@ -71,38 +73,48 @@ class Conversation:
             due_s = min(due_s, self._last_s + PROMPT_S)
         return due_s - now_s
 
-    async def hold(self, report: Report) -> None:
-        """Make one contact, and say when the next one is due."""
+    async def hold(self, report: Report) -> bool:
+        """Make one contact, and say when the next one is due; whether another certificate came of it, with which it is
+        due now."""
         try:
             if self._contact is None:
                 self._contact = Contact(self._box, await self._connect().__aenter__())
             heard = await self._contact.make(report)
             self._told = _for_prompting(report)
-            more = await self._tell(self._contact.link)
+            more = await self._tell(self._contact.link, renewed=heard.renewed)
         except (LinkFailed, EnrolmentInvalid, NotEnrolled, OSError) as error:
-            pause_s = await self._failed(error)
+            pause_s, renewed = await self._failed(error), False
         else:
+            renewed = heard.renewed
             if self.trouble is not None:
                 self._say("controller heard again")
             self.trouble = None
             self._backoff.succeeded()
             pause_s = PAUSE_S_LEAST if heard.again or more else self._poll_s(heard) * random.uniform(0.8, 1.2)
-            if heard.renewed:
+            if renewed:
                 self._say("certificate renewed")
                 await self.close()
         self._last_s = self._box.clock.monotonic_s()
         self._due_s = self._last_s + pause_s
+        return renewed
 
-    async def _tell(self, link: Link) -> bool:
-        """Count what the contact took, and send telemetry as far as the budget goes; whether more waits."""
+    async def _tell(self, link: Link, *, renewed: bool) -> bool:
+        """Count what the contact took, and send telemetry as far as the budget goes; whether more waits. A controller
+        that takes no more of it now was heard all the same. A connection shows the certificate that it began with:
+        where that was ``renewed``, telemetry goes over the next one."""
         used, link.bytes_used = link.bytes_used, 0
+        now_s = self._box.clock.monotonic_s()
         try:
             await self._spending.spend(CONTROL, used)
-            return await self._telling.send(link, self._spending.spend)
+            return (
+                not renewed and now_s >= self._tell_s and await self._telling.send(link, self._spending.spend)
+            )
         except LinkFailed as failed:
-            if failed.code in list(Bound):
-                return False
-            raise
+            if failed.code not in (*Bound, *TELEMETRY_LATER):
+                raise
+            if failed.code in TELEMETRY_LATER:
+                self._tell_s = now_s + min(failed.retry_after_s, ASKED_S_MOST)
+            return False
 
     async def close(self) -> None:
         """Let go of the link."""
@@ -166,7 +178,7 @@ class Contact:
         take_answer(self._box, polled)
         if polled.renew:
             await self._renew()
-        return Heard(poll_s=polled.poll_s, renewed=polled.renew)
+        return Heard(poll_s=polled.poll_s, again=polled.renew, renewed=polled.renew)
 
     def _poll(self, digest: str, report: bytes) -> Poll:
         trusted = self._box.trusted

@@ -44,6 +44,8 @@ IDENTITY: Final = "identity.pem"
 AUTHORITIES: Final = "authorities.pem"
 CONTROLLER: Final = "controller"
 PENDING: Final = "enrolling.pem"
+SITUATION: Final = "situation.json"
+"""What the agent found last; not of a fleet that the box belonged to before."""
 TEMPORARY: Final = "identity.new"
 FILE_BYTES_MAX: Final = 64 << 10
 PREFIX: Final = "ea1."
@@ -177,7 +179,8 @@ def enrol(folder: Folder, url: str, enrolled: Enrolled) -> None:
     if key is None or not is_name(enrolled.device):
         raise EnrolmentInvalid("the controller's answer is for no enrolment of this box")
     _check(key, enrolled.certificate, enrolled.authorities)
-    remove_file(folder, CONTROLLER)
+    for each in (CONTROLLER, SITUATION):
+        remove_file(folder, each)
     try:
         trust_file.enrol(folder, enrolled.root)
     except NoRoot as error:

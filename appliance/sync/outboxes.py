@@ -43,7 +43,8 @@ def waiting_bytes(state: Path) -> int:
     total = 0
     for stream in streams(state):
         with closing(RealFolder(state / OUTBOX / stream)) as folder:
-            total += OutboxReader(folder).waiting_bytes()
+            reader = OutboxReader(folder)
+            total += reader.waiting_bytes() if reader.read(1, 1) else 0
     return total
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from appliance.domain.moment import on_calendar
 from appliance.durable import RealFolder, is_held
 from appliance.fleet.documents import DesiredState
 from appliance.fleet.settings import effective
 from appliance.sync import progress as notes
-from appliance.sync import trust_file
+from appliance.sync import situation, trust_file
 from appliance.sync.box import Clock, Settings, link_state, observed_of
 from appliance.sync.budget import MODELS, Budget, Link
 from appliance.sync.carried import spool_of
+from appliance.sync.freshness import Contact
 from appliance.sync.identity import FLEET, LOCK, NotEnrolled, read_identity
 from appliance.sync.observed import Observer
 from appliance.sync.outboxes import waiting_bytes
@@ -25,7 +27,8 @@ from appliance.transfer.spool import bytes_in
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """How the box stands; ``agent_pid``: of the agent that runs, 0 where none does; ``left_bytes``: of the billing
-    month's, -1 where it has no bound; ``outbox_bytes`` wait to be sent."""
+    month's, -1 where it has no bound; ``outbox_bytes`` wait to be sent. ``contact``: the last one;
+    ``trouble``: why the controller was not heard since."""
 
     device: str
     url: str
@@ -33,6 +36,8 @@ class Reading:
     trusted_generation: int
     observed: Observed
     progress: Progress
+    contact: Contact
+    trouble: str
     damage: str
     link: str
     agent_pid: int
@@ -50,25 +55,34 @@ def read_box(settings: Settings, clock: Clock) -> Reading:
         progress = notes.read(folder)
         budget = Budget(spent_in(folder))
     fleet = effective(settings.fleet, settings.said, progress.settings)
+    left = situation.read(settings.state)
     desired = loaded.trusted.desired
     sight = Observer(settings.state).look()
-    wall_ms = clock.wall_ms() + progress.clock_ahead_ms
+    wall_ms = on_calendar(clock.wall_ms() + progress.clock_ahead_ms)
     link = Link(state=link_state(settings.state), passes=passes_in(fleet.contact_plan))
     waits = waits_of(budget.blocked(MODELS, fleet, link, wall_ms))
     spooled = bytes_in(spool_of(settings.state))
+    observed = observed_of(settings, clock, progress, desired, sight, spooled, waits)
     return Reading(
         device=identity.device,
         url=identity.url,
         desired=desired,
         trusted_generation=loaded.trusted.counters.targets,
-        observed=observed_of(settings, clock, progress, desired, sight, spooled, waits),
+        observed=replace(observed, stuck=left.waiting()),
         progress=progress,
+        contact=_later(progress.contact, left.contact),
+        trouble=left.trouble,
         damage=loaded.damage,
         link=link.state,
         agent_pid=_holder(settings),
         left_bytes=budget.left_bytes(fleet, wall_ms),
         outbox_bytes=waiting_bytes(settings.state),
     )
+
+
+def _later(kept: Contact, told: Contact) -> Contact:
+    """What the agent told last, unless that is of another boot or another fleet than what it kept."""
+    return told if told.boot == kept.boot and told.at_ms > kept.at_ms else kept
 
 
 def _holder(settings: Settings) -> int:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import socket
+from array import array
+from collections.abc import Sequence
 
 
-def notify(**fields: str) -> None:
-    """Send fields such as ``READY="1"``, ``STATUS="..."``, ``STOPPING="1"``. Never raises: a service manager that
-    does not listen must not stop the service."""
+def notify(descriptors: Sequence[int] = (), /, **fields: str) -> None:
+    """Send fields such as ``READY="1"``, ``STATUS="..."``, ``STOPPING="1"``, and copies of descriptors with them. Never
+    raises: a service manager that does not listen must not stop the service."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -21,6 +23,7 @@ def notify(**fields: str) -> None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
             channel.settimeout(1.0)
-            channel.sendto(message.encode(), address)
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+            channel.sendmsg([message.encode()], rights, 0, address)
     except OSError:
         return

@@ -48,7 +48,7 @@ async def fetch(
             index = await _index(way, source, spool, allow)
             with closing(await asyncio.to_thread(spool.open, way, index)) as arrival:
                 try:
-                    await _from(way, source, arrival, allow, seen)
+                    await (_from if source.over_link else _from_near)(way, source, arrival, allow, seen)
                 finally:
                     spool.note(way, arrival)
                 await asyncio.to_thread(arrival.finish)
@@ -73,6 +73,18 @@ async def _index(way: Transfer, source: Source, spool: Spool, allowed: Allowed) 
             raise SourceFailed(Trouble.NOT_THE_STREAM, f"{source.name} gives another index")
         spool.keep_index(way, data)
     return Index(data, way.size)
+
+
+async def _from_near(way: Transfer, source: Source, arrival: Arrival, allowed: Allowed, seen: Seen) -> None:
+    """The same from one that anybody at the site may be: of what it gives, whole pieces stay. The part of a piece that
+    came over the link is kept beside meanwhile, so that nobody near can spoil it, time and again."""
+    before, tail = arrival.verified, arrival.lift()
+    try:
+        await _from(way, source, arrival, allowed, seen)
+    finally:
+        arrival.lift()
+        if arrival.verified == before:
+            arrival.add(tail)
 
 
 async def _from(way: Transfer, source: Source, arrival: Arrival, allowed: Allowed, seen: Seen) -> None:

@@ -19,7 +19,7 @@ from aiohttp import web
 from appliance.domain.digest import digest_of, is_digest
 from appliance.fleet.messages import INDEXES, STREAMS
 from appliance.transfer.pieces import DIGEST_BYTES, piece_count
-from appliance.transfer.source import CHUNK_BYTES, STREAM_TYPE
+from appliance.transfer.source import CHUNK_BYTES, STREAM_TYPE, Pace
 from appliance.transfer.spool import Spool
 
 ANSWERS_MAX: Final = 4
@@ -41,7 +41,7 @@ class NeighbourServer:
         self._answers = 0
 
     def application(self) -> web.Application:
-        """What answers; who starts it gives it an address and bounds the time for a request's head."""
+        """What answers; who starts it gives it an address and bounds connections."""
         found = web.Application(client_max_size=0)
         found.router.add_get(STREAMS + "{digest}", self._stream)
         found.router.add_get(INDEXES + "{digest}", self._index)
@@ -94,6 +94,7 @@ class NeighbourServer:
             )
             answer.content_length = last + 1 - first
             await answer.prepare(request)
+            pace = Pace()
             while first <= last:
                 length = min(CHUNK_BYTES, last + 1 - first)
                 data = await asyncio.to_thread(os.pread, descriptor, length, first)
@@ -102,6 +103,8 @@ class NeighbourServer:
                 await self._turn(len(data))
                 await asyncio.wait_for(answer.write(data), STALL_S)
                 first += len(data)
+                if not pace.is_kept(len(data)):
+                    break  # others wait for the place
             return answer
         finally:
             os.close(descriptor)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from collections.abc import AsyncGenerator, Callable
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +24,9 @@ from appliance.transfer.pieces import DIGEST_BYTES
 CHUNK_BYTES: Final = 64 << 10
 SILENCE_S: Final = 30.0
 """How long a source may send nothing."""
+PACE_BYTES: Final = 1 << 20
+"""What is given at a site in PACE_S at least: what only drips keeps away what other sources would give."""
+PACE_S: Final = 30.0
 STREAM_TYPE: Final = "application/octet-stream"
 _RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 
@@ -46,6 +50,25 @@ class SourceFailed(ApplianceError):
         self.trouble = trouble
 
 
+class Pace:
+    """Whether bytes come, or are taken, as fast as they must. ``now_s`` is a monotonic clock."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._since_s = now_s()
+        self._count = 0
+
+    def is_kept(self, count: int) -> bool:
+        """Whether it is, with so many bytes more."""
+        self._count += count
+        now_s = self._now_s()
+        if now_s - self._since_s < PACE_S:
+            return True
+        kept = self._count >= PACE_BYTES
+        self._since_s, self._count = now_s, 0
+        return kept
+
+
 class Source(Protocol):
     """See the module. ``name`` is for people; ``over_link``: what comes from there goes over the link to the
     controller, whose bytes are counted."""
@@ -61,33 +84,46 @@ class Source(Protocol):
 
 
 class HttpSource:
-    """A controller, or a neighbour at the same site: ``base`` is its URL. ``session`` is the owner's."""
+    """A controller, a neighbour at the same site, or a server of files: ``base`` is its URL, ``streams`` and
+    ``indexes`` say where below it they are. ``session`` is the owner's. What does not go over the link keeps a
+    pace."""
 
     def __init__(
-        self, name: str, base: str, session: Callable[[], aiohttp.ClientSession], *, over_link: bool = True
+        self,
+        name: str,
+        base: str,
+        session: Callable[[], aiohttp.ClientSession],
+        *,
+        over_link: bool = True,
+        streams: str = STREAMS,
+        indexes: str = INDEXES,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.over_link = over_link
+        self._streams = streams
+        self._indexes = indexes
         self._base = base.rstrip("/")
         self._session = session
+        self._now_s = now_s
 
     async def index(self, stream: str, index: str, pieces: int) -> bytes:
         """See Source."""
         found = bytearray()
         length = DIGEST_BYTES * pieces
-        async for chunk in self._get(f"{INDEXES}{index}", 0, length):
+        async for chunk in self._get(f"{self._indexes}{index}", 0, length):
             found += chunk
         return bytes(found)
 
     def read(self, stream: str, offset: int, size: int) -> AsyncGenerator[bytes, None]:
         """See Source."""
-        return self._get(f"{STREAMS}{stream}", offset, size)
+        return self._get(f"{self._streams}{stream}", offset, size)
 
     async def _get(self, path: str, offset: int, size: int) -> AsyncGenerator[bytes, None]:
         """Bytes from ``offset`` to ``size``, exactly."""
         headers = {"Range": f"bytes={offset}-{size - 1}", "Accept-Encoding": "identity"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
-        left = size - offset
+        left, pace = size - offset, Pace(self._now_s)
         try:
             async with self._session().get(
                 self._base + path, headers=headers, timeout=timeout, allow_redirects=False
@@ -99,6 +135,8 @@ class HttpSource:
                         raise SourceFailed(
                             Trouble.NOT_THE_STREAM, f"{self.name} sends more than was asked for"
                         )
+                    if not (self.over_link or pace.is_kept(len(chunk))):
+                        raise SourceFailed(Trouble.BROKEN_OFF, f"{self.name} gives next to nothing")
                     yield chunk
         except TimeoutError as error:
             raise SourceFailed(Trouble.BROKEN_OFF, f"{self.name} was silent for {SILENCE_S:g} s") from error

@@ -130,6 +130,13 @@ class Arrival:
         self._verify(self.verified // PIECE_BYTES)
         return self.size == end
 
+    def lift(self) -> bytes:
+        """Take off what follows the whole, right pieces, and give it. Raises OSError."""
+        tail = os.pread(self._descriptor, self.size - self.verified, self.verified)
+        os.ftruncate(self._descriptor, self.verified)
+        self.size = self.verified
+        return tail
+
     def finish(self) -> None:
         """Have it on the disk for good. Raises OSError."""
         os.fsync(self._descriptor)

@@ -238,14 +238,14 @@ class WeightsEvicted(NamedTuple):
 
 
 class WeightsPagedIn(NamedTuple):
-    """The ``nbytes`` bytes of a model's weights are in memory (again). ``failure`` is for people, "" when all went
-    well; else the weights are not what they should be, and the model must not run."""
+    """The ``nbytes`` bytes of a model's weights are in memory (again). ``failure`` is for people, None when all
+    went well; else the weights are not what they should be, and the model must not run."""
 
     worker: int
     model: int
     nbytes: int
     ns: int
-    failure: str
+    failure: str | None
 
 
 class FormBuilt(NamedTuple):
@@ -257,7 +257,7 @@ class FormBuilt(NamedTuple):
     name: str
     nbytes: int
     ns: int
-    failure: str
+    failure: str | None
     later: bool = False
 
 

@@ -31,7 +31,7 @@ LEVELS: Mapping[str, int] = {
     "frontend/grpc": 14, "frontend/http": 14,
     "frontend/native": 15,
     "frontend": 16,
-    "sync": 16, "controller": 16,
+    "sync": 16, "controller": 16, "image": 16,
     "configuration": 17,
     "daemon": 18,
     "cli": 19,
@@ -50,6 +50,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
         "appliance/transfer/",
         "appliance/sync/",
         "appliance/controller/",
+        "appliance/image/place.py",
     ),
     "alembic": ("appliance/controller/",),
     "blake3": ("appliance/domain/digest.py",),
@@ -109,7 +110,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
         "appliance/controller/",
     ),
 }
-LINKED = ("cli", "tools", "sync", "transfer", "controller")
+LINKED = ("cli", "tools", "sync", "transfer", "controller", "image")
 """What is no part of serving, and may connect to something."""
 IMPURE = frozenset(
     {"asyncio", "logging", "multiprocessing", "os", "random", "select", "socket", "threading", "time"}
@@ -210,11 +211,13 @@ def test_nothing_is_pickled() -> None:
 
 
 def test_what_serves_connects_to_nothing() -> None:
-    """But for its own Unix sockets, which are tried before they are taken."""
-    opening = re.compile(r"\.connect\(|create_connection\(|urlopen\(|ClientSession\(|[a-z]secure_channel\(")
+    """But for its own Unix sockets, which are tried before they are taken, and that of systemd, which is told."""
+    opening = re.compile(
+        r"\.connect\(|create_connection\(|\.send(?:msg|to)\(|urlopen\(|ClientSession\(|[a-z]secure_channel\("
+    )
     ours = [path for path in python_files("appliance") if path.relative_to(ROOT).parts[1] not in LINKED]
     found = {name_of(path) for path in ours if opening.search(path.read_text(encoding="utf-8"))}
-    assert found == {"appliance/domain/address.py"}
+    assert found == {"appliance/domain/address.py", "appliance/telemetry/notify.py"}
     native = [path for path in rust_files() if "::connect(" in product_code_of(path)]
     assert not native
     clients = {"http", "urllib", "requests", "httpx", "ftplib", "smtplib"}

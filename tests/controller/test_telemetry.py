@@ -8,6 +8,7 @@ import pytest
 from zstandard import ZstdCompressor
 
 from appliance.controller import contact, tables
+from appliance.controller.fleet_store import ROW_BYTES
 from appliance.controller.losses import losses
 from appliance.fleet import messages
 from appliance.fleet.messages import Batch
@@ -90,7 +91,7 @@ def test_what_unpacks_to_too_much_is_refused_without_being_unpacked(box: Box) ->
 def test_a_box_fills_no_more_than_its_share_and_goes_on_when_some_is_forgotten(
     served: Served, box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contact, "TELEMETRY_MAX", 8)
+    monkeypatch.setattr(contact, "TELEMETRY_MAX", 4 * ROW_BYTES)
     box.send(batch(ONE, 0, 4))
     data = ZstdCompressor().compress(messages.encode(batch(ONE, 4, 1)))
     assert code(box.post(messages.TELEMETRY, data)) == (429, "telemetry-full")

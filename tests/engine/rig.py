@@ -90,10 +90,10 @@ class Rig(WithoutMemory):
         self.engine.pool_event(port.WeightsEvicted(worker, model, 1))
 
     def page_in(self, worker: int, model: int, verify: bool) -> None:
-        self.engine.pool_event(port.WeightsPagedIn(worker, model, 1, 1, ""))
+        self.engine.pool_event(port.WeightsPagedIn(worker, model, 1, 1, None))
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
-        self.engine.pool_event(port.FormBuilt(worker, model, "form", 1, 1, ""))
+        self.engine.pool_event(port.FormBuilt(worker, model, "form", 1, 1, None))
 
     def dispatch(self, worker: int, run: port.Run) -> None:
         self.runs.append(run)

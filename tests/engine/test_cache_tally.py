@@ -30,10 +30,12 @@ def test_a_load_counts_with_its_file_or_with_what_its_form_holds() -> None:
 
 def test_a_page_in_counts_with_what_was_read_or_as_a_failure() -> None:
     tally = CacheTally()
-    tally.paged_in(VERSION, WeightsPagedIn(1, 1, 5, 1, ""))
+    tally.paged_in(VERSION, WeightsPagedIn(1, 1, 5, 1, None))
     assert counted(tally) == (1, 5, 0)
     tally.paged_in(VERSION, WeightsPagedIn(1, 1, 0, 1, "rot"))
     assert counted(tally) == (1, 5, 1)
+    tally.paged_in(VERSION, WeightsPagedIn(1, 1, 0, 1, ""))
+    assert counted(tally) == (1, 5, 2), "a failure without a word is one"
 
 
 def test_a_refusal_counts_if_the_weights_are_to_blame() -> None:
@@ -56,6 +58,6 @@ def test_a_refusal_counts_if_the_weights_are_to_blame() -> None:
 def test_what_cannot_be_verified_does_not_count(version: ModelVersion) -> None:
     tally = CacheTally()
     tally.loaded(version, ModelLoaded(1, 1, (), 1, 1))
-    for failure in ("", "cannot be read"):
+    for failure in (None, "cannot be read"):
         tally.paged_in(version, WeightsPagedIn(1, 1, 5, 1, failure))
     assert counted(tally) == (0, 0, 0)

@@ -57,7 +57,7 @@ class Rig:
         self.forms.consider(served)
         if self.forms.next is not None:
             self.forms.build()
-            self.forms.ended(FormBuilt(self.taken - 1, self.taken, "form", 1, 1, ""), 0)
+            self.forms.ended(FormBuilt(self.taken - 1, self.taken, "form", 1, 1, None), 0)
 
 
 @pytest.fixture

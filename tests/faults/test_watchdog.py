@@ -1,4 +1,4 @@
-"""The service manager hears from a daemon whose event loop turns, and from no other."""
+"""The service manager hears from a daemon whose event loop turns and that has models answer, and from no other."""
 
 from __future__ import annotations
 
@@ -62,6 +62,35 @@ def test_a_loop_that_does_not_turn_is_not_heard_of(
         daemon.drop_messages()
         assert daemon.next_message(timeout_s=1.0) == ""
     assert daemon.next_message() == PING
+
+
+@pytest.mark.every_front_end
+def test_a_daemon_whose_model_answers_nothing_is_not_heard_of(serve: Serve, tmp_path: Path) -> None:
+    """The loop turns all the while."""
+    write_fake(tmp_path / "models", "m", gate=tmp_path / "gate")
+    sections = {**FAKE_SECTIONS, "workers": {"run_timeout_ms": 600_000}}
+    daemon = serve(tmp_path / "models", sections, environment=WITHIN)
+    assert daemon.next_message() == PING
+    with Gate(tmp_path / "gate") as gate:
+        gate.reached()  # no client asks for anything: that is the daemon's own request
+        daemon.drop_messages()
+        assert daemon.next_message(timeout_s=1.0) == ""
+        assert daemon.get("/v2/health/live")
+    assert daemon.next_message() == PING
+
+
+def test_a_start_that_takes_long_has_its_time_extended(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path / "models", "m", mode="hang_at_load")
+    daemon = serve(tmp_path / "models", FAKE_SECTIONS, environment=WITHIN, ready=False)
+    for _ in range(3):
+        assert daemon.wait_for("EXTEND_TIMEOUT_USEC") == f"{PING}\nEXTEND_TIMEOUT_USEC=100000"
+
+
+def test_a_model_that_takes_no_zeros_is_no_reason_to_end(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path / "models", "m", mode="fail")
+    daemon = serve(tmp_path / "models", FAKE_SECTIONS, environment=WITHIN)
+    for _ in range(3):
+        assert daemon.next_message() == PING
 
 
 @pytest.mark.parametrize(

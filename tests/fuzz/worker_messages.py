@@ -113,8 +113,8 @@ ANSWERS: tuple[FromWorker, ...] = (
     RunFinished(WORKER, 1, (FAILED,), 1, 2, 3),
     Fetched(WORKER, RIGHT),
     WeightsEvicted(WORKER, MODEL, 5),
-    WeightsPagedIn(WORKER, MODEL, 5, 6, ""),
-    FormBuilt(WORKER, MODEL, NAME, 5, 6, ""),
+    WeightsPagedIn(WORKER, MODEL, 5, 6, None),
+    FormBuilt(WORKER, MODEL, NAME, 5, 6, None),
     FormJudged(WORKER, MODEL, NAME, next(iter(FormVerdict)), "why"),
 )
 PACKED = [encode(answer) for answer in ANSWERS]

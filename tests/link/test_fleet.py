@@ -1,5 +1,6 @@
 """A fleet as it is used: a real controller, three real boxes under load behind links that flap, processes that are
-killed, a bad release, and a box that no link ever reaches and that catches up by bundle."""
+killed, a bad release, and a box that no link ever reaches and that catches up by bundle. Controller and boxes are in
+network namespaces of their own where this may be (root), else behind links that are shaped in the test's process."""
 
 from __future__ import annotations
 
@@ -16,10 +17,11 @@ import pytest
 from appliance.durable import RealFolder
 from appliance.outbox.reader import OutboxReader
 from appliance.sync.outboxes import streams
-from demo.fleet import Box, Controller, agent_of, close, ended, enrol, new_box, run
+from demo.fleet import Box, Controller, agent_of, close, ended, enrol, free_port, new_box, run
 from demo.link import flap
 from demo.load import Load
 from demo.versions import NAME, make_packages
+from tests.link.namespaces import Hub, hub
 
 RATE = 400_000.0
 UP_S = 5.0
@@ -54,17 +56,32 @@ async def fleet(folder: Path) -> AsyncIterator[tuple[Controller, dict[str, Box],
     await run("model", "keygen", str(key))
     public = folder / "key.pem.pub"
     packages = await asyncio.to_thread(make_packages, folder, key)
-    controller, boxes = Controller(folder, public), dict[str, Box]()
-    await controller.start()
-    try:
-        for name in (*NEAR, FAR):
-            (folder / name).mkdir()
-            boxes[name] = await new_box(name, folder / name, controller, RATE)
-            await enrol(boxes[name], controller, public)
-        yield controller, boxes, public, packages
-    finally:
-        await asyncio.gather(*map(close, boxes.values()))
-        await controller.stop()
+    with hub() as place:
+        controller, boxes = controller_at(place, folder, public), dict[str, Box]()
+        try:
+            await controller.start()
+            for name in (*NEAR, FAR):
+                (folder / name).mkdir()
+                boxes[name] = await box_at(place, name, folder / name, controller)
+                await enrol(boxes[name], controller, public)
+            yield controller, boxes, public, packages
+        finally:
+            await asyncio.gather(*map(close, boxes.values()))
+            await controller.stop()
+
+
+def controller_at(place: Hub | None, folder: Path, public: Path) -> Controller:
+    return Controller(folder, public, place.host, place.within) if place else Controller(folder, public)
+
+
+async def box_at(place: Hub | None, name: str, folder: Path, controller: Controller) -> Box:
+    """A box behind a link of its own. Its clients are at the site: no link is between them and it."""
+    if place is None:
+        return await new_box(name, folder, controller, RATE)
+    http = f"127.0.0.1:{free_port()}"
+    return Box(
+        name=name, folder=folder, link=place.wire(controller, RATE), grpc=f"unix:{folder / 'grpc'}", http=http
+    )
 
 
 def accounts(home: Path, state: Path, device: str) -> tuple[int, int, int]:
@@ -173,7 +190,7 @@ async def by_bundle(far: Box, controller: Controller, folder: Path) -> None:
 
 
 async def serves(box: Box, version: int) -> bool:
-    said = json.loads(await run("status", "--json", "--url", box.http))
+    said = json.loads(await run("status", "--json", "--url", box.http, within=box.link.within))
     return any(
         (each["name"], each["version"], each["state"]) == (NAME, version, "READY") for each in said["models"]
     )

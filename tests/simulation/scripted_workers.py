@@ -132,8 +132,8 @@ class ScriptedWorkers(WithoutMemory):
         self._beside(worker, model, 3 * MS, lambda: self._page_in(worker, model))
 
     def _page_in(self, worker: int, model: int) -> None:
-        failure = "scripted rot" if self._world.random.random() < self.trouble / 2 else ""
-        if not failure:
+        failure = "scripted rot" if self._world.random.random() < self.trouble / 2 else None
+        if failure is None:
             self._evict[worker].discard(model)
         self._emit(port.WeightsPagedIn(worker, model, EVICTABLE_BYTES, 3 * MS, failure))
 
@@ -143,7 +143,7 @@ class ScriptedWorkers(WithoutMemory):
 
         def built() -> None:
             self._loading[worker].remove(model)
-            failure = "scripted failure" if self._world.random.random() < self.trouble / 2 else ""
+            failure = "scripted failure" if self._world.random.random() < self.trouble / 2 else None
             self._emit(
                 port.FormBuilt(worker, model, "" if failure else "form", EVICTABLE_BYTES, 50 * MS, failure)
             )

@@ -11,6 +11,7 @@ import hashlib
 import ssl
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from itertools import count
@@ -46,7 +47,7 @@ from appliance.fleet.messages import (
     Report,
 )
 from appliance.fleet.metadata import Counters
-from appliance.package.keys import make_key, open_signer, public_key_of
+from appliance.package.keys import PublicKey, make_key, open_signer, public_key_of
 from appliance.package.reader import open_package
 from appliance.transfer.build import build
 
@@ -131,15 +132,18 @@ class ControllerDouble:
         self._shift = shift
         self._tls = self.authority.server(folder, shift)
         self.keys = OnlineKeys.create(folder / "online")
-        offline = open_signer(str(_written(folder / "offline.pem", make_key("ed25519")[0])), lambda what: "")
-        plan = RootPlan(
-            offline=[public_key_of(offline)],
+        self._offline = open_signer(
+            str(_written(folder / "offline.pem", make_key("ed25519")[0])), lambda what: ""
+        )
+        self._plan = RootPlan(
+            offline=[public_key_of(self._offline)],
             threshold=1,
             online=self.keys.public(),
             packages=[],
             expires=datetime.now(UTC) + timedelta(days=1000),
         )
-        self.root = sign_root(make_root(plan), offline)
+        self.root = sign_root(make_root(self._plan), self._offline)
+        self.roots: tuple[bytes, ...] = ()
         self.metadata: DeviceMetadata | None = None
         self.generation = 0
         self.polls: list[Poll] = []
@@ -149,6 +153,8 @@ class ControllerDouble:
         self.poll_s = 5
         self.expired = False
         self.renew = False
+        self.full: Refusal | None = None
+        self.fulls = 0
         self.now_ms: Callable[[], int] = lambda: int(datetime.now(UTC).timestamp() * 1000)
         self.instead: Answer | None = None
         self.port = 0
@@ -195,6 +201,11 @@ class ControllerDouble:
         """Sign the timestamp anew."""
         assert self.metadata is not None
         self.metadata = sign_timestamp(self.keys, self.metadata, datetime.now(UTC))
+
+    def let_sign(self, maker: PublicKey) -> None:
+        """Publish a next root, with which ``maker`` may sign packages."""
+        after = make_root(replace(self._plan, packages=[maker]), self.root)
+        self.roots = (sign_root(after, self._offline, self.root),)
 
     def wait(self, what: Callable[[], Any], limit_s: float = 60) -> None:
         """Until ``what`` is so; looked at whenever something came."""
@@ -283,6 +294,9 @@ class ControllerDouble:
         assert request.transport is not None
         if not request.transport.get_extra_info("peercert"):
             return Refusal("no-certificate", "who are you?"), 403
+        if request.path == messages.TELEMETRY and self.full is not None:
+            self.fulls += 1
+            return self.full, 429
         if request.path == messages.TELEMETRY:
             return self._told(messages.decode(ZstdDecompressor().decompress(body), Batch)), 200
         if request.path == messages.RENEW:
@@ -304,6 +318,8 @@ class ControllerDouble:
         if poll.report:
             self.reports.append(messages.decode(poll.report, Report))
         said = Polled(now_ms=self.now_ms(), poll_s=self.poll_s, renew=self.renew)
+        if poll.root == 1:
+            said = msgspec.structs.replace(said, roots=self.roots)
         if self.metadata is None or poll.timestamp == self.metadata.counters.timestamp:
             return said
         signed = self.metadata

@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 
 from appliance import durable
+from appliance.cli.failure import Exit
+from appliance.domain.manifest import INT64_MAX
 from appliance.durable import RealFolder
 from appliance.fleet.documents import WishedModel, WishedTrial
-from appliance.fleet.messages import STREAMS, ModelReport, encode
+from appliance.fleet.messages import STREAMS, ModelReport, Refusal, encode
+from appliance.image import note
 from appliance.outbox.outbox import Outbox, Policy
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_file import read_catalog
@@ -238,6 +241,23 @@ def test_what_waits_in_the_outboxes_reaches_the_controller_once_and_in_order(
         ] == [[b"more"]]
 
 
+@pytest.mark.parametrize("code", ["telemetry-full", "too-often"])
+def test_a_controller_that_takes_no_telemetry_now_is_heard_all_the_same(
+    enrolled: Path, controller: ControllerDouble, start: Start, code: str
+) -> None:
+    place = enrolled / "outbox" / "serve"
+    place.mkdir(parents=True)
+    with Outbox(RealFolder(place), 1 << 20, Policy.DROP_OLDEST) as outbox:
+        outbox.append([b"1"])
+    controller.full = Refusal(code, "not now", 3600)
+    controller.want()
+    start()
+    controller.wait(lambda: controller.fulls > 0)
+    asked = len(controller.polls)
+    controller.wait(lambda: len(controller.polls) > asked + 2)
+    assert controller.fulls == 1, "and it is not asked before its time"
+
+
 def test_a_month_that_is_spent_stops_models_and_nothing_else_also_after_a_restart(
     appliance: Run, enrolled: Path, controller: ControllerDouble, pack: Pack, config: Path
 ) -> None:
@@ -271,7 +291,7 @@ def test_an_idle_poll_carries_no_report_and_keeps_the_connection(
     assert all(len(encode(each)) < 200 for each in idle)
 
 
-@pytest.mark.parametrize("file", ["agent.json", "trusted"])
+@pytest.mark.parametrize(("file", "expected"), [("agent.json", Exit.USAGE), ("trusted", Exit.UNREACHABLE)])
 def test_a_disk_that_is_full_costs_time_and_nothing_else(
     appliance: Run,
     enrolled: Path,
@@ -279,6 +299,7 @@ def test_a_disk_that_is_full_costs_time_and_nothing_else(
     pack: Pack,
     monkeypatch: pytest.MonkeyPatch,
     file: str,
+    expected: Exit,
 ) -> None:
     """The files of the agent cannot be written, one after the other; then they can."""
     replaced = durable.replace_file
@@ -293,8 +314,7 @@ def test_a_disk_that_is_full_costs_time_and_nothing_else(
         for module in (progress, trust_file):
             patched.setattr(module, "replace_file", full)
         status, _, err = appliance("sync", "once")
-        assert status == 3
-        assert "No space left on device" in err
+        assert (status, "No space left on device" in err) == (expected, True), err
     assert appliance("sync", "once")[0] == 0
     assert wanted_in(enrolled) == 1
     assert controller.last is not None
@@ -356,6 +376,19 @@ def test_an_expired_certificate_is_renewed_with_the_old_key(
     assert certificate not in after
 
 
+@pytest.mark.parametrize("now_ms", [INT64_MAX, 253_402_300_799_000, 1])
+def test_a_clock_of_the_controller_that_is_on_no_calendar_ends_nothing(
+    appliance: Run, enrolled: Path, controller: ControllerDouble, config: Path, now_ms: int
+) -> None:
+    windows = 'windows = ["Mon-Sun 00:00-23:59 Europe/Berlin"]\n'
+    config.write_text(f"[fleet]\nmonth_bytes = 9000000\n{windows}activation_{windows}", "utf-8")
+    controller.now_ms = lambda: now_ms
+    controller.want()
+    for words in (("once",), ("once",), ("status",), ("explain",)):
+        status, _, err = appliance("sync", *words)
+        assert status == 0, err
+
+
 def test_a_controller_from_a_backup_is_noticed_and_changes_nothing(
     appliance: Run,
     enrolled: Path,
@@ -397,11 +430,13 @@ def test_killed_again_and_again_it_comes_to_the_same(
         process.wait()
         if turn == 6:
             controller.want(
-                WishedModel(name="digits", wanted=second, prefetch=(first,)), settings={"fleet.poll_s": 5}
+                WishedModel(name="digits", wanted=second, prefetch=(first,), downgrade=True),
+                settings={"fleet.poll_s": 5},
             )
     process = start()
-    until(lambda: wanted_in(enrolled) == 2)
-    controller.wait(lambda: (report := told_of(controller)) and report.wanted == 2)
+    controller.wait(
+        lambda: (report := told_of(controller)) and (report.wanted, report.installed) == (2, (1, 2))
+    )
     process.kill()
     process.wait()
     status, out, _ = appliance("store", "check")
@@ -410,3 +445,16 @@ def test_killed_again_and_again_it_comes_to_the_same(
     assert [each.version for each in model.versions] == [1, 2]
     assert model.managed
     assert not catalog_in(enrolled).holds
+
+
+def test_why_a_version_of_the_machines_image_did_not_pass_its_start_is_told(
+    appliance: Run, enrolled: Path, controller: ControllerDouble
+) -> None:
+    controller.want()
+    note.leave(enrolled, "version 1.1 of the image did not pass its start: no answer")
+    appliance("sync", "once")
+    assert controller.last is not None
+    assert controller.last.problems == ("version 1.1 of the image did not pass its start: no answer",)
+    note.remove(enrolled)
+    appliance("sync", "once")
+    assert not controller.last.problems

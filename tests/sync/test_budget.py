@@ -195,6 +195,7 @@ def test_100_000_boxes_do_not_come_at_once() -> None:
 
 def test_what_the_controller_asks_for_is_heeded() -> None:
     assert Backoff(lambda least, most: least).failed(120.0) == 120.0
+    assert Backoff(lambda least, most: least).failed(2.0**62) == 86_400
     backoff = Backoff(lambda least, most: most)
     spans = [backoff.failed() for _ in range(12)]
     assert spans == sorted(spans)

@@ -6,6 +6,8 @@ import asyncio
 import os
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -20,6 +22,8 @@ from appliance.sync.identity import EnrolmentInvalid, Identity, read_identity, t
 from appliance.sync.link import Link, LinkFailed, Trouble
 from tests.sync.conftest import Run
 from tests.sync.controller_double import Authority, ControllerDouble
+
+MAIN = "from appliance.cli.main import main; raise SystemExit(main())"
 
 
 def polled(identity: Identity, url: str = "") -> Polled:
@@ -145,6 +149,18 @@ async def cut(request: web.Request) -> web.StreamResponse:
     return response
 
 
+async def half(request: web.Request) -> web.StreamResponse:
+    """It ends well in the middle of a message."""
+    body = messages.encode(Polled(now_ms=1, poll_s=5))
+    return web.Response(body=body[: len(body) // 2], content_type=messages.CONTENT_TYPE)
+
+
+async def twice(request: web.Request) -> web.StreamResponse:
+    return web.Response(
+        body=messages.encode(Polled(now_ms=1, poll_s=5)) * 2, content_type=messages.CONTENT_TYPE
+    )
+
+
 @pytest.mark.parametrize(
     ("answer", "trouble"),
     [
@@ -156,8 +172,10 @@ async def cut(request: web.Request) -> web.StreamResponse:
         (answering("", 200, messages.CONTENT_TYPE, **{"Content-Encoding": "gzip"}), Trouble.NONSENSE),
         (endless, Trouble.TOO_LARGE),
         (cut, Trouble.LOST),
+        (half, Trouble.NONSENSE),
+        (twice, Trouble.NONSENSE),
     ],
-    ids=["portal", "gateway", "redirect", "nonsense", "error", "packed", "endless", "cut"],
+    ids=["portal", "gateway", "redirect", "nonsense", "error", "packed", "endless", "cut", "half", "twice"],
 )
 def test_whatever_else_answers_is_told_as_what_it_is(
     identity: Identity, controller: ControllerDouble, answer: object, trouble: Trouble
@@ -166,6 +184,63 @@ def test_whatever_else_answers_is_told_as_what_it_is(
     assert failure(identity).trouble is trouble
     controller.instead = None
     assert polled(identity)
+
+
+async def no_answer(request: web.Request) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError("it was waited for")
+
+
+async def no_end(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": messages.CONTENT_TYPE, "Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b"x" * 10)
+    await asyncio.Event().wait()
+    return response
+
+
+async def drops(request: web.Request) -> web.StreamResponse:
+    """A byte now and then, for ever."""
+    response = web.StreamResponse(headers={"Content-Type": messages.CONTENT_TYPE})
+    await response.prepare(request)
+    with suppress(ConnectionError):
+        while request.transport is not None and not request.transport.is_closing():
+            await response.write(b"x")
+            await asyncio.sleep(0.02)
+    return response
+
+
+def impatient(state: Path, config: Path, *words: str, **patience: float) -> tuple[int, str]:
+    """A command of the agent, which waits for no longer than that."""
+    code = f"from appliance.sync import link; link.__dict__.update({patience}); {MAIN}"
+    command = [sys.executable, "-c", code, "sync", *words, "--state-dir", str(state), "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "patience"),
+    [(no_answer, "SILENCE_S"), (no_end, "SILENCE_S"), (drops, "TOTAL_S")],
+    ids=["no answer", "no end", "drops"],
+)
+def test_who_stands_still_is_left(
+    appliance: Run, enrolled: Path, config: Path, controller: ControllerDouble, answer: object, patience: str
+) -> None:
+    controller.instead = answer  # type: ignore[assignment]
+    status, err = impatient(enrolled, config, "once", **{patience: 0.3})
+    assert (status, "did not answer in time" in err) == (3, True), err
+    controller.instead = None
+    assert appliance("sync", "once")[0] == 0
+
+
+def test_who_takes_a_connection_and_says_nothing_is_left(
+    state: Path, config: Path, controller: ControllerDouble
+) -> None:
+    """Not even TLS begins: so it is with some firewalls, and with a listener whose process stands still."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        token = controller.token(f"https://127.0.0.1:{silent.getsockname()[1]}")
+        status, err = impatient(state, config, "enrol", token, CONNECT_S=0.3)
+    assert (status, "did not answer in time" in err) == (3, True), err
 
 
 def test_a_refusal_is_the_controllers_own(identity: Identity, controller: ControllerDouble) -> None:

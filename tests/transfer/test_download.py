@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -360,3 +360,74 @@ async def test_what_does_not_come_over_the_link_costs_nothing_of_it(tmp_path: Pa
     spool = Spool(tmp_path / "spool")
     await fetch(WAY, [DirectorySource("usb", tmp_path)], spool, spent)
     assert spool.path(WAY).read_bytes() == DATA
+
+
+async def test_a_neighbour_that_drips_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Each byte comes in time, and all of them would take a year."""
+    now = 0.0
+
+    def later() -> float:
+        nonlocal now
+        now += 25
+        return now
+
+    async def drips(request: web.Request, data: bytes, first: int) -> web.StreamResponse:
+        answer = web.StreamResponse(status=206, headers=ranged(request, data)[1])
+        answer.content_type = "application/octet-stream"
+        await answer.prepare(request)
+        for byte in data[first : first + 100]:
+            await answer.write(bytes([byte]))
+            await came.wait()
+            came.clear()
+        raise AssertionError("nobody waits for so long")
+
+    async def allowed(count: int) -> None:
+        raise AssertionError("nothing went over the link")
+
+    came, dripping = asyncio.Event(), Server()
+    dripping.bad.append(drips)
+    async with serving(dripping) as there, serving(Server()) as other:
+        slow = HttpSource("slow", there._base, there._session, over_link=False, now_s=later)
+        good = HttpSource("good", other._base, other._session, over_link=False)
+        await fetch(WAY, [slow, good], Spool(tmp_path / "spool"), allowed, lambda done, total: came.set())
+    assert Spool(tmp_path / "spool").path(WAY).read_bytes() == DATA
+
+
+@pytest.mark.parametrize("count", [1, PIECE_BYTES])
+async def test_a_neighbour_that_lies_keeps_back_nothing_that_comes_over_a_bad_link(
+    tmp_path: Path, count: int
+) -> None:
+    """The link lasts for a part of a piece each time, and before it the neighbour gives ``count`` wrong bytes."""
+
+    async def lies(request: web.Request, data: bytes, first: int) -> web.StreamResponse:
+        return await cut_off(request, data, first, bytes(count))
+
+    async def breaks(request: web.Request, data: bytes, first: int) -> web.StreamResponse:
+        return await cut_off(request, data, first, data[first : first + PIECE_BYTES // 3])
+
+    async def cut_off(request: web.Request, data: bytes, first: int, body: bytes) -> web.StreamResponse:
+        answer = web.StreamResponse(status=206, headers=ranged(request, data)[1])
+        answer.content_type, answer.content_length = "application/octet-stream", len(data) - first
+        await answer.prepare(request)
+        await answer.write(body[: len(data) - first])
+        if len(body) < len(data) - first:
+            assert request.transport is not None
+            request.transport.close()
+        return answer
+
+    went, spool = 0, Spool(tmp_path / "spool")
+
+    async def allowed(size: int) -> None:
+        nonlocal went
+        went += size
+
+    liar, link = Server(), Server()
+    async with serving(liar) as near, serving(link) as far:
+        sources = [HttpSource("near", near._base, near._session, over_link=False), far]
+        for _ in range(3 * len(DATA) // PIECE_BYTES + 3):
+            liar.bad, link.bad = [lies] * 9, [breaks]
+            with suppress(NoSource):
+                await fetch(WAY, sources, spool, allowed)
+                break
+    assert spool.path(WAY).read_bytes() == DATA
+    assert went <= len(DATA) + 2 * len(INDEX)

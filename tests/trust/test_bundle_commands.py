@@ -187,7 +187,7 @@ def test_telemetry_goes_out_and_is_acknowledged_by_the_bundle_that_comes_back(
     assert "1 batches of telemetry of box-1" in capsys.readouterr().out
     with BundleReader(out) as found:
         received = receive(found, [box.authority.certificate], lambda each: False)
-    (batch,) = received.batches
+        (batch,) = received.batches
     assert received.report is not None
     assert (received.report.device, received.report.freshness) == (DEVICE, "stale")
     assert (batch.stream, batch.epoch, batch.first, batch.records) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
@@ -15,6 +16,7 @@ from zstandard import ZstdCompressor
 from appliance.controller.bundles import Export, Received, parts_for, receive
 from appliance.controller.signing import sign_bundle
 from appliance.domain.digest import digest_of
+from appliance.domain.manifest import INT64_MAX
 from appliance.durable import Bytes, RealFolder
 from appliance.fleet.bundle import BundleInvalid, SignedIndex
 from appliance.fleet.documents import Transfer, WishedModel, WishedVersion
@@ -291,7 +293,32 @@ def received(bundle: BundleReader, authority: Authority, **more: Any) -> Receive
 def test_telemetry_comes_back_as_it_was_written(tmp_path: Path, authority: Authority) -> None:
     with from_box(tmp_path, authority) as bundle:
         found = received(bundle, authority)
-    assert (found.device, found.report, list(found.batches)) == (DEVICE, REPORT, BATCHES)
+        assert (found.device, found.report, list(found.batches)) == (DEVICE, REPORT, BATCHES)
+    assert found.records == sum(len(each.records) for each in BATCHES)
+
+
+def test_telemetry_that_together_is_more_than_memory_takes_no_more_than_one_batch(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """Each batch is within its bounds, and a stick has room for many."""
+    record = bytes(TELEMETRY_UNPACKED_MAX - 4096)
+    parts = [
+        part_of(
+            f"telemetry/{DEVICE}/{number:08}.zst",
+            ZstdCompressor().compress(
+                encode(Batch(stream="serve", epoch=EPOCH, first=number, records=(record,)))
+            ),
+        )
+        for number in range(40)
+    ]
+    with from_box(tmp_path, authority, parts=parts) as bundle:
+        tracemalloc.start()
+        try:
+            found = received(bundle, authority)
+            assert (found.records, sum(len(each.records) for each in found.batches)) == (40, 40)
+            assert tracemalloc.get_traced_memory()[1] < 8 * TELEMETRY_UNPACKED_MAX
+        finally:
+            tracemalloc.stop()
 
 
 def test_only_a_box_of_this_controller_brings_telemetry(tmp_path: Path, authority: Authority) -> None:
@@ -336,14 +363,16 @@ def test_a_signature_is_of_the_index_that_it_is_with(tmp_path: Path, authority: 
 def test_telemetry_that_would_fill_memory_is_refused(tmp_path: Path, authority: Authority) -> None:
     """Compressed bytes say of themselves how many they become, and a library believes them."""
     bomb = ZstdCompressor().compress(bytes(TELEMETRY_UNPACKED_MAX * 8))
+    beyond = Batch(stream="serve", epoch=EPOCH, first=INT64_MAX, records=(b"\x01",))
     parts = [
         part_of(f"telemetry/{DEVICE}/00000001.zst", bomb),
         part_of(f"telemetry/{DEVICE}/00000002.zst", b"junk"),
         part_of(f"telemetry/{DEVICE}/00000003.zst", ZstdCompressor().compress(b"\xff")),
+        part_of(f"telemetry/{DEVICE}/00000004.zst", ZstdCompressor().compress(encode(beyond))),
     ]
     with from_box(tmp_path, authority, parts=parts) as bundle, pytest.raises(BundleInvalid) as caught:
         received(bundle, authority)
-    assert len(caught.value.problems) == 3
+    assert len(caught.value.problems) == 4
     assert "unpacks to more" in str(caught.value.problems[0])
 
 

@@ -69,7 +69,7 @@ class PortConformance:
         assert self.loaded(workers, worker, 10, port.LoadWish(quick=True)).seeds == ()
         filled = workers.event()
         assert isinstance(filled, port.WeightsPagedIn)
-        assert (filled.worker, filled.model, filled.failure) == (worker, 10, "")
+        assert (filled.worker, filled.model, filled.failure) == (worker, 10, None)
         self.stopped(workers, worker)
 
     def test_what_came_early_is_loaded_once_more_in_the_background(self, workers: Workers) -> None:
@@ -112,7 +112,7 @@ class PortConformance:
             workers.call(workers.port.page_in, worker, 10, verify)
             filled = workers.event()
             assert isinstance(filled, port.WeightsPagedIn)
-            assert (filled.worker, filled.model, filled.nbytes, filled.failure) == (worker, 10, 1 << 20, "")
+            assert (filled.worker, filled.model, filled.nbytes, filled.failure) == (worker, 10, 1 << 20, None)
             assert min(evicted.ns, filled.ns) >= 0
         self.stopped(workers, worker)
 
@@ -149,7 +149,7 @@ class PortConformance:
         event = workers.event()
         assert isinstance(event, port.FormBuilt)
         assert (event.worker, event.model) == (worker, 10)
-        assert bool(event.name) != bool(event.failure)
+        assert bool(event.name) == (event.failure is None)
         self.stopped(workers, worker)
 
     def test_a_worker_that_is_killed_says_what_it_was_at(self, workers: Workers) -> None:

@@ -123,7 +123,7 @@ SAMPLES: list[Message] = [
     WeightsEvicted(7, 1, 2),
     WeightsPagedIn(7, 1, 2, 3, "why"),
     FormJudged(1, 7, "d" * 64 + "-0123", FormVerdict.DROPPED, "it rotted"),
-    FormBuilt(7, 1, "form", 2, 3, ""),
+    FormBuilt(7, 1, "form", 2, 3, None),
     FormBuilt(7, 1, "", 0, 3, "no room", True),
     ModelProgress(7, 1, LoadStage.WARM_UP, 3, 4),
     ModelRefused(7, 1, "no"),

@@ -184,7 +184,7 @@ def test_an_early_load_is_owed_a_fill_as_well(owes: PendingReplies) -> None:
     owes.settle(ModelLoaded(WORKER, 9, (), 5, 6))
     with pytest.raises(MessageInvalid, match="not what it owes next"):
         owes.settle(WeightsEvicted(WORKER, MODEL, 1))
-    owes.settle(WeightsPagedIn(WORKER, 9, 7, 8, ""))
+    owes.settle(WeightsPagedIn(WORKER, 9, 7, 8, None))
     owes.settle(WeightsEvicted(WORKER, MODEL, 1))
     assert len(owes) == 0
 
@@ -195,7 +195,7 @@ def test_a_batch_may_wait_for_the_weights_of_an_early_load(owes: PendingReplies)
     owes.owe_run(Run(1, 9, (ITEM,)))
     assert owes.overdue(220, 0) == ""
     assert owes.overdue(221, 0).startswith("a batch took longer")
-    owes.settle(WeightsPagedIn(WORKER, 9, 7, 8, ""))
+    owes.settle(WeightsPagedIn(WORKER, 9, 7, 8, None))
     owes.settle(RunFinished(WORKER, 1, (RIGHT,), 1, 2, 3))
     owes.owe_run(Run(2, 9, (ITEM,)))
     assert owes.overdue(21, 0).startswith("a batch took longer")
@@ -207,14 +207,14 @@ def test_weights_are_not_filled_before_their_early_load_is_answered(
 ) -> None:
     owes.owe_load(Load(9, fake(), LoadWish(quick=True)), 100, 200)
     with pytest.raises(MessageInvalid, match="model 9 is paged in before it said that it is loaded"):
-        owes.settle(WeightsPagedIn(WORKER, 9, 7, 8, ""))
+        owes.settle(WeightsPagedIn(WORKER, 9, 7, 8, None))
     owes.settle(early)
 
 
 def test_a_fill_that_was_asked_for_is_not_that_of_a_later_early_load(owes: PendingReplies) -> None:
     owes.expect_background(PageIn(MODEL, True), 300)
     owes.owe_load(Load(MODEL, fake(), LoadWish(quick=True)), 100, 200)
-    owes.settle(WeightsPagedIn(WORKER, MODEL, 7, 8, ""))
+    owes.settle(WeightsPagedIn(WORKER, MODEL, 7, 8, None))
     owes.settle(ModelRefused(WORKER, MODEL, "it is loaded already"))
     assert len(owes) == 0
 
@@ -254,7 +254,7 @@ def test_an_old_load_that_is_refused_leaves_the_model_to_the_one_that_was_asked_
 def test_a_load_that_was_to_exchange_a_session_and_is_refused_leaves_the_model(owes: PendingReplies) -> None:
     owes.owe_load(Load(MODEL, fake(), LoadWish(quick=True)), 100, 200)
     owes.settle(ModelLoaded(WORKER, MODEL, (), 5, 6))
-    owes.settle(WeightsPagedIn(WORKER, MODEL, 7, 8, ""))
+    owes.settle(WeightsPagedIn(WORKER, MODEL, 7, 8, None))
     owes.owe_load(Load(MODEL, fake(), LoadWish(background=True)), 100, 200)
     owes.settle(ModelRefused(WORKER, MODEL, "no"))
     owes.owe_run(Run(1, MODEL, (ITEM,)))
@@ -278,11 +278,11 @@ def test_what_is_owed_aside_is_no_part_of_the_line(owes: PendingReplies) -> None
     [
         (EvictWeights(MODEL), WeightsEvicted(WORKER, MODEL + 1, 5)),
         (EvictWeights(MODEL), WeightsEvicted(WORKER, MODEL, -1)),
-        (EvictWeights(MODEL), WeightsPagedIn(WORKER, MODEL, 1, 1, "")),
+        (EvictWeights(MODEL), WeightsPagedIn(WORKER, MODEL, 1, 1, None)),
         (PageIn(MODEL, False), WeightsEvicted(WORKER, MODEL, 1)),
-        (PageIn(MODEL, False), WeightsPagedIn(WORKER, MODEL, -1, 1, "")),
-        (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, "../etc", 1, 1, "")),
-        (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, "", 1, 1, "")),
+        (PageIn(MODEL, False), WeightsPagedIn(WORKER, MODEL, -1, 1, None)),
+        (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, "../etc", 1, 1, None)),
+        (Build(MODEL, fake()), FormBuilt(WORKER, MODEL, "", 1, 1, None)),
         (Build(MODEL, fake()), ModelLoaded(WORKER, MODEL, (), 1, 1)),
     ],
 )
@@ -469,8 +469,8 @@ def test_a_form_is_built_under_a_name_of_its_version_alone() -> None:
     owes = PendingReplies(WORKER)
     owes.expect_background(Build(MODEL, replace(fake(), digest=DIGEST)), 100)
     with pytest.raises(MessageInvalid, match="a name that is none"):
-        owes.settle(FormBuilt(WORKER, MODEL, f"{'e' * 64}-0123456789abcdef", 1, 1, ""))
-    built = FormBuilt(WORKER, MODEL, FORM, 1, 1, "")
+        owes.settle(FormBuilt(WORKER, MODEL, f"{'e' * 64}-0123456789abcdef", 1, 1, None))
+    built = FormBuilt(WORKER, MODEL, FORM, 1, 1, None)
     assert owes.form[1] is None
     owes.settle(built)
     assert owes.form == (replace(fake(), digest=DIGEST), built)

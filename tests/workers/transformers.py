@@ -80,7 +80,7 @@ def load(bench: Bench, worker: int, version: ModelVersion, wish: LoadWish, model
     if wish.early:
         filled = bench.event(WeightsPagedIn)
         size = 0 if version.weights is None else version.weights.size
-        assert (filled.model, filled.nbytes, filled.failure) == (model, size, "")
+        assert (filled.model, filled.nbytes, filled.failure) == (model, size, None)
     return loaded
 
 

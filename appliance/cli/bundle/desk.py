@@ -55,13 +55,13 @@ def take_in(arguments: argparse.Namespace) -> int:
         with bytes_bar("reading", sum(each.size for each in bundle.index.members)) as advance:
             received = receive(bundle, [desk.authority.certificate], partial(is_revoked, desk), advance)
         here = incoming(desk, received, who(), wall_ms())
-    records = sum(len(each.records) for each in received.batches)
     if arguments.json:
         acknowledged = [{"stream": each.stream, "epoch": each.epoch, "next": each.next} for each in here]
-        said = {"device": received.device, "records": records, "acknowledged": acknowledged}
+        said = {"device": received.device, "records": received.records, "acknowledged": acknowledged}
         print(json.dumps(said, indent=2))
     else:
-        print(f"{records} records of {printable(received.device)} are here; the next bundle for it says so.")
+        name = printable(received.device)
+        print(f"{received.records} records of {name} are here; the next bundle for it says so.")
     return Exit.OK
 
 

@@ -13,7 +13,13 @@ from typing import Any, Final
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.session import Controller, Profile, read_profile, write_profile
+from appliance.domain.moment import moment
 from appliance.store.full_disk import bytes_text
+
+UNTRUSTED: Final = (
+    "{key}: no key that the fleet's root names has signed it, so boxes refuse it, unless their own "
+    "packages.trusted_keys has the key; 'appliance fleet root make --package-key' has the whole fleet trust a maker"
+)
 
 
 def _login(arguments: argparse.Namespace) -> int:
@@ -25,6 +31,8 @@ def _login(arguments: argparse.Namespace) -> int:
         raise CommandFailed(
             f"the authority '{arguments.authority}' is not to be read; give a PEM file"
         ) from error
+    if not token.strip():
+        raise CommandFailed("no token was given: 'appliance fleet token --person NAME' makes one")
     profile = Profile(url=arguments.url.rstrip("/"), token=token.strip(), authority=authority)
     Controller(profile).get("/devices")
     print(printable(f"Logged in at {profile.url}; kept in '{write_profile(profile)}'."))
@@ -44,7 +52,9 @@ def _release(arguments: argparse.Namespace) -> int:
         text = (
             f"{found['model']}/{found['version']} is released: {bytes_text(found['full_bytes'])} from scratch"
         )
-        print(json.dumps(found) if arguments.json else printable(text))
+        print(json.dumps(found) if arguments.json else printable(text), flush=True)
+        if found["trust"] == "unsigned":
+            print(printable(UNTRUSTED.format(key=f"{found['model']}/{found['version']}")), file=sys.stderr)
     return Exit.OK
 
 
@@ -81,21 +91,40 @@ def _setting(arguments: argparse.Namespace) -> int:
 
 def _token(arguments: argparse.Namespace) -> int:
     """Make a token, for a box or a person, or withdraw one."""
+    _check_token_arguments(arguments)
     controller = Controller(read_profile())
     if arguments.revoke:
         return _say(arguments, controller.post(f"/tokens/{arguments.revoke}/revoke"))
     if arguments.person:
-        body = {"name": arguments.person, "role": arguments.role}
+        body = {"name": arguments.person, "role": arguments.role or "viewer"}
         found = controller.post("/tokens/person", {**body, **_hours(arguments)})
     else:
         body = {"group": arguments.group, "device": arguments.device}
         found = controller.post("/tokens/enrolment", {**body, **_hours(arguments)})
-    print(json.dumps(found) if arguments.json else found["token"])
+    print(json.dumps(found) if arguments.json else found["token"], flush=True)
+    if not arguments.json:
+        text = f"token '{found['name']}', shown this once; good until {moment(found['expires_ms'])}"
+        print(printable(text), file=sys.stderr)
     return Exit.OK
 
 
+def _check_token_arguments(arguments: argparse.Namespace) -> None:
+    """What would be passed over is refused. Raises CommandFailed."""
+    boxes, people = arguments.group or arguments.device, arguments.person or arguments.role
+    if arguments.revoke and (boxes or people or arguments.hours is not None):
+        raise CommandFailed("--revoke takes a token's name and nothing else")
+    if arguments.role and not arguments.person:
+        raise CommandFailed("--role is for a person: give --person NAME as well")
+    if people and boxes:
+        raise CommandFailed("--person makes a token for a person; --group and --device are for boxes")
+    if arguments.group and arguments.device:
+        raise CommandFailed(
+            "a box that takes a device's place is in that one's group: give --group or --device"
+        )
+
+
 def _hours(arguments: argparse.Namespace) -> dict[str, int]:
-    return {"hours": arguments.hours} if arguments.hours else {}
+    return {} if arguments.hours is None else {"hours": arguments.hours}
 
 
 def _on_device(what: str) -> Callable[[argparse.Namespace], int]:
@@ -109,7 +138,12 @@ def _on_device(what: str) -> Callable[[argparse.Namespace], int]:
 
 def _say(arguments: argparse.Namespace, found: Any) -> int:
     count = found["devices"]
-    print(json.dumps(found) if arguments.json else f"done; {count} device{'' if count == 1 else 's'}")
+    text = f"done; {count} device{'' if count == 1 else 's'}"
+    if not count and (group := getattr(arguments, "group", "")):
+        text = f"done; no device is in the group '{group}' so far"
+    if getattr(arguments, "revoke", ""):
+        text = "done"
+    print(json.dumps(found) if arguments.json else printable(text))
     return Exit.OK
 
 
@@ -165,15 +199,17 @@ def _add_setting(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_token(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--group", default="", help="the box becomes one of this group")
-    parser.add_argument("--device", default="", help="the box takes this device's place")
+    parser.add_argument("--group", metavar="NAME", default="", help="the box becomes one of this group")
+    parser.add_argument("--device", metavar="NAME", default="", help="the box takes this device's place")
     parser.add_argument(
         "--person", default="", metavar="NAME", help="a token for a person or a program instead"
     )
     parser.add_argument(
-        "--role", default="viewer", choices=("viewer", "operator", "admin"), help="of the person"
+        "--role", default="", choices=("viewer", "operator", "admin"), help="of the person (default: viewer)"
     )
-    parser.add_argument("--hours", type=int, default=0, help="how long it is good")
+    parser.add_argument(
+        "--hours", type=int, help="how long it is good (default: a day for a box, 90 days for a person)"
+    )
     parser.add_argument("--revoke", default="", metavar="NAME", help="withdraw this token instead")
     _json(parser)
 

@@ -66,20 +66,33 @@ def read_profile() -> Profile:
         ) from error
 
 
+def _place(url: str) -> tuple[str, int]:
+    """Host and port. Raises CommandFailed."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 443
+    except ValueError:
+        host, port = None, 0
+    if not host or parts.scheme != "https" or parts.path.strip("/"):
+        raise CommandFailed(f"'{url}' is no URL of a controller: https://HOST:PORT")
+    return host, port
+
+
 class Controller:
     """The controller; each question is a connection of its own."""
 
     def __init__(self, profile: Profile) -> None:
-        parts = urlsplit(profile.url)
+        host, port = _place(profile.url)
         context = ssl.create_default_context()
         if profile.authority:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.load_verify_locations(cadata=profile.authority)
+            try:
+                context.load_verify_locations(cadata=profile.authority)
+            except ssl.SSLError as error:
+                raise CommandFailed("what was given as the authority is no certificate (PEM)") from error
         self._url = profile.url
         self._token = profile.token
-        self._connection = http.client.HTTPSConnection(
-            parts.hostname or "", parts.port or 443, timeout=TIMEOUT_S, context=context
-        )
+        self._connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
 
     def get(self, path: str, **query: str | int) -> Any:
         """What is there. Raises CommandFailed."""
@@ -106,7 +119,8 @@ class Controller:
             text = f"who answers at {self._url} is not the controller: {error.verify_message}; give its --authority"
             raise CommandFailed(text, Exit.UNREACHABLE) from error
         except (OSError, http.client.HTTPException) as error:
-            text = f"the controller at {self._url} does not answer: {error or type(error).__name__}"
+            reason = getattr(error, "strerror", None) or error or type(error).__name__
+            text = f"the controller at {self._url} does not answer: {reason}"
             raise CommandFailed(text, Exit.UNREACHABLE) from error
         finally:
             self._connection.close()
@@ -131,11 +145,16 @@ def watched(show: Callable[[], None], *, watch: bool) -> int:
         time.sleep(WATCH_S)
 
 
-def table(titles: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
-    """Print a table of plain cells."""
+def table(titles: tuple[str, ...], rows: list[tuple[object, ...]], notes: list[str] | None = None) -> None:
+    """Print a table of plain cells, of which the last one in a row may be long, and ``notes`` below it. A title in
+    parentheses is of a column that leaves where there is no room."""
     from rich.text import Text
 
     from appliance.cli.text_table import Column, TextTable, output
 
+    *first, tail = titles
+    columns = tuple(Column(title=each.strip("()"), left=True, leaves=each.startswith("(")) for each in first)
     cells = [[Text(printable(str(cell))) for cell in row] for row in rows]
-    output().print(TextTable(columns=tuple(Column(title=title, left=True) for title in titles), rows=cells))
+    output().print(TextTable(columns=columns, rows=cells, tail=tail))
+    for note in notes or ():
+        print(printable(note))

@@ -12,10 +12,15 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
 from appliance.domain.moment import moment
+from appliance.fleet.record_words import record_text
 from appliance.store.full_disk import bytes_text
 
 Row = tuple[object, ...]
 LOG_LINES: Final = 50
+RECORD_CHARACTERS: Final = 400
+CONFLICT: Final = (
+    "has seen newer documents than this controller knows; look why, then 'appliance fleet resume {name}'"
+)
 
 
 def _device_rows(found: list[Any]) -> list[Row]:
@@ -29,17 +34,47 @@ def _device_rows(found: list[Any]) -> list[Row]:
             "yes" if each["converged"] else "not yet",
             each["freshness"] or "-",
             ", ".join(_model_text(model) for model in each["models"]) or "-",
-            "; ".join(each["problems"]),
         )
         for each in found
     ]
 
 
 def _model_text(model: Any) -> str:
+    """What serves, and what is at it."""
     serving = f"{model['name']}/{model['serving'] or '-'}"
-    if model["wanted"] in (0, model["serving"]):
-        return serving
-    return f"{serving} to {model['wanted']} ({model['phase']})"
+    further = f" to {model['wanted']}" if model["wanted"] not in (0, model["serving"]) else ""
+    return serving + further + (f" ({model['phase']})" if model["phase"] not in ("", "done") else "")
+
+
+def _device_notes(found: list[Any]) -> list[str]:
+    """What a row has no room for: why something is not there, and what is wished of the one device alone."""
+    return [f"{each['name']}: {text}" for each in found for text in (*_problems(each), *_own(each))]
+
+
+def _problems(device: Any) -> list[str]:
+    reasons = [
+        f"{model['name']} {model['phase']}: {model['reason']}"
+        for model in device["models"]
+        if model["phase"] in ("failed", "refused", "held")
+    ]
+    conflict = [CONFLICT.format(name=device["name"])] if device["state"] == "conflict" else []
+    return [*conflict, *device["problems"], *reasons]
+
+
+def _own(device: Any) -> list[str]:
+    own = [_wishes_text(device["wishes"]), _settings_text(device["settings"])]
+    return [f"for it alone: {', '.join(each for each in own if each)}"] if any(own) else []
+
+
+def _wishes_text(wishes: Any) -> str:
+    return ", ".join(
+        f"{name}={wish['version']}" + (f" (trial of {wish['trial']['version']})" if wish["trial"] else "")
+        for name, wish in wishes.items()
+    )
+
+
+def _settings_text(settings: Any) -> str:
+    return ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
 
 
 def _group_rows(found: list[Any]) -> list[Row]:
@@ -47,8 +82,8 @@ def _group_rows(found: list[Any]) -> list[Row]:
         (
             each["name"],
             each["devices"],
-            ", ".join(f"{name}={wish['version']}" for name, wish in each["wishes"].items()) or "-",
-            ", ".join(f"{name}={value}" for name, value in each["settings"].items()) or "-",
+            _wishes_text(each["wishes"]) or "-",
+            _settings_text(each["settings"]) or "-",
         )
         for each in found
     ]
@@ -90,7 +125,7 @@ def _log_rows(found: list[Any]) -> list[Row]:
             moment(each["at_ms"]),
             each["stream"],
             each["number"],
-            json.dumps(each["record"])[:400],
+            record_text(each["record"])[:RECORD_CHARACTERS],
         )
         for each in found
     ]
@@ -99,6 +134,20 @@ def _log_rows(found: list[Any]) -> list[Row]:
 def _audit_rows(found: list[Any]) -> list[Row]:
     return [
         (each["number"], moment(each["at_ms"]), each["who"], each["what"], each["detail"]) for each in found
+    ]
+
+
+def _token_rows(found: list[Any]) -> list[Row]:
+    return [
+        (
+            each["name"],
+            each["role"]
+            or (f"box {each['device']}".strip() if not each["group"] else f"box of {each['group']}"),
+            each["made_by"],
+            "withdrawn" if each["revoked"] else moment(each["expires_ms"]),
+            each["used_by"] or "-",
+        )
+        for each in found
     ]
 
 
@@ -118,6 +167,7 @@ def _listing(
     titles: tuple[str, ...],
     rows: Callable[[list[Any]], list[Row]],
     query: Callable[[Any], dict[str, Any]],
+    notes: Callable[[list[Any]], list[str]],
 ) -> Callable[[argparse.Namespace], int]:
     """A command that shows a list."""
 
@@ -129,15 +179,19 @@ def _listing(
             if arguments.json:
                 print(json.dumps(found, indent=None if arguments.watch else 2))
             else:
-                table(titles, rows(found))
+                table(titles, rows(found), notes(found))
 
         return watched(show, watch=arguments.watch)
 
     return run
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
+def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    _add_json(parser)
     parser.add_argument("--watch", action="store_true", help="show it again every two seconds")
 
 
@@ -151,8 +205,9 @@ def _command(
     about: str, path: str, titles: tuple[str, ...], rows: Callable[[list[Any]], list[Row]],
     add: Callable[[argparse.ArgumentParser], None] = _add,
     query: Callable[[Any], dict[str, Any]] = lambda arguments: {},
+    notes: Callable[[list[Any]], list[str]] = lambda found: [],
 ) -> Command:  # fmt: skip
-    return Command(about=about, add_arguments=add, run=_listing(path, titles, rows, query))
+    return Command(about=about, add_arguments=add, run=_listing(path, titles, rows, query, notes))
 
 
 def _check_audit(arguments: argparse.Namespace) -> int:
@@ -176,8 +231,9 @@ def _check_audit(arguments: argparse.Namespace) -> int:
 DEVICES: Final = _command(
     "Show the devices of the fleet, and how they stand.",
     "/devices",
-    ("device", "group", "state", "seen", "document", "there", "knows", "models", "problems"),
+    ("device", "group", "state", "seen", "document", "there", "(knows)", "models"),
     _device_rows,
+    notes=_device_notes,
 )
 GROUPS: Final = _command(
     "Show the groups of devices, and what is wanted in them.", "/groups", ("group", "devices", "wanted", "settings"),
@@ -186,7 +242,7 @@ GROUPS: Final = _command(
 RELEASES: Final = _command(
     "Show the versions that were released, and what they take over the link.",
     "/releases",
-    ("version", "manifest", "files", "from scratch", "at best", "signed by", "released"),
+    ("version", "(manifest)", "files", "from scratch", "at best", "signed by", "released"),
     _release_rows,
 )
 DRIFT: Final = _command(
@@ -207,5 +263,13 @@ AUDIT: Final = _command(
     "Show who changed what at the controller.", "/audit", ("line", "when", "who", "did", "what"), _audit_rows
 )
 AUDIT_CHECK: Final = Command(
-    about="Check that no line of the audit log was changed or left out.", add_arguments=_add, run=_check_audit
+    about="Check that no line of the audit log was changed or left out.",
+    add_arguments=_add_json,
+    run=_check_audit,
+)
+TOKENS: Final = _command(
+    "Show the tokens of boxes and people; never what they are.",
+    "/tokens",
+    ("token", "for", "made by", "good until", "used by"),
+    _token_rows,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import Final
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.sync import session
+from appliance.cli.sync.status import step_documents
 from appliance.sync.agent import Agent
 from appliance.sync.plan import Reason, converged
 from appliance.sync.reporting import waiting_words, words
@@ -60,20 +62,36 @@ async def _until_stopped(agent: Agent) -> None:
     await working
 
 
+def _add_once(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``once``."""
+    parser.add_argument("--json", action="store_true", help="print JSON: what is still to be done")
+    session.add_arguments(parser)
+
+
 def _once(arguments: argparse.Namespace) -> int:
     """One pass; the exit status says how the box stands after it."""
     with session.agent_of(arguments) as (agent, talk):
         box = agent.box
         asyncio.run(agent.once())
-        for step in agent.steps:
+        if arguments.json:
+            print(
+                json.dumps(
+                    {"steps": step_documents(agent.steps), "converged": converged(agent.steps)}, indent=2
+                )
+            )
+        for step in () if arguments.json else agent.steps:
             print(printable(f"{words(step)}: {waiting_words(step.waits)}"))
+        if agent.disk:
+            raise CommandFailed(f"box cannot be looked at: {agent.disk}")
         if talk.trouble is not None:
             raise CommandFailed(f"the controller was not heard: {talk.trouble}", Exit.UNREACHABLE)
         if box.progress.problem:
             raise CommandFailed(box.progress.problem, Exit.REFUSED)
         if converged(agent.steps):
             rest = ", but for what is held" if agent.steps else ""
-            print(f"All is as wanted{rest}." if box.desired else "Nothing is wanted of this box yet.")
+            text = f"All is as wanted{rest}." if box.desired else "Nothing is wanted of this box yet."
+            if not arguments.json:
+                print(text)
             return Exit.OK
         return Exit.REFUSED if any(s.waits and s.waits.reason in NOT_DONE for s in agent.steps) else Exit.OK
 
@@ -93,6 +111,6 @@ ONCE: Final = Command(
 Hear the controller once, do all that can be done now, and say what is still to be done and why it waits. Exit status:
 0 where nothing failed, 1 where something is refused or failed here, 3 where the controller was not heard.
 """,
-    add_arguments=session.add_arguments,
+    add_arguments=_add_once,
     run=_once,
 )

@@ -29,7 +29,7 @@ from appliance.sync.contact import Conversation
 from appliance.sync.contact_plan import plan_problems
 from appliance.sync.freshness import Instant
 from appliance.sync.identity import EnrolmentInvalid, NotEnrolled, fleet_folder
-from appliance.sync.link import Link, LinkFailed
+from appliance.sync.link import Link, LinkFailed, Trouble
 from appliance.sync.spending import Spending
 from appliance.sync.streams import Streams
 from appliance.sync.telling import Telling
@@ -97,7 +97,8 @@ def failures() -> Iterator[None]:
         except StoreBusy as error:
             raise CommandFailed(str(error), Exit.REFUSED) from error
         except LinkFailed as error:
-            raise CommandFailed(str(error), Exit.UNREACHABLE) from error
+            status = Exit.REFUSED if error.trouble is Trouble.REFUSED else Exit.UNREACHABLE
+            raise CommandFailed(str(error), status) from error
         except OSError as error:
             raise CommandFailed(f"{error.filename or 'the disk'}: {error.strerror or error}") from error
 

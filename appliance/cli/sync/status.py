@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -28,6 +29,9 @@ def _add(parser: argparse.ArgumentParser) -> None:
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``explain``."""
     parser.add_argument("model", metavar="MODEL", nargs="?", help="only this one")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, as 'appliance sync status --json' does"
+    )
     session.add_arguments(parser)
 
 
@@ -36,13 +40,13 @@ def _status(arguments: argparse.Namespace) -> int:
     found = _read(arguments)
     steps = plan(found.desired, found.observed)
     if arguments.json:
-        print(json.dumps(_document(found, steps), indent=2))
+        print(json.dumps(_document(found, steps, _names(found)), indent=2))
         return Exit.OK
     from rich.text import Text
 
     from appliance.cli.text_table import Column, TextTable, output
 
-    titles = ("model", "wanted", "here", "serving", "next", "why it waits")
+    titles = ("model", "wanted", "here", "serving", "next")
     rows = []
     for name in _names(found):
         own = [step for step in steps if step.name == name]
@@ -60,7 +64,7 @@ def _status(arguments: argparse.Namespace) -> int:
     columns = tuple(Column(title=title, left=True) for title in titles)
     for line in _head(found):
         print(printable(line))
-    output().print(TextTable(columns=columns, rows=rows))
+    output().print(TextTable(columns=columns, rows=rows, tail="why it waits"))
     return Exit.OK
 
 
@@ -72,6 +76,9 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.model:
         check_known((arguments.model,), names)
         names = [arguments.model]
+    if arguments.json:
+        print(json.dumps(_document(found, steps, names), indent=2))
+        return Exit.OK
     lines = _head(found)
     for name in names:
         lines += ["", *_story(name, found, [step for step in steps if step.name == name])]
@@ -101,7 +108,7 @@ def _wished(found: Reading, name: str) -> str:
 
 
 def _head(found: Reading) -> list[str]:
-    fresh = freshness(found.progress.contact, session.instant())
+    fresh = freshness(found.contact, session.instant())
     heard = "never" if fresh.heard_ms is None else f"{_ago(fresh.heard_ms)} ago"
     if fresh.heard_ms is not None and not fresh.exact:
         heard = f"at least {heard}"
@@ -112,8 +119,13 @@ def _head(found: Reading) -> list[str]:
         f"left of the month: {_left(found.left_bytes)}; waits to be told: {bytes_text(found.outbox_bytes)}",
         f"agent: {f'process {found.agent_pid}' if found.agent_pid else 'does not run'}",
     ]
-    lines += [f"problem: {each}" for each in (found.progress.problem, found.damage) if each]
+    lines += [f"problem: {each}" for each in _problems(found)]
     return lines
+
+
+def _problems(found: Reading) -> list[str]:
+    not_heard = f"the controller was not heard: {found.trouble}" if found.trouble else ""
+    return [each for each in (not_heard, found.progress.problem, found.damage) if each]
 
 
 def _left(count: int) -> str:
@@ -140,7 +152,7 @@ def _story(name: str, found: Reading, steps: list[Step]) -> list[str]:
     if hold is not None:
         since = moment(hold.since_ms)
         lines.append(
-            f"  held by hand: {hold.what} by {hold.who or 'a person'}, {since}; 'appliance model resume'"
+            f"  held by hand: {hold.what} by {hold.who or 'a person'}, {since}; 'appliance model resume {name}'"
         )
     lines += [f"  {words(step)}: {waiting_words(step.waits)}" for step in steps]
     if not steps:
@@ -148,8 +160,8 @@ def _story(name: str, found: Reading, steps: list[Step]) -> list[str]:
     return lines
 
 
-def _document(found: Reading, steps: tuple[Step, ...]) -> dict[str, Any]:
-    fresh = freshness(found.progress.contact, session.instant())
+def _document(found: Reading, steps: tuple[Step, ...], names: Sequence[str]) -> dict[str, Any]:
+    fresh = freshness(found.contact, session.instant())
     catalog = found.observed.catalog
     return {
         "device": found.device,
@@ -161,27 +173,26 @@ def _document(found: Reading, steps: tuple[Step, ...]) -> dict[str, Any]:
         "link": found.link,
         "budget_left_bytes": found.left_bytes,
         "outbox_bytes": found.outbox_bytes,
-        "problems": [each for each in (found.progress.problem, found.damage) if each],
+        "problems": _problems(found),
         "models": [
             {
                 "name": name,
                 "wanted": _wished(found, name),
                 "installed": [each.version for each in model.versions] if model else [],
                 "serving": found.observed.live.get(name, 0),
-                "steps": [
-                    {
-                        "step": words(step),
-                        "waits": asdict(step.waits) if step.waits else None,
-                    }
-                    for step in steps
-                    if step.name == name
-                ],
+                "steps": step_documents(step for step in steps if step.name == name),
             }
-            for name in _names(found)
+            for name in names
             for model in (catalog.model(name),)
         ],
+        "steps": step_documents(step for step in steps if not step.name),
         "holds": [{**asdict(hold), "what": hold.what.value} for hold in catalog.holds],
     }
+
+
+def step_documents(steps: Iterable[Step]) -> list[dict[str, Any]]:
+    """For programs."""
+    return [{"step": words(step), "waits": asdict(step.waits) if step.waits else None} for step in steps]
 
 
 STATUS: Final = Command(

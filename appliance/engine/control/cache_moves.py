@@ -241,8 +241,8 @@ class CacheMoves:
         served = cached.served
         if self._config.verify or self._early.awaits(event.model, event.worker):
             self._tally.paged_in(served.model, event)
-        if event.failure:
-            return self._not_as_stored(cached, event, now_ns)
+        if event.failure is not None:
+            return self._not_as_stored(cached, event, event.failure, now_ns)
         if self._early.arrived(served, event.worker, now_ns):
             self._workers.load(event.worker, served.id, served.model, LoadWish(background=True))
         elif self._answering(event.model, event.worker) is not None:
@@ -253,11 +253,11 @@ class CacheMoves:
             )
         return []
 
-    def _not_as_stored(self, cached: Cached, event: WeightsPagedIn, now_ns: int) -> list[Event]:
+    def _not_as_stored(self, cached: Cached, event: WeightsPagedIn, failure: str, now_ns: int) -> list[Event]:
         if event.worker in (cached.pending or ()):
-            return self._come_anew(cached, event.failure, now_ns)
+            return self._come_anew(cached, failure, now_ns)
         if self._early.rejected(event.model, event.worker):
-            refused = ModelRefused(event.worker, event.model, event.failure)
+            refused = ModelRefused(event.worker, event.model, failure)
             self._rollouts.model_refused(refused, now_ns)
         return []
 

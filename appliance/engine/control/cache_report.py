@@ -42,7 +42,7 @@ class CacheTally:
         """Count weights that were read and verified for a session that is there."""
         if not _verifiable(version):
             return
-        if event.failure:
+        if event.failure is not None:
             self.count(not_as_stored=1)
         else:
             self.count(verified=1, verified_bytes=event.nbytes)

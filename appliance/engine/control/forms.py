@@ -70,7 +70,7 @@ class Forms:
         served = self._building[2]
         self._building = None
         self._port.stop(event.worker)
-        if not event.failure:
+        if event.failure is None:
             took_ms = event.ns // 1_000_000
             self._log.event("packed form built", model=served.key, bytes=event.nbytes, took_ms=took_ms)
             return served

@@ -63,14 +63,23 @@ def inherited(environment: Mapping[str, str], pid: int) -> tuple[Inherited, ...]
 
 class Listeners:
     """Sockets that listen, for the section ``edge`` of the configuration. ``dual_stack``: the unspecified address of
-    version 6 takes clients of version 4, too. Owner: the event loop's thread."""
+    version 6 takes clients of version 4, too; ``kept`` gives the socket that listens at an address already, from before
+    a new start, and counts as inherited. Owner: the event loop's thread."""
 
-    def __init__(self, edge: str = "grpc", *, dual_stack: bool = True) -> None:
+    def __init__(
+        self,
+        edge: str = "grpc",
+        *,
+        dual_stack: bool = True,
+        kept: Callable[[str], socket.socket | None] = lambda address: None,
+    ) -> None:
         self._edge = edge
+        self._kept = kept
         self._dual_stack = dual_stack
         self._sockets: list[socket.socket] = []
         self._inherited: list[socket.socket] = []
         self._files: list[Address] = []
+        self._fixed: list[tuple[str, socket.socket]] = []
 
     def open(
         self,
@@ -94,6 +103,11 @@ class Listeners:
             raise
         return tuple(bound)
 
+    @property
+    def fixed(self) -> tuple[tuple[str, socket.socket], ...]:
+        """What listens on TCP ports that the configuration names, with the addresses as bound."""
+        return tuple(self._fixed)
+
     def hand_over(self, take: Callable[[list[int]], T]) -> T:
         """What ``take`` makes of the descriptors, but for those that were inherited. They then belong to that; when it
         raises they stay ours, as the files of Unix sockets do in any case."""
@@ -111,6 +125,7 @@ class Listeners:
             each.close()
         self._sockets.clear()
         self._inherited.clear()
+        self._fixed.clear()
         for address in self._files:
             with contextlib.suppress(AddressUnavailable, FileNotFoundError):
                 check_free(address, self._edge)
@@ -148,6 +163,11 @@ class Listeners:
         port = address.port
         bound: list[str] = []
         for family, _, _, _, target in dict.fromkeys(found):
+            kept = self._kept(Address(str(target[0]), port).with_port(port)) if port else None
+            if kept is not None:
+                self._inherited.append(kept)
+                bound.append(_name_of(kept))
+                continue
             listener = self._new(family)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if reuse_port:
@@ -161,6 +181,8 @@ class Listeners:
             listener.listen(BACKLOG)
             port = listener.getsockname()[1]
             bound.append(_name_of(listener))
+            if address.port:
+                self._fixed.append((bound[-1], listener))
         return bound
 
     def _new(self, family: int) -> socket.socket:

@@ -4,6 +4,7 @@ comes here."""
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 
@@ -15,8 +16,10 @@ from appliance.config.http import HttpConfig
 from appliance.config.quotas import QuotasConfig
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.http.application import HttpApplication
+from appliance.frontend.listening.sockets import inherited
 from appliance.frontend.native.grpc import NativeGrpc
 from appliance.frontend.native.http import NativeHttp
+from appliance.frontend.native.kept import KeptSockets
 from appliance.frontend.port import Backend, Bound
 from appliance.frontend.quotas import Quotas
 from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics
@@ -43,8 +46,9 @@ class NativeFrontEnd:
         failed: Callable[[BaseException], None],
         direct: DirectEngine | None = None,
     ) -> None:
-        self._http = NativeHttp(http)
-        self._grpc = NativeGrpc(backend, grpc, failed, self._http, quotas, direct)
+        self._kept = KeptSockets(inherited(os.environ, os.getpid()))
+        self._http = NativeHttp(http, self._kept)
+        self._grpc = NativeGrpc(backend, grpc, failed, self._http, quotas, self._kept, direct)
         self._application = HttpApplication(
             backend,
             http,
@@ -59,6 +63,7 @@ class NativeFrontEnd:
 
     def admit(self) -> None:
         """See FrontEnd."""
+        self._kept.end()
         self._grpc.admit()
         self._http.admit()
 

@@ -18,6 +18,7 @@ from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.grpc.services import Services
 from appliance.frontend.native.dispatch import Dispatch, Methods
 from appliance.frontend.native.http import NativeHttp
+from appliance.frontend.native.kept import KeptSockets
 from appliance.frontend.native.package import CONSTANTS, PROTOCOL, SETTINGS, limits_of
 from appliance.frontend.native.ports import NativePort
 from appliance.frontend.port import Backend
@@ -39,6 +40,7 @@ class NativeGrpc:
         failed: Callable[[BaseException], None],
         http: NativeHttp,
         quotas: Quotas,
+        kept: KeptSockets,
         direct: DirectEngine | None = None,
     ) -> None:
         self._config = config
@@ -47,7 +49,7 @@ class NativeGrpc:
         self._quotas = quotas
         self._direct = direct
         self._services = Services(backend, config)
-        self._port = NativePort(SECTION, config)
+        self._port = NativePort(SECTION, config, kept)
         self._dispatch: Dispatch | None = None
 
     async def open(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from appliance.frontend.http.connection import TOO_MANY_CONNECTIONS, Origin
 from appliance.frontend.http.hosts import host_names
 from appliance.frontend.http.infer_request import JSON_BYTES_MAX
 from appliance.frontend.http.status import plain_answer
+from appliance.frontend.native.kept import KeptSockets
 from appliance.frontend.native.ports import NativePort
 from appliance.frontend.native.templates import HttpTemplates
 from appliance.frontend.port import HEADER_BYTES_MAX, HEADERS_MAX
@@ -54,9 +55,9 @@ SPEAKS_TLS: Final = plain_answer("400 Bad Request", "this port speaks TLS; ask i
 class NativeHttp:
     """The HTTP side of the native front end. Owner: the event loop's thread."""
 
-    def __init__(self, config: HttpConfig) -> None:
+    def __init__(self, config: HttpConfig, kept: KeptSockets) -> None:
         self._config = config
-        self._port = NativePort(SECTION, config, protocol=PROTOCOL, dual_stack=False)
+        self._port = NativePort(SECTION, config, kept, protocol=PROTOCOL, dual_stack=False)
         self._server: NativeServer | None = None
         self._templates: HttpTemplates | None = None
         self._application: HttpApplication | None = None

@@ -13,24 +13,32 @@ from edge_appliance_native import Tls
 
 from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
-from appliance.domain.errors import OperatorError
+from appliance.domain.errors import AddressUnavailable, OperatorError
 from appliance.frontend.listening.certificates import Certificates, read_certificates, reread_certificates
 from appliance.frontend.listening.sockets import Listeners, inherited, unix_access
+from appliance.frontend.native.kept import KeptSockets, plain
 
 T = TypeVar("T")
 
 
 class NativePort:
-    """The port of a ``section`` of the configuration; ``protocol`` is what it speaks over TLS, for clients that ask
-    (ALPN), if not HTTP/2. Owner: the event loop's thread."""
+    """The port of a ``section`` of the configuration, on sockets that were ``kept`` where there are some. ``protocol``
+    is what it speaks over TLS, for clients that ask (ALPN), if not HTTP/2. Owner: the event loop's thread."""
 
     def __init__(
-        self, section: str, config: GrpcConfig | HttpConfig, *, protocol: str = "", dual_stack: bool = True
+        self,
+        section: str,
+        config: GrpcConfig | HttpConfig,
+        kept: KeptSockets,
+        *,
+        protocol: str = "",
+        dual_stack: bool = True,
     ) -> None:
         self._section = section
         self._config = config
         self._protocol = (protocol,) if protocol else ()
-        self._listeners = Listeners(section, dual_stack=dual_stack)
+        self._kept = kept
+        self._listeners = Listeners(section, dual_stack=dual_stack, kept=kept.take)
         self._tls: Tls | None = None
 
     def open(self, take: Callable[[list[int], Tls | None], T]) -> tuple[tuple[str, ...], T]:
@@ -39,12 +47,13 @@ class NativePort:
         be used."""
         config = self._config
         certificates = read_certificates(config, self._section) if config.addresses else None
-        bound = self._listeners.open(
-            config.addresses,
-            inherited(os.environ, os.getpid()),
-            reuse_port=config.reuse_port,
-            access=unix_access(config.unix_mode, config.unix_group),
-        )
+        try:
+            bound = self._listen()
+        except AddressUnavailable:
+            if not self._kept.let_go():
+                raise
+            bound = self._listen()  # what was kept is of another configuration, and was in the way
+        self._kept.keep(self._listeners.fixed)
         try:
             if certificates is not None:
                 self._tls = Tls(*certificates, config.tls_client_names, *self._protocol)
@@ -68,6 +77,14 @@ class NativePort:
     def close(self) -> None:
         """Close what was not handed over; what was is closed already. May be called twice."""
         self._listeners.close()
+
+    def _listen(self) -> tuple[str, ...]:
+        return self._listeners.open(
+            self._config.addresses,
+            plain(inherited(os.environ, os.getpid())),
+            reuse_port=self._config.reuse_port,
+            access=unix_access(self._config.unix_mode, self._config.unix_group),
+        )
 
     def _show(self, certificates: Certificates) -> None:
         assert self._tls is not None

@@ -231,8 +231,9 @@ class Worker:
 
     def _arrived(self, model: int, arrival: WeightsArrival) -> WeightsPagedIn:
         problem = arrival.finish()
-        failure = "" if problem is None else _reason("the weights", problem)
-        return WeightsPagedIn(self._number, model, 0 if failure else arrival.nbytes, arrival.took_ns, failure)
+        if problem is None:
+            return WeightsPagedIn(self._number, model, arrival.nbytes, arrival.took_ns, None)
+        return WeightsPagedIn(self._number, model, 0, arrival.took_ns, _reason("the weights", problem))
 
     def _load_aside(self, load: Load) -> ModelLoaded | ModelRefused:
         opened = self._load(load)
@@ -249,7 +250,7 @@ class Worker:
         begin = time.monotonic_ns()
         loaded = self._models.get(asked.model)
         weights = None if loaded is None else loaded.session.weights
-        nbytes, failure = 0, ""
+        nbytes, failure = 0, None
         try:
             if loaded is None:
                 failure = "the model is not loaded"
@@ -262,7 +263,7 @@ class Worker:
 
     def _build(self, build: Build) -> FormBuilt:
         begin = time.monotonic_ns()
-        name, nbytes, failure, later = "", 0, "", False
+        name, nbytes, failure, later = "", 0, None, False
         try:
             name, nbytes = self._loader.build(build.version, partial(self._judge, build.model))
         except Exception as problem:  # noqa: BLE001 - as for a load

@@ -97,7 +97,7 @@ def after_builder(
 def take_up_form(version: ModelVersion, built: FormBuilt | None) -> FormBuilt | None:
     """Put a form that was built into its place, or remove what is left of one that was not; gives what came of it. Its
     builder has ended. Removing large files takes a while: not for the event loop."""
-    if built is not None and not built.failure:
+    if built is not None and built.failure is None:
         try:
             nbytes = place_form(version.forms, built.name, longest_file(version) + FORM_BYTES_MAX)
             return built._replace(nbytes=nbytes)

@@ -345,11 +345,12 @@ class PendingReplies:
         if isinstance(message, WeightsEvicted):
             return
         _check_sizes(message.nbytes)
-        _check_reason(message.failure)
+        if message.failure is not None:
+            _check_reason(message.failure)
         if isinstance(message, FormBuilt) and isinstance(asked, Build):
-            if message.failure and message.name:
+            if message.failure is not None and message.name:
                 raise MessageInvalid("a packed form that was not built and has a name")
-            if not message.failure:
+            if message.failure is None:
                 _check_form_name(message.name, asked.version)
             self._built = message
 

@@ -28,7 +28,7 @@ from appliance.workers.jail.calls import call, prctl
 from appliance.workers.jail.landlock import Grant
 from appliance.workers.jail.seccomp import Kind
 from appliance.workers.jail.support import Support
-from appliance.workers.jail.user import UserIds
+from appliance.workers.jail.user import UserIds, capabilities
 
 THREADS_MAX: Final = 4096
 """Of all processes of the user together; the kernel counts none of root's."""
@@ -211,4 +211,8 @@ def _drop_capabilities() -> None:
     try:
         call(number, _CAPABILITIES, _KEPT)
     except OSError:
-        call(number, _CAPABILITIES, bytes(len(_KEPT)))
+        try:
+            call(number, _CAPABILITIES, bytes(len(_KEPT)))
+        except PermissionError:  # the service manager's filter refuses the call to who has none
+            if capabilities():
+                raise

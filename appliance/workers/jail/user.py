@@ -17,7 +17,7 @@ UserIds = tuple[int, ...]
 def workers_user(name: str = WORKERS_USER) -> UserIds:
     """Give whom workers become: nobody else unless this process is root's, may do for another user what it does for
     its own, and there is such a user."""
-    if os.geteuid() != 0 or _capabilities() & _NEEDED != _NEEDED:
+    if os.geteuid() != 0 or capabilities() & _NEEDED != _NEEDED:
         return ()
     try:
         found = pwd.getpwnam(name)
@@ -26,6 +26,7 @@ def workers_user(name: str = WORKERS_USER) -> UserIds:
     return (found.pw_uid, found.pw_gid) if found.pw_uid else ()
 
 
-def _capabilities() -> int:
+def capabilities() -> int:
+    """Give those that this process has, or may have when it asks for them, as bits."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff"))
+    return next(int(line.split()[1], 16) for line in lines if line.startswith("CapPrm"))

@@ -245,7 +245,7 @@ def test_a_controller_that_was_restored_is_noticed_and_a_person_resumes(
     assert [each["state"] for each in desk.person().get("/devices")] == ["active"]
 
 
-@pytest.mark.parametrize("path", [messages.POLL, "/api/v1/want"])
+@pytest.mark.parametrize("path", [messages.ENROL, "/api/v1/want"])
 def test_a_body_that_never_ends_is_left(
     desk: Desk, new_box: NewBox, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -294,3 +296,12 @@ def test_the_commands_show_and_change(
     write_profile(Profile(url=url, token=desk.admin, authority=""))
     assert main(["fleet", "devices"]) == Exit.UNREACHABLE
     assert "is not the controller" in capsys.readouterr().err
+
+
+def test_a_token_that_is_no_text_is_refused(desk: Desk) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=desk.home.authority.pem)
+    plain = socket.create_connection(("127.0.0.1", desk.port), 30)
+    with plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as link:
+        link.sendall(b"GET /api/v1/devices HTTP/1.1\r\nHost: c\r\nAuthorization: Bearer \xff:\xff\r\n\r\n")
+        assert link.recv(100).startswith(b"HTTP/1.1 400 ")

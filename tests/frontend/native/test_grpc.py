@@ -61,10 +61,12 @@ def made(
     from appliance.frontend.native.front_end import native_quotas
     from appliance.frontend.native.grpc import NativeGrpc
     from appliance.frontend.native.http import NativeHttp
+    from appliance.frontend.native.kept import KeptSockets
 
     backend = Backend(engine=engine, log=LogDouble(), read=no_figures)
     quotas = native_quotas(QuotasConfig(), lambda what, **_: None)
-    return NativeGrpc(backend, config, failed, NativeHttp(HttpConfig()), quotas)
+    kept = KeptSockets(())
+    return NativeGrpc(backend, config, failed, NativeHttp(HttpConfig(), kept), quotas, kept)
 
 
 class Rig:

@@ -1,0 +1,1 @@
+"""Images of the whole machine: what a release says of itself, what is on this machine, how one replaces the other."""

@@ -1,0 +1,189 @@
+"""Build an image: ``python -m image.build``, which is ``make image``.
+
+What it leaves in the folder: ``edge-appliance_VERSION.disk.raw.zst``, to be written to a disk; ``release-VERSION``,
+what ``appliance image update`` takes; beside them the manifest and the bill of materials. The same sources, packages
+and keys give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from appliance import __version__
+from appliance.image.release import version_key
+from appliance.package.keys import make_key, public_pem
+from image.bill import bill
+from image.disk import compose
+from image.place import HERE, ROOT, Built, Place
+from image.publish import publish
+
+MIRROR: Final = "http://deb.debian.org"
+VARIANT: Final = "cpu"
+FIRMWARE_KEYS: Final = ("secure-boot", "pcr")
+PACKAGES: Final = HERE / "packages.lock"
+CONFIGURATION: Final = """\
+# The image's own configuration. What the site changes lies over it (/var/lib/appliance-image/etc).
+state_dir = "/var/lib/appliance"
+
+[grpc]
+addresses = ["0.0.0.0:8001"]
+
+[http]
+addresses = ["0.0.0.0:8000"]
+"""
+FIRST_MODELS: Final = '[packages]\ntrusted_keys = ["../image-keys/release.pub"]\n'
+
+
+def main() -> None:
+    """Build what the command line asks for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "image", help="where all of it goes")
+    parser.add_argument(
+        "--keys", type=Path, help="folder with the keys (default: made in the folder, for trying out)"
+    )
+    parser.add_argument("--image-version", default=__version__, metavar="V", help="such as 1.4.2")
+    parser.add_argument("--extra", type=Path, help="a tree that lies over everything, for tests")
+    parser.add_argument(
+        "--lock", action="store_true", help="take the packages that there are now as those to have"
+    )
+    arguments = parser.parse_args()
+    try:
+        version_key(arguments.image_version)
+    except ValueError as error:
+        raise SystemExit(f"make: {error}") from error
+    place = Place(folder=arguments.folder.resolve())
+    prepare(place, arguments.keys)
+    built = build(place, arguments.image_version, arguments.extra)
+    check_packages(built, lock=arguments.lock)
+    finish(place, built)
+
+
+def prepare(place: Place, keys: Path | None) -> None:
+    """Tools, keys, the product, and what makes this image the one of its maker."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    for script in ("tools.sh", "product.sh"):
+        if subprocess.run([HERE / script, place.folder, sys.executable], check=False).returncode:
+            raise SystemExit(1)
+    own = place.folder / "keys"
+    if keys is not None:
+        shutil.rmtree(own, ignore_errors=True)
+        shutil.copytree(keys, own)
+    make_keys(own)
+    sources = place.folder / "sandbox" / "etc" / "apt" / "sources.list.d"
+    sources.mkdir(parents=True, exist_ok=True)
+    (sources / "mkosi.sources").write_text(_sources(os.environ.get("MIRROR", MIRROR)))
+    identity = place.folder / "identity"
+    shutil.rmtree(identity, ignore_errors=True)
+    share = identity / "usr" / "share" / "edge-appliance"
+    for name in ("image", "image-keys"):
+        (share / name).mkdir(parents=True)
+    shutil.copy(own / "release.pub", share / "image-keys")
+    shutil.copy(own / "secure-boot.crt", share / "image-keys")
+    (share / "image" / "first-models.toml").write_text(FIRST_MODELS)
+    _pack(own / "release", share / "image" / "digits.model")
+    (identity / "etc" / "appliance").mkdir(parents=True)
+    (identity / "etc" / "appliance" / "appliance.toml").write_text(CONFIGURATION)
+
+
+def make_keys(folder: Path) -> None:
+    """The keys that are missing: of releases, of what the firmware starts, of what a TPM is to unseal for."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not (folder / "release").exists():
+        private, public = make_key("ed25519")  # whose signatures are the same each time
+        (folder / "release.pub").write_bytes(public_pem(public))
+        descriptor = os.open(folder / "release", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(private)
+    for name in FIRMWARE_KEYS:
+        if not (folder / f"{name}.key").exists():
+            command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "7300"]
+            command += ["-subj", f"/CN=edge appliance {name}/"]
+            command += ["-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.crt")]
+            subprocess.run(command, check=True, capture_output=True)
+
+
+def build(place: Place, version: str, extra: Path | None) -> Built:
+    """Have mkosi make partitions and kernel of that version."""
+    out = place.folder / "out"
+    out.mkdir(exist_ok=True)
+    built = Built(version=version, folder=out)
+    for path in out.glob(f"{built.name}*"):
+        path.unlink()
+    print(f"make: building image {version}", flush=True)
+    command = ["mkosi", "--directory", "/source/image/mkosi", "--image-version", version, "--force"]
+    command += ["--sandbox-tree", "/work/sandbox", "--environment", f"VARIANT={VARIANT}"]
+    if extra is not None:
+        shutil.rmtree(place.folder / "extra", ignore_errors=True)
+        shutil.copytree(extra, place.folder / "extra")
+        command += ["--extra-tree", "/work/extra"]
+    place.run(*command, "build", log=place.folder / "mkosi.log")
+    (out / f"{built.name}.raw").unlink(missing_ok=True)
+    return built
+
+
+def check_packages(built: Built, *, lock: bool) -> None:
+    """Compare what is in the image with the packages that were tested, and tell what differs."""
+    said = json.loads(built.manifest.read_text())["packages"]
+    here = sorted(f"{each['name']}={each['version']}" for each in said)
+    if lock:
+        PACKAGES.write_text("\n".join(here) + "\n")
+    wanted = PACKAGES.read_text().split()
+    different = sorted(set(here) ^ set(wanted))
+    if different:
+        shown = "\n".join(f"  {'here' if each in here else 'lock'}: {each}" for each in different)
+        print(
+            f"make: the mirror gives other packages than image/packages.lock has (TAKE_PACKAGES=1 takes them):\n{shown}"
+        )
+
+
+def finish(place: Place, built: Built) -> None:
+    """The disk, the release, the papers."""
+    disk = place.folder / f"{built.name}.disk.raw"
+    compose(place, built, disk)
+    release = publish(
+        built, VARIANT, place.folder / "keys" / "release", place.folder / f"release-{built.version}"
+    )
+    (place.folder / f"{built.name}.cdx.json").write_text(
+        bill(built.manifest, place.folder / "product", built.version)
+    )
+    shutil.copy(built.manifest, place.folder / f"{built.name}.manifest.json")
+    place.run("zstd", "-q", "-f", "-T2", "-9", place.inside(disk), log=place.folder / "disk.log")
+    packed = disk.with_suffix(".raw.zst")
+    for path in (built.root, built.sums, built.kernel, built.boot, disk):
+        print(f"  {hashlib.sha256(path.read_bytes()).hexdigest()}  {path.stat().st_size:>11,}  {path.name}")
+    print(f"make: {packed.name} has {packed.stat().st_size:,} bytes; an update is {release.total_bytes:,}")
+
+
+def _sources(mirror: str) -> str:
+    signed = "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+    one = f"Types: deb\nURIs: {mirror}/debian\nSuites: trixie trixie-updates\nComponents: main\n{signed}"
+    two = f"Types: deb\nURIs: {mirror}/debian-security\nSuites: trixie-security\nComponents: main\n{signed}"
+    return f"{one}\n{two}"
+
+
+def _pack(key: Path, target: Path) -> None:
+    command = [
+        Path(sys.executable).parent / "appliance",
+        "model",
+        "pack",
+        ROOT / "models" / "digits",
+        "--key",
+        key,
+        "-o",
+        target,
+    ]
+    subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    main()

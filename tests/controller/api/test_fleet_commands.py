@@ -1,0 +1,185 @@
+"""What a person at a terminal sees of a fleet: tables that fit, reasons, and words about what he got wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.failure import Exit
+from appliance.cli.fleet.session import PROFILE, Profile, write_profile
+from appliance.cli.main import main
+from appliance.fleet import records
+from appliance.fleet.messages import ModelReport
+from tests.controller.api.desk import Box, Desk
+from tests.controller.api.test_people_api import packages, released
+
+__all__ = ["packages"]
+
+NewBox = Callable[..., Box]
+Fleet = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def fleet(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Fleet:
+    """Commands of the first admin, on a screen of eighty columns."""
+    monkeypatch.setenv(PROFILE, str(tmp_path / "profile.json"))
+    monkeypatch.setenv("COLUMNS", "80")
+    url = f"https://127.0.0.1:{desk.port}"
+    write_profile(Profile(url=url, token=desk.admin, authority=desk.home.authority.pem))
+
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main(["fleet", *words])
+        told = capsys.readouterr()
+        assert all(
+            len(line) <= 80 for line in told.out.splitlines() if ": " not in line and "ea1." not in line
+        )
+        return status, told.out, told.err
+
+    return run
+
+
+def test_why_a_version_is_not_there_and_who_holds_one_stands_with_the_devices(
+    fleet: Fleet, new_box: NewBox
+) -> None:
+    refused = ModelReport(name="m", phase="refused", reason="is signed by no trusted key")
+    held = ModelReport(name="n", wanted=1, serving=1, phase="held", reason="held by hand (rollback)")
+    going = ModelReport(name="o", wanted=2, serving=1, phase="transfer")
+    for name, model in (("box-1", refused), ("box-2", held), ("box-3", going)):
+        new_box(name, group="site").tell(models=(model,))
+    out = fleet("devices")[1]
+    assert "m/- (refused)" in out
+    assert "box-1: m refused: is signed by no trusted key" in out
+    assert "n/1 (held)" in out
+    assert "box-2: n held: held by hand (rollback)" in out
+    assert "o/1 to 2 (transfer)" in out
+
+
+def test_what_is_wished_of_one_device_alone_is_shown(
+    fleet: Fleet, desk: Desk, new_box: NewBox, packages: dict[int, Path]
+) -> None:
+    new_box("box-1", group="site")
+    released(desk, packages[1])
+    fleet("want", "m=1", "--device", "box-1")
+    fleet("setting", "fleet.poll_s=30", "--device", "box-1")
+    assert "box-1: for it alone: m=1, fleet.poll_s=30" in fleet("devices")[1]
+    (device,) = desk.person().get("/devices")
+    assert (device["wishes"]["m"]["version"], device["settings"]) == (1, {"fleet.poll_s": 30})
+    assert "no device is in the group 'stie' so far" in fleet("want", "m=1", "--group", "stie")[1]
+
+
+def test_a_device_in_conflict_comes_with_what_to_do(
+    fleet: Fleet, desk: Desk, new_box: NewBox, packages: dict[int, Path]
+) -> None:
+    box = new_box("box-1", group="site")
+    box.poll(targets=90, timestamp=90, snapshot=90, root=1)
+    assert "box-1: has seen newer documents" in (out := fleet("devices")[1])
+    assert "'appliance fleet resume box-1'" in out
+
+
+def test_records_are_told_in_words(fleet: Fleet, new_box: NewBox) -> None:
+    event = records.Event(what="waits", fields={"step": "install m/1", "why": "no disk"})
+    minute = records.Minute(
+        window_ms=60_000,
+        uptime_ms=90_000,
+        versions=(records.VersionMinute(name="m", version=1, outcomes=(7, 1)),),
+    )
+    lost = records.Lost(epoch="b" * 32, first=3, last=5, reason="bound")
+    box = new_box("box-1", group="site")
+    box.send([records.encode(each) for each in (event, minute, lost)])
+    out = fleet("logs")[1]
+    for text in ("waits: step=install m/1, why=no disk", "minute: m/1=8", "last=5, reason=bound"):
+        assert text in " ".join(out.split())
+
+
+def test_a_package_whose_maker_nobody_trusts_is_released_with_a_warning(
+    fleet: Fleet, packages: dict[int, Path], tmp_path: Path
+) -> None:
+    status, out, err = fleet("release", str(packages[1]))
+    assert (status, "m/1 is released" in out) == (Exit.OK, True)
+    assert "m/1: no key that the fleet's root names has signed it, so boxes refuse it" in err
+    junk = tmp_path / "junk.model"
+    junk.write_bytes(b"junk")
+    status, _, err = fleet("release", str(junk))
+    assert status == Exit.REFUSED
+    assert err.startswith("appliance fleet release: the package: ")
+
+
+def test_a_token_comes_with_its_name_and_is_listed(fleet: Fleet) -> None:
+    status, out, err = fleet("token", "--group", "site")
+    assert (status, out.startswith("ea1."), out.count("\n")) == (Exit.OK, True, 1)
+    name = err.split("'")[1]
+    assert "good until" in err
+    listed = fleet("tokens")[1]
+    assert name in listed
+    assert "box of site" in listed
+    assert fleet("token", "--revoke", name)[1] == "done\n"
+    assert "withdrawn" in fleet("tokens")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--person", "eve", "--group", "site"), "--group and --device are for boxes"),
+        (("--role", "viewer"), "--role is for a person"),
+        (("--group", "a", "--device", "b"), "give --group or --device"),
+        (("--revoke", "a", "--hours", "3"), "nothing else"),
+        (("--hours", "0"), "Expected `int` >= 1"),
+        (("--person", "x y"), "not a name: a-z 0-9 . _ -, at most 64, not a dot first"),
+    ],
+)
+def test_what_a_token_cannot_be_is_refused(fleet: Fleet, words: tuple[str, ...], says: str) -> None:
+    status, out, err = fleet("token", *words)
+    assert (status != Exit.OK, out) == (True, "")
+    assert says in err
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "authority", "says"),
+    [
+        ("http://127.0.0.1:1", "a:b", True, "is no URL of a controller"),
+        ("https://127.0.0.1:x", "a:b", True, "is no URL of a controller"),
+        ("https://", "a:b", True, "is no URL of a controller"),
+        ("", "", True, "no token was given"),
+        ("", "a:b", True, "this token is not known here"),
+        ("", "a:b", False, "is no certificate"),
+    ],
+)
+def test_a_login_that_cannot_be_says_why(
+    fleet: Fleet,
+    desk: Desk,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    token: str,
+    authority: bool,
+    says: str,
+) -> None:
+    before = (tmp_path / "profile.json").read_bytes()
+    place = tmp_path / "authority.crt"
+    place.write_text(desk.home.authority.pem if authority else "-----BEGIN junk")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{token}\n"))
+    status, _, err = fleet("login", url or f"https://127.0.0.1:{desk.port}", "--authority", str(place))
+    assert status in (Exit.USAGE, Exit.REFUSED)
+    assert says in err
+    assert (tmp_path / "profile.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [("https://a.example:9443", "0.0.0.0:9443"), ("https://a.example", "0.0.0.0:443")],
+)
+def test_a_controller_listens_where_its_url_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str, address: str
+) -> None:
+    assert main(["controller", "init", str(tmp_path / "c"), "--url", url]) == Exit.OK
+    assert json.loads((tmp_path / "c" / "settings.json").read_text())["address"] == address
+    assert "Boxes trust no maker of packages yet" in capsys.readouterr().out
+    for wrong in ("http://a.example", "https://a.example:port", "https://"):
+        assert main(["controller", "init", str(tmp_path / "d"), "--url", wrong]) == Exit.USAGE
+        assert "is no https URL" in capsys.readouterr().err

@@ -1,0 +1,146 @@
+"""The image's files agree with one another, with the commands, and with what an update is made of."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.command_table import CommandTable
+from appliance.cli.image.here import FOLDER, KEYS
+from appliance.cli.main import TABLE
+from appliance.image import reset
+from appliance.image.machine import TRIES
+from appliance.image.release import IMAGE
+from appliance.image.update import FIRMWARE_KEY, SLOT_BYTES
+from image.disk import BOOT_MIB
+from image.place import HERE
+from tests.image.releases import UUID
+
+EXTRA = HERE / "mkosi" / "mkosi.extra"
+UNITS = EXTRA / "usr/lib/systemd/system"
+UNIT_FILES = sorted([*UNITS.glob("*.service"), *UNITS.glob("*.mount")])
+MIB = 1 << 20
+
+
+def settings(path: Path, section: str) -> dict[str, str]:
+    """A section of a file of systemd's."""
+    parser = configparser.ConfigParser(
+        strict=False, interpolation=None, delimiters=("=",), comment_prefixes=("#",)
+    )
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(path.read_text())
+    return dict(parser[section])
+
+
+def test_slots_on_the_disk_are_as_large_as_updates_may_be() -> None:
+    for number in (10, 20):
+        for kind, name in (("root-verity", f"{number}-root-verity"), ("root", f"{number + 1}-root")):
+            said = settings(EXTRA / f"usr/lib/repart.d/{name}.conf", "Partition")
+            assert said["SizeMinBytes"] == said["SizeMaxBytes"] == f"{SLOT_BYTES[kind] // MIB}M"
+    boot = settings(HERE / "mkosi/mkosi.repart/00-esp.conf", "Partition")
+    assert boot["SizeMinBytes"] == f"{BOOT_MIB}M"
+    assert SLOT_BYTES["kernel"] * 2 < BOOT_MIB * MIB, "two kernels, and the loader beside them"
+
+
+def test_what_an_update_brings_is_what_systemd_looks_for() -> None:
+    """Names of parts match the sources' patterns; the kernel, by which a version is there, goes last."""
+    transfers = sorted((EXTRA / "usr/lib/sysupdate.d").glob("*.transfer"))
+    names = [f"{IMAGE}_1.2.3.root-x86-64-verity.{UUID}.raw", f"{IMAGE}_1.2.3.root-x86-64.{UUID}.raw"]
+    names += [f"{IMAGE}_1.2.3.efi"]
+    for transfer, name in zip(transfers, names, strict=True):
+        source = settings(transfer, "Source")
+        assert source["Path"] == str(FOLDER)
+        pattern = re.escape(source["MatchPattern"]).replace("@v", "[0-9.]+").replace("@u", "[0-9a-f]{32}")
+        assert re.fullmatch(pattern, name)
+    assert settings(transfers[-1], "Target")["TriesLeft"] == str(TRIES)
+
+
+def test_labels_of_partitions_are_those_that_are_matched() -> None:
+    for made, matched in (("10-root-verity", "10-root-verity"), ("11-root", "11-root")):
+        label = settings(HERE / f"mkosi/mkosi.repart/{made}.conf", "Partition")["Label"]
+        pattern = settings(EXTRA / f"usr/lib/sysupdate.d/{matched}.transfer", "Target")["MatchPattern"]
+        assert label.replace("%M", IMAGE).replace("%A", "@v") == pattern
+        assert len(pattern.replace("@v", "999999.99.99")) <= 36, "a label has 36 characters at most"
+
+
+def test_every_unit_that_wants_to_be_started_is_enabled_and_no_other_is_named() -> None:
+    preset = (EXTRA / "usr/lib/systemd/system-preset/10-appliance.preset").read_text().splitlines()
+    enabled = {line.split()[1] for line in preset if line.startswith("enable ")}
+    wanting = {path.name for path in UNIT_FILES if "[Install]" in path.read_text()}
+    assert wanting <= enabled
+    assert preset[-1] == "disable *"
+    ours = {name for name in enabled if name.startswith("appliance-")}
+    assert ours - wanting == {"appliance-sync.service"}, "which is the product's own"
+
+
+def test_what_units_run_of_the_product_is_a_command() -> None:
+    def commands() -> Iterator[list[str]]:
+        for path in [*UNIT_FILES, EXTRA / "usr/lib/edge-appliance-image/stick"]:
+            for line in re.findall(r"(?:/usr/bin/|\()appliance ([a-z -]+)", path.read_text()):
+                yield line.split()
+
+    found = list(commands())
+    assert len(found) >= 4
+    for words in found:
+        place: object = TABLE
+        for word in words:
+            if not isinstance(place, CommandTable):
+                break
+            assert word in place.commands, words
+            place = place.commands[word].place
+
+
+def test_the_reset_is_asked_for_where_its_unit_looks() -> None:
+    assert f"/{reset.VARIABLE}" in (UNITS / "appliance-factory-reset.service").read_text()
+    assert f"/{reset.SETTINGS}" in (UNITS / "appliance-reset-settings.service").read_text()
+
+
+def test_keys_lie_where_an_update_looks_for_them() -> None:
+    build = (HERE / "build.py").read_text()
+    assert FIRMWARE_KEY.parent == KEYS
+    assert '"image-keys"' in build
+    assert FIRMWARE_KEY.name in build
+
+
+def test_nobody_can_log_in_but_by_the_key() -> None:
+    daemon = (EXTRA / "etc/ssh/sshd_config.d/10-appliance.conf").read_text()
+    assert "PasswordAuthentication no" in daemon
+    assert "AuthorizedKeysFile /run/ssh-authorized/%u" in daemon
+    guard = settings(UNITS / "ssh.service.d/10-break-glass.conf", "Unit")
+    assert guard["ConditionPathExists"] == "/run/ssh-authorized/root"
+    assert "passwd --lock root" in (HERE / "mkosi/mkosi.postinst.chroot").read_text()
+
+
+def test_serving_waits_for_no_clock_and_no_network() -> None:
+    for path in UNIT_FILES:
+        text = path.read_text()
+        assert "time-sync.target" not in text, path.name
+        assert not re.search(r"^(After|Requires|Wants)=.*network-online\.target", text, re.MULTILINE), (
+            path.name
+        )
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+@pytest.mark.parametrize("path", UNIT_FILES, ids=lambda path: path.name)
+def test_units_are_read_by_systemd_without_a_complaint(path: Path, tmp_path: Path) -> None:
+    """As the older systemd of this machine reads them; commands and units that only the image has are let pass."""
+    copy = tmp_path / path.name.replace("@.", "@sda1.")
+    shutil.copy(path, copy)
+    command: list[str | Path] = [
+        "systemd-analyze",
+        "verify",
+        "--man=no",
+        "--generators=no",
+        "--recursive-errors=no",
+        copy,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    ours = [line for line in done.stderr.splitlines() if path.stem.rstrip("@") in line]
+    passed = re.compile(r"is not executable|Unit \S+ not found")
+    assert not [line for line in ours if not passed.search(line)], done.stderr

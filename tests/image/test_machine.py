@@ -1,0 +1,72 @@
+"""What a machine says of its images, and in which order the boot loader takes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance.domain.errors import OperatorError
+from appliance.image import note, reset
+from appliance.image.machine import entries_in, look, set_tries
+from appliance.sync.box import machine_problem
+from tests.image.releases import machine
+
+
+def test_what_is_good_or_has_tries_left_comes_before_what_failed(tmp_path: Path) -> None:
+    found = machine(
+        tmp_path,
+        "edge-appliance_1.9.efi",
+        "edge-appliance_1.10+2-1.efi",
+        "edge-appliance_1.11+0-3.efi",
+        "edge-appliance_nonsense.efi",
+        "other_2.0.efi",
+        version="1.9",
+    )
+    assert [(entry.version, entry.word) for entry in found.entries] == [
+        ("1.10", "2 of 3 tries left"),
+        ("1.9", "good"),
+        ("1.11", "failed"),
+    ]
+    assert found.running is found.entries[1]
+    assert found.next is found.entries[0]
+
+
+def test_a_version_without_tries_is_left_and_one_that_gets_them_is_taken_again(tmp_path: Path) -> None:
+    found = machine(tmp_path, "edge-appliance_1.0.efi", "edge-appliance_1.1.efi", version="1.1")
+    assert found.running is not None
+    left = set_tries(found.folder, found.running, 0)
+    assert [entry.version for entry in entries_in(found.folder)] == ["1.0", "1.1"]
+    set_tries(found.folder, left, 3)
+    assert [entry.file for entry in entries_in(found.folder)] == [
+        "edge-appliance_1.1+3.efi",
+        "edge-appliance_1.0.efi",
+    ]
+
+
+def test_a_machine_with_packages_has_no_image(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "usr/lib/os-release").write_text("ID=debian\n")
+    with pytest.raises(OperatorError, match="runs no image"):
+        look(tmp_path)
+
+
+def test_the_agent_tells_what_the_gate_left_until_a_start_passes(tmp_path: Path) -> None:
+    assert machine_problem(tmp_path) == ""
+    note.leave(tmp_path, "version 1.1 of the image did not pass its start: no answer")
+    assert "version 1.1" in machine_problem(tmp_path)
+    note.leave(tmp_path, "x" * 5_000)
+    assert len(machine_problem(tmp_path)) == 1_024
+    note.remove(tmp_path)
+    note.remove(tmp_path)
+    assert machine_problem(tmp_path) == ""
+
+
+def test_a_reset_is_asked_of_the_firmware_or_of_what_is_kept(tmp_path: Path) -> None:
+    (tmp_path / reset.VARIABLE).parent.mkdir(parents=True)
+    (tmp_path / reset.SETTINGS).parent.mkdir(parents=True)
+    reset.ask(tmp_path, keep_models=True)
+    assert (tmp_path / reset.SETTINGS).exists()
+    assert not (tmp_path / reset.VARIABLE).exists()
+    reset.ask(tmp_path, keep_models=False)
+    assert (tmp_path / reset.VARIABLE).read_bytes() == b"\x07\x00\x00\x00t\x00"

@@ -1,0 +1,117 @@
+"""What scenarios share: builds of versions, and the machine that is made once and copied by each."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from image.disk import compose
+from image.place import ROOT, Built, Place
+from tests.image.vm import Machine, new_disk
+
+Facts = dict[str, object]
+
+BASE: Final = "1.0.0"
+NEXT: Final = "1.0.1"
+BROKEN: Final = "1.0.2"
+LOOP: Final = (
+    "import time; b = time.process_time(); sum(i * i for i in range(2000000)); print(time.process_time() - b)"
+)
+"""Work for one processor, whose time it tells."""
+SILENT: Final = """\
+# A daemon that starts, says that it is ready, and never answers.
+[Service]
+ExecStart=
+ExecStart=/usr/bin/sh -c 'systemd-notify --ready; exec sleep infinity'
+WatchdogSec=0
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """See the module. ``place`` is the build's folder."""
+
+    place: Place
+
+    def folder(self, name: str) -> Path:
+        """The folder of a scenario."""
+        return self.place.folder / "tests" / name
+
+    def disk(self, version: str = BASE) -> Path:
+        """The disk of a version, built where it is not there yet."""
+        path = self.place.folder / f"{Built(version=version, folder=self.place.folder).name}.disk.raw"
+        if not path.exists():
+            self._build(version)
+        return path
+
+    def release(self, version: str) -> Path:
+        """The release of a version, built where it is not there yet."""
+        path = self.place.folder / f"release-{version}"
+        if not path.exists():
+            self._build(version)
+        return path
+
+    def fresh(self, name: str, version: str = BASE) -> Path:
+        """A disk that was never started, for the scenario."""
+        return new_disk(self.place, self.disk(version), self.folder(name))
+
+    def pair(self, name: str, tried: str) -> Path:
+        """A raw disk for the scenario, on which the base proved itself and the version ``tried`` was just installed."""
+        self.disk(BASE), self.disk(tried)
+        target = self.folder(name) / "pair.raw"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        out = self.place.folder / "out"
+        compose(self.place, Built(version=BASE, folder=out), target, Built(version=tried, folder=out))
+        return target
+
+    def _build(self, version: str) -> None:
+        command = [sys.executable, "-m", "image.build", "--folder", str(self.place.folder)]
+        command += ["--image-version", version]
+        if version == BROKEN:
+            extra = self.folder("broken-tree")
+            shutil.rmtree(extra, ignore_errors=True)
+            unit = extra / "usr/lib/systemd/system/appliance.service.d/50-silent.conf"
+            unit.parent.mkdir(parents=True)
+            unit.write_text(SILENT)
+            command += ["--extra", str(extra)]
+        done = subprocess.run(command, cwd=ROOT, check=False, timeout=2400)
+        if done.returncode != 0:
+            raise SystemExit(f"image {version} could not be built")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One scenario: ``run`` gives what it measured, or fails."""
+
+    name: str
+    about: str
+    run: Callable[[World], Facts]
+
+
+def boot_figures(machine: Machine) -> Facts:
+    """What the guest says of its own start, by its own clock, and how much slower it computes than this machine."""
+    machine.run(
+        "for i in $(seq 60); do systemctl is-system-running --wait && break; sleep 1; done", check=False
+    )
+    said = machine.run("systemd-analyze time", check=False).strip().splitlines()
+    answered = (
+        float(machine.run("systemctl show -P ExecMainExitTimestampMonotonic appliance-image-check")) / 1e6
+    )
+    slower = float(machine.run(f"python3 -c {LOOP!r}")) / float(
+        subprocess.run(["python3", "-c", LOOP], capture_output=True, text=True, check=True).stdout
+    )
+    return {
+        "guest": said[0].strip() if said else "",
+        "guest, kernel to first answer, s": round(answered, 1),
+        "the guest computes slower than this machine, times": round(slower, 1),
+        "scaled by that, kernel to first answer, s": round(answered / slower, 1),
+        "critical chain": machine.run(
+            "systemd-analyze critical-chain appliance.service --no-pager", check=False
+        ).strip(),
+        "failed units": machine.run("systemctl --failed --no-legend --plain", check=False).strip(),
+    }

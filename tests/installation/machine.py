@@ -1,0 +1,251 @@
+"""The Debian package under a systemd of its own: ``make units-test``, as root, with mmdebstrap and a Debian mirror.
+
+A minimal Debian 13, made once and kept in the user's cache, gets the package from ``dist/`` and runs its systemd as the
+first process of namespaces of its own, in a cgroup of its own. Nothing of the machine is touched. It prints a line for
+each thing that holds; the first that does not is the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CACHE: Final = (
+    Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "edge-appliance" / "debian13.tar"
+)
+MIRROR: Final = "http://deb.debian.org/debian"
+NEEDED: Final = "systemd,systemd-sysv,dbus,python3,libgcc-s1,libstdc++6"
+UNIFIED: Final = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+PYTHON: Final = "/usr/lib/edge-appliance/bin/python"
+WATCHDOG_S: Final = 30
+BOOT: Final = """
+root=$0
+mount --make-rprivate /
+mount --bind "$root" "$root"
+mount -t proc proc "$root/proc"
+mount -t sysfs sysfs "$root/sys"
+mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+mount -t tmpfs tmpfs "$root/run" -o mode=755
+mount -t tmpfs tmpfs "$root/dev" -o mode=755
+for each in null zero full random urandom tty; do
+  touch "$root/dev/$each"
+  mount --bind "/dev/$each" "$root/dev/$each"
+done
+mkdir "$root/dev/shm" "$root/dev/pts"
+mount -t tmpfs tmpfs "$root/dev/shm"
+mount -t devpts devpts "$root/dev/pts" -o newinstance,ptmxmode=0666
+ln -s pts/ptmx "$root/dev/ptmx"
+ln -s /proc/self/fd "$root/dev/fd"
+cd "$root"
+pivot_root . mnt
+umount -l /mnt
+exec env -i container=appliance-test PATH=/usr/sbin:/usr/bin /lib/systemd/systemd --show-status=0 \\
+  systemd.unit=multi-user.target
+"""
+LOAD: Final = (Path(__file__).parent / "load.py").read_text()
+
+
+class Machine:
+    """A running one; ``do`` runs a command in it and gives what it prints."""
+
+    def __init__(self, root: Path, group: Path) -> None:
+        self._group = group
+        command = [
+            "unshare",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount",
+            "--uts",
+            "--ipc",
+            "--net",
+            "--cgroup",
+        ]
+        enter = f'echo $$ > {group}/cgroup.procs; exec "$@"'
+        self._outer = subprocess.Popen(
+            ["bash", "-c", enter, "bash", *command, "bash", "-euc", BOOT, str(root)], stdin=subprocess.DEVNULL
+        )
+        until("systemd has started", lambda: self._first() and self._state() in ("running", "degraded"))
+
+    def do(self, *command: str, check: bool = True) -> str:
+        enter = ["nsenter", "-t", str(self._first()), "-a", "env", "-i", "PATH=/usr/sbin:/usr/bin"]
+        done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=300, check=False)
+        if check and done.returncode != 0:
+            raise AssertionError(f"{command}: {done.stdout}{done.stderr}\n{self._journal()}")
+        return done.stdout.strip()
+
+    def begin(self, *command: str) -> subprocess.Popen[str]:
+        enter = ["nsenter", "-t", str(self._first()), "-a", "env", "-i", "PATH=/usr/sbin:/usr/bin"]
+        return subprocess.Popen([*enter, *command], stdout=subprocess.PIPE, text=True)
+
+    def shown(self, key: str, unit: str = "appliance.service") -> str:
+        return self.do("systemctl", "show", unit, "--property", key, "--value")
+
+    def close(self) -> None:
+        self._outer.kill()
+        self._outer.wait()
+        until("all has ended", lambda: not self._processes())
+        for path in sorted(self._group.rglob("*"), reverse=True):
+            if path.is_dir():
+                path.rmdir()
+
+    def _first(self) -> int:
+        init = self._group / "init.scope" / "cgroup.procs"
+        numbers = init.read_text().split() if init.exists() else []
+        return int(numbers[0]) if numbers else 0
+
+    def _processes(self) -> list[str]:
+        return [line for path in self._group.rglob("cgroup.procs") for line in path.read_text().split()]
+
+    def _state(self) -> str:
+        return self.do("systemctl", "is-system-running", check=False)
+
+    def _journal(self) -> str:
+        return self.do("journalctl", "--no-pager", "-n", "40", "-o", "cat", "-u", "appliance", check=False)
+
+
+def until(what: str, holds: Callable[[], object], within_s: float = 120.0) -> None:
+    """Wait until it holds."""
+    end = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < end, f"not within {within_s} s: {what}"
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def machine(package: Path) -> Iterator[Machine]:
+    """One with the package installed, gone at the end."""
+    if not CACHE.exists():
+        CACHE.parent.mkdir(parents=True, exist_ok=True)
+        part = CACHE.with_suffix(".part")
+        made = [
+            "mmdebstrap",
+            "--quiet",
+            "--variant=minbase",
+            f"--include={NEEDED}",
+            "--format=tar",
+            "trixie",
+            str(part),
+        ]
+        subprocess.run([*made, MIRROR], check=True)
+        part.rename(CACHE)
+    unified = next(path for path in reversed(UNIFIED) if (path / "cgroup.procs").exists())
+    with tempfile.TemporaryDirectory(prefix="units-test-") as place:
+        root, group = Path(place) / "root", unified / Path(place).name
+        root.mkdir()
+        subprocess.run(["tar", "-C", str(root), "-xpf", str(CACHE), "--exclude=./dev/*"], check=True)
+        shutil.copy(package, root / "srv/package.deb")
+        (root / "srv/load.py").write_text(LOAD)
+        group.mkdir()
+        running = Machine(root, group)
+        try:
+            yield running
+        finally:
+            running.close()
+            group.rmdir()
+
+
+def is_installed_and_answers(box: Machine) -> None:
+    box.do("dpkg", "-i", "/srv/package.deb")
+    assert box.do("systemctl", "is-enabled", "appliance") == "enabled"
+    assert box.do("systemctl", "is-active", "appliance", check=False) == "inactive", (
+        "nothing starts by itself"
+    )
+    box.do("systemctl", "start", "appliance")
+    picture = "/usr/share/edge-appliance/models/digits/golden/3-0539.png"
+    assert "three" in box.do("appliance", "infer", "digits", "--input", f"image=@{picture}", "--json")
+
+
+def keeps_its_workers_in_their_jail(box: Machine) -> None:
+    workers = json.loads(box.do("appliance", "status", "--workers", "--json"))["workers"]
+    assert len(workers) == 2
+    assert all(set(each["confinement"]) == {"files", "network", "signals", "calls"} for each in workers), (
+        workers
+    )
+    path = box.shown("ControlGroup")
+    made = box.do("find", f"/sys/fs/cgroup{path}", "-name", "worker-*", "-type", "d").splitlines()
+    assert len(made) == len(workers), "a cgroup for each"
+    assert "cannot be kept from" not in box.do("journalctl", "-u", "appliance", "-o", "cat")
+
+
+def reloads(box: Machine) -> None:
+    before = box.shown("MainPID")
+    box.do("systemctl", "reload", "appliance")
+    until(
+        "it reads anew",
+        lambda: "reading the models again" in box.do("journalctl", "-u", "appliance", "-o", "cat"),
+    )
+    assert box.shown("MainPID") == before
+
+
+def drops_no_request_when_it_starts_anew(box: Machine) -> None:
+    load = box.begin(PYTHON, "/srv/load.py", "6")
+    assert load.stdout is not None
+    assert load.stdout.readline() == "answered\n"
+    for _ in range(2):
+        before = box.shown("MainPID")
+        box.do("systemctl", "restart", "appliance")
+        assert box.shown("MainPID") != before
+    box.do("dpkg", "-i", "/srv/package.deb")  # as an upgrade
+    box.do("touch", "/run/enough")
+    said, _ = load.communicate(timeout=120)
+    counts = json.loads(said)
+    print("  ", said.strip())
+    assert set(counts) == {"answered", "longest_s"}, counts
+
+
+def is_ended_by_the_watchdog_when_it_stands(box: Machine) -> None:
+    before = box.shown("MainPID")
+    box.do("systemctl", "kill", "--signal=STOP", "--kill-whom=main", "appliance")
+    until("there is another one", lambda: box.shown("MainPID") not in (before, "0"), 4 * WATCHDOG_S)
+    assert box.shown("NRestarts") == "1"
+    until("it serves", lambda: box.do("systemctl", "is-active", "appliance", check=False) == "active")
+    box.do("appliance", "infer", "digits", "--zeros")
+
+
+def lets_its_ports_go_when_it_is_stopped(box: Machine) -> None:
+    box.do("systemctl", "stop", "appliance")
+    assert box.do("systemctl", "is-active", "appliance", check=False) == "inactive"
+    assert box.do("appliance", "infer", "digits", "--zeros", check=False) == ""
+    assert box.shown("NFileDescriptorStore") == "0"
+
+
+CHECKS: Final = (
+    is_installed_and_answers,
+    keeps_its_workers_in_their_jail,
+    reloads,
+    drops_no_request_when_it_starts_anew,
+    is_ended_by_the_watchdog_when_it_stands,
+    lets_its_ports_go_when_it_is_stopped,
+)
+
+
+def main() -> int:
+    """Run them all; 0 when all hold."""
+    packages = sorted((ROOT / "dist").glob("edge-appliance_*_amd64.deb"))
+    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None or not packages:
+        print("this takes root, mmdebstrap, and dist/*.deb, which 'make packages' makes", file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    with machine(packages[-1]) as box:
+        print(box.do("systemctl", "--version").splitlines()[0])
+        for check in CHECKS:
+            begun = time.monotonic()
+            check(box)
+            print(f"ok {check.__name__} ({time.monotonic() - begun:.1f} s)", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

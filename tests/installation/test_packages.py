@@ -1,0 +1,107 @@
+"""What `make packages` left in dist/: each blob is what its name says, each bill names what is inside.
+
+Skipped where nothing was made; that the package serves under systemd, `make units-test` shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.config.loading import load
+from tests.architecture.sources import ROOT
+
+DIST = ROOT / "dist"
+UNITS = "usr/lib/systemd/system"
+
+
+def made(pattern: str) -> Path:
+    """What matches in dist/; skips where there is none."""
+    found = sorted(DIST.glob(pattern))
+    if not found:
+        pytest.skip("nothing was made: make packages")
+    return found[-1]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Debian package, unpacked."""
+    root = tmp_path_factory.mktemp("package") / "root"
+    subprocess.run(["dpkg-deb", "-R", made("edge-appliance_*.deb"), root], check=True)
+    return root
+
+
+def test_the_package_has_what_was_agreed_on(package: Path) -> None:
+    for name in (
+        "appliance.service",
+        "appliance-sync.service",
+        "appliance-controller.service",
+        "appliance.slice",
+    ):
+        assert (package / UNITS / name).is_file()
+    assert (package / "usr/bin/appliance").readlink() == Path("../lib/edge-appliance/bin/appliance")
+    assert (package / "DEBIAN/conffiles").read_text() == "/etc/appliance/appliance.toml\n"
+    assert (package / "usr/share/edge-appliance/models/digits/2/model.onnx").is_file()
+    assert not [path for path in package.rglob("*") if path.is_file() and path.stat().st_mode & 0o7022]
+
+
+def test_the_sums_are_right(package: Path) -> None:
+    done = subprocess.run(
+        ["md5sum", "--quiet", "-c", "DEBIAN/md5sums"],
+        cwd=package,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_its_configuration_has_no_problem(package: Path) -> None:
+
+    settings = load(package / "etc/appliance/appliance.toml")
+    assert settings.models == "/usr/share/edge-appliance/models"
+
+
+def test_every_blob_of_the_image_is_what_its_name_says() -> None:
+    layout = made("*.oci")
+    blobs = {path.name: path for path in (layout / "blobs/sha256").iterdir()}
+    for name, path in blobs.items():
+        with path.open("rb") as file:
+            assert hashlib.file_digest(file, "sha256").hexdigest() == name
+
+    def blob(described: dict[str, Any]) -> Path:
+        path = blobs.pop(described["digest"].removeprefix("sha256:"))
+        assert path.stat().st_size == described["size"]
+        return path
+
+    index = json.loads((layout / "index.json").read_bytes())
+    manifest = json.loads(blob(index["manifests"][0]).read_bytes())
+    config = json.loads(blob(manifest["config"]).read_bytes())
+    with tarfile.open(blob(manifest["layers"][0])) as tar:
+        names = set(tar.getnames())
+    assert "./usr/bin/appliance" in names
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", config["config"]["User"])
+    assert not blobs, "nothing lies there that nothing names"
+
+
+@pytest.mark.parametrize("kind", ["deb", "oci", "whl"])
+def test_a_bill_names_all_python_packages_and_crates(kind: str) -> None:
+    bill = json.loads(made(f"*.{kind}.cdx.json").read_text())
+    assert bill["bomFormat"] == "CycloneDX"
+    named = {each["name"]: each for each in bill["components"]}
+    locked = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert set(locked) - set(named) <= {"hatchling", "packaging", "pathspec", "pluggy", "trove-classifiers"}
+    assert "pyo3" in {each["name"] for each in named["edge-appliance-native"]["components"]}
+    assert all(
+        each.get("licenses") for each in bill["components"] if each.get("purl", "").startswith("pkg:pypi")
+    )
+    assert ("libc6" in named) == (kind == "oci")
+    licences = made(f"*.{kind}.licences.txt").read_text()
+    assert "Apache License" in licences

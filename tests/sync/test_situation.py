@@ -1,0 +1,108 @@
+"""What the agent found is told by commands that look at its files: why it waits, and how its contacts go."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from appliance.cli.main import main
+from appliance.fleet.documents import WishedModel
+from appliance.package.keys import read_public_key
+from appliance.sync.identity import SITUATION
+from tests.sync.conftest import Run
+from tests.sync.controller_double import ControllerDouble
+from tests.sync.test_agent import told_of, wanted_in
+
+Pack = Callable[..., Path]
+Start = Callable[[], "subprocess.Popen[str]"]
+
+
+def test_why_a_package_was_refused_is_told_after_the_pass(
+    appliance: Run,
+    enrolled: Path,
+    controller: ControllerDouble,
+    pack: Pack,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config.write_text(config.read_text().replace('"allow"', '"refuse"'))
+    controller.want(WishedModel(name="digits", wanted=controller.offer(pack())))
+    assert appliance("sync", "once")[0] == 1
+    assert "install digits/1: manifest: is not signed" in appliance("sync", "explain", "digits")[1]
+    (model,) = json.loads(appliance("sync", "status", "--json")[1])["models"]
+    assert [each["waits"]["reason"] for each in model["steps"]] == ["refused"]
+    assert json.loads(appliance("sync", "explain", "digits", "--json")[1])["models"] == [model]
+    monkeypatch.setenv("COLUMNS", "80")
+    row = next(line for line in appliance("sync", "status")[1].splitlines() if line.startswith("digits"))
+    assert row.split()[:6] == ["digits", "1", "-", "-", "refused", "manifest:"], "a row is a line"
+    found = json.loads(appliance("sync", "once", "--json")[1])
+    assert (found["converged"], found["steps"][0]["waits"]["reason"]) == (False, "refused")
+
+
+def test_what_was_refused_is_tried_again_when_its_maker_is_trusted(
+    appliance: Run,
+    enrolled: Path,
+    controller: ControllerDouble,
+    start: Start,
+    pack: Pack,
+    config: Path,
+    tmp_path: Path,
+) -> None:
+    config.write_text(config.read_text().replace('"allow"', '"refuse"'))
+    package, key = pack(), tmp_path / "maker.key"
+    commands = ("model", "keygen", str(key)), ("model", "sign", str(package), "--key", str(key))
+    for words in commands:
+        assert main(words) == 0
+    controller.want(WishedModel(name="digits", wanted=controller.offer(package)))
+    start()
+    controller.wait(lambda: (told := told_of(controller)) is not None and told.phase == "refused")
+    assert wanted_in(enrolled) == 0
+    controller.let_sign(read_public_key(tmp_path / "maker.key.pub"))
+    controller.wait(lambda: (told := told_of(controller)) is not None and told.wanted == 1)
+
+
+def test_status_says_why_the_controller_was_not_heard_and_that_it_was(
+    appliance: Run, enrolled: Path, controller: ControllerDouble
+) -> None:
+    async def portal(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="<html>please log in</html>", content_type="text/html")
+
+    controller.want()
+    appliance("sync", "once")
+    assert "problem:" not in appliance("sync", "status")[1]
+    controller.instead = portal
+    assert appliance("sync", "once")[0] == 3
+    assert "problem: the controller was not heard: " in appliance("sync", "status")[1]
+    controller.instead = None
+    appliance("sync", "once")
+    found = json.loads(appliance("sync", "status", "--json")[1])
+    assert (found["problems"], found["outbox_bytes"]) == ([], 0), "and nothing is left to be told"
+
+
+def test_what_is_left_may_be_lost_or_damaged(
+    appliance: Run, enrolled: Path, controller: ControllerDouble
+) -> None:
+    controller.want()
+    appliance("sync", "once")
+    place = enrolled / "fleet" / SITUATION
+    for damaged in (b"", b"{", b'{"trouble": "\xff"}', b"[" * 4000):
+        place.write_bytes(damaged)
+        assert appliance("sync", "status")[0] == 0
+    place.unlink()
+    assert appliance("sync", "status")[0] == 0
+
+
+def test_a_box_that_cannot_be_looked_at_is_not_as_wanted(
+    appliance: Run, enrolled: Path, controller: ControllerDouble
+) -> None:
+    controller.want()
+    assert appliance("sync", "once")[0] == 0
+    (enrolled / "catalog.json").write_bytes(b"junk")
+    status, out, err = appliance("sync", "once")
+    assert (status, out) == (2, "")
+    assert "box cannot be looked at: " in err
