@@ -161,7 +161,7 @@ def test_a_session_that_silently_runs_elsewhere_is_refused(
     monkeypatch.setattr(
         onnxruntime,
         "InferenceSession",
-        lambda path, options, providers: real(path, options, providers=providers[1:]),
+        lambda path, options, providers, **_: real(path, options, providers=providers[1:]),
     )
     with pytest.raises(LoadFailed, match="silently runs on CPUExecutionProvider; check the driver"):
         OnnxRuntime().load(version_of(path, *MLP, device="cuda"), SETTINGS)

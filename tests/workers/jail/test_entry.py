@@ -232,6 +232,25 @@ def test_a_worker_with_devices_keeps_its_calls_but_those_that_lead_outwards() ->
     )
 
 
+@needs_landlock
+@needs_filters
+@pytest.mark.parametrize(
+    ("devices", "own", "others"),
+    [(True, "done", "Permission denied"), (False, "Operation not permitted", "Operation not permitted")],
+)
+def test_who_drives_a_device_may_name_its_threads(devices: bool, own: str, others: str) -> None:
+    """As cuInit does, which fails where it cannot."""
+
+    def tries() -> list[str]:
+        path = f"/proc/self/task/{os.getpid()}/comm"
+        return [
+            outcome(lambda: Path(path).write_text("named")),
+            outcome(lambda: Path("/proc/1/comm").write_text("x")),
+        ]
+
+    assert jailed(FileAccess(devices=devices), tries) == str([own, others])
+
+
 def test_what_a_version_needs_is_its_own(tmp_path: Path) -> None:
     forms = tmp_path / "forms"
     for name in (f"{DIGEST}-{'a' * 16}", f"{'e' * 64}-{'a' * 16}"):
