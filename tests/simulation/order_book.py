@@ -86,8 +86,15 @@ class OrderBook:
         return number not in self.pins and (number != self.wanted or len(self.installed) == 1)
 
     def uninstall(self, number: int) -> None:
-        """It is to answer no more."""
-        del self.installed[number]
+        """It is to answer no more. Where what is wanted cannot be loaded it may have come to stand in meanwhile."""
+        gone = self.installed.pop(number)
+        if (
+            self.wanted in self.installed
+            and not self.installed[self.wanted].loads
+            and gone.proven
+            and gone.loads
+        ):
+            self.passing.add(number)
         self.back = [each for each in self.back if each != number]
         self.trial = 0 if self.trial == number else self.trial
         if number == self.wanted:
