@@ -21,11 +21,14 @@ from appliance.sync.reporting import waiting_words, words
 
 STOP_S: Final = 0.5
 """How long a step may go on after SIGTERM; one that is cut off then is begun anew at the next start."""
+NICENESS: Final = 19
+"""Serving goes first: a version that is applied takes processors for seconds, and requests beside it milliseconds."""
 NOT_DONE: Final = frozenset({Reason.FAILED, Reason.REFUSED, Reason.NO_WAY})
 
 
 def _run(arguments: argparse.Namespace) -> int:
     """Work until SIGTERM or Ctrl-C."""
+    os.nice(NICENESS)
     with session.agent_of(arguments) as (agent, _):
         session.say("agent works", device=agent.box.identity.device, controller=agent.box.identity.url)
         gc.freeze()
