@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import signal
 import subprocess
@@ -347,6 +348,13 @@ def test_a_second_agent_is_told_who_works(
     assert status == 1
     assert f"an agent works on '{enrolled}' already: process {first.pid}" in err
     assert f"agent: process {first.pid}" in appliance("sync", "status")[1]
+
+
+def test_serving_goes_before_the_agent(controller: ControllerDouble, enrolled: Path, start: Start) -> None:
+    controller.want()
+    agent = start()
+    controller.wait(lambda: controller.polls)
+    assert os.getpriority(os.PRIO_PROCESS, agent.pid) == 19
 
 
 def test_it_ends_when_it_is_told_to_also_in_the_middle_of_a_transfer(

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Final
 
 from appliance.cli.command_table import Command
@@ -28,7 +29,8 @@ NOT_DONE: Final = frozenset({Reason.FAILED, Reason.REFUSED, Reason.NO_WAY})
 
 def _run(arguments: argparse.Namespace) -> int:
     """Work until SIGTERM or Ctrl-C."""
-    os.nice(NICENESS)
+    with suppress(PermissionError):  # the unit, which has it so already, allows no change
+        os.nice(NICENESS)
     with session.agent_of(arguments) as (agent, _):
         session.say("agent works", device=agent.box.identity.device, controller=agent.box.identity.url)
         gc.freeze()
