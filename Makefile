@@ -87,7 +87,7 @@ cgroup-test: $(TEST_STAMP) ## the bounds of workers' cgroups, on a kernel that i
 GPU_PYTHON ?= $(BIN)/python
 test-gpu: ## the tests that need a GPU, which `make test` skips (GPU_PYTHON=FILE: a Python with onnxruntime-gpu)
 	$(GPU_PYTHON) -c 'from appliance.devices.nvml import Nvml; print(*Nvml().devices, sep="\n")'
-	$(GPU_PYTHON) -m pytest -q -rs -s --timeout 300 tests/devices tests/gpu
+	REQUIRE_GPU=1 $(GPU_PYTHON) -m pytest -q -rs -s --timeout 300 tests/devices tests/gpu
 
 # Two files for each machine: Python's, and the native front end for its processor.
 wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's cargo; nothing of it where they are installed)

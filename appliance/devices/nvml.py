@@ -39,16 +39,27 @@ class Nvml:
         try:
             pynvml.nvmlInit()
             self._driver = str(pynvml.nvmlSystemGetDriverVersion())
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(each) for each in range(pynvml.nvmlDeviceGetCount())]
+            count = int(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError as problem:
             raise OSError(f"NVML: {problem}") from problem
-        self._handles = {self._told(index, handle): handle for index, handle in enumerate(handles)}
-        self._events = {device: _xid_events(handle) for device, handle in self._handles.items()}
+        self._handles = dict(map(self._found, range(count)))
+        self._events = {
+            device: _xid_events(handle) for device, handle in self._handles.items() if handle is not None
+        }
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """In the driver's order."""
         return tuple(self._handles)
+
+    def _found(self, index: int) -> tuple[Device, Any]:
+        """A device and its handle; None for one that is lost already."""
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            return self._told(index, handle), handle
+        except (pynvml.NVMLError, _Lost):
+            uuid = f"{CUDA}:{index}"
+            return Device(kind=CUDA, index=index, uuid=uuid, name="NVIDIA", driver=self._driver), None
 
     def _told(self, index: int, handle: Any) -> Device:
         mode = _metric(pynvml.nvmlDeviceGetMigMode, handle)
@@ -69,6 +80,8 @@ class Nvml:
     def read(self, device: Device) -> Reading:
         """How the device is now; some hundred microseconds."""
         handle = self._handles[device]
+        if handle is None:
+            return Reading(lost=True)
         try:
             reading = _health(handle, _load(handle, Reading()))
         except _Lost:
@@ -77,9 +90,9 @@ class Nvml:
 
     def close(self) -> None:
         """Let go of the driver."""
-        for events in self._events.values():
-            if events is not None:
-                _metric(pynvml.nvmlEventSetFree, events)
+        for events in filter(None, self._events.values()):
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(events)
         self._events.clear()
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
@@ -165,6 +178,6 @@ def _xid_events(handle: Any) -> Any:
     try:
         pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
     except pynvml.NVMLError:
-        _metric(pynvml.nvmlEventSetFree, events)
+        pynvml.nvmlEventSetFree(events)
         return None
     return events

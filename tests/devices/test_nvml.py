@@ -10,6 +10,7 @@ import pytest
 
 from appliance.devices.nvml import Nvml
 from appliance.domain.device import Reading, troubles
+from tests.devices.absent import absent
 from tests.devices.simulated_nvml import Board, SimulatedNvml
 
 
@@ -30,7 +31,7 @@ def nvml(request: pytest.FixtureRequest) -> Iterator[Nvml]:
     try:
         nvml = Nvml()
     except OSError as problem:
-        pytest.skip(f"no GPU: {problem}")
+        absent(f"no GPU: {problem}")
     yield nvml
     nvml.close()
 
@@ -115,6 +116,16 @@ def test_a_lost_device_says_so_and_its_figures_are_absent(board: Board, error: i
     reading = nvml.read(nvml.devices[0])
     assert reading == Reading(lost=True)
     assert len(list(troubles(reading))) == 1
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetMemoryInfo_v2"])
+def test_a_device_that_is_lost_at_the_start_is_in_the_list_and_says_so(board: Board, function: str) -> None:
+    board.errors[function] = pynvml.NVML_ERROR_GPU_IS_LOST
+    nvml = Nvml()
+    (device,) = nvml.devices
+    assert (device.index, device.uuid) == (0, "cuda:0")
+    assert nvml.read(device) == Reading(lost=True)
+    nvml.close()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import pytest
 
 from appliance.devices.nvml import Nvml
 from tests.appliance_process import ApplianceProcess
+from tests.devices.absent import absent
 
 MODELS = Path(__file__).parents[2] / "models"
 SWAPS = 20
@@ -33,9 +34,9 @@ def nvml() -> Iterator[Nvml]:
     try:
         nvml = Nvml()
     except OSError as problem:
-        pytest.skip(f"no GPU: {problem}")
+        absent(f"no GPU: {problem}")
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        pytest.skip("the installed onnxruntime has no CUDA; put onnxruntime-gpu in its place")
+        absent("the installed onnxruntime has no CUDA; put onnxruntime-gpu in its place")
     yield nvml
     nvml.close()
 
