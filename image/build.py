@@ -25,7 +25,6 @@ from image.disk import compose
 from image.place import HERE, ROOT, Built, Place
 from image.publish import publish
 
-MIRROR: Final = "http://deb.debian.org"
 VARIANT: Final = "cpu"
 FIRMWARE_KEYS: Final = ("secure-boot", "pcr")
 PACKAGES: Final = HERE / "packages.lock"
@@ -79,9 +78,11 @@ def prepare(place: Place, keys: Path | None) -> None:
         shutil.rmtree(own, ignore_errors=True)
         shutil.copytree(keys, own)
     make_keys(own)
+    shutil.rmtree(place.folder / "sandbox", ignore_errors=True)
     sources = place.folder / "sandbox" / "etc" / "apt" / "sources.list.d"
-    sources.mkdir(parents=True, exist_ok=True)
-    (sources / "mkosi.sources").write_text(_sources(os.environ.get("MIRROR", MIRROR)))
+    sources.mkdir(parents=True)
+    if mirror := os.environ.get("MIRROR"):  # else Debian's own, as mkosi has them
+        (sources / "mkosi.sources").write_text(_sources(mirror))
     identity = place.folder / "identity"
     shutil.rmtree(identity, ignore_errors=True)
     share = identity / "usr" / "share" / "edge-appliance"
@@ -121,11 +122,11 @@ def build(place: Place, version: str, extra: Path | None) -> Built:
         path.unlink()
     print(f"make: building image {version}", flush=True)
     command = ["mkosi", "--directory", "/source/image/mkosi", "--image-version", version, "--force"]
-    command += ["--sandbox-tree", "/work/sandbox", "--environment", f"VARIANT={VARIANT}"]
+    command += ["--sandbox-tree", "/build/sandbox", "--environment", f"VARIANT={VARIANT}"]
     if extra is not None:
         shutil.rmtree(place.folder / "extra", ignore_errors=True)
         shutil.copytree(extra, place.folder / "extra")
-        command += ["--extra-tree", "/work/extra"]
+        command += ["--extra-tree", "/build/extra"]
     place.run(*command, "build", log=place.folder / "mkosi.log")
     (out / f"{built.name}.raw").unlink(missing_ok=True)
     return built

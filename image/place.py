@@ -15,13 +15,13 @@ HERE: Final = ROOT / "image"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """``folder`` is everything's; inside the tools tree it is /work, and the repository is /source."""
+    """``folder`` is everything's; inside the tools tree it is /build, and the repository is /source."""
 
     folder: Path
 
     def inside(self, path: Path) -> str:
         """The path as commands in the tools tree see it."""
-        return f"/work/{path.resolve().relative_to(self.folder.resolve())}"
+        return f"/build/{path.resolve().relative_to(self.folder.resolve())}"
 
     def run(self, *command: str, log: Path | None = None) -> None:
         """Run a command in the tools tree; what it prints goes to ``log``. Ends the build where it fails."""

@@ -3,7 +3,7 @@
 # tools.sh FOLDER: the tree is FOLDER/tools. A list of packages that changed makes it anew.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-folder=$1 tree=$1/tools mirror=${MIRROR:-http://deb.debian.org}
+folder=$1 tree=$1/tools
 stamp=$folder/tools-$(cat "$here/tools.packages" "$0" | cksum | cut -d' ' -f1)
 [ ! -e "$stamp" ] || exit 0
 command -v mmdebstrap >/dev/null || {
@@ -17,8 +17,8 @@ mmdebstrap --quiet --variant=apt --mode=root --dpkgopt=force-unsafe-io \
   --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
   --dpkgopt='path-exclude=/usr/share/locale/*' \
   --include="$(paste -sd, "$here/tools.packages")" trixie "$tree" \
-  "deb $mirror/debian trixie main" "deb $mirror/debian trixie-updates main" \
-  "deb $mirror/debian-security trixie-security main" >"$folder/tools.log" 2>&1 || {
+  ${MIRROR:+"deb $MIRROR/debian trixie main"} ${MIRROR:+"deb $MIRROR/debian trixie-updates main"} \
+  ${MIRROR:+"deb $MIRROR/debian-security trixie-security main"} >"$folder/tools.log" 2>&1 || {
   echo "make: the tools could not be made; why: $folder/tools.log" >&2; exit 1; }
 # A signature tells when it was made, so the clock stands still for the program that makes them.
 mv "$tree/usr/bin/sbsign" "$tree/usr/bin/sbsign.real"

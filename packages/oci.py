@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from packages.tree import epoch, version
 
-MIRROR: Final = "http://deb.debian.org/debian"
 NEEDED: Final = (
     "python3,libgcc-s1,libstdc++6,init-system-helpers,systemd-standalone-sysusers,ca-certificates,tzdata"
 )
@@ -91,9 +90,7 @@ def _make_root(package: Path, target: Path) -> None:
         '--customize-hook=rm -f "$1"/var/log/*.log "$1"/var/log/apt/* "$1"/etc/hostname "$1"/etc/resolv.conf',
     ]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch())}
-    subprocess.run(
-        [*command, "trixie", str(target), MIRROR], check=True, env=environment, stdin=subprocess.DEVNULL
-    )
+    subprocess.run([*command, "trixie", str(target)], check=True, env=environment, stdin=subprocess.DEVNULL)
 
 
 def _text(tar: tarfile.TarFile, name: str) -> str:

@@ -24,7 +24,6 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = (
     Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "edge-appliance" / "debian13.tar"
 )
-MIRROR: Final = "http://deb.debian.org/debian"
 NEEDED: Final = "systemd,systemd-sysv,dbus,python3,libgcc-s1,libstdc++6"
 UNIFIED: Final = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 PYTHON: Final = "/usr/lib/edge-appliance/bin/python"
@@ -138,7 +137,7 @@ def machine(package: Path) -> Iterator[Machine]:
             "trixie",
             str(part),
         ]
-        subprocess.run([*made, MIRROR], check=True)
+        subprocess.run(made, check=True)
         part.rename(CACHE)
     unified = next(path for path in reversed(UNIFIED) if (path / "cgroup.procs").exists())
     with tempfile.TemporaryDirectory(prefix="units-test-") as place:
