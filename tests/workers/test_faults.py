@@ -107,7 +107,9 @@ def test_what_was_finished_before_a_crash_counts(shared_bench: Bench) -> None:
     worker = bench.start()
     model = bench.load(worker, fake("crash", crash_after=3))
     placed = bench.place([FOUR], [0])
-    batches = [bench.dispatch(worker, model, placed) for _ in range(3)]  # a fourth might meet it dead already
+    os.kill(bench.pids[worker], signal.SIGSTOP)  # else the last might meet it dead already
+    batches = [bench.dispatch(worker, model, placed) for _ in range(4)]
+    os.kill(bench.pids[worker], signal.SIGCONT)
     assert [bench.event(RunFinished).batch for _ in range(2)] == batches[:2]
     exited = bench.event(WorkerExited)
     assert (exited.cause, exited.batches) == (ExitCause.DIED, tuple(batches[2:]))
