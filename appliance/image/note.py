@@ -17,7 +17,7 @@ def leave(state: Path, text: str) -> None:
     """Leave the text in the place of the one before. Raises OSError."""
     draft = state / f"{MACHINE}.new"
     draft.write_text(text[:TEXT_MAX], encoding="utf-8")
-    draft.chmod(0o644)  # the agent may run as another user
+    draft.chmod(0o644)  # the gate is root's, the agent is not
     draft.replace(state / MACHINE)
     sync_name(state / MACHINE)
 

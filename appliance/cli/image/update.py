@@ -58,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def trusted_keys(folder: Path) -> list[PublicKey]:
-    """The keys that may have signed a release. Raises OperatorError where one cannot be read or there is none."""
+    """The keys that may have signed a release. Raises OperatorError where one cannot be read, CommandFailed
+    where there is none."""
     keys = [read_public_key(path) for path in sorted(folder.glob("*.pub"))]
     if not keys:
         raise CommandFailed(f"'{folder}' has no keys, so no release can be trusted", Exit.REFUSED)

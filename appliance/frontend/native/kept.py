@@ -84,5 +84,7 @@ def _wait_for_manager() -> None:
         notify((writing,), BARRIER="1")
     finally:
         os.close(writing)
-    select.select([reading], [], [], MANAGER_S)
+    closing = select.poll()
+    closing.register(reading, select.POLLIN)
+    closing.poll(MANAGER_S * 1000)
     os.close(reading)
