@@ -29,7 +29,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test test-gpu wheels packages image image-test lock clean install-test install-clients install-native
+.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test test-gpu wheels deb packages image image-test lock clean install-test install-clients install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -108,17 +108,20 @@ units-test: $(TEST_STAMP) ## the package of dist/ under a systemd of its own: ja
 
 # On Debian or one like it: dpkg-deb, and mmdebstrap for the image, which a container engine that runs as root or has user
 # namespaces can run. Neither takes root.
+deb: wheels
+	@$(WHEELS)/bin/python -m packages.deb dist dist
+
 packages: wheels ## build dist/*.deb and an OCI image, with bills of materials and licences (needs dpkg-deb, mmdebstrap)
 	@$(WHEELS)/bin/python -m packages dist dist
 
 # As root, with mmdebstrap; everything else it makes itself, below build/image. KEYS=DIR: keys that were made before.
 VERSION ?=
 KEYS ?=
-image: $(TEST_STAMP) $(if $(wildcard dist/edge-appliance_*.deb),,wheels) ## build the bootable image and its release (root; VERSION=1.2.3 KEYS=DIR)
+image: $(TEST_STAMP) deb ## build the bootable image and its release (root; VERSION=1.2.3 KEYS=DIR)
 	@$(BIN)/python -m image.build $(if $(VERSION),--image-version $(VERSION)) $(if $(KEYS),--keys $(KEYS)) \
 	  $(if $(TAKE_PACKAGES),--lock)
 
-image-test: $(TEST_STAMP) $(if $(wildcard dist/*),,wheels) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
+image-test: $(TEST_STAMP) $(if $(wildcard dist/edge-appliance_*.deb),,deb) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
 	@$(BIN)/python -m tests.image.run $(if $(filter command line,$(origin ARGS)),$(ARGS))
 
 install-test: $(TEST_STAMP)

@@ -10,9 +10,9 @@ from pathlib import Path
 from appliance.image.release import IMAGE
 
 
-def bill(manifest: Path, product: Path, version: str) -> str:
-    """The document, from the builder's ``manifest`` and the product's tree."""
-    components = sorted([*_packages(manifest), *_distributions(product)], key=lambda each: str(each["purl"]))
+def bill(manifest: Path, site: Path, version: str) -> str:
+    """The document, from the builder's ``manifest`` and the Python packages in ``site``."""
+    components = sorted([*_packages(manifest), *_distributions(site)], key=lambda each: str(each["purl"]))
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -35,8 +35,8 @@ def _packages(manifest: Path) -> Iterator[dict[str, object]]:
         }
 
 
-def _distributions(product: Path) -> Iterator[dict[str, object]]:
-    for papers in product.glob("usr/lib/edge-appliance/lib/python*/site-packages/*.dist-info/METADATA"):
+def _distributions(site: Path) -> Iterator[dict[str, object]]:
+    for papers in site.glob("*.dist-info/METADATA"):
         said = HeaderParser().parsestr(papers.read_text(encoding="utf-8", errors="replace"))
         name, version = str(said["Name"]), str(said["Version"])
         purl = f"pkg:pypi/{name.lower().replace('_', '-')}@{version}"

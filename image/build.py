@@ -20,6 +20,7 @@ from typing import Final
 from appliance import __version__
 from appliance.image.release import version_key
 from appliance.package.keys import make_key, public_pem
+from image import product
 from image.bill import bill
 from image.disk import compose
 from image.place import HERE, ROOT, Built, Place
@@ -70,9 +71,9 @@ def main() -> None:
 def prepare(place: Place, keys: Path | None) -> None:
     """Tools, keys, the product, and what makes this image the one of its maker."""
     place.folder.mkdir(parents=True, exist_ok=True)
-    for script in ("tools.sh", "product.sh"):
-        if subprocess.run([HERE / script, place.folder, sys.executable], check=False).returncode:
-            raise SystemExit(1)
+    if subprocess.run([HERE / "tools.sh", place.folder], check=False).returncode:
+        raise SystemExit(1)
+    product.lay_out(place)
     own = place.folder / "keys"
     if keys is not None:
         shutil.rmtree(own, ignore_errors=True)
@@ -155,7 +156,7 @@ def finish(place: Place, built: Built) -> None:
         built, VARIANT, place.folder / "keys" / "release", place.folder / f"release-{built.version}"
     )
     (place.folder / f"{built.name}.cdx.json").write_text(
-        bill(built.manifest, place.folder / "product", built.version)
+        bill(built.manifest, product.distributions(place), built.version)
     )
     shutil.copy(built.manifest, place.folder / f"{built.name}.manifest.json")
     place.run("zstd", "-q", "-f", "-T2", "-9", place.inside(disk), log=place.folder / "disk.log")
