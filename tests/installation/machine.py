@@ -146,6 +146,7 @@ def machine(package: Path) -> Iterator[Machine]:
         subprocess.run(["tar", "-C", str(root), "-xpf", str(CACHE), "--exclude=./dev/*"], check=True)
         shutil.copy(package, root / "srv/package.deb")
         (root / "srv/load.py").write_text(LOAD)
+        _pack(root / "srv")
         group.mkdir()
         running = Machine(root, group)
         try:
@@ -153,6 +154,17 @@ def machine(package: Path) -> Iterator[Machine]:
         finally:
             running.close()
             group.rmdir()
+
+
+def _pack(folder: Path) -> None:
+    """The digits as a signed package, and the key of its maker."""
+    command = str(Path(sys.executable).parent / "appliance")
+    key, source = str(folder / "maker.key"), str(ROOT / "models/digits")
+    for words in (
+        ("keygen", key),
+        ("pack", source, "--version", "2", "--key", key, "--no-proof", "-o", str(folder / "digits.model")),
+    ):
+        subprocess.run([command, "model", *words], check=True, capture_output=True)
 
 
 def is_installed_and_answers(box: Machine) -> None:
@@ -213,6 +225,50 @@ def is_ended_by_the_watchdog_when_it_stands(box: Machine) -> None:
     box.do("appliance", "infer", "digits", "--zeros")
 
 
+def is_one_of_a_fleet(box: Machine) -> None:
+    """Controller, agent and daemon, each in its unit: a version is released, comes, and answers."""
+    home, url, profile = (
+        "/var/lib/appliance-controller",
+        "https://127.0.0.1:8443",
+        "APPLIANCE_CONTROLLER=/run/p",
+    )
+    as_controller, as_box = (
+        ("setpriv", f"--reuid={each}", f"--regid={each}", "--init-groups", "appliance")
+        for each in ("appliance-controller", "appliance")
+    )
+    made = ("controller", "init", home, "--url", url, "--package-key", "/srv/maker.key.pub")
+    admin = box.do(*as_controller, *made).rpartition("shown once: ")[2].split()[0]
+    box.do("systemctl", "start", "appliance-controller")
+    until("the controller listens", lambda: "listens at" in journal_of(box, "appliance-controller"))
+    login = f"echo {admin} | {profile} appliance fleet login {url} --authority {home}/authority.crt"
+    box.do("sh", "-c", login)
+    fleet = ("env", profile, "appliance", "fleet")
+    token = box.do(*fleet, "token", "--group", "sites")
+    box.do(
+        "sh",
+        "-c",
+        "sed -i 's|^models = .*|state_dir = \"/var/lib/appliance\"|' /etc/appliance/appliance.toml",
+    )
+    box.do("systemctl", "restart", "appliance")
+    box.do(*as_box, "sync", "enrol", token, "--name", "north", "--state-dir", "/var/lib/appliance")
+    box.do(*fleet, "release", "/srv/digits.model")
+    box.do(*fleet, "want", "digits=2", "--group", "sites")
+    box.do("systemctl", "start", "appliance-sync")
+    until("it serves what is wanted", lambda: serving(json.loads(box.do(*fleet, "devices", "--json"))) == [2])
+    box.do("appliance", "infer", "digits", "--zeros")
+    assert box.shown("NRestarts", "appliance-sync.service") == "0", journal_of(box, "appliance-sync")
+    assert box.shown("NRestarts", "appliance-controller.service") == "0"
+    box.do("systemctl", "stop", "appliance-sync", "appliance-controller")
+
+
+def journal_of(box: Machine, unit: str) -> str:
+    return box.do("journalctl", "--no-pager", "-o", "cat", "-u", unit)
+
+
+def serving(devices: list[dict[str, list[dict[str, int]]]]) -> list[int]:
+    return [model["serving"] for device in devices for model in device["models"]]
+
+
 def lets_its_ports_go_when_it_is_stopped(box: Machine) -> None:
     box.do("systemctl", "stop", "appliance")
     assert box.do("systemctl", "is-active", "appliance", check=False) == "inactive"
@@ -226,6 +282,7 @@ CHECKS: Final = (
     reloads,
     drops_no_request_when_it_starts_anew,
     is_ended_by_the_watchdog_when_it_stands,
+    is_one_of_a_fleet,
     lets_its_ports_go_when_it_is_stopped,
 )
 
