@@ -44,7 +44,7 @@ def percentiles(run: Callable[[], object], seconds: float = 2.0) -> tuple[float,
 
 
 def convolutions(width: int = 64, blocks: int = 12) -> bytes:
-    """A stack of 3x3 convolutions over 56x56 pictures, its weights random: about the work of ResNet-50."""
+    """A stack of 3x3 convolutions over 28x28 pictures, its weights random: somewhat more work than ResNet-50."""
     from onnx import TensorProto, helper, numpy_helper
 
     generator, nodes, weights, name = np.random.default_rng(1), [], [], "x"

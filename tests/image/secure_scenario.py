@@ -13,8 +13,8 @@ UNSIGNED = (
 
 def secure_boot(world: World) -> Facts:
     """With a firmware that has no keys yet, the first start enrols those of the image; from then on an unsigned kernel
-    is refused, is not started, and after its tries the version before starts; 'appliance image update' refuses such a
-    kernel before it comes that far."""
+    is refused, is not started, and after its tries the version before starts. The program by which 'appliance image
+    update' checks a kernel refuses such a one, too."""
     disk = world.fresh("secure-boot")
     power = Power(disk=disk, secure=True)
     with switched_on(world.place, power, "serial-1") as machine:
