@@ -82,8 +82,7 @@ def prepare(place: Place, keys: Path | None) -> None:
     shutil.rmtree(place.folder / "sandbox", ignore_errors=True)
     sources = place.folder / "sandbox" / "etc" / "apt" / "sources.list.d"
     sources.mkdir(parents=True)
-    if mirror := os.environ.get("MIRROR"):  # else Debian's own, as mkosi has them
-        (sources / "mkosi.sources").write_text(_sources(mirror))
+    (sources / "mkosi.sources").write_text(_sources(place.folder / "tools"))
     identity = place.folder / "identity"
     shutil.rmtree(identity, ignore_errors=True)
     share = identity / "usr" / "share" / "edge-appliance"
@@ -166,11 +165,17 @@ def finish(place: Place, built: Built) -> None:
     print(f"make: {packed.name} has {packed.stat().st_size:,} bytes; an update is {release.total_bytes:,}")
 
 
-def _sources(mirror: str) -> str:
-    signed = "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
-    one = f"Types: deb\nURIs: {mirror}/debian\nSuites: trixie trixie-updates\nComponents: main\n{signed}"
-    two = f"Types: deb\nURIs: {mirror}/debian-security\nSuites: trixie-security\nComponents: main\n{signed}"
-    return f"{one}\n{two}"
+def _sources(tools: Path) -> str:
+    """Packages come from where those of the tools came from."""
+    signed = "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg"
+    entries = []
+    for line in (tools / "etc/apt/sources.list").read_text().splitlines():
+        if line.startswith("deb "):
+            _, mirror, suite, *parts = line.split()
+            entries.append(
+                f"Types: deb\nURIs: {mirror}\nSuites: {suite}\nComponents: {' '.join(parts)}\n{signed}\n"
+            )
+    return "\n".join(entries)
 
 
 def _pack(key: Path, target: Path) -> None:
