@@ -11,6 +11,7 @@ from pathlib import Path
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.person import who
 from appliance.domain.errors import OperatorError
 
 
@@ -90,6 +91,30 @@ def _serve(arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
+def _add_token(parser: argparse.ArgumentParser) -> None:
+    _add_place(parser)
+    parser.add_argument("--person", required=True, metavar="NAME", help="whose it is")
+    parser.add_argument(
+        "--role",
+        choices=("viewer", "operator", "admin"),
+        default="admin",
+        help="of the person (default: admin)",
+    )
+    parser.add_argument("--hours", type=int, default=24, help="how long it is good (default: a day)")
+
+
+def _token(arguments: argparse.Namespace) -> int:
+    """Make it."""
+    with _told():
+        from appliance.controller.by_hand import desk_of, token_by_hand
+        from appliance.controller.server import wall_ms
+
+        with desk_of(arguments.directory) as desk:
+            wished = {"name": arguments.person, "role": arguments.role, "hours": arguments.hours}
+            print(token_by_hand(desk, wished, who(), wall_ms()))
+    return Exit.OK
+
+
 @contextmanager
 def _told() -> Iterator[None]:
     """Tell failures as sentences, a missing extra among them."""
@@ -104,4 +129,11 @@ def _told() -> Iterator[None]:
 
 
 INIT = Command(about="Make a controller in a directory.", add_arguments=_add_init, run=_init)
+TOKEN = Command(
+    about="Make a token for a person where the controller is, in the place of one of the same name.\n\n"
+    "The way in when all tokens are lost or over: it asks for none. Whoever may write the directory may do it; the audit "
+    "log has it. A controller that runs may run on.",
+    add_arguments=_add_token,
+    run=_token,
+)
 SERVE = Command(about="Serve the controller of a directory.", add_arguments=_add_place, run=_serve)

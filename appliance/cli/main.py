@@ -168,6 +168,7 @@ CONTROLLER: Final = CommandTable(
         {
             "init": Entry("make a controller in a directory", "appliance.cli.controller:INIT"),
             "serve": Entry("serve it, to boxes and to people", "appliance.cli.controller:SERVE"),
+            "token": Entry("make a token where all are lost", "appliance.cli.controller:TOKEN"),
         }
     ),
 )

@@ -6,16 +6,17 @@ there, never change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from cryptography import x509
 from sqlalchemy import Row
 
-from appliance.controller import tables
+from appliance.controller import tables, tokens
 from appliance.controller.authority import Authority
 from appliance.controller.blobs import DirectoryBlobs
 from appliance.controller.bundles import Export, Received, parts_for
@@ -24,6 +25,7 @@ from appliance.controller.fleet_store import FleetStore, Rows
 from appliance.controller.home import AUTHORITY, DATABASE, KEYS, SETTINGS, NoHome
 from appliance.controller.online_keys import OnlineKeys
 from appliance.controller.publishing import Publisher
+from appliance.controller.schemas import PersonTokenRequest
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import OperatorError
 from appliance.fleet.messages import Acknowledged, MessageInvalid, Report, decode
@@ -69,6 +71,23 @@ def desk_of(folder: Path) -> Iterator[Desk]:
         yield Desk(store=store, blobs=blobs, keys=OnlineKeys.open(folder / KEYS), authority=authority)
     finally:
         store.close()
+
+
+def token_by_hand(desk: Desk, wished: Mapping[str, Any], who: str, now_ms: int) -> str:
+    """A new token for a person, in the place of one of the same name: the way in where all tokens are lost or over.
+    ``wished`` is as in PersonTokenRequest. Raises OperatorError, also where a box's token is called so."""
+    try:
+        request = msgspec.convert(wished, PersonTokenRequest)
+    except msgspec.ValidationError as error:
+        raise OperatorError(f"this makes no token: {error}") from error
+    name, role, hours = request.name, request.role, request.hours
+    with desk.store.transaction() as rows:
+        there = rows.one(tables.tokens, name=name)
+        if there is not None and there.kind != tokens.PERSON:
+            raise OperatorError(f"'{name}' is the name of a box's token; take another")
+        token = tokens.make_person(rows, name, role, who, now_ms + hours * tokens.HOUR_MS)
+        rows.note(now_ms, who, "token", name=name, role=role)
+    return token
 
 
 def outgoing(desk: Desk, names: Sequence[str], who: str, now_ms: int) -> Outgoing:
