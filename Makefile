@@ -1,9 +1,10 @@
-# Two commands for most: `make run` and `make test`. Everything they make is in .venv, .venv-clients and .venv-wheels.
+# Two commands for most: `make run` and `make test`. Everything they make is in .venv and the folders beside it, .venv-*.
 
 PYTHON ?= python3
 VENV := .venv
 CLIENTS := .venv-clients
 WHEELS := .venv-wheels
+ANSIBLE := .venv-ansible
 BIN := $(VENV)/bin
 ARGS ?=
 MINUTES ?= 10
@@ -19,6 +20,7 @@ SERVE_STAMP := $(VENV)/.installed-$(call digest,requirements.lock)
 TEST_STAMP := $(VENV)/.installed-test-$(call digest,requirements.lock requirements-test.lock)
 CLIENTS_STAMP := $(CLIENTS)/.installed-$(call digest,requirements-clients.lock)
 WHEELS_STAMP := $(WHEELS)/.installed-$(call digest,requirements-wheels.lock)
+ANSIBLE_STAMP := $(ANSIBLE)/.installed-$(call digest,requirements-ansible.lock)
 NATIVE_SOURCES := $(sort $(wildcard native/Cargo.* native/*.toml native/src/*.rs native/src/*/*.rs \
   native/python/*/*.py native/python/*/*.pyi))
 NATIVE_DIGEST := $(shell cat /dev/null $(NATIVE_SOURCES) | cksum | cut -d' ' -f1)
@@ -29,7 +31,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test test-gpu wheels deb packages image image-test lock clean install-test install-clients install-native
+.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test ansible-test test-gpu wheels deb packages image image-test lock clean install-test install-clients install-ansible install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -47,7 +49,7 @@ native: $(NATIVE_STAMP) ## build the native front end and install it into .venv 
 run: $(SERVE_STAMP) install-native ## install and serve the models in models/
 	@exec $(BIN)/appliance serve $(or $(ARGS),--models models)
 
-test: install-test install-native install-clients lint types unit-native unit ## install what tests need and run everything
+test: install-test install-native install-clients install-ansible lint types unit-native unit ## install what tests need and run everything
 
 lint: $(TEST_STAMP) ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -106,6 +108,9 @@ wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's
 units-test: $(TEST_STAMP) ## the package of dist/ under a systemd of its own: jail, reload, restart, watchdog (needs root, mmdebstrap)
 	$(BIN)/python -m tests.installation.machine
 
+ansible-test: $(TEST_STAMP) $(ANSIBLE_STAMP) ## the collection's roles over SSH, with the package of dist/ (needs root, mmdebstrap)
+	$(BIN)/python -m tests.ansible.converge
+
 # On Debian or one like it: dpkg-deb, and mmdebstrap for the image, which a container engine that runs as root or has user
 # namespaces can run. Neither takes root.
 deb: wheels
@@ -141,6 +146,11 @@ install-clients:
 	@$(MAKE) --no-print-directory $(CLIENTS_STAMP) \
 	  || echo "make: $(CLIENTS) could not be made; the tests in tests/clients will be skipped"
 
+# Ansible, too, as nothing of the product needs it.
+install-ansible:
+	@$(MAKE) --no-print-directory $(ANSIBLE_STAMP) \
+	  || echo "make: $(ANSIBLE) could not be made; the tests in tests/ansible will be skipped"
+
 # One resolution for running and testing: the first lock constrains the second. hatchling builds the editable install.
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
   --custom-compile-command 'make lock' pyproject.toml -
@@ -151,12 +161,14 @@ lock: ## resolve the lock files anew (needs 'uv' on the PATH)
 	echo hatchling | $(LOCK) --extra clients -o requirements-clients.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
 	  --custom-compile-command 'make lock' --group wheels -o requirements-wheels.lock
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
+	  --custom-compile-command 'make lock' --group ansible -o requirements-ansible.lock
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) $(CLIENTS) $(WHEELS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(CLIENTS) $(WHEELS) $(ANSIBLE) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(BIN)/python $(CLIENTS)/bin/python $(WHEELS)/bin/python:
+$(BIN)/python $(CLIENTS)/bin/python $(WHEELS)/bin/python $(ANSIBLE)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
 	  echo "make: '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true); Python 3.11, 3.12 or 3.13 is needed." >&2; \
 	  echo "make: name one that you have, for example: make PYTHON=python3.12" >&2; exit 1; }
@@ -208,4 +220,9 @@ $(CLIENTS_STAMP): | $(CLIENTS)/bin/python
 $(WHEELS_STAMP): | $(WHEELS)/bin/python
 	@echo "make: installing what builds the wheels into $(WHEELS)"
 	@$(WHEELS)/bin/python $(PIP) install --require-hashes -r requirements-wheels.lock
+	@touch $@
+
+$(ANSIBLE_STAMP): | $(ANSIBLE)/bin/python
+	@echo "make: installing Ansible into $(ANSIBLE)"
+	@$(ANSIBLE)/bin/python $(PIP) install --require-hashes -r requirements-ansible.lock
 	@touch $@

@@ -1,18 +1,26 @@
 """``python -m benchmarks.beside_sync FOLDER``: what a sync at full speed costs the requests of the same box.
 
-A box serves a small model at a steady rate, once left alone and once while its agent takes three new models of 89 MB
-each from a controller on the same machine, as fast as both can; the controller's own work is on the same processors.
-Prints a line of JSON for each round and one with the medians.
+A box serves a small model at a steady rate, left alone and while its agent takes three new models of 89 MB each from
+a controller on the same machine, as fast as both can. At a real site the controller and its operator are elsewhere, so
+here they run in the idle class, where they take only what processors are left. The peer is a copy of the same packages
+to the same disk in the idle class, again and again: what any transfer costs on this kernel. Prints a line of JSON for
+each round and one with the medians.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shlex
 import shutil
+import signal
 import statistics
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +37,8 @@ ROUNDS = 5
 WINDOW_S = 10.0
 RATE = 200.0
 BIG = 3
+QUIET_S, QUIET_SHARE = 3.0, 0.05
+ELSEWHERE = ("chrt", "--idle", "0")
 WIDTHS = (INPUTS, 4096, 5312, CLASSES)
 
 
@@ -49,7 +59,7 @@ def offered(box: Box, native: bool) -> LoadReport:
 
 
 async def one_round(
-    folder: Path, controller: Controller, key: Path, number: int, native: bool
+    folder: Path, controller: Controller, packages: list[Path], key: Path, number: int, native: bool
 ) -> dict[str, Any]:
     """A new box: alone, then beside a sync, then alone again."""
     link = FlappingLink(("127.0.0.1", controller.port), 1e9)  # not used: a proxy would take a processor
@@ -65,6 +75,7 @@ async def one_round(
     try:
         await controller.ask("want", f"{NAME}=1", "--device", name)
         await arrived(controller, name, 1)
+        await asyncio.to_thread(quiet)
         before = await asyncio.to_thread(offered, box, native)
         for each in range(BIG):
             await controller.ask("want", f"big-{each}=1", "--device", name)
@@ -74,7 +85,10 @@ async def one_round(
         beside = await asyncio.to_thread(offered, box, native)
         await arriving
         took = time.monotonic() - began
+        await asyncio.to_thread(quiet)  # forms of the new models are built and written, long after they serve
         after = await asyncio.to_thread(offered, box, native)
+        with copying(packages, folder / "copied"):
+            copy = await asyncio.to_thread(offered, box, native)
     finally:
         await ended(agent)
         await ended(serve)
@@ -83,8 +97,10 @@ async def one_round(
     return {
         "p99_alone_us": [round(before.ok["p99"]), round(after.ok["p99"])],
         "p99_beside_us": round(beside.ok["p99"]),
+        "p99_beside_copy_us": round(copy.ok["p99"]),
         "p50_us": [round(before.ok["p50"]), round(beside.ok["p50"]), round(after.ok["p50"])],
         "ratio": round(beside.ok["p99"] / alone, 3),
+        "copy_ratio": round(copy.ok["p99"] / alone, 3),
         "all_here_after_s": round(took, 1),
     }
 
@@ -94,6 +110,37 @@ def begun(state: Path) -> None:
     place = spool_of(state)
     while not (place.is_dir() and any(each.stat().st_size for each in place.iterdir())):
         time.sleep(0.02)
+
+
+@contextmanager
+def copying(packages: list[Path], target: Path) -> Iterator[None]:
+    """Copy the packages to the disk, one behind the other, for as long as this lasts."""
+    names = " ".join(shlex.quote(str(each)) for each in packages)
+    line = (
+        f"while cat {names} | dd of={shlex.quote(str(target))} bs=1M conv=fdatasync status=none; do :; done"
+    )
+    process = subprocess.Popen([*ELSEWHERE, "sh", "-c", line], start_new_session=True)
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def quiet() -> None:
+    """Wait until the processors had next to nothing to do for some seconds."""
+    since, (busy, total) = time.monotonic(), _processor_time()
+    while time.monotonic() - since < QUIET_S:
+        time.sleep(1)
+        before, (busy, total) = (busy, total), _processor_time()
+        if busy - before[0] > QUIET_SHARE * (total - before[1]):
+            since = time.monotonic()
+
+
+def _processor_time() -> tuple[int, int]:
+    """Busy, and all there was, of all processors; in ticks."""
+    numbers = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return sum(numbers) - numbers[3] - numbers[4], sum(numbers)
 
 
 async def arrived(controller: Controller, name: str, count: int) -> None:
@@ -114,7 +161,7 @@ async def measure(folder: Path, native: bool) -> None:
     for each in range(BIG):
         graph = classifier(weights(each, WIDTHS))
         packages.append(await asyncio.to_thread(pack, folder, key, f"big-{each}", 1, graph))
-    controller = Controller(folder, public)
+    controller = Controller(folder, public, within=ELSEWHERE)
     await controller.start()
     found = []
     try:
@@ -122,11 +169,12 @@ async def measure(folder: Path, native: bool) -> None:
             await controller.ask("release", str(package))
         for number in range(ROUNDS):
             (place := folder / f"box-{number}").mkdir()
-            found.append(await one_round(place, controller, public, number, native))
+            found.append(await one_round(place, controller, packages, public, number, native))
             print(json.dumps(found[-1]), flush=True)
     finally:
         await controller.stop()
-    print(json.dumps({"median ratio of p99": statistics.median(each["ratio"] for each in found)}), flush=True)
+    medians = {name: statistics.median(each[name] for each in found) for name in ("ratio", "copy_ratio")}
+    print(json.dumps({"medians": medians}), flush=True)
 
 
 if __name__ == "__main__":

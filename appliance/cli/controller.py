@@ -131,8 +131,8 @@ def _told() -> Iterator[None]:
 INIT = Command(about="Make a controller in a directory.", add_arguments=_add_init, run=_init)
 TOKEN = Command(
     about="Make a token for a person where the controller is, in the place of one of the same name.\n\n"
-    "The way in when all tokens are lost or over: it asks for none. Whoever may write the directory may do it; the audit "
-    "log has it. A controller that runs may run on.",
+    "The way in when all tokens are lost or over: it asks for none. Whoever may write the directory may do it, and the "
+    "audit log has it. A controller that runs may run on.",
     add_arguments=_add_token,
     run=_token,
 )

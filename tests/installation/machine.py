@@ -21,10 +21,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-CACHE: Final = (
-    Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "edge-appliance" / "debian13.tar"
-)
-NEEDED: Final = "systemd,systemd-sysv,dbus,python3,libgcc-s1,libstdc++6"
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "edge-appliance"
+NEEDED: Final = ("systemd", "systemd-sysv", "dbus", "python3", "libgcc-s1", "libstdc++6")
 UNIFIED: Final = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 PYTHON: Final = "/usr/lib/edge-appliance/bin/python"
 WATCHDOG_S: Final = 30
@@ -77,16 +75,21 @@ class Machine:
         )
         until("systemd has started", lambda: self._first() and self._state() in ("running", "degraded"))
 
+    @property
+    def enter(self) -> list[str]:
+        """The words before a command that have it run inside."""
+        return ["nsenter", "-t", str(self._first()), "-a", "env", "-i", "PATH=/usr/sbin:/usr/bin"]
+
     def do(self, *command: str, check: bool = True) -> str:
-        enter = ["nsenter", "-t", str(self._first()), "-a", "env", "-i", "PATH=/usr/sbin:/usr/bin"]
-        done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            [*self.enter, *command], capture_output=True, text=True, timeout=300, check=False
+        )
         if check and done.returncode != 0:
             raise AssertionError(f"{command}: {done.stdout}{done.stderr}\n{self._journal()}")
         return done.stdout.strip()
 
     def begin(self, *command: str) -> subprocess.Popen[str]:
-        enter = ["nsenter", "-t", str(self._first()), "-a", "env", "-i", "PATH=/usr/sbin:/usr/bin"]
-        return subprocess.Popen([*enter, *command], stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen([*self.enter, *command], stdout=subprocess.PIPE, text=True)
 
     def shown(self, key: str, unit: str = "appliance.service") -> str:
         return self.do("systemctl", "show", unit, "--property", key, "--value")
@@ -123,27 +126,13 @@ def until(what: str, holds: Callable[[], object], within_s: float = 120.0) -> No
 
 
 @contextlib.contextmanager
-def machine(package: Path) -> Iterator[Machine]:
-    """One with the package installed, gone at the end."""
-    if not CACHE.exists():
-        CACHE.parent.mkdir(parents=True, exist_ok=True)
-        part = CACHE.with_suffix(".part")
-        made = [
-            "mmdebstrap",
-            "--quiet",
-            "--variant=minbase",
-            f"--include={NEEDED}",
-            "--format=tar",
-            "trixie",
-            str(part),
-        ]
-        subprocess.run(made, check=True)
-        part.rename(CACHE)
+def machine(package: Path, *further: str, name: str = "units-test-") -> Iterator[Machine]:
+    """One with the package in /srv and these ``further`` Debian packages installed, gone at the end."""
     unified = next(path for path in reversed(UNIFIED) if (path / "cgroup.procs").exists())
-    with tempfile.TemporaryDirectory(prefix="units-test-") as place:
+    with tempfile.TemporaryDirectory(prefix=name) as place:
         root, group = Path(place) / "root", unified / Path(place).name
         root.mkdir()
-        subprocess.run(["tar", "-C", str(root), "-xpf", str(CACHE), "--exclude=./dev/*"], check=True)
+        subprocess.run(["tar", "-C", str(root), "-xpf", str(_tree(further)), "--exclude=./dev/*"], check=True)
         shutil.copy(package, root / "srv/package.deb")
         (root / "srv/load.py").write_text(LOAD)
         _pack(root / "srv")
@@ -154,6 +143,18 @@ def machine(package: Path) -> Iterator[Machine]:
         finally:
             running.close()
             group.rmdir()
+
+
+def _tree(further: tuple[str, ...]) -> Path:
+    """A minimal Debian 13 with these packages, as a file that is made once."""
+    path = CACHE / f"{'-'.join(('debian13', *further))}.tar"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        words = ("--quiet", "--variant=minbase", f"--include={','.join((*NEEDED, *further))}", "--format=tar")
+        subprocess.run(["mmdebstrap", *words, "trixie", str(part)], check=True)
+        part.rename(path)
+    return path
 
 
 def _pack(folder: Path) -> None:

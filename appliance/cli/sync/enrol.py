@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
+from typing import Final
 
 from appliance.cli import store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
@@ -29,10 +31,15 @@ from appliance.sync.identity import (
 )
 from appliance.sync.link import Link, authority_of, enrolment_tls
 
+TOKEN_MOST: Final = 4096
+"""Characters."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("token", metavar="TOKEN", help="what 'appliance fleet token' printed, or @FILE")
+    parser.add_argument(
+        "token", metavar="TOKEN", help="what 'appliance fleet token' printed, @FILE, or - to read it here"
+    )
     parser.add_argument("--name", default="", help="what the box would like to be called")
     parser.add_argument("--replace", action="store_true", help="although the box belongs to a fleet already")
     session.add_arguments(parser)
@@ -58,10 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _text(said: str) -> str:
+    if said == "-":
+        return sys.stdin.read(TOKEN_MOST).strip()
     if not said.startswith("@"):
         return said.strip()
     with open(said[1:], encoding="ascii", errors="replace") as file:
-        return file.read(4096).strip()
+        return file.read(TOKEN_MOST).strip()
 
 
 def _check_free(arguments: argparse.Namespace) -> None:

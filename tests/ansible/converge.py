@@ -1,0 +1,220 @@
+"""The roles for real: ``make ansible-test``, as root, with mmdebstrap and a Debian mirror.
+
+A plain Debian 13 under a systemd of its own is reached over SSH, and becomes a controller and a box of its fleet. It
+prints a line for each thing that holds; the first that does not is the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
+from tests.installation.machine import Machine, machine
+
+HOST: Final = "site-1"
+RECAP: Final = re.compile(rf"^{HOST}\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=0\s+failed=0", re.MULTILINE)
+SITE: Final = str(ROOT / "ansible/playbooks/site.yml")
+UPGRADE: Final = str(ROOT / "ansible/playbooks/upgrade.yml")
+
+
+@dataclass(slots=True, kw_only=True)
+class Site:
+    """A controller that is a box as well, and who provisions it."""
+
+    box: Machine
+    ansible: Ansible
+    package: Path
+    folder: Path
+
+    def variables(self, **more: object) -> Path:
+        """Write the inventory."""
+        key = self.folder / "maker.key.pub"
+        way = (
+            f"-o ProxyCommand='{' '.join(self.box.enter)} /usr/sbin/sshd -i' "
+            f"-o UserKnownHostsFile={self.folder / 'known'} -o StrictHostKeyChecking=no"
+        )
+        host = {
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": str(self.folder / "ssh"),
+            "ansible_ssh_common_args": way,
+            "controller_package": str(self.package),
+            "controller_url": "https://127.0.0.1:8443",
+            "controller_package_keys": [str(key)],
+            "appliance_package": str(self.package),
+            "appliance_trusted_keys": [str(key)],
+            "enrol_controller": HOST,
+            "enrol_group": "sites",
+            **more,
+        }
+        groups = {"controllers": {"hosts": {HOST: None}}, "boxes": {"hosts": {HOST: None}}}
+        path = self.folder / "inventory.yml"
+        path.write_text(json.dumps({"all": {"hosts": {HOST: host}, "children": groups}}))
+        return path
+
+    def play(self, *words: str, book: str = SITE, **more: object) -> tuple[str, int, float]:
+        """What it said, how much it changed, and how long it took."""
+        begun = time.monotonic()
+        done = self.ansible.run("ansible-playbook", "-i", str(self.variables(**more)), book, *words)
+        recap = RECAP.search(done.stdout)
+        assert recap is not None, done.stdout
+        return done.stdout, int(recap[2]), time.monotonic() - begun
+
+    def refused(self, **more: object) -> str:
+        """What it says where the variables are wrong."""
+        done = self.ansible.run(
+            "ansible-playbook", "-i", str(self.variables(**more)), SITE, "--check", check=False
+        )
+        assert done.returncode != 0, done.stdout
+        return done.stdout
+
+
+def what_is_wrong_is_told_at_once(site: Site) -> None:
+    assert "controller_min_free_bytes" in site.refused(controller_min_free_bytes=1 << 60)
+    said = site.refused(
+        appliance_grpc_addresses=["here", "0.0.0.0:70000"], appliance_trusted_keys=["/nowhere/key"],
+        appliance_answer_timeout_s=1, appliance_min_free_bytes=1 << 60, appliance_require_nvme=True,
+        appliance_require_gpu=True, appliance_tls_key="/nowhere/key",
+    )  # fmt: skip
+    names = (
+        "grpc_addresses",
+        "trusted_keys",
+        "answer_timeout_s",
+        "min_free_bytes",
+        "tls_key",
+        "require_nvme",
+    )
+    for name in (*names, "require_gpu"):
+        assert f"appliance_{name}" in said, (name, said)
+    assert "0.0.0.0:70000" in said
+    assert site.box.do("find", "/etc/appliance", check=False) == "", "nothing was changed"
+
+
+def a_check_on_a_clean_host_tells_what_would_change(site: Site) -> None:
+    said, changed, _ = site.play("--check", "--diff")
+    assert changed > 5, said
+    assert "+state_dir =" in said, said
+    assert site.box.do("find", "/etc/appliance", check=False) == "", "nothing was changed"
+
+
+def it_converges(site: Site) -> None:
+    _, changed, took = site.play()
+    print(f"   one host: {took:.1f} s, {changed} changed")
+    assert site.box.do("systemctl", "is-active", "appliance", "appliance-sync", "appliance-controller")
+    (device,) = devices(site.box)
+    assert device["name"] == HOST
+    assert device["group"] == "sites"
+
+
+def once_more_changes_nothing(site: Site) -> None:
+    before = [site.box.shown("MainPID", f"{unit}.service") for unit in ("appliance", "appliance-sync")]
+    said, changed, took = site.play("--diff")
+    print(f"   again: {took:.1f} s")
+    assert changed == 0, said
+    assert site.play("--check", "--diff")[1] == 0
+    assert before == [
+        site.box.shown("MainPID", f"{unit}.service") for unit in ("appliance", "appliance-sync")
+    ]
+
+
+def a_changed_setting_is_shown_and_then_in_force(site: Site) -> None:
+    settings: dict[str, Any] = {"appliance_settings": {"fleet": {"poll_s": 7}}}
+    said, changed, _ = site.play("--check", "--diff", **settings)
+    assert changed >= 1
+    assert "+poll_s = 7" in said, said
+    pid = site.box.shown("MainPID")
+    _, changed, _ = site.play(**settings)
+    assert changed >= 1
+    assert site.box.shown("MainPID") != pid
+    assert "poll_s = 7" in site.box.do("cat", "/etc/appliance/appliance.toml")
+
+
+def a_setting_that_is_wrong_changes_nothing(site: Site) -> None:
+    before = site.box.do("cat", "/etc/appliance/appliance.toml")
+    bad = {"fleet": {"poll_s": -7, "pol_s": 1}}
+    done = site.ansible.run(
+        "ansible-playbook", "-i", str(site.variables(appliance_settings=bad)), SITE, check=False
+    )
+    assert done.returncode != 0
+    assert "poll_s" in done.stdout
+    assert "pol_s" in done.stdout
+    assert site.box.do("cat", "/etc/appliance/appliance.toml") == before
+    assert site.box.do("systemctl", "is-active", "appliance") == "active"
+
+
+def an_upgrade_goes_box_by_box_and_back(site: Site) -> None:
+    newer = site.folder / "edge-appliance_9.9.9_amd64.deb"
+    tree = site.folder / "tree"
+    subprocess.run(["dpkg-deb", "-R", str(site.package), str(tree)], check=True)
+    control = tree / "DEBIAN/control"
+    control.write_text(re.sub(r"(?m)^Version: .*$", "Version: 9.9.9", control.read_text()))
+    subprocess.run(["dpkg-deb", "-Znone", "-b", str(tree), str(newer)], check=True, capture_output=True)
+    site.play(book=UPGRADE, appliance_package=str(newer))
+    version = ("dpkg-query", "--show", "--showformat=${Version}", "edge-appliance")
+    assert site.box.do(*version) == "9.9.9"
+    done = site.ansible.run("ansible-playbook", "-i", str(site.variables()), UPGRADE, check=False)
+    assert "appliance_allow_downgrade" in done.stdout
+    site.play(book=UPGRADE, appliance_allow_downgrade=True)
+    assert site.box.do(*version) in site.package.name
+    kept = site.box.do("ls", "/var/cache/edge-appliance").split()
+    assert sorted(kept) == sorted([newer.name, site.package.name])
+
+
+def devices(box: Machine) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(
+        box.do("env", "HOME=/root", "appliance", "fleet", "devices", "--json")
+    )
+    return found
+
+
+CHECKS: Final = (
+    what_is_wrong_is_told_at_once,
+    a_check_on_a_clean_host_tells_what_would_change,
+    it_converges,
+    once_more_changes_nothing,
+    a_changed_setting_is_shown_and_then_in_force,
+    a_setting_that_is_wrong_changes_nothing,
+    an_upgrade_goes_box_by_box_and_back,
+)
+
+
+def main() -> int:
+    """Run them all; 0 when all hold."""
+    packages = sorted((ROOT / "dist").glob("edge-appliance_*_amd64.deb"))
+    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None or not packages:
+        print("this takes root, mmdebstrap, and dist/*.deb, which 'make deb' makes", file=sys.stderr)
+        return 1
+    if not INSTALLED:
+        print(NOT_INSTALLED, file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    with (
+        machine(packages[-1], "openssh-server", "python3-apt", name="ansible-test-") as box,
+        tempfile.TemporaryDirectory(prefix="ansible-test-") as place,
+    ):
+        folder = Path(place)
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "ssh")], check=True)
+        box.do("mkdir", "-p", "/root/.ssh", "/run/sshd")
+        box.do("sh", "-c", f"echo '{(folder / 'ssh.pub').read_text().strip()}' > /root/.ssh/authorized_keys")
+        (folder / "maker.key.pub").write_text(box.do("cat", "/srv/maker.key.pub") + "\n")
+        (lay := folder / "collections").mkdir()
+        site = Site(box=box, ansible=Ansible.below(lay), package=packages[-1], folder=folder)
+        for check in CHECKS:
+            begun = time.monotonic()
+            check(site)
+            print(f"ok {check.__name__} ({time.monotonic() - begun:.1f} s)", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""The roles as far as they go without a host: what they take, what they refuse, and that ansible-lint has no word.
+
+What they do on a host, ``make ansible-test`` shows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
+
+ROLES = sorted(path.name for path in (ROOT / "ansible/roles").iterdir())
+EXAMPLE = ROOT / "ansible/examples/site"
+
+needs_ansible = pytest.mark.skipif(not INSTALLED, reason=NOT_INSTALLED)
+
+
+def read(role: str, name: str) -> Any:
+    """A YAML file of a role."""
+    return yaml.safe_load((ROOT / "ansible/roles" / role / name).read_text())
+
+
+@pytest.fixture(name="ansible")
+def _ansible(tmp_path: Path) -> Ansible:
+    return Ansible.below(tmp_path)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_what_a_role_takes_is_what_it_declares(role: str) -> None:
+    (options,) = (
+        each["options"] for each in read(role, "meta/argument_specs.yml")["argument_specs"].values()
+    )
+    assert {name: option["default"] for name, option in options.items()} == read(role, "defaults/main.yml")
+    assert all(name.startswith(f"{role}_") and option["description"] for name, option in options.items())
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_uses_all_that_it_takes(role: str) -> None:
+    folder = ROOT / "ansible/roles" / role
+    text = "".join(
+        path.read_text()
+        for each in ("tasks", "vars", "handlers", "templates")
+        for path in (folder / each).glob("*")
+    )
+    assert [name for name in read(role, "defaults/main.yml") if name not in text] == []
+
+
+@needs_ansible
+@pytest.mark.timeout(300)
+def test_the_linter_has_no_word(ansible: Ansible) -> None:
+    place = ansible.folder / "ansible_collections/edge/appliance"
+    done = ansible.run(
+        "ansible-lint", "--offline", "--profile", "production", "--strict", "--nocolor", "-q", cwd=place
+    )
+    assert done.stdout == ""
+
+
+@needs_ansible
+@pytest.mark.parametrize("book", sorted(path.name for path in (ROOT / "ansible/playbooks").glob("*.yml")))
+def test_the_example_site_can_be_played(ansible: Ansible, book: str) -> None:
+    words = ("--list-tasks", "--list-hosts", "-i", str(EXAMPLE / "inventory.yml"))
+    said = ansible.run("ansible-playbook", *words, str(ROOT / "ansible/playbooks" / book), cwd=EXAMPLE).stdout
+    assert "north-2.example.net" in said
+    assert "appliance : Look at the host" in said
+
+
+@needs_ansible
+def test_all_that_is_wrong_is_told_at_once_and_nothing_is_touched(ansible: Ansible, tmp_path: Path) -> None:
+    wrong = {
+        "appliance_package": "/nowhere/edge.deb",
+        "appliance_version": "not one",
+        "appliance_state_dir": "/srv/store",
+        "appliance_models": "models",
+        "appliance_grpc_addresses": ["0.0.0.0:70000"],
+        "appliance_http_addresses": ["here"],
+        "appliance_metrics_addresses": ["[::1]:0"],
+        "appliance_settings": {"a b": 1},
+        "appliance_trusted_keys": ["/nowhere/key"],
+        "appliance_tls_certificate": "/nowhere/certificate",
+        "appliance_tls_clients": "/nowhere/clients",
+        "appliance_answer_timeout_s": 4,
+        "appliance_min_free_bytes": 1,
+        "appliance_max_clock_skew_s": 0,
+        "appliance_require_gpu": not os.path.exists("/proc/driver/nvidia/version"),
+    }
+    said = refused(ansible, tmp_path, "appliance", wrong)
+    assert [name for name in wrong if f"- {name}: " not in said and f"- {name}, " not in said] == [], said
+
+
+@needs_ansible
+@pytest.mark.parametrize(
+    ("role", "wrong"),
+    [
+        (
+            "controller",
+            {
+                "controller_url": "http://here",
+                "controller_address": "here",
+                "controller_package_keys": ["/nowhere/key"],
+                "controller_person": "A nn",
+                "controller_min_free_bytes": 1,
+            },
+        ),
+        ("enrol", {"enrol_controller": "nobody", "enrol_group": "", "enrol_name": "A box"}),
+    ],
+    ids=["controller", "enrol"],
+)
+def test_the_other_roles_tell_all_as_well(
+    ansible: Ansible, tmp_path: Path, role: str, wrong: dict[str, Any]
+) -> None:
+    said = refused(ansible, tmp_path, role, wrong)
+    assert [name for name in wrong if f"- {name}: " not in said] == []
+
+
+@needs_ansible
+def test_another_type_is_refused_by_its_name(ansible: Ansible, tmp_path: Path) -> None:
+    wrong = {"appliance_answer_timeout_s": "soon", "appliance_settings": [1], "appliance_started": "perhaps"}
+    said = refused(ansible, tmp_path, "appliance", wrong)
+    assert [name for name in wrong if name not in said] == []
+
+
+def refused(ansible: Ansible, folder: Path, role: str, variables: dict[str, Any]) -> str:
+    """What a role says on this machine, which it has to refuse."""
+    play = {
+        "hosts": "localhost",
+        "connection": "local",
+        "gather_facts": False,
+        "roles": [{"role": f"edge.appliance.{role}", **variables}],
+    }
+    (path := folder / "play.json").write_text(json.dumps([play]))
+    words = ("-i", "localhost,", "-e", f"ansible_python_interpreter={sys.executable}", str(path))
+    done = ansible.run("ansible-playbook", *words, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "changed=0" in done.stdout, done.stdout
+    return done.stdout.replace("\\n", "\n")
