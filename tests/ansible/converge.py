@@ -23,6 +23,7 @@ from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
 from tests.installation.machine import Machine, machine
 
 HOST: Final = "site-1"
+ROOT_HOME: Final = "/root"
 RECAP: Final = re.compile(rf"^{HOST}\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=0\s+failed=0", re.MULTILINE)
 SITE: Final = str(ROOT / "ansible/playbooks/site.yml")
 UPGRADE: Final = str(ROOT / "ansible/playbooks/upgrade.yml")
@@ -172,7 +173,7 @@ def an_upgrade_goes_box_by_box_and_back(site: Site) -> None:
 
 def devices(box: Machine) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(
-        box.do("env", "HOME=/root", "appliance", "fleet", "devices", "--json")
+        box.do("env", "HOME=" + ROOT_HOME, "appliance", "fleet", "devices", "--json")
     )
     return found
 
@@ -204,8 +205,8 @@ def main() -> int:
     ):
         folder = Path(place)
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "ssh")], check=True)
-        box.do("mkdir", "-p", "/root/.ssh", "/run/sshd")
-        box.do("sh", "-c", f"echo '{(folder / 'ssh.pub').read_text().strip()}' > /root/.ssh/authorized_keys")
+        box.do("mkdir", "-p", f"{ROOT_HOME}/.ssh", "/run/sshd")
+        box.do("sh", "-c", f"echo '{(folder / 'ssh.pub').read_text().strip()}' > {ROOT_HOME}/.ssh/authorized_keys")
         (folder / "maker.key.pub").write_text(box.do("cat", "/srv/maker.key.pub") + "\n")
         (lay := folder / "collections").mkdir()
         site = Site(box=box, ansible=Ansible.below(lay), package=packages[-1], folder=folder)
