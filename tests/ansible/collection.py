@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -19,20 +19,21 @@ class Ansible:
     """Ansible's commands, with the collection below ``folder`` and nothing of this machine's own configuration."""
 
     folder: Path
+    variables: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def below(cls, folder: Path) -> Ansible:
-        """Lay the collection out below an empty ``folder``."""
+    def below(cls, folder: Path, **variables: str) -> Ansible:
+        """Lay the collection out below an empty ``folder``; its commands see these ``variables``."""
         place = folder / "ansible_collections" / "edge"
         place.mkdir(parents=True)
         (place / "appliance").symlink_to(ROOT / "ansible")
-        return cls(folder=folder)
+        return cls(folder=folder, variables=variables)
 
     @property
     def environment(self) -> dict[str, str]:
         """What its commands see."""
         return {
-            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
             "LANG": "C.UTF-8",
             "ANSIBLE_COLLECTIONS_PATH": str(self.folder),
@@ -43,14 +44,17 @@ class Ansible:
             "ANSIBLE_PYTHON_INTERPRETER": "auto_silent",
             "ANSIBLE_SSH_ARGS": "-o ControlMaster=auto -o ControlPersist=60s",
             "ANSIBLE_HOST_KEY_CHECKING": "False",
+            **self.variables,
         }
 
     def run(
         self, *words: str, cwd: Path | None = None, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Run one; where it fails, so does this, with all that it said."""
+        environment = self.environment
+        environment["PATH"] = f"{BIN}:{environment['PATH']}"
         done = subprocess.run(
-            [str(BIN / words[0]), *words[1:]], env=self.environment, cwd=cwd or self.folder, capture_output=True,
+            [str(BIN / words[0]), *words[1:]], env=environment, cwd=cwd or self.folder, capture_output=True,
             text=True, timeout=600, check=False,
         )  # fmt: skip
         assert not check or done.returncode == 0, f"{' '.join(words)}:\n{done.stdout}{done.stderr}"

@@ -206,7 +206,11 @@ def main() -> int:
         folder = Path(place)
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "ssh")], check=True)
         box.do("mkdir", "-p", f"{ROOT_HOME}/.ssh", "/run/sshd")
-        box.do("sh", "-c", f"echo '{(folder / 'ssh.pub').read_text().strip()}' > {ROOT_HOME}/.ssh/authorized_keys")
+        box.do(
+            "sh",
+            "-c",
+            f"echo '{(folder / 'ssh.pub').read_text().strip()}' > {ROOT_HOME}/.ssh/authorized_keys",
+        )
         (folder / "maker.key.pub").write_text(box.do("cat", "/srv/maker.key.pub") + "\n")
         (lay := folder / "collections").mkdir()
         site = Site(box=box, ansible=Ansible.below(lay), package=packages[-1], folder=folder)
