@@ -155,9 +155,9 @@ class Fleet:
         command, *rest = words or ("ansible-inventory", "--list")
         return self.desk.ansible.run(command, "-i", str(path), *rest, check=check)
 
-    def host(self, name: str, **options: object) -> dict[str, Any]:
+    def host(self, name: str) -> dict[str, Any]:
         """The variables of a host."""
-        found: dict[str, Any] = json.loads(self.inventory(**options).stdout)["_meta"]["hostvars"][name]
+        found: dict[str, Any] = json.loads(self.inventory().stdout)["_meta"]["hostvars"][name]
         return found
 
 

@@ -8,10 +8,11 @@ short_description: The devices of a fleet, from its controller or from what it s
 version_added: 0.1.0
 description:
   - Each device of the fleet is a host, each group of the fleet a group C(fleet_NAME), and each state C(state_NAME).
-  - What the controller said is kept in a file. While it is away that is what the inventory is made of, with a warning, and
-    RV(ignore:appliance_facts_age_s) says of each host how old it is.
-  - A device is told from the fleet by C(appliance_device) and its kin; nothing that a device says becomes another variable
-    or a template. A device whose name would lead to another machine (C(localhost), an address) is left out, with a warning.
+  - What the controller said is kept in a file. While it is away that is what the inventory is made of, with a warning,
+    and C(appliance_facts_age_s) says of each host how old it is.
+  - What is known of a device are variables C(appliance_...) of its host; nothing that a device says becomes another
+    variable or a template. A device whose name would lead to another machine (C(localhost), an address) is left out,
+    with a warning.
   - Revoked devices are left out.
 extends_documentation_fragment:
   - constructed
@@ -23,7 +24,8 @@ options:
     choices: [edge.appliance.controller]
   profile:
     description:
-      - File that C(appliance fleet login) wrote, with the controller's URL, its authority and a token; a viewer's is enough.
+      - File that C(appliance fleet login) wrote, with the controller's URL, its authority and a token.
+      - A viewer's token is enough.
     type: path
     default: ~/.config/edge-appliance/controller.json
     env:
@@ -76,8 +78,8 @@ ENDINGS = (".appliance.yml", ".appliance.yaml")
 MOST_BYTES = 256 << 20
 NAME = re.compile(r"[a-z0-9_][a-z0-9._-]{0,63}")
 TOLD = (
-    "group", "state", "seen_ms", "generation", "told_generation", "freshness", "converged", "serving", "agent", "models",
-    "problems", "outbox_bytes", "certificate_expires_ms", "settings",
+    "group", "state", "seen_ms", "generation", "told_generation", "freshness", "converged", "serving", "agent",
+    "models", "problems", "outbox_bytes", "certificate_expires_ms", "settings",
 )  # fmt: skip
 
 
@@ -173,7 +175,7 @@ def _profile(path: Path) -> dict[str, str]:
         return {key: str(document[key]) for key in ("url", "token", "authority")}
     except FileNotFoundError as error:
         raise AnsibleParserError(
-            f"profile: '{path}' is not there; 'appliance fleet login URL' writes it, or APPLIANCE_CONTROLLER names another"
+            f"profile: '{path}' is not there; 'appliance fleet login URL' writes it, APPLIANCE_CONTROLLER names another"
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise AnsibleParserError(f"profile: '{path}' cannot be read ({error}); log in again") from error
