@@ -16,7 +16,7 @@ options:
     type: dict
     required: true
 author:
-  - Edge appliance maintainers
+  - Edge appliance maintainers (!UNKNOWN)
 """
 
 EXAMPLES = r"""

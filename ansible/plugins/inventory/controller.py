@@ -43,7 +43,7 @@ options:
     type: str
     default: ""
 author:
-  - Edge appliance maintainers
+  - Edge appliance maintainers (!UNKNOWN)
 """
 
 EXAMPLES = r"""

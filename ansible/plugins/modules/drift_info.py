@@ -25,7 +25,7 @@ attributes:
     description: It only reads.
     support: none
 author:
-  - Edge appliance maintainers
+  - Edge appliance maintainers (!UNKNOWN)
 """
 
 EXAMPLES = r"""

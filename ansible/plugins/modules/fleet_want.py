@@ -49,7 +49,7 @@ attributes:
     description: Shows the wish before and after.
     support: full
 author:
-  - Edge appliance maintainers
+  - Edge appliance maintainers (!UNKNOWN)
 """
 
 EXAMPLES = r"""

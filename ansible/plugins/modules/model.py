@@ -64,7 +64,7 @@ attributes:
     description: Shows what is installed, wanted and pinned of the model before and after.
     support: full
 author:
-  - Edge appliance maintainers
+  - Edge appliance maintainers (!UNKNOWN)
 """
 
 EXAMPLES = r"""
@@ -119,7 +119,7 @@ class Wish:
             (found,) = self._appliance.document(
                 "model", "verify", asked["package"], "--config", asked["config"]
             )
-            said_name, _, said_version = str(found["model"]).rpartition("/")
+            said_name, said_version = str(found["model"]).rsplit("/", 1)
             if name and name != said_name:
                 problems.append(f"name: the package holds '{said_name}', not '{name}'")
             if version and version != int(said_version):

@@ -42,7 +42,7 @@ attributes:
     description: Nothing to show.
     support: none
 author:
-  - Edge appliance maintainers
+  - Edge appliance maintainers (!UNKNOWN)
 """
 
 EXAMPLES = r"""
