@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,11 @@ HOST: Final = "site-1"
 ROOT_HOME: Final = "/root"
 RECAP: Final = re.compile(rf"^{HOST}\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=0\s+failed=0", re.MULTILINE)
 SITE: Final = str(ROOT / "ansible/playbooks/site.yml")
+NO_SESSIONS: Final = """
+class InferenceSession:
+    def __init__(self, *words, **more):
+        raise RuntimeError("this release makes no sessions")
+"""
 UPGRADE: Final = str(ROOT / "ansible/playbooks/upgrade.yml")
 
 
@@ -153,13 +159,45 @@ def a_setting_that_is_wrong_changes_nothing(site: Site) -> None:
     assert site.box.do("systemctl", "is-active", "appliance") == "active"
 
 
-def an_upgrade_goes_box_by_box_and_back(site: Site) -> None:
-    newer = site.folder / "edge-appliance_9.9.9_amd64.deb"
-    tree = site.folder / "tree"
+def another(site: Site, version: str, change: Callable[[Path], None] = lambda tree: None) -> Path:
+    """The package as that version, changed."""
+    package = site.folder / f"edge-appliance_{version}_amd64.deb"
+    tree = site.folder / version
     subprocess.run(["dpkg-deb", "-R", str(site.package), str(tree)], check=True)
     control = tree / "DEBIAN/control"
-    control.write_text(re.sub(r"(?m)^Version: .*$", "Version: 9.9.9", control.read_text()))
-    subprocess.run(["dpkg-deb", "-Znone", "-b", str(tree), str(newer)], check=True, capture_output=True)
+    control.write_text(re.sub(r"(?m)^Version: .*$", f"Version: {version}", control.read_text()))
+    change(tree)
+    subprocess.run(["dpkg-deb", "-Znone", "-b", str(tree), str(package)], check=True, capture_output=True)
+    return package
+
+
+def a_model_is_had_served(site: Site) -> None:
+    """By the module, on the store that is another user's."""
+    site.box.do("chmod", "0644", "/srv/digits.model")
+    words = ("-i", str(site.variables()), "-m", "edge.appliance.model", "-a", "package=/srv/digits.model")
+    assert "CHANGED" in site.ansible.run("ansible", HOST, *words).stdout
+    assert "SUCCESS" in site.ansible.run("ansible", HOST, *words).stdout
+    site.box.do("appliance", "infer", "digits", "--zeros")
+
+
+def an_upgrade_that_loses_a_model_is_told(site: Site) -> None:
+    """Its daemon starts, and no runtime of it can load a model."""
+
+    def without_sessions(tree: Path) -> None:
+        (found,) = tree.glob("usr/lib/edge-appliance/**/onnxruntime/__init__.py")
+        found.write_text(found.read_text() + NO_SESSIONS)
+
+    bad = another(site, "9.9.8", without_sessions)
+    words = ("-i", str(site.variables(appliance_package=str(bad), appliance_answer_timeout_s=20)), UPGRADE)
+    done = site.ansible.run("ansible-playbook", *words, check=False)
+    assert done.returncode != 0, done.stdout
+    assert "not ready: digits" in done.stdout, done.stdout
+    site.play(book=UPGRADE, appliance_allow_downgrade=True)
+    site.box.do("appliance", "infer", "digits", "--zeros")
+
+
+def an_upgrade_goes_box_by_box_and_back(site: Site) -> None:
+    newer = another(site, "9.9.9")
     site.play(book=UPGRADE, appliance_package=str(newer))
     version = ("dpkg-query", "--show", "--showformat=${Version}", "edge-appliance")
     assert site.box.do(*version) == "9.9.9"
@@ -185,6 +223,8 @@ CHECKS: Final = (
     once_more_changes_nothing,
     a_changed_setting_is_shown_and_then_in_force,
     a_setting_that_is_wrong_changes_nothing,
+    a_model_is_had_served,
+    an_upgrade_that_loses_a_model_is_told,
     an_upgrade_goes_box_by_box_and_back,
 )
 

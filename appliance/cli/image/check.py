@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from appliance.cli import endpoint
@@ -29,6 +30,13 @@ ANSWER_S = 30.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     endpoint.add_arguments(parser)
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a model that has to be among them, as one that answered before an upgrade; may be repeated",
+    )
     parser.add_argument(
         "--within", type=seconds(1, 3600), default=180.0, metavar="S", help="seconds (default 180)"
     )
@@ -73,7 +81,7 @@ def _tell(arguments: argparse.Namespace, text: str) -> None:
 def ask(arguments: argparse.Namespace) -> list[str]:
     """The models that answered, which are all of those that are there. Raises CommandFailed."""
     source = Source(arguments)
-    names = ready_models(parse(source.fetch(), source.url))
+    names = ready_models(parse(source.fetch(), source.url), arguments.model)
     with OipClient(endpoint_of(arguments, GRPC), ANSWER_S) as client:
         for name in names:
             signature = client.signature(name, "")
@@ -83,15 +91,17 @@ def ask(arguments: argparse.Namespace) -> list[str]:
     return names
 
 
-def ready_models(snapshot: Snapshot) -> list[str]:
-    """The models of which a version is ready. Raises CommandFailed while one is still coming, or requests are not
-    taken."""
+def ready_models(snapshot: Snapshot, needed: Sequence[str] = ()) -> list[str]:
+    """The models of which a version is ready. Raises CommandFailed while one is still coming, one of the ``needed``
+    ones is not ready, or requests are not taken."""
     if not snapshot.accepting:
         raise CommandFailed("requests are not taken yet", Exit.REFUSED)
     ready = {model.name for model in snapshot.models if model.state == "READY"}
     waiting = sorted({model.name for model in snapshot.models if model.state == "LOADING"} - ready)
     if waiting:
         raise CommandFailed(f"being loaded: {', '.join(waiting)}", Exit.REFUSED)
+    if missing := sorted(set(needed) - ready):
+        raise CommandFailed(f"not ready: {', '.join(missing)}", Exit.REFUSED)
     if snapshot.models and not ready:
         raise CommandFailed("none of the models is ready", Exit.REFUSED)
     return sorted(ready)
