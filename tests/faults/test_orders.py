@@ -103,7 +103,9 @@ def test_a_version_that_is_much_slower_than_what_it_leaves_is_gone_back_to(
     else:
         assert daemon.stop() == 0
         appliance(*order)
-    start().until("what was ordered, alone", serves(1))
+    daemon = start()
+    daemon.until("what was ordered, alone", serves(1))
+    assert daemon.stop() == 0, "what is written follows what serves"
     told = [(each.version, each.ending) for each in read_history(tmp_path / "state" / SERVE, "m")]
     assert told == [(1, Ending.LIVE), (2, Ending.LIVE), (1, Ending.LIVE)]
 

@@ -23,6 +23,7 @@ pytestmark = needs_native
 GRANT = 512
 WAIT = 100
 STREAM = 300
+LIMIT = 16
 
 
 @pytest.fixture
@@ -104,13 +105,13 @@ def test_who_waits_when_the_worker_dies_is_answered_and_grants_come_again(daemon
 def test_who_waits_is_answered_while_a_stream_is_kept_full(serve: Serve, tmp_path: Path) -> None:
     """The model is slower than what comes, so that Python's queue is never empty and no lease ends the wait. Nobody has
     a deadline: one would come before another."""
-    write_fake(tmp_path, "m", mode="delay", delay_ms=5)
-    daemon = serve(tmp_path, {"engine": {"lease_limit": 16}})
+    write_fake(tmp_path, "m", mode="delay", delay_ms=20)
+    daemon = serve(tmp_path, {"engine": {"lease_limit": LIMIT}})
     teach(daemon, "m")
     with StreamClient(daemon.grpc, "m", depth=STREAM, timeout_s=None) as client, Stub(daemon.grpc) as stub:
         daemon.until("a full stream", lambda now: queued(now) > STREAM // 2)
-        calls = [stub.begin("ModelInfer", message("m"), timeout_s=None) for _ in range(GRANT)]
-        assert all(call.result(timeout=20) for call in calls)
+        calls = [stub.begin("ModelInfer", message("m"), timeout_s=None) for _ in range(4 * LIMIT)]
+        assert all(call.result(timeout=40) for call in calls)
         client.wait_for(1)
     assert (client.end, client.unanswered, client.wrong, set(client.outcomes)) == ("OK", 0, 0, {"OK"})
     until_empty(daemon)
