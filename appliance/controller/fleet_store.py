@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, Row, create_engine, delete, event, func, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import SQLAlchemyError
@@ -52,6 +53,12 @@ class FleetStore:
                 connection.commit()
         except SQLAlchemyError as error:
             raise DatabaseTrouble(f"the database cannot be opened: {_cause(error)}") from error
+        except CommandError as error:
+            self._engine.dispose()
+            raise DatabaseTrouble(
+                f"the database is of a newer release, which this one cannot read ({error}); run that release, or put "
+                "back the backup of before the upgrade"
+            ) from error
 
     @contextmanager
     def transaction(self) -> Iterator[Rows]:
