@@ -209,6 +209,14 @@ def an_upgrade_goes_box_by_box_and_back(site: Site) -> None:
     assert sorted(kept) == sorted([newer.name, site.package.name])
 
 
+def molecule_plays_its_scenarios(site: Site) -> None:
+    """Each by itself: check, converge, once more, verify."""
+    collection = site.ansible.folder / "ansible_collections/edge/appliance"
+    site.ansible.variables["MOLECULE_INVENTORY"] = str(site.variables())
+    for scenario in ("site", "default"):
+        site.ansible.run("molecule", "test", "--scenario-name", scenario, cwd=collection)
+
+
 def devices(box: Machine) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(
         box.do("env", "HOME=" + ROOT_HOME, "appliance", "fleet", "devices", "--json")
@@ -226,6 +234,7 @@ CHECKS: Final = (
     a_model_is_had_served,
     an_upgrade_that_loses_a_model_is_told,
     an_upgrade_goes_box_by_box_and_back,
+    molecule_plays_its_scenarios,
 )
 
 
