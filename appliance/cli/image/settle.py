@@ -1,0 +1,36 @@
+"""Tell that this start came to something: a version that was given up for a rotten root loses its tries.
+
+A unit of the image runs it at each start; see appliance.image.starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from appliance.cli.arguments import configuration_at
+from appliance.cli.failure import Exit
+from appliance.cli.image.here import this_machine, told
+from appliance.image import note
+from appliance.image.starts import settle
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="TOML file; the fleet is told by way of its state_dir"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Settle it, and have the fleet know of a version that was given up."""
+    with told():
+        gone = settle(this_machine())
+        if gone is None:
+            return Exit.OK
+        text = f"version {gone.version} of the image never came up any more and was given up"
+        print(text)
+        state = configuration_at(arguments.config).state_dir
+        if state:
+            note.leave(Path(state), text)
+    return Exit.OK

@@ -1,0 +1,71 @@
+"""Starts that come to nothing are counted by the initrd's own script, and settled by the version that came up."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from appliance.image.starts import GIVEN_UP, VARIABLE, settle
+from tests.image.releases import machine
+
+SCRIPT: Final = Path(__file__).resolve().parents[2].joinpath(
+    "image/mkosi/mkosi.images/initrd/mkosi.extra/usr/lib/appliance/count-starts"
+)  # fmt: skip
+LOADER: Final = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+ATTRIBUTES: Final = b"\7\0\0\0"
+STARTS: Final = 5
+AGAIN: Final = 10
+
+
+def firmware(folder: Path, *entries: str) -> Path:
+    """Its variables after the boot loader started the first of these."""
+    said = {"LoaderEntries": entries, "LoaderEntrySelected": entries[:1]}
+    for name, texts in said.items():
+        data = b"".join(f"{each}\0".encode("utf-16-le") for each in texts)
+        (folder / f"{name}-{LOADER}").write_bytes(ATTRIBUTES + data)
+    return folder
+
+
+def start(folder: Path) -> int:
+    return subprocess.run(["/bin/sh", str(SCRIPT), str(folder)], check=False, timeout=20).returncode
+
+
+def test_after_five_starts_another_good_version_is_started_once(tmp_path: Path) -> None:
+    names = ("edge-appliance_1.1.efi", "edge-appliance_1.2+1-2.efi", "edge-appliance_1.0.efi", "auto-reboot")
+    folder = firmware(tmp_path, *names)
+    once = folder / f"LoaderEntryOneShot-{LOADER}"
+    for count in range(1, STARTS + 1):
+        assert start(folder) == 0
+        assert (folder / VARIABLE.name).read_bytes() == ATTRIBUTES + str(count).encode()
+        assert not once.exists()
+    assert start(folder) == AGAIN
+    assert once.read_bytes() == ATTRIBUTES + "edge-appliance_1.0.efi\0".encode("utf-16-le")
+    assert (folder / VARIABLE.name).read_bytes() == ATTRIBUTES + GIVEN_UP
+    assert start(folder) == 0, "the other one counts its own starts"
+
+
+def test_where_there_is_no_other_version_the_only_one_is_started_on_and_on(tmp_path: Path) -> None:
+    folder = firmware(tmp_path, "edge-appliance_1.1.efi", "auto-reboot")
+    assert [start(folder) for _ in range(3 * STARTS)] == [0] * (3 * STARTS)
+    assert not (folder / f"LoaderEntryOneShot-{LOADER}").exists()
+
+
+def test_what_came_up_takes_the_tries_of_what_was_given_up(tmp_path: Path) -> None:
+    found = machine(tmp_path, "edge-appliance_1.0.efi", "edge-appliance_1.1.efi", version="1.0")
+    (tmp_path / "variable").write_bytes(ATTRIBUTES + GIVEN_UP)
+    gone = settle(found, tmp_path / "variable")
+    assert gone is not None
+    assert (gone.version, gone.word) == ("1.1", "failed")
+    assert not (tmp_path / "variable").exists()
+    assert settle(found, tmp_path / "variable") is None, "nothing was counted"
+
+
+def test_a_start_that_came_to_something_costs_nobody_a_try(tmp_path: Path) -> None:
+    for number, said in enumerate((b"4", GIVEN_UP)):
+        found = machine(
+            tmp_path / str(number), "edge-appliance_1.0.efi", "edge-appliance_1.1.efi", version="1.1"
+        )
+        (tmp_path / "variable").write_bytes(ATTRIBUTES + said)
+        assert settle(found, tmp_path / "variable") is None
+        assert not (tmp_path / "variable").exists()
