@@ -18,13 +18,19 @@ MIB: Final = 1 << 20
 BOOT_MIB: Final = 256
 
 
-def compose(place: Place, built: Built, target: Path, tried: Built | None = None) -> None:
+def compose(
+    place: Place, built: Built, target: Path, tried: Built | None = None, *, proven: bool = False
+) -> None:
     """Write the disk to ``target``; for tests with a second version, ``tried``, which was installed beside one that
-    proved itself, and is tried next."""
+    proved itself, and is tried next, or was and is ``proven``, too."""
     definitions = place.folder / "disk.definitions"
     shutil.rmtree(definitions, ignore_errors=True)
     definitions.mkdir()
-    contents = built.boot if tried is None else _both(place, built, tried, target.with_suffix(".boot"))
+    contents = (
+        built.boot
+        if tried is None
+        else _both(place, built, tried, target.with_suffix(".boot"), "" if proven else "+3")
+    )
     boot = f"Type=esp\nLabel=esp\nCopyBlocks={place.inside(contents)}\nSizeMaxBytes={BOOT_MIB}M\n"
     parts = [boot, _slot("root-x86-64-verity", place, built.sums, built.name, "verity")]
     parts += [_slot("root-x86-64", place, built.root, built.name, "root")]
@@ -46,13 +52,15 @@ def compose(place: Place, built: Built, target: Path, tried: Built | None = None
     shutil.rmtree(definitions)
 
 
-def _both(place: Place, good: Built, tried: Built, target: Path) -> Path:
-    """A boot partition with a version that is good and one that has its tries before it."""
+def _both(place: Place, good: Built, tried: Built, target: Path, tries: str) -> Path:
+    """A boot partition with a version that is good and one that has these ``tries`` before it."""
     shutil.copy(good.boot, target)
     log, disk = place.folder / "disk.log", place.inside(target)
     counted = f"::/EFI/Linux/{good.name}+3.efi"
     place.run("mren", "-i", disk, counted, f"::/EFI/Linux/{good.name}.efi", log=log)
-    place.run("mcopy", "-i", disk, place.inside(tried.kernel), f"::/EFI/Linux/{tried.name}+3.efi", log=log)
+    place.run(
+        "mcopy", "-i", disk, place.inside(tried.kernel), f"::/EFI/Linux/{tried.name}{tries}.efi", log=log
+    )
     return target
 
 

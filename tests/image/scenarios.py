@@ -151,12 +151,7 @@ def flipped_byte(world: World) -> Facts:
     """One byte of the root of N is not what was signed: it is given to nobody, the machine starts again, and after
     three starts the boot loader takes N-1 by itself."""
     raw = world.pair("flipped-byte", NEXT)
-    start = int(world.place.output("partx", "-g", "-r", "-o", "START", "-n", "5", world.place.inside(raw)))
-    with open(raw, "r+b") as file:
-        file.seek(start * 512 + 4_000)
-        byte = file.read(1)
-        file.seek(start * 512 + 4_000)
-        file.write(bytes([byte[0] ^ 1]))
+    _flip(world, raw)
     disk = new_disk(world.place, raw, world.folder("flipped-byte"))
     with switched_on(world.place, Power(disk=disk)) as machine:
         machine.wait_answer(3600)
@@ -170,6 +165,38 @@ def flipped_byte(world: World) -> Facts:
         "N-1 answers after, s": round(took, 1),
         "starts": starts,
         "states": json.dumps(status["versions"]),
+    }
+
+
+def rotten_root(world: World) -> Facts:
+    """N proved itself long ago, and its root rots: after five starts that came to nothing N-1 is started, takes N's
+    tries, and knows why; the next start takes N-1 at once."""
+    raw = world.pair("rotten-root", NEXT, proven=True)
+    _flip(world, raw)
+    disk = new_disk(world.place, raw, world.folder("rotten-root"))
+    with switched_on(world.place, Power(disk=disk), "serial-1") as machine:
+        machine.wait_answer(3600)
+        took = machine.seconds
+        machine.wait_login()
+        machine.run("systemctl is-system-running --wait", check=False)
+        status = _image_status(machine)
+        _demand(status["version"] == BASE, f"it runs {status['version']}, whose root was changed")
+        states = {each["version"]: each["state"] for each in status["versions"]}
+        _demand(states == {BASE: "good", NEXT: "failed"}, f"states: {states}")
+        starts = machine.said().count("BdsDxe: starting Boot")
+        why = machine.run("cat /var/lib/appliance/machine-problem").strip()
+        _demand(NEXT in why, why)
+        machine.power_off()
+    with switched_on(world.place, Power(disk=disk), "serial-2") as machine:
+        machine.wait_answer()
+        _demand(machine.said().count("BdsDxe: starting Boot") == 1, "N was tried again")
+        machine.wait_login()
+        machine.power_off()
+    return {
+        "N-1 answers after, s": round(took, 1),
+        "starts": starts,
+        "states": json.dumps(states),
+        "why": why,
     }
 
 
@@ -323,6 +350,16 @@ def _take(machine: Machine, release: Path) -> Facts:
     return {"update, s": round(time.monotonic() - begun, 1), "update": said}
 
 
+def _flip(world: World, raw: Path) -> None:
+    """Change one bit of the second version's root."""
+    start = int(world.place.output("partx", "-g", "-r", "-o", "START", "-n", "5", world.place.inside(raw)))
+    with open(raw, "r+b") as file:
+        file.seek(start * 512 + 4_000)
+        byte = file.read(1)
+        file.seek(start * 512 + 4_000)
+        file.write(bytes([byte[0] ^ 1]))
+
+
 def _load(machine: Machine, seconds: float) -> int:
     """How many requests were answered rightly, one after the other, in that time."""
     end = time.monotonic() + seconds
@@ -369,7 +406,7 @@ SCENARIOS: Final = tuple(
     map(
         _scenario,
         (
-            first_boot, power_cut, update, broken_update, flipped_byte, clock_1970, clock_ahead, full_disk,
+            first_boot, power_cut, update, broken_update, flipped_byte, rotten_root, clock_1970, clock_ahead, full_disk,
             wedged_daemon, hung_kernel, factory_reset, stick_enrolment, secure_boot,
         ),
     )

@@ -60,13 +60,15 @@ class World:
         """A disk that was never started, for the scenario."""
         return new_disk(self.place, self.disk(version), self.folder(name))
 
-    def pair(self, name: str, tried: str) -> Path:
-        """A raw disk for the scenario, on which the base proved itself and the version ``tried`` was just installed."""
+    def pair(self, name: str, tried: str, *, proven: bool = False) -> Path:
+        """A raw disk for the scenario, on which the base proved itself and the version ``tried`` was just installed, or
+        is ``proven``, too."""
         self.disk(BASE), self.disk(tried)
         target = self.folder(name) / "pair.raw"
         target.parent.mkdir(parents=True, exist_ok=True)
         out = self.place.folder / "out"
-        compose(self.place, Built(version=BASE, folder=out), target, Built(version=tried, folder=out))
+        after = Built(version=tried, folder=out)
+        compose(self.place, Built(version=BASE, folder=out), target, after, proven=proven)
         return target
 
     def _build(self, version: str) -> None:
