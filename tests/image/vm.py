@@ -186,14 +186,15 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """How a machine is switched on: ``disk`` is its own; ``credentials`` are given to it by its firmware's tables;
-    ``options`` go to QEMU as they are."""
+    """How a machine is switched on: ``disk`` is its own, whose writes are noted in ``log``, if there is one;
+    ``credentials`` are given to it by its firmware's tables; ``options`` go to QEMU as they are."""
 
     disk: Path
     credentials: dict[str, bytes] = field(default_factory=dict)
     secure: bool = False
     memory_mib: int = 2048
     restrict: bool = False
+    log: Path | None = None
     options: Sequence[str] = ()
 
 
@@ -259,7 +260,7 @@ def _qemu(place: Place, power: Power, serial: Path, variables: Path, ports: Sequ
         "-uuid", "6f2a1c3e-1111-4222-8333-0123456789ab",
         "-drive", f"if=pflash,format=raw,unit=0,readonly=on,file={code}",
         "-drive", f"if=pflash,format=raw,unit=1,file={inside(variables)}",
-        "-drive", f"if=none,id=disk,format=qcow2,file={inside(power.disk)},cache=writeback,discard=unmap",
+        *_drive(inside(power.disk), "" if power.log is None else inside(power.log)),
         "-device", "virtio-blk-pci,drive=disk,bootindex=1",
         "-device", "virtio-rng-pci", "-device", "i6300esb", "-action", "watchdog=reset",
         "-netdev", f"user,id=net,ipv6=off,restrict={restrict}{forwards}",
@@ -275,6 +276,14 @@ def _qemu(place: Place, power: Power, serial: Path, variables: Path, ports: Sequ
         words += ["-smbios", f"type=11,value=io.systemd.credential.binary:{name}={text}"]
     words += ["-smbios", f"type=11,value=io.systemd.stub.kernel-cmdline-extra={PATIENCE}"]
     return [*words, *power.options]
+
+
+def _drive(disk: str, log: str) -> list[str]:
+    if not log:
+        return ["-drive", f"if=none,id=disk,format=qcow2,file={disk},cache=writeback,discard=unmap"]
+    real = f"driver=qcow2,node-name=real,discard=unmap,file.driver=file,file.filename={disk}"
+    noted = "driver=blklogwrites,node-name=disk,file=real,log-super-update-interval=1"
+    return ["-blockdev", real, "-blockdev", f"{noted},log.driver=file,log.filename={log}"]
 
 
 def _free_ports(count: int) -> list[int]:
