@@ -29,9 +29,11 @@ DOWN_S: Final = 2.0
 SEEDS: Final = (1, 2)
 CHANGES: Final = (
     f"n=0; while :; do appliance model unpin digits/2 {STORE}; appliance model pin digits/2 {STORE}; "
+    "head -c 2000000 /dev/urandom >/var/lib/bulk.$((n % 20)); "
     "n=$((n + 1)); echo $n >/var/lib/acknowledged.new; sync /var/lib/acknowledged.new; "
     "mv /var/lib/acknowledged.new /var/lib/acknowledged; sync /var/lib; echo $n; done"
 )
+"""Commands on models, one that is told of when it is on the disk, and bytes that nobody has flushed."""
 
 
 def lost_writes(world: World) -> Facts:
@@ -62,12 +64,16 @@ def lost_writes(world: World) -> Facts:
             acknowledged = int(told.strip() or 0)
             if time.monotonic() - begun > 600:
                 raise Failed(f"nothing is changed: {machine.run('journalctl -u changes -n 20', check=False)}")
+        noted = log.stat().st_size
+        time.sleep(20)
         machine.cut_power()
     facts: Facts = {"changes acknowledged": acknowledged}
     for seed in SEEDS:
         raw = folder / f"lost-{seed}.raw"
         subprocess.run(["cp", "--sparse=always", str(before), str(raw)], check=True)
-        done, lost = left_by_a_power_cut(raw, log, seed)
+        done, lost = left_by_a_power_cut(raw, log, seed, after=noted)
+        if not lost:
+            raise Failed("nothing was lost")
         facts[f"writes kept and lost, {seed}"] = f"{done}, {lost}"
         (folder / f"{seed}").mkdir(exist_ok=True)
         left = new_disk(world.place, raw, folder / f"{seed}")

@@ -22,18 +22,18 @@ def test_what_was_flushed_stays_and_of_the_rest_some_is_lost(tmp_path: Path) -> 
     count = 64
     kept = [(number, bytes([1]) * SECTOR, 0) for number in range(count)]
     later = [(number, bytes([2]) * SECTOR, 0) for number in range(count)]
-    log = log_of(
-        tmp_path / "log", *kept, (0, b"", DISCARD), (0, b"", FLUSH), *later, (count, bytes([3]) * SECTOR, FUA)
-    )
+    forced = (count, bytes([3]) * SECTOR, FUA)
+    log = log_of(tmp_path / "log", *kept, (0, b"", DISCARD), (0, b"", FLUSH), forced, *later)
     seen = set()
     for seed in range(5):
         disk = tmp_path / "disk"
         disk.write_bytes(bytes((count + 1) * SECTOR))
-        done, lost = left_by_a_power_cut(disk, log, seed)
+        done, lost = left_by_a_power_cut(disk, log, seed, after=(2 * count + 4) * SECTOR)
         data = disk.read_bytes()
         found = bytes(data[number * SECTOR] for number in range(count + 1))
-        assert set(found[:count]) == {1, 2}
+        assert set(found[:count]) == {1, 2}, "what was flushed is there, and of the rest some"
         assert found[count] == 3
-        assert (done, lost) == (len(kept) + 3 + found.count(2), found.count(1))
+        assert done == len(kept) + 3 + found.count(2)
+        assert lost > 0
         seen.add(found)
     assert len(seen) == 5

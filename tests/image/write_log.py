@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -51,18 +51,34 @@ def writes(log: BinaryIO) -> Iterator[Write]:
         position += -(-max(kept, size) // sector) * sector
 
 
-def left_by_a_power_cut(disk: Path, log: Path, seed: int) -> tuple[int, int]:
-    """Do to ``disk`` what the log says, but for a half, chosen by ``seed``, of what was written after the last flush.
+def left_by_a_power_cut(disk: Path, log: Path, seed: int, after: int = 0) -> tuple[int, int]:
+    """Do to ``disk`` what the log says up to a moment, but for a half of what had not been flushed then. ``seed``
+    chooses both; the moment is not before the log had ``after`` bytes, and one at which much had not been flushed.
     Gives how many writes were done, and how many were lost."""
     with log.open("rb") as file, disk.open("r+b") as target:
         known = list(writes(file))
-        flushed = max((number for number, each in enumerate(known) if each.flags & FLUSH), default=-1)
-        chosen, done = random.Random(seed), 0
-        for number, each in enumerate(known):
+        chosen = random.Random(seed)
+        flushed, end = _moment(known, chosen, after)
+        done = 0
+        for number, each in enumerate(known[:end]):
             if number > flushed and not each.flags & FUA and chosen.random() < 0.5:
                 continue
             done += 1
             if each.size and not each.flags & DISCARD:
                 file.seek(each.data)
                 os.pwrite(target.fileno(), file.read(each.size), each.offset)
-    return done, len(known) - done
+    return done, end - done
+
+
+def _moment(known: Sequence[Write], chosen: random.Random, after: int) -> tuple[int, int]:
+    """The last flush before it, and how many writes had been begun."""
+    last, moments = -1, []
+    for number, each in enumerate(known):
+        if each.flags & FLUSH:
+            last = number
+        if each.data >= after:
+            moments.append((last, number + 1))
+    most = max((end - flushed for flushed, end in moments), default=0)
+    return chosen.choice(
+        [each for each in moments if 2 * (each[1] - each[0]) >= most] or [(last, len(known))]
+    )
