@@ -37,6 +37,7 @@ from appliance.frontend.listening.sockets import (
 from appliance.frontend.port import Bound
 from appliance.maintenance.interpreter import RESERVE_BYTES, reserve
 from appliance.repository.directory import RepositoryScan
+from appliance.runtimes.distributions import clash
 from appliance.telemetry.log import LogControl, configure
 from appliance.telemetry.notify import notify
 from appliance.workers.jail.cgroup import move_to_leaf
@@ -129,6 +130,7 @@ class Daemon:
         """What the source holds, once workers can be had. Raises OperatorError."""
         self._warn_about_the_front_end()
         self._warn_of_few_descriptors()
+        self._warn_of_runtimes()
         self._prepare_the_jail()
         first = await self._parts.reconciler.begin()
         if self._parts.scrubbing is not None:
@@ -272,6 +274,12 @@ class Daemon:
             self._log.event("workers cannot be kept from everything", lacking=list(lacking))
         if reason := move_to_leaf():
             self._log.event("workers have no cgroups of their own", reason=reason)
+
+    def _warn_of_runtimes(self) -> None:
+        """A runtime that was installed for two kinds of devices at once."""
+        for runtime in self._config.repository.runtimes:
+            if reason := clash(runtime):
+                self._log.event("a runtime is installed twice", runtime=runtime, reason=reason)
 
     def _warn_of_few_descriptors(self) -> None:
         """An HTTP connection that the native front end passes on to Python is three."""

@@ -6,18 +6,16 @@ Learned without loading a runtime. When one of these changes, versions are asses
 from __future__ import annotations
 
 import hashlib
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
 from appliance.domain.model import ModelVersion
+from appliance.runtimes.distributions import installed
 
 CPU_FILE: Final = "/proc/cpuinfo"
 SAID_OF_A_CPU: Final = frozenset(
     {"model name", "flags", "Features", "CPU implementer", "CPU architecture", "CPU part", "isa"}
 )
-DISTRIBUTIONS: Final = {"onnx": ("onnxruntime", "onnxruntime-gpu")}
-"""What to ask for the version of a runtime, by its name."""
 
 
 class EnvironmentFingerprint:
@@ -54,9 +52,5 @@ def this_cpu() -> str:
 
 
 def _runtime(name: str) -> str:
-    for distribution in DISTRIBUTIONS.get(name, (name,)):
-        try:
-            return f"{name} {version(distribution)}"
-        except PackageNotFoundError:
-            continue
-    return name
+    """Of two distributions of one runtime both count: either may be what answers."""
+    return " ".join((name, *installed(name).values()))

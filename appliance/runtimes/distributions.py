@@ -1,0 +1,39 @@
+"""What a runtime is installed as. Learned without importing one.
+
+ONNX Runtime comes as several distributions, one for each kind of device, that put their files in one and the same
+folder: where two are installed, each has lost the files that the other brought later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+DISTRIBUTIONS: Final = {"onnx": ("onnxruntime", "onnxruntime-gpu")}
+"""What to ask for the version of a runtime, by its name."""
+
+
+def installed(runtime: str) -> dict[str, str]:
+    """The versions of the distributions that ``runtime`` is installed as, by their names."""
+    return dict(_installed(runtime))
+
+
+def clash(runtime: str) -> str:
+    """Why it cannot be known what ``runtime`` can do here, and what to do; "" where one distribution is installed."""
+    found = installed(runtime)
+    if len(found) < 2:
+        return ""
+    named = " and ".join(f"{name} {release}" for name, release in found.items())
+    return (
+        f"{named} are both installed and share one folder, so that devices may be missing and versions mixed; "
+        f"uninstall both ('pip uninstall -y {' '.join(found)}'), then install the one for this machine's device"
+    )
+
+
+def _installed(runtime: str) -> Iterator[tuple[str, str]]:
+    for distribution in DISTRIBUTIONS.get(runtime, (runtime,)):
+        try:
+            yield distribution, version(distribution)
+        except PackageNotFoundError:
+            continue
