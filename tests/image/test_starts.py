@@ -41,8 +41,11 @@ def test_after_five_starts_another_good_version_is_started_once(tmp_path: Path) 
         assert not once.exists()
     assert start(folder) == AGAIN
     assert once.read_bytes() == ATTRIBUTES + "edge-appliance_1.0.efi\0".encode("utf-16-le")
-    assert (folder / VARIABLE.name).read_bytes() == ATTRIBUTES + GIVEN_UP
+    assert (folder / VARIABLE.name).read_bytes() == ATTRIBUTES + GIVEN_UP + b" 0"
     assert start(folder) == 0, "the other one counts its own starts"
+    assert (folder / VARIABLE.name).read_bytes() == ATTRIBUTES + GIVEN_UP + b" 1", (
+        "and knows why it is started"
+    )
 
 
 def test_where_there_is_no_other_version_the_only_one_is_started_on_and_on(tmp_path: Path) -> None:
@@ -53,7 +56,7 @@ def test_where_there_is_no_other_version_the_only_one_is_started_on_and_on(tmp_p
 
 def test_what_came_up_takes_the_tries_of_what_was_given_up(tmp_path: Path) -> None:
     found = machine(tmp_path, "edge-appliance_1.0.efi", "edge-appliance_1.1.efi", version="1.0")
-    (tmp_path / "variable").write_bytes(ATTRIBUTES + GIVEN_UP)
+    (tmp_path / "variable").write_bytes(ATTRIBUTES + GIVEN_UP + b" 1")
     gone = settle(found, tmp_path / "variable")
     assert gone is not None
     assert (gone.version, gone.word) == ("1.1", "failed")
@@ -62,7 +65,7 @@ def test_what_came_up_takes_the_tries_of_what_was_given_up(tmp_path: Path) -> No
 
 
 def test_a_start_that_came_to_something_costs_nobody_a_try(tmp_path: Path) -> None:
-    for number, said in enumerate((b"4", GIVEN_UP)):
+    for number, said in enumerate((b"4", GIVEN_UP + b" 2")):
         found = machine(
             tmp_path / str(number), "edge-appliance_1.0.efi", "edge-appliance_1.1.efi", version="1.1"
         )
