@@ -1,8 +1,8 @@
 """The count of starts that came to nothing, in a variable of the firmware: the initrd counts before it reads the root.
 
 A version that proved itself has no tries any more, and a root that rots later would have the machine start it for
-ever. After five such starts the initrd has another version started once and leaves GIVEN_UP before the count; that version,
-once it is up, takes the other one's tries, so that it stays.
+ever. After five such starts the initrd has another version started once and leaves GIVEN_UP before the count; that
+version, once it is up, takes the other one's tries, so that it stays.
 """
 
 from __future__ import annotations
