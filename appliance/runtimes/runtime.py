@@ -25,6 +25,14 @@ Shape = tuple[int, ...]
 _BUILT_IN: Final[Mapping[str, str]] = MappingProxyType({"onnx": "appliance.runtimes.onnx:OnnxRuntime"})
 
 
+class Offer(NamedTuple):
+    """A runtime by ``name``, made by what is at ``place``; ``package`` is whose it is, "" for our own."""
+
+    name: str
+    place: str
+    package: str
+
+
 class Region(NamedTuple):
     """Memory of this process: ``view`` is all of it as writable bytes, ``address`` where it starts."""
 
@@ -244,8 +252,19 @@ def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
 
 def known_runtimes() -> tuple[str, ...]:
     """Names that ``open_runtimes`` can look up; what they name need not be importable."""
-    found = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
-    return tuple(sorted({*_BUILT_IN, *(point.name for point in found)}))
+    return tuple(sorted({offer.name for offer in offers()}))
+
+
+def offers() -> tuple[Offer, ...]:
+    """Everything that can be looked up, by name; of those with one name the first is taken."""
+    built_in = (Offer(name, place, "") for name, place in _BUILT_IN.items())
+    points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    found = (Offer(point.name, point.value, _package(point)) for point in points)
+    return tuple(sorted((*built_in, *found), key=lambda offer: offer.name))
+
+
+def _package(point: importlib.metadata.EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
 
 
 def _factory(name: str) -> Callable[[], Runtime]:
