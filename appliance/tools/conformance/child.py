@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -45,27 +45,30 @@ def main(arguments: list[str]) -> int:
     except Exception as problem:  # noqa: BLE001 - whatever a vendor's library does is what is asked here
         say(Outcome(MADE, NO_THREADS, holds=False, text=_words(problem)))
         return 0
-    say(_made(runtime, name))
+    say(made(runtime, name, _threads()))
     version = identity_version(name, folder)
     rig = Rig(runtime, version, replace(version, path=nothing))
     for case in CASES:
-        say(_apart(case, rig))
+        say(apart(case, rig))
     return 0
 
 
-def _made(runtime: Runtime, name: str) -> Outcome:
+def made(runtime: Runtime, name: str, threads: Sequence[str]) -> Outcome:
     """A fork keeps the calling thread alone: locks that another one holds stay locked for ever."""
-    tasks = sorted(Path("/proc/self/task").iterdir())
-    names = [(each / "comm").read_text().strip() for each in tasks]
     text = ""
-    if len(names) > 1:
-        text = f"the process has {len(names)} threads ({', '.join(names)}); start threads in load, not before"
+    if len(threads) > 1:
+        text = f"the process has {len(threads)} threads ({', '.join(threads)}); start threads in load, not before"
     elif runtime.name != name:
         text = f"its name is '{runtime.name}', its entry point is called '{name}'"
     return Outcome(MADE, NO_THREADS, holds=not text, text=text)
 
 
-def _apart(case: Case, rig: Rig) -> Outcome:
+def _threads() -> list[str]:
+    """The names of this process's threads."""
+    return [(each / "comm").read_text().strip() for each in sorted(Path("/proc/self/task").iterdir())]
+
+
+def apart(case: Case, rig: Rig) -> Outcome:
     """Run a case in a process of its own."""
     reading, writing = os.pipe()
     pid = os.fork()
