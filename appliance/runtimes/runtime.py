@@ -19,6 +19,7 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, Datatype, TensorSpec
 
 ENTRY_POINT_GROUP: Final = "appliance.runtimes"
+DEVICES: Final = "/dev/"
 
 Shape = tuple[int, ...]
 
@@ -235,13 +236,21 @@ def extra_files(runtime: Runtime) -> tuple[str, ...]:
     return tuple(getattr(runtime, "reads", ()))
 
 
+def extra_devices(runtime: Runtime) -> tuple[str, ...]:
+    """Patterns of device files that a runtime drives, such as "/dev/accel*": its ``devices``, if it has any. Those of
+    graphics processors are known. Only workers of models with KIND_GPU get them."""
+    return tuple(getattr(runtime, "devices", ()))
+
+
 def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
     """The named runtimes, imported and ready; raises ConfigInvalid naming those that cannot be had."""
     runtimes: dict[str, Runtime] = {}
     problems: list[Problem] = []
     for name in names:
         try:
-            runtimes[name] = _factory(name)()
+            runtime = runtimes[name] = _factory(name)()
+            if stray := [each for each in extra_devices(runtime) if not each.startswith(DEVICES)]:
+                raise LookupError(f"its devices {', '.join(stray)} are not below {DEVICES}")
         except (ImportError, AttributeError, LookupError) as problem:
             text = f"runtime '{name}' is not available: {problem}; known here: {', '.join(known_runtimes())}"
             problems.append(Problem(file="configuration", key="repository.runtimes", text=text))

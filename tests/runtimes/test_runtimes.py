@@ -81,6 +81,15 @@ def test_third_parties_offer_runtimes_by_entry_point(monkeypatch: pytest.MonkeyP
     assert registry.known_runtimes() == ("onnx", "theirs")
 
 
+def test_devices_lie_where_devices_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert registry.extra_devices(FakeRuntime()) == ()
+    monkeypatch.setattr(FakeRuntime, "devices", ("/dev/accel*",), raising=False)
+    assert registry.extra_devices(registry.open_runtimes(("fake",))["fake"]) == ("/dev/accel*",)
+    monkeypatch.setattr(FakeRuntime, "devices", ("/dev/accel*", "/etc"))
+    with pytest.raises(ConfigInvalid, match="its devices /etc are not below /dev/"):
+        registry.open_runtimes(("fake",))
+
+
 def test_the_port_needs_no_vendor() -> None:
     code = (
         "import sys, appliance.runtimes.runtime as r, tests.runtimes.fake; r.open_runtimes(('fake',)); "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.domain.model import ModelVersion
+from appliance.runtimes.runtime import offers
 
 CPU_FILE: Final = "/proc/cpuinfo"
 SAID_OF_A_CPU: Final = frozenset(
@@ -54,9 +55,19 @@ def this_cpu() -> str:
 
 
 def _runtime(name: str) -> str:
-    for distribution in DISTRIBUTIONS.get(name, (name,)):
-        try:
-            return f"{name} {version(distribution)}"
-        except PackageNotFoundError:
-            continue
-    return name
+    """With the release of the library, where it is called like the runtime, and of the package that offers it."""
+    releases = (_release(distribution) for distribution in DISTRIBUTIONS.get(name, (name,)))
+    library = next(filter(None, releases), "")
+    offered = (
+        f" of {offer.package}"
+        for offer in offers()
+        if offer.name == name and offer.package and name not in DISTRIBUTIONS
+    )
+    return f"{name} {library}".rstrip() + next(offered, "")
+
+
+def _release(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
