@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx
 import pytest
+from onnxruntime import get_available_providers
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
@@ -201,6 +202,13 @@ def test_the_command_tells_what_does_not_hold(tmp_path: Path, capsys: pytest.Cap
     out = capsys.readouterr().out
     assert "refusal: load raised nothing for a model that is not there" in out
     assert "runtime 'fake' does not conform: 1 of 16 demands do not hold" in out
+
+
+@pytest.mark.skipif("CUDAExecutionProvider" in get_available_providers(), reason="it would run there")
+def test_an_accelerator_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runtime", "check", "onnx", "--accelerator"]) == Exit.REFUSED
+    out = capsys.readouterr().out
+    assert "worker: the load was refused: asks for device 'cuda'" in out
 
 
 def test_unknown_names_and_models_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.domain.device import CPU, CUDA
 from appliance.domain.errors import ApplianceError
 from appliance.runtimes.runtime import offers
 from appliance.tools.conformance.check import check_runtime
@@ -41,12 +42,18 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
         help="the identity model in the runtime's own format: the directory of its version, or of the model with "
         "that in it (default: an ONNX file, model.onnx)",
     )
+    parser.add_argument(
+        "--accelerator",
+        action="store_true",
+        help="try it as a model with KIND_GPU: the worker may use the devices that the runtime names",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def _check(arguments: argparse.Namespace) -> int:
     try:
-        outcomes = list(check_runtime(arguments.name, arguments.model))
+        device = CUDA if arguments.accelerator else CPU
+        outcomes = list(check_runtime(arguments.name, arguments.model, device))
     except ApplianceError as error:
         raise CommandFailed(str(error)) from error
     good = all(outcome.holds for outcome in outcomes)

@@ -1,4 +1,4 @@
-"""The process in which a runtime is tried: ``python -m appliance.tools.conformance.child NAME FOLDER EMPTY``.
+"""The process in which a runtime is tried: ``python -m appliance.tools.conformance.child NAME FOLDER EMPTY DEVICE``.
 
 It is what the zygote is: it makes the runtime and forks a process for each case, in which the model is loaded. On
 standard output go lines of JSON, one for each outcome. A case that ends its process, or never ends, is told as that.
@@ -39,14 +39,14 @@ def main(arguments: list[str]) -> int:
     def say(outcome: Outcome) -> None:
         os.write(answers, outcome.to_line())
 
-    name, folder, nothing = arguments
+    name, folder, nothing, device = arguments
     try:
         runtime = open_runtimes([name])[name]
     except Exception as problem:  # noqa: BLE001 - whatever a vendor's library does is what is asked here
         say(Outcome(MADE, NO_THREADS, holds=False, text=_words(problem)))
         return 0
     say(made(runtime, name, _threads()))
-    version = identity_version(name, folder)
+    version = identity_version(name, folder, device)
     rig = Rig(runtime, version, replace(version, path=nothing))
     for case in CASES:
         say(apart(case, rig))

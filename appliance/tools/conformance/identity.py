@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from appliance.domain.device import CPU
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, Datatype, TensorSpec
@@ -67,8 +68,9 @@ def version_directory(path: Path) -> Path:
     return path.resolve() / str(max(numbers)) if numbers else path.resolve()
 
 
-def identity_version(runtime: str, folder: str) -> ModelVersion:
-    """Give what the daemon would make of a ``config.pbtxt`` for the files in ``folder``."""
+def identity_version(runtime: str, folder: str, device: str = CPU) -> ModelVersion:
+    """Give what the daemon would make of a ``config.pbtxt`` for the files in ``folder``; with the device CUDA, of one
+    that says KIND_GPU."""
     return ModelVersion(
         name=NAME,
         version=1,
@@ -79,4 +81,5 @@ def identity_version(runtime: str, folder: str) -> ModelVersion:
         file_bytes=0,
         inputs=INPUTS,
         outputs=OUTPUTS,
+        device=device,
     )
