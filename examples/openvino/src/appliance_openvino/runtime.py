@@ -235,7 +235,7 @@ def _array(source: Region, feed: Feed, datatype: Datatype) -> NDArray[Any]:
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8)).cast("B") if array.size else memoryview(b"")
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
 def _reason(problem: Exception) -> str:
