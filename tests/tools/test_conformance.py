@@ -16,6 +16,7 @@ from onnxruntime import get_available_providers
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
+from appliance.domain.device import CPU, CUDA
 from appliance.domain.errors import ArtefactError, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype
@@ -24,6 +25,7 @@ from appliance.tools.conformance.cases import CASES, Case, NotConforming, Rig
 from appliance.tools.conformance.child import apart, made
 from appliance.tools.conformance.identity import identity_version, onnx_bytes, version_directory
 from appliance.tools.conformance.jailed import jailed
+from appliance.workers.jail.support import kernel_support
 from tests.runtimes.fake import FakeRuntime, FakeSession
 
 VERSION = identity_version("fake", "")
@@ -181,6 +183,23 @@ def test_what_a_worker_says_is_told() -> None:
     assert "signal 11" in died.text
     forbidden = jailed(replace(VERSION, parameters={"mode": "forbidden_at_load"}))
     assert "refused system call" in forbidden.text
+
+
+@pytest.mark.parametrize(
+    ("path", "device", "said"),
+    [
+        ("/dev/full", CUDA, "opened"),
+        ("/dev/full", CPU, "Operation not permitted (its jail refused system calls: openat)"),
+        ("/dev/tty", CUDA, "Permission denied"),
+    ],
+)
+def test_a_worker_for_accelerators_may_use_the_devices_that_its_runtime_names(
+    path: str, device: str, said: str
+) -> None:
+    if kernel_support().lacking:
+        pytest.skip("this kernel cannot keep a process from all")
+    version = replace(VERSION, device=device, parameters={"mode": "use_at_load", "path": path})
+    assert jailed(version).text == f"the load was refused: {said}"
 
 
 def test_the_command_conforms_with_the_runtime_that_is_built_in(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,8 +53,10 @@ def jailed(version: ModelVersion) -> Outcome:
         try:
             kept_from = asyncio.run(_tried(version))
         except (_Failed, ApplianceError) as problem:
-            told = f" (its jail refused: {', '.join(refused)})" if refused else ""
-            return Outcome(NAME, DEMANDS, holds=False, text=f"{problem}{told}")
+            told = str(problem)
+            if refused and "its jail refused" not in told:  # the reason of a load has it already
+                told = f"{told} (its jail refused system calls: {', '.join(refused)})"
+            return Outcome(NAME, DEMANDS, holds=False, text=told)
         except TimeoutError:
             return Outcome(NAME, DEMANDS, holds=False, text=f"the worker said nothing for {EVENT_S} s")
     note = f"kept from {', '.join(kept_from) or 'nothing: this kernel cannot'}"
