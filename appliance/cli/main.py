@@ -189,6 +189,19 @@ IMAGE: Final = CommandTable(
         }
     ),
 )
+RUNTIME: Final = CommandTable(
+    program="appliance runtime",
+    about="Runtimes: what loads and runs models, one package for each vendor.",
+    commands=MappingProxyType(
+        {
+            "list": Entry("show the runtimes that are installed", "appliance.tools.commands.runtime:LIST"),
+            "check": Entry(
+                "try a runtime: all that the port demands, and a worker in its jail",
+                "appliance.tools.commands.runtime:CHECK",
+            ),
+        }
+    ),
+)
 TABLE: Final = CommandTable(
     program="appliance",
     about="Edge inference appliance.",
@@ -201,6 +214,7 @@ TABLE: Final = CommandTable(
             "trace": Entry("show where the time of one traced request went", "appliance.cli.trace"),
             "model": Entry("make, check and install model packages", MODEL),
             "store": Entry("look after the store of model versions", STORE),
+            "runtime": Entry("list and check what runs models", RUNTIME),
             "fleet": Entry("look after many boxes", FLEET),
             "sync": Entry("have this box be what its fleet wants", SYNC),
             "bundle": Entry("carry documents, models and telemetry where no link is", BUNDLE),

@@ -34,6 +34,7 @@ from appliance.repository.pbtxt import Message
 from appliance.repository.section import INT64_MAX, Section
 from appliance.repository.tensor_config import TensorConfig, read_input, read_output
 from appliance.repository.warmup_config import WARMUPS_MAX, WarmupConfig, read_warmup
+from appliance.runtimes.runtime import known_runtimes
 
 ONNX_RUNTIME: Final = "onnx"
 ONNX_BACKEND: Final = "onnxruntime"
@@ -236,6 +237,8 @@ def _read_kind(section: Section, settings: RepositoryConfig) -> Kind:
     if kind.runtime not in settings.runtimes or backend == ONNX_RUNTIME:
         enabled = (ONNX_BACKEND if runtime == ONNX_RUNTIME else runtime for runtime in settings.runtimes)
         advice = backend_advice(backend) or f"enabled are: {', '.join(enabled)}"
+        if backend in known_runtimes() and backend != ONNX_RUNTIME:
+            advice = "a package for it is installed: add it to the setting repository.runtimes"
         section.problem(
             "backend",
             f"'{backend or ONNX_BACKEND}' is not enabled; {advice}",

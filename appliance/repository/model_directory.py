@@ -12,6 +12,7 @@ import os
 import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -40,7 +41,7 @@ from appliance.repository.onnx.summary import GraphSummary
 from appliance.repository.pbtxt import PbtxtError, parse
 from appliance.repository.section import INT64_MAX
 from appliance.repository.tensor_config import TensorConfig
-from appliance.repository.version_files import external_files, golden_files, read_labels
+from appliance.repository.version_files import external_files, foreign_files, golden_files, read_labels
 from appliance.repository.warmup_config import plan_warmup, warmup_files
 
 CONFIG_FILE: Final = "config.pbtxt"
@@ -262,20 +263,26 @@ class _VersionReader:
     ) -> ServableVersion | BrokenVersion:
         """The version with its labels and warm-up files."""
         files: tuple[ModelFile, ...] = ()
+        foreign: tuple[ModelFile, ...] = ()
         agreement: Agreement | None = None
         if self._has_directory():
             if self._config.kind == ONNX:
                 files, agreement = self._from_graph()
             else:
                 agreement = from_config_alone(self._config, self._findings)
+                foreign = foreign_files(self._home, self._directory)
         golden: tuple[ModelFile, ...] = ()
         model: ModelVersion | None = None
         if agreement:
             golden = golden_files(self._home, self._directory, self._name, agreement, self._findings)
             model = self._model(files, agreement, labels, warmup, golden)
+            if foreign:
+                model = replace(model, file_bytes=sum(file.size for file in foreign))
         if model is None or self._findings.problems:
             return BrokenVersion(name=self._name, version=str(self._number), problems=self._findings.problems)
-        return ServableVersion(model=model, fingerprint=_fingerprint((*files, *warmup.values(), *golden)))
+        return ServableVersion(
+            model=model, fingerprint=_fingerprint((*files, *foreign, *warmup.values(), *golden))
+        )
 
     def _has_directory(self) -> bool:
         try:

@@ -8,16 +8,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from operator import attrgetter
 from pathlib import PurePosixPath
+from typing import Final
 
 from appliance.domain.errors import ArtefactError, ModelInvalid
-from appliance.domain.golden import SET_BYTES_MAX, SET_FILE, TENSORS_NAME, decode_golden, misfits
+from appliance.domain.golden import (
+    GOLDEN_DIRECTORY,
+    SET_BYTES_MAX,
+    SET_FILE,
+    TENSORS_NAME,
+    decode_golden,
+    misfits,
+)
 from appliance.repository.agreement import Agreement
 from appliance.repository.findings import Findings, Place
 from appliance.repository.model_files import ModelFile, ModelHome
 from appliance.repository.onnx.firewall import reference_flaws
 from appliance.repository.onnx.summary import GraphSummary
 from appliance.repository.tensor_config import TensorConfig
+
+FOREIGN_FILES_MAX: Final = 1_000
+"""They are looked at on every look at the models; formats have a handful."""
 
 
 def external_files(
@@ -34,6 +48,23 @@ def external_files(
     for flaw in reference_flaws(graph, size_of):
         findings.problem(place, str(flaw))
     return tuple({file.path: file for file in found.values()}.values())
+
+
+def foreign_files(home: ModelHome, version: PurePosixPath) -> tuple[ModelFile, ...]:
+    """The files of a version whose format is not read here, but for its golden set: all that a worker can read below
+    its directory, by name, FOREIGN_FILES_MAX at most. What is no file of the model is the runtime's to refuse."""
+    found: list[ModelFile] = []
+    waiting = [version]
+    while waiting and len(found) < FOREIGN_FILES_MAX:
+        folder = waiting.pop()
+        with suppress(OSError), os.scandir(os.path.join(home.path, folder)) as entries:
+            for entry in sorted(islice(entries, FOREIGN_FILES_MAX), key=attrgetter("name")):
+                if not entry.is_dir(follow_symlinks=False):
+                    with suppress(ArtefactError):
+                        found.append(home.file(folder / entry.name))
+                elif (folder, entry.name) != (version, GOLDEN_DIRECTORY):
+                    waiting.append(folder / entry.name)
+    return tuple(found[:FOREIGN_FILES_MAX])
 
 
 def golden_files(

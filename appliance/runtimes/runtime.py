@@ -19,10 +19,19 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, Datatype, TensorSpec
 
 ENTRY_POINT_GROUP: Final = "appliance.runtimes"
+DEVICES: Final = "/dev/"
 
 Shape = tuple[int, ...]
 
 _BUILT_IN: Final[Mapping[str, str]] = MappingProxyType({"onnx": "appliance.runtimes.onnx:OnnxRuntime"})
+
+
+class Offer(NamedTuple):
+    """A runtime by ``name``, made by what is at ``place``; ``package`` is whose it is, "" for our own."""
+
+    name: str
+    place: str
+    package: str
 
 
 class Region(NamedTuple):
@@ -227,13 +236,21 @@ def extra_files(runtime: Runtime) -> tuple[str, ...]:
     return tuple(getattr(runtime, "reads", ()))
 
 
+def extra_devices(runtime: Runtime) -> tuple[str, ...]:
+    """Patterns of device files that a runtime drives, such as "/dev/accel*": its ``devices``, if it has any. Those of
+    graphics processors are known. Only workers of models with KIND_GPU get them."""
+    return tuple(getattr(runtime, "devices", ()))
+
+
 def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
     """The named runtimes, imported and ready; raises ConfigInvalid naming those that cannot be had."""
     runtimes: dict[str, Runtime] = {}
     problems: list[Problem] = []
     for name in names:
         try:
-            runtimes[name] = _factory(name)()
+            runtime = runtimes[name] = _factory(name)()
+            if stray := [each for each in extra_devices(runtime) if not each.startswith(DEVICES)]:
+                raise LookupError(f"its devices {', '.join(stray)} are not below {DEVICES}")
         except (ImportError, AttributeError, LookupError) as problem:
             text = f"runtime '{name}' is not available: {problem}; known here: {', '.join(known_runtimes())}"
             problems.append(Problem(file="configuration", key="repository.runtimes", text=text))
@@ -244,8 +261,19 @@ def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
 
 def known_runtimes() -> tuple[str, ...]:
     """Names that ``open_runtimes`` can look up; what they name need not be importable."""
-    found = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
-    return tuple(sorted({*_BUILT_IN, *(point.name for point in found)}))
+    return tuple(sorted({offer.name for offer in offers()}))
+
+
+def offers() -> tuple[Offer, ...]:
+    """Everything that can be looked up, by name; of those with one name the first is taken."""
+    built_in = (Offer(name, place, "") for name, place in _BUILT_IN.items())
+    points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    found = (Offer(point.name, point.value, _package(point)) for point in points)
+    return tuple(sorted((*built_in, *found), key=lambda offer: offer.name))
+
+
+def _package(point: importlib.metadata.EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
 
 
 def _factory(name: str) -> Callable[[], Runtime]:

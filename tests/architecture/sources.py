@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("appliance", "benchmarks", "demo", "image", "models", "packages", "proto", "tests")
+PACKAGES = ("appliance", "benchmarks", "demo", "examples", "image", "models", "packages", "proto", "tests")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from tests.architecture.sources import ROOT, name_of, python_files, tree_of
 TEXT_SUFFIXES = frozenset(
     {".py", ".pyi", ".md", ".toml", ".proto", ".pbtxt", ".css", ".js", ".html", ".txt", ".lock", ""}
 )
-PLACES = ("appliance", "benchmarks", "models", "proto", "tests", "docs", ".ci")
+PLACES = ("appliance", "benchmarks", "examples", "models", "proto", "tests", "docs", ".ci")
 HOMES = re.compile("|".join("/" + place + "/" for place in ("work", "root", "home", "Users", "opt")))
 SAID = 40
 """The least that a room's documentation has, in characters."""
@@ -93,7 +93,7 @@ def test_every_dependency_is_locked() -> None:
 def documents() -> list[Path]:
     """What is written for people, but for the changelog, which tells of what is gone."""
     found = [path for place in (".", "native", "benchmarks") for path in (ROOT / place).glob("*.md")]
-    found += [path for place in ("docs", "models") for path in (ROOT / place).rglob("*.md")]
+    found += [path for place in ("docs", "examples", "models") for path in (ROOT / place).rglob("*.md")]
     return [path for path in found if path.name != "CHANGELOG.md"]
 
 

@@ -37,7 +37,7 @@ LEVELS: Mapping[str, int] = {
     "cli": 19,
     "tools": 20,
     "tools/packaging": 21, "tools/variants": 21,
-    "tools/evaluation": 22,
+    "tools/evaluation": 22, "tools/conformance": 22,
     "tools/commands": 23,
 }  # fmt: skip
 """Rooms of one level do not import one another, but for the words of level 0. A folder that is not named here belongs

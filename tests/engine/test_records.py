@@ -323,8 +323,10 @@ def test_the_fingerprint_changes_with_the_processor_and_the_runtime() -> None:
     assert one != cpu_identity("model name: A\nflags: sse avx avx512\n")
     onnx = make_version("m")
     said = EnvironmentFingerprint(one)(onnx)
-    assert said.startswith("fake")
+    assert said.startswith("fake of fake-runtime 1, ")
     assert said.endswith(one)
+    assert EnvironmentFingerprint(one)(replace(onnx, runtime="onnx")).startswith("onnx 1")
+    assert EnvironmentFingerprint(one)(replace(onnx, runtime="nosuch")).startswith("nosuch, ")
 
 
 def test_a_history_without_end_is_read_from_where_its_last_lines_can_be(tmp_path: Path) -> None:

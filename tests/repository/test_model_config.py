@@ -112,7 +112,12 @@ PROBLEMS: list[tuple[str, str, str]] = [
     ('platform: "onnxruntime_onnx" backend: "python"', "backend", "contradicts the platform"),
     ('backend: "python"', "backend", "'python' is not enabled; it is Python code, which is never run here"),
     ('backend: "onnx"', "backend", "'onnx' is not enabled"),
-    ('backend: "fake"', "backend", "'fake' is not enabled"),
+    (
+        'backend: "fake"',
+        "backend",
+        "'fake' is not enabled; a package for it is installed: add it to the setting",
+    ),
+    ('backend: "nosuch"', "backend", "'nosuch' is not enabled; enabled are: onnxruntime"),
     ("max_batch_size: -1", "max_batch_size", "-1 is out of range"),
     ("max_batch_size: 3000000000", "max_batch_size", "is out of range"),
     ("max_batch_size: 0x" + 4_000 * "f", "max_batch_size", "0xffff"),

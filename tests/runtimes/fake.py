@@ -15,6 +15,7 @@ behaves:
 - ``fail_at_load``: raises LoadFailed
 - ``forbidden``: with every run makes ``times`` sockets and raises RunFailed with what came of it;
   ``forbidden_at_load``: one, and raises LoadFailed
+- ``use_at_load``: opens the device at ``path`` and raises LoadFailed with what came of it
 - ``fork``: leaves a process behind with every run, which holds all that the worker has and never ends
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
 - ``look``: raises RunFailed with where it can reach the bytes whose complement is ``secret`` (hexadecimal)
@@ -70,6 +71,7 @@ class FakeRuntime:
     name = "fake"
     reads: tuple[str, ...] = (tempfile.gettempdir(),)
     """Where tests have their gates."""
+    devices: tuple[str, ...] = ("/dev/full",)
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         """A session that behaves as the version's parameters say; nothing is read from disk."""
@@ -80,6 +82,8 @@ class FakeRuntime:
             _hang()
         if mode == "forbidden_at_load":
             raise LoadFailed(f"{version.key}: {_sockets(1)}")
+        if mode == "use_at_load":
+            raise LoadFailed(f"{version.key}: {_opened(version.parameters['path'])}")
         if mode == "fail_at_load":
             raise LoadFailed(f"{version.key}: told to refuse")
         return FakeSession(version, mode)
@@ -239,6 +243,14 @@ def _sockets(times: int) -> str:
         except OSError as problem:
             errors.append(errno.errorcode[problem.errno or 0])
     return str([(name, len(list(each))) for name, each in groupby(errors)])
+
+
+def _opened(path: str) -> str:
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError as problem:
+        return str(problem.strerror)
+    return "opened"
 
 
 def _crash() -> None:

@@ -16,10 +16,11 @@ from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.tensor import Datatype
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.runtime import RuntimeSettings, Session
+from appliance.tools.conformance.identity import INPUTS, OUTPUTS
+from appliance.tools.conformance.memory import Memory
 from models.generate import write_model
 from models.generators.graph import model_bytes, node, tensor_port
-from tests.runtimes.runtime_conformance import Memory
-from tests.runtimes.test_runtimes import INPUTS, OUTPUTS, write_identity
+from tests.runtimes.test_runtimes import write_identity
 from tests.workers.bench import spec, version_of
 
 SETTINGS = RuntimeSettings()

@@ -17,9 +17,9 @@ from appliance.domain.tensor import FREE, Datatype, encode_bytes
 from appliance.runtimes import reshape
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.runtime import Place, RuntimeSettings, check_signature
+from appliance.tools.conformance.memory import Memory
 from appliance.workers.child.tensors import Tensor, lay_out
 from models.generators.graph import model_bytes, node, tensor_port
-from tests.runtimes.runtime_conformance import Memory
 from tests.workers.bench import spec, version_of
 
 

@@ -5,33 +5,45 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from appliance.domain.errors import ConfigInvalid
-from appliance.domain.tensor import Datatype
 from appliance.runtimes import runtime as registry
 from appliance.runtimes.onnx import OnnxRuntime
+from appliance.tools.conformance.cases import Rig
+from appliance.tools.conformance.identity import INPUTS, OUTPUTS, identity_version
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.runtimes.fake import FakeRuntime
-from tests.runtimes.runtime_conformance import Rig, RuntimeConformance
-from tests.workers.bench import spec, version_of
-
-INPUTS = [spec(name, Datatype.FP32, -1, -1) for name in "ab"]
-OUTPUTS = [spec(name, Datatype.FP32, -1, -1) for name in "pq"]
+from tests.runtimes.runtime_conformance import RuntimeConformance
+from tests.workers.bench import version_of
 
 
 class TestFake(RuntimeConformance):
+    left_out = ("weights",)
+
     @pytest.fixture
     def rig(self) -> Rig:
-        return Rig(FakeRuntime(), version_of("", INPUTS, OUTPUTS, runtime="fake"))
+        version = identity_version("fake", "")
+        return Rig(FakeRuntime(), version, replace(version, parameters={"mode": "fail_at_load"}))
+
+
+class TestFakeWithWeights(RuntimeConformance):
+    @pytest.fixture
+    def rig(self) -> Rig:
+        version = replace(identity_version("fake", ""), parameters={"evictable_bytes": "1"})
+        return Rig(FakeRuntime(), version, replace(version, parameters={"mode": "fail_at_load"}))
 
 
 class TestOnnx(RuntimeConformance):
+    left_out = ("weights",)
+
     @pytest.fixture
     def rig(self, tmp_path: Path) -> Rig:
-        return Rig(OnnxRuntime(), version_of(write_identity(tmp_path), INPUTS, OUTPUTS))
+        version = version_of(write_identity(tmp_path), INPUTS, OUTPUTS)
+        return Rig(OnnxRuntime(), version, replace(version, path=str(tmp_path / "nosuch.onnx")))
 
 
 def write_identity(home: Path) -> Path:
@@ -67,6 +79,14 @@ def test_third_parties_offer_runtimes_by_entry_point(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(importlib.metadata, "entry_points", find)
     assert isinstance(registry.open_runtimes(("theirs",))["theirs"], FakeRuntime)
     assert registry.known_runtimes() == ("onnx", "theirs")
+
+
+def test_devices_lie_where_devices_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert registry.extra_devices(OnnxRuntime()) == ()
+    assert registry.extra_devices(registry.open_runtimes(("fake",))["fake"]) == ("/dev/full",)
+    monkeypatch.setattr(FakeRuntime, "devices", ("/dev/accel*", "/etc"))
+    with pytest.raises(ConfigInvalid, match="its devices /etc are not below /dev/"):
+        registry.open_runtimes(("fake",))
 
 
 def test_the_port_needs_no_vendor() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from appliance.domain.model import ModelVersion
-from appliance.runtimes.distributions import installed
+from appliance.runtimes.distributions import DISTRIBUTIONS, installed
+from appliance.runtimes.runtime import offers
 
 CPU_FILE: Final = "/proc/cpuinfo"
 SAID_OF_A_CPU: Final = frozenset(
@@ -52,5 +53,9 @@ def this_cpu() -> str:
 
 
 def _runtime(name: str) -> str:
-    """Of two distributions of one runtime both count: either may be what answers."""
-    return " ".join((name, *installed(name).values()))
+    """With the release of the library, where it is called like the runtime, and of the package that offers it. Of two
+    distributions of one library both count: either may be what answers."""
+    packages = [] if name in DISTRIBUTIONS else [each.package for each in offers() if each.name == name]
+    return " ".join(
+        (name, *installed(name).values(), *(f"of {package}" for package in packages[:1] if package))
+    )

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.domain.errors import ApplianceError
-from appliance.runtimes.runtime import Runtime, extra_files, open_runtimes
+from appliance.runtimes.runtime import Runtime, extra_devices, extra_files, open_runtimes
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.form_builder import prepare_site
 from appliance.workers.child.leased import import_native, open_ring_lane
@@ -86,7 +86,8 @@ class Zygote:
         self._watch = select.poll()
         self._refusals = Refusals(self._watch, self._say_refused)
         extra = chain.from_iterable(map(extra_files, runtimes.values()))
-        self._jail = Jail(kernel_support(), (*runtime_files(), *extra), listens=True)
+        devices = chain.from_iterable(map(extra_devices, runtimes.values()))
+        self._jail = Jail(kernel_support(), (*runtime_files(), *extra), devices, listens=True)
 
     def serve(self) -> None:
         """Until the daemon closes the control socket."""

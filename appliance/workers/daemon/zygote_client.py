@@ -246,7 +246,7 @@ class ZygoteClient:
                     stdout=subprocess.DEVNULL,
                     stderr=words.writable,
                     pass_fds=(theirs.fileno(),),
-                    env=_environment(),
+                    env=environment_of_workers(),
                 )
             except OSError:
                 ours.close()
@@ -402,7 +402,7 @@ def _status_of(process: subprocess.Popen[bytes]) -> int:
         return process.wait()
 
 
-def _environment() -> dict[str, str]:
+def environment_of_workers() -> dict[str, str]:
     """What runtimes must find set before they are imported, and of the daemon's environment what they may want: no
     more, for it can hold passwords."""
     environment = {

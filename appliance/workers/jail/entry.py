@@ -102,10 +102,14 @@ class Jail:
     """What the jails of all workers have in common, made once by the process that forks them, since it would cost each
     worker more than all the rest: the files of the ``runtime``, opened, and the filters, assembled."""
 
-    def __init__(self, support: Support, runtime: Iterable[str], *, listens: bool = False) -> None:
-        """Raise OSError where something cannot be opened that is there. ``listens``: this process answers what the
-        jails refuse (see ``seccomp``)."""
+    def __init__(
+        self, support: Support, runtime: Iterable[str], devices: Iterable[str] = (), *, listens: bool = False
+    ) -> None:
+        """Raise OSError where something cannot be opened that is there. ``devices`` are patterns of device files, for
+        workers that drive devices, beside those that are known. ``listens``: this process answers what the jails
+        refuse (see ``seccomp``)."""
         self._support = support
+        self._devices = (*_DEVICES, *devices)
         common = (Grant("/dev/null", landlock.USE), *map(Grant, (*_outermost(runtime), *_KERNEL)))
         self._opened = tuple(landlock.open_grants(common)) if support.landlock else ()
         machine = platform.machine()
@@ -122,7 +126,7 @@ class Jail:
         if user:
             become(user)
         _drop_capabilities()
-        own = list(landlock.open_grants(_grants(access, site))) if support.landlock else []
+        own = list(landlock.open_grants(_grants(access, site, self._devices))) if support.landlock else []
         limit(resource.RLIMIT_NPROC, THREADS_MAX)
         limit(resource.RLIMIT_FSIZE, 0 if access.site is None else access.site.file_bytes_max)
         if support.landlock:
@@ -157,12 +161,12 @@ def _outermost(paths: Iterable[str]) -> Iterator[str]:
             yield path
 
 
-def _grants(access: FileAccess, site: str) -> Iterator[Grant]:
+def _grants(access: FileAccess, site: str, devices: Iterable[str]) -> Iterator[Grant]:
     # cuInit truncates and writes its threads' /proc/self/task/N/comm, and fails with error 304 where it cannot
     yield Grant(_OWN_PROCESS, landlock.OWN if access.devices else landlock.READ)
     if access.devices:
         yield from map(Grant, (*_DRIVERS, *_driver_libraries()))
-        for path in chain.from_iterable(map(glob, _DEVICES)):
+        for path in chain.from_iterable(map(glob, devices)):
             yield Grant(path, landlock.USE)
     yield from map(Grant, access.roots)
     for path in access.reads:

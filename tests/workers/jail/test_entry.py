@@ -43,10 +43,11 @@ def jailed(
     support: Support = SUPPORT,
     site: str = "",
     user: UserIds = (),
+    devices: tuple[str, ...] = (),
 ) -> str:
     def inside() -> object:
         confine_all()
-        entered = Jail(support, runtime_files()).enter(access, site, user)
+        entered = Jail(support, runtime_files(), devices).enter(access, site, user)
         said = do()
         for descriptor in entered.kept:
             os.close(descriptor)
@@ -230,6 +231,27 @@ def test_a_worker_with_devices_keeps_its_calls_but_those_that_lead_outwards() ->
     assert jailed(FileAccess(devices=True), tries) == str(
         [*["done"] * 4, *[refused] * 3, "Permission denied"]
     )
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    ("drives", "named", "said"),
+    [
+        (True, ("/dev/ful*",), "No space left on device"),
+        (True, (), "Permission denied"),
+        (False, ("/dev/ful*",), "Permission denied"),
+    ],
+)
+def test_devices_that_a_runtime_names_are_for_workers_that_drive_some(
+    drives: bool, named: tuple[str, ...], said: str
+) -> None:
+    """A device that refuses each write by itself, once it may be opened."""
+
+    def tries() -> str:
+        return outcome(lambda: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+
+    support = Support(SUPPORT.landlock, False)
+    assert jailed(FileAccess(devices=drives), tries, support=support, devices=named) == said
 
 
 @needs_landlock

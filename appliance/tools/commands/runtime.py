@@ -1,0 +1,109 @@
+"""``appliance runtime``: which runtimes are installed, and whether one does what the port demands."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from appliance.cli.command_table import Command
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.domain.device import CPU, CUDA
+from appliance.domain.errors import ApplianceError
+from appliance.runtimes.runtime import offers
+from appliance.tools.conformance.check import check_runtime
+from appliance.tools.conformance.outcome import Outcome
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = offers()
+    if arguments.json:
+        print(json.dumps([offer._asdict() for offer in found], indent=2))
+    else:
+        _print(
+            ("runtime", "made by", "package"),
+            [(offer.name, offer.place, offer.package or "built in") for offer in found],
+        )
+    return Exit.OK
+
+
+def _check_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="of the runtime, as 'appliance runtime list' shows it")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="DIR",
+        help="the identity model in the runtime's own format: the directory of its version, or of the model with "
+        "that in it (default: an ONNX file, model.onnx)",
+    )
+    parser.add_argument(
+        "--accelerator",
+        action="store_true",
+        help="try it as a model with KIND_GPU: the worker may use the devices that the runtime names",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    try:
+        device = CUDA if arguments.accelerator else CPU
+        outcomes = list(check_runtime(arguments.name, arguments.model, device))
+    except ApplianceError as error:
+        raise CommandFailed(str(error)) from error
+    good = all(outcome.holds for outcome in outcomes)
+    if arguments.json:
+        cases = [asdict(outcome) for outcome in outcomes]
+        print(json.dumps({"runtime": arguments.name, "conforms": good, "cases": cases}, indent=2))
+    else:
+        _show(arguments.name, outcomes)
+    return Exit.OK if good else Exit.REFUSED
+
+
+def _show(name: str, outcomes: Sequence[Outcome]) -> None:
+    _print(
+        ("case", "holds", "what is demanded"),
+        [(each.name, "yes" if each.holds else "NO", each.demands) for each in outcomes],
+        [each.text for each in outcomes],
+    )
+    wrong = sum(not outcome.holds for outcome in outcomes)
+    if wrong:
+        print(f"runtime '{name}' does not conform: {wrong} of {len(outcomes)} demands do not hold")
+    else:
+        print(f"runtime '{name}' conforms: all {len(outcomes)} demands hold")
+
+
+def _print(titles: Sequence[str], rows: Sequence[Sequence[str]], said: Sequence[str] = ()) -> None:
+    """A table; what is ``said`` of a row stands below the table, behind the row's name."""
+    from rich.text import Text
+
+    from appliance.cli.text_table import Column, TextTable, output
+
+    columns = [Column(title=title, left=True) for title in titles]
+    notes = [
+        [Text(f"{row[0]}: {printable(text)}")] if text else [] for row, text in zip(rows, said, strict=False)
+    ]
+    table = TextTable(
+        columns=columns, rows=[[Text(printable(cell)) for cell in row] for row in rows], notes=notes
+    )
+    output().print(table)
+
+
+LIST = Command(
+    about="Show the runtimes that are installed here, and which package each is from. The setting repository.runtimes "
+    "says which of them serve.",
+    add_arguments=_list_arguments,
+    run=_list,
+)
+CHECK = Command(
+    about="Try a runtime on a model that gives back what it is given: inputs a and b, outputs p = a and q = b, all "
+    "FP32 of rank 2 with free dimensions. Each demand of the port is tried in a forked process of its own, "
+    "and the model is run once in a worker, in its jail. docs/RUNTIMES.md says more of the port.",
+    add_arguments=_check_arguments,
+    run=_check,
+)

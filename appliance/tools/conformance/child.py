@@ -1,0 +1,110 @@
+"""The process in which a runtime is tried: ``python -m appliance.tools.conformance.child NAME FOLDER EMPTY DEVICE``.
+
+It is what the zygote is: it makes the runtime and forks a process for each case, in which the model is loaded. On
+standard output go lines of JSON, one for each outcome. A case that ends its process, or never ends, is told as that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from appliance.runtimes.runtime import Runtime, open_runtimes
+from appliance.tools.conformance.cases import CASES, Case, NotConforming, Rig
+from appliance.tools.conformance.identity import identity_version
+from appliance.tools.conformance.outcome import Outcome
+from appliance.workers.confinement import die_with_parent
+
+CASE_S: Final = 120
+"""As long as a box gives a load."""
+TEXT_MAX: Final = 4096
+"""Characters of what is wrong: all of it goes into the pipe before anybody reads."""
+MADE: Final = "made"
+NO_THREADS: Final = "Making it leaves no thread behind"
+
+
+def main(arguments: list[str]) -> int:
+    """Try everything; 0 also when something fails, since that was said."""
+    die_with_parent(os.getppid())
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what libraries print is no answer
+
+    def say(outcome: Outcome) -> None:
+        os.write(answers, outcome.to_line())
+
+    name, folder, nothing, device = arguments
+    try:
+        runtime = open_runtimes([name])[name]
+    except Exception as problem:  # noqa: BLE001 - whatever a vendor's library does is what is asked here
+        say(Outcome(MADE, NO_THREADS, holds=False, text=_words(problem)))
+        return 0
+    say(made(runtime, name, _threads()))
+    version = identity_version(name, folder, device)
+    rig = Rig(runtime, version, replace(version, path=nothing))
+    for case in CASES:
+        say(apart(case, rig))
+    return 0
+
+
+def made(runtime: Runtime, name: str, threads: Sequence[str]) -> Outcome:
+    """A fork keeps the calling thread alone: locks that another one holds stay locked for ever."""
+    text = ""
+    if len(threads) > 1:
+        text = f"the process has {len(threads)} threads ({', '.join(threads)}); start threads in load, not before"
+    elif runtime.name != name:
+        text = f"its name is '{runtime.name}', its entry point is called '{name}'"
+    return Outcome(MADE, NO_THREADS, holds=not text, text=text)
+
+
+def _threads() -> list[str]:
+    """The names of this process's threads."""
+    return [(each / "comm").read_text().strip() for each in sorted(Path("/proc/self/task").iterdir())]
+
+
+def apart(case: Case, rig: Rig) -> Outcome:
+    """Run a case in a process of its own."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _run(case, rig, lambda said: os.write(writing, json.dumps(said).encode()))
+    os.close(writing)
+    with open(reading, "rb") as end:
+        in_time = bool(select.select([end], [], [], CASE_S)[0])
+        if not in_time:
+            os.kill(pid, signal.SIGKILL)
+        said = end.read() if in_time else b""
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if said:
+        holds, text = json.loads(said)
+        return Outcome(case.name, case.demands, holds=holds, text=text)
+    how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+    text = f"its process ended {how}" if in_time else f"did not end within {CASE_S} s"
+    return Outcome(case.name, case.demands, holds=False, text=text)
+
+
+def _run(case: Case, rig: Rig, say: Callable[[tuple[bool, str]], int]) -> None:
+    """In the forked process. Never returns."""
+    try:
+        say((True, case.run(rig)))
+    except NotConforming as problem:
+        say((False, str(problem)[:TEXT_MAX]))
+    except BaseException as problem:  # noqa: BLE001 - as above
+        say((False, _words(problem)))
+    finally:
+        os._exit(0)  # a worker ends so, too
+
+
+def _words(problem: BaseException) -> str:
+    return f"{type(problem).__name__}: {problem}"[:TEXT_MAX]
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1:]))

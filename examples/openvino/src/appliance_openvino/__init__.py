@@ -1,0 +1,1 @@
+"""OpenVINO as a runtime of the edge inference appliance: an example of a package from outside of it."""
