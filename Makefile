@@ -5,6 +5,7 @@ VENV := .venv
 CLIENTS := .venv-clients
 WHEELS := .venv-wheels
 ANSIBLE := .venv-ansible
+OPENVINO := .venv-openvino
 BIN := $(VENV)/bin
 ARGS ?=
 MINUTES ?= 10
@@ -31,7 +32,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test ansible-test test-gpu wheels deb packages image image-test lock clean install-test install-clients install-ansible install-native
+.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test ansible-test example-test test-gpu wheels deb packages image image-test lock clean install-test install-clients install-ansible install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -111,6 +112,13 @@ units-test: $(TEST_STAMP) ## the package of dist/ under a systemd of its own: ja
 ansible-test: $(TEST_STAMP) $(ANSIBLE_STAMP) ## the collection's roles over SSH, with the package of dist/ (needs root, mmdebstrap)
 	$(BIN)/python -m tests.ansible.converge
 
+# Not part of `make test`, which needs what is locked alone: the newest OpenVINO is what people will have.
+example-test: $(OPENVINO)/bin/python ## examples/openvino: its tests, and `appliance runtime check` (fetches OpenVINO)
+	@$(OPENVINO)/bin/python $(PIP) install -e .
+	@$(OPENVINO)/bin/python $(PIP) install -e 'examples/openvino[test]'
+	cd examples/openvino && $(CURDIR)/$(OPENVINO)/bin/python -m pytest -q -c pyproject.toml tests
+	$(OPENVINO)/bin/appliance runtime check openvino
+
 # On Debian or one like it: dpkg-deb, and mmdebstrap for the image, which a container engine that runs as root or has user
 # namespaces can run. Neither takes root.
 deb: wheels
@@ -165,10 +173,10 @@ lock: ## resolve the lock files anew (needs 'uv' on the PATH)
 	  --custom-compile-command 'make lock' --group ansible -o requirements-ansible.lock
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) $(CLIENTS) $(WHEELS) $(ANSIBLE) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(CLIENTS) $(WHEELS) $(ANSIBLE) $(OPENVINO) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(BIN)/python $(CLIENTS)/bin/python $(WHEELS)/bin/python $(ANSIBLE)/bin/python:
+$(BIN)/python $(CLIENTS)/bin/python $(WHEELS)/bin/python $(ANSIBLE)/bin/python $(OPENVINO)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
 	  echo "make: '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true); Python 3.11, 3.12 or 3.13 is needed." >&2; \
 	  echo "make: name one that you have, for example: make PYTHON=python3.12" >&2; exit 1; }

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,21 @@ def stray(_: Rig) -> str:
     raise ZeroDivisionError("by the vendor")
 
 
+def hang(_: Rig) -> str:
+    while True:
+        signal.pause()
+
+
+def leave(pipe: tuple[int, int], _: Rig) -> str:
+    """Another process stays until nobody else has the pipe."""
+    reading, writing = pipe
+    if os.fork() == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    return "left"
+
+
 @pytest.mark.parametrize(
     ("run", "told"),
     [
@@ -160,6 +176,23 @@ def stray(_: Rig) -> str:
 def test_a_case_that_ends_its_process_is_told_as_that(run: Callable[[Rig], str], told: str) -> None:
     outcome = apart(Case("any", "Any", run), Rig(FakeRuntime(), VERSION, BROKEN))
     assert (outcome.holds, outcome.text) == (False, told)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_case_without_end_is_ended() -> None:
+    outcome = apart(Case("any", "Any", hang), Rig(FakeRuntime(), VERSION, BROKEN), patience_s=0)
+    assert (outcome.holds, outcome.text) == (False, "did not end within 0 s")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_that_a_case_leaves_behind_does_not_keep_the_others() -> None:
+    pipe = os.pipe()
+    try:
+        outcome = apart(Case("any", "Any", partial(leave, pipe)), Rig(FakeRuntime(), VERSION, BROKEN))
+    finally:
+        for end in pipe:
+            os.close(end)
+    assert (outcome.holds, outcome.text) == (True, "left")
 
 
 def test_a_name_that_is_not_the_entry_points_is_told() -> None:

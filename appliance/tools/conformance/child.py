@@ -68,25 +68,25 @@ def _threads() -> list[str]:
     return [(each / "comm").read_text().strip() for each in sorted(Path("/proc/self/task").iterdir())]
 
 
-def apart(case: Case, rig: Rig) -> Outcome:
-    """Run a case in a process of its own."""
+def apart(case: Case, rig: Rig, patience_s: float = CASE_S) -> Outcome:
+    """Run a case in a process of its own, which is ended where it says nothing for so long."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
-        _run(case, rig, lambda said: os.write(writing, json.dumps(said).encode()))
+        _run(case, rig, lambda said: os.write(writing, json.dumps(said).encode() + b"\n"))
     os.close(writing)
     with open(reading, "rb") as end:
-        in_time = bool(select.select([end], [], [], CASE_S)[0])
+        in_time = bool(select.select([end], [], [], patience_s)[0])
         if not in_time:
             os.kill(pid, signal.SIGKILL)
-        said = end.read() if in_time else b""
+        said = end.readline() if in_time else b""  # one that it leaves behind may keep the pipe open
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if said:
         holds, text = json.loads(said)
         return Outcome(case.name, case.demands, holds=holds, text=text)
     how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-    text = f"its process ended {how}" if in_time else f"did not end within {CASE_S} s"
+    text = f"its process ended {how}" if in_time else f"did not end within {patience_s:.0f} s"
     return Outcome(case.name, case.demands, holds=False, text=text)
 
 
