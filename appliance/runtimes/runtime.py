@@ -11,6 +11,7 @@ import importlib
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from os.path import normpath
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -249,7 +250,7 @@ def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
     for name in names:
         try:
             runtime = runtimes[name] = _factory(name)()
-            if stray := [each for each in extra_devices(runtime) if not each.startswith(DEVICES)]:
+            if stray := [each for each in extra_devices(runtime) if not normpath(each).startswith(DEVICES)]:
                 raise LookupError(f"its devices {', '.join(stray)} are not below {DEVICES}")
         except (ImportError, AttributeError, LookupError) as problem:
             text = f"runtime '{name}' is not available: {problem}; known here: {', '.join(known_runtimes())}"

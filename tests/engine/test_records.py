@@ -20,7 +20,15 @@ from appliance.engine.versions import history
 from appliance.engine.versions import records as records_module
 from appliance.engine.versions.environment_fingerprint import EnvironmentFingerprint, cpu_identity
 from appliance.engine.versions.history import FILE, FILE_BEFORE, encoded, read_history, unfit
-from appliance.engine.versions.record_files import PROOFS, TRIES, FileRecords, last_requests
+from appliance.engine.versions.record_files import (
+    COSTS,
+    PROOFS,
+    REQUESTS,
+    SEATS,
+    TRIES,
+    FileRecords,
+    last_requests,
+)
 from appliance.engine.versions.records import Cost, MemoryRecords
 from appliance.store.full_disk import WAY_OUT
 from appliance.workers.port import Assessment, Deviation
@@ -337,3 +345,21 @@ def test_a_history_without_end_is_read_from_where_its_last_lines_can_be(tmp_path
         file.seek(0, 2)
         file.write(b"\n" + line)
     assert [change.name for change in read_history(tmp_path)] == ["m"]
+
+
+@pytest.mark.parametrize("file", [TRIES, PROOFS, COSTS, REQUESTS, SEATS])
+def test_records_of_a_newer_release_begin_anew_and_that_is_told(tmp_path: Path, file: str) -> None:
+    disk = Disk(tmp_path)
+    disk.records.prove("m/1@x", "box", PROOF)
+    disk.records.weigh("m/1@x", "box", Cost(1, 1, 1, 1, packed=False))
+    disk.records.seat("m", "m/1@x")
+    disk.records.requested({"m/1@x": AT_MS}, write=True)
+    disk.count("m/1@x")
+    disk.records.close()
+    document = json.loads((tmp_path / file).read_text())
+    (tmp_path / file).write_text(json.dumps({**document, "format": document["format"] + 1}))
+    disk = Disk(tmp_path)
+    disk.records.close()
+    (told,) = disk.said
+    assert told[0] == "records cannot be read; they begin anew"
+    assert (told[1]["file"], told[1]["error"]) == (file, "format 2 is not 1")

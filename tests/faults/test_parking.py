@@ -111,7 +111,7 @@ def test_who_waits_is_answered_while_a_stream_is_kept_full(serve: Serve, tmp_pat
     with StreamClient(daemon.grpc, "m", depth=STREAM, timeout_s=None) as client, Stub(daemon.grpc) as stub:
         daemon.until("a full stream", lambda now: queued(now) > STREAM // 2)
         calls = [stub.begin("ModelInfer", message("m"), timeout_s=None) for _ in range(4 * LIMIT)]
-        assert all(call.result(timeout=40) for call in calls)
+        assert all(call.result(timeout=20) for call in calls)
         client.wait_for(1)
     assert (client.end, client.unanswered, client.wrong, set(client.outcomes)) == ("OK", 0, 0, {"OK"})
     until_empty(daemon)

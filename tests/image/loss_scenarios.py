@@ -8,7 +8,7 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -16,17 +16,19 @@ from typing import Final
 from aiohttp import web
 
 from demo.link import FlappingLink, flap
-from tests.image.vm import Failed, Power, new_disk, switched_on
-from tests.image.world import BASE, NEXT, Facts, World
+from tests.image.vm import BOOT_S, PAUSE_S, Failed, Machine, Power, new_disk, switched_on
+from tests.image.world import BASE, NEXT, STORE, Facts, World
 from tests.image.write_log import left_by_a_power_cut
 
-STORE: Final = "--state-dir /var/lib/appliance"
 GUEST_SEES: Final = "10.0.2.2"
 """This machine, as a guest's network has it."""
 RATE: Final = 8e6
 UP_S: Final = 6.0
 DOWN_S: Final = 2.0
 SEEDS: Final = (1, 2)
+ENOUGH: Final = 5
+LATER_BYTES: Final = 4 << 20
+"""As much is written after the last change that was seen to be acknowledged, before the power goes."""
 CHANGES: Final = (
     f"n=0; while :; do appliance model unpin digits/2 {STORE}; appliance model pin digits/2 {STORE}; "
     "head -c 2000000 /dev/urandom >/var/lib/bulk.$((n % 20)); "
@@ -56,16 +58,10 @@ def lost_writes(world: World) -> Facts:
         machine.wait_answer()
         machine.wait_login()
         machine.run(f"systemd-run --quiet --unit changes sh -c '{CHANGES}'")
-        acknowledged, begun = 0, time.monotonic()
-        while acknowledged < 5:
-            told = machine.run(
-                "journalctl -u changes -o cat --no-pager | grep -x '[0-9]*' | tail -1", check=False
-            )
-            acknowledged = int(told.strip() or 0)
-            if time.monotonic() - begun > 600:
-                raise Failed(f"nothing is changed: {machine.run('journalctl -u changes -n 20', check=False)}")
+        _until(machine, lambda: _acknowledged(machine) >= ENOUGH, "nothing is changed")
+        acknowledged = _acknowledged(machine)
         noted = log.stat().st_size
-        time.sleep(20)
+        _until(machine, lambda: log.stat().st_size > noted + LATER_BYTES, "nothing more is written")
         machine.cut_power()
     facts: Facts = {"changes acknowledged": acknowledged}
     for seed in SEEDS:
@@ -104,11 +100,7 @@ def flapping_update(world: World) -> Facts:
             machine.wait_answer()
             machine.wait_login()
             machine.run(f"systemd-run --quiet sh -c '{take}'")
-            begun = time.monotonic()
-            while link.down_bytes < size / 2:
-                if time.monotonic() - begun > 900:
-                    raise Failed(f"{link.down_bytes} bytes of {size} came")
-                time.sleep(0.5)
+            _until(machine, lambda: link.down_bytes > size / 2, "the half of it does not come")
             machine.cut_power()
         with switched_on(world.place, Power(disk=disk), "serial-2") as machine:
             machine.wait_answer()
@@ -132,6 +124,22 @@ def flapping_update(world: World) -> Facts:
         "broke off after the power cut": broke_off,
         "said": said,
     }
+
+
+def _acknowledged(machine: Machine) -> int:
+    """How many changes the machine has told to be on its disk."""
+    told = machine.run("journalctl -u changes -o cat --no-pager | grep -x '[0-9]*' | tail -1", check=False)
+    return int(told.strip() or 0)
+
+
+def _until(machine: Machine, holds: Callable[[], bool], otherwise: str) -> None:
+    """Wait for what can only be looked at. Raises Failed."""
+    begun = time.monotonic()
+    while not holds():
+        machine.check_alive()
+        if time.monotonic() - begun > BOOT_S:
+            raise Failed(otherwise)
+        time.sleep(PAUSE_S)
 
 
 @contextmanager

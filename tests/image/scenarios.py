@@ -13,11 +13,10 @@ from tests.image.loss_scenarios import flapping_update, lost_writes
 from tests.image.secure_scenario import secure_boot
 from tests.image.stick_scenario import stick_enrolment
 from tests.image.vm import BOOT_S, Failed, Machine, Power, new_disk, switched_on
-from tests.image.world import BASE, BROKEN, NEXT, Facts, Scenario, World, boot_figures
+from tests.image.world import BASE, BROKEN, NEXT, STORE, Facts, Scenario, World, boot_figures
 
 DAY_S: Final = 86_400
 UPDATE: Final = "/usr/bin/appliance image update /var/lib/stick"
-STORE: Final = "--state-dir /var/lib/appliance"
 CHANGES: Final = (
     f"while :; do appliance model install {STORE} --allow-unsigned /var/lib/given/digits.model; "
     f"appliance model unpin digits/2 {STORE}; appliance model pin digits/2 {STORE}; done"
@@ -128,24 +127,11 @@ def broken_update(world: World) -> Facts:
     N-1 by itself, which knows why."""
     disk = new_disk(world.place, world.pair("broken-update", BROKEN), world.folder("broken-update"))
     with switched_on(world.place, Power(disk=disk)) as machine:
-        machine.wait_answer(3600)
-        took = machine.seconds
-        machine.wait_login()
-        status = _image_status(machine)
-        _demand(status["version"] == BASE, f"it runs {status['version']}")
-        states = {each["version"]: each["state"] for each in status["versions"]}
-        _demand(states == {BASE: "good", BROKEN: "failed"}, f"states: {states}")
-        starts = machine.said().count("BdsDxe: starting Boot")
-        _demand(starts == 4, f"{starts} starts")
-        why = machine.run("cat /var/lib/appliance/machine-problem").strip()
-        _demand(BROKEN in why, why)
+        facts = _fallen_back(machine, BROKEN)
+        _demand(facts["starts"] == 4, f"{facts['starts']} starts")
+        facts["why"] = _told(machine, BROKEN)
         machine.power_off()
-    return {
-        "N-1 answers after, s": round(took, 1),
-        "starts": starts,
-        "states": json.dumps(states),
-        "why": why,
-    }
+    return facts
 
 
 def flipped_byte(world: World) -> Facts:
@@ -155,18 +141,9 @@ def flipped_byte(world: World) -> Facts:
     _flip(world, raw)
     disk = new_disk(world.place, raw, world.folder("flipped-byte"))
     with switched_on(world.place, Power(disk=disk)) as machine:
-        machine.wait_answer(3600)
-        took = machine.seconds
-        machine.wait_login()
-        status = _image_status(machine)
-        _demand(status["version"] == BASE, f"it runs {status['version']}, whose root was changed")
-        starts = machine.said().count("BdsDxe: starting Boot")
+        facts = _fallen_back(machine, NEXT)
         machine.power_off()
-    return {
-        "N-1 answers after, s": round(took, 1),
-        "starts": starts,
-        "states": json.dumps(status["versions"]),
-    }
+    return facts
 
 
 def rotten_root(world: World) -> Facts:
@@ -176,29 +153,16 @@ def rotten_root(world: World) -> Facts:
     _flip(world, raw)
     disk = new_disk(world.place, raw, world.folder("rotten-root"))
     with switched_on(world.place, Power(disk=disk), "serial-1") as machine:
-        machine.wait_answer(3600)
-        took = machine.seconds
-        machine.wait_login()
-        machine.run("systemctl is-system-running --wait", check=False)
-        status = _image_status(machine)
-        _demand(status["version"] == BASE, f"it runs {status['version']}, whose root was changed")
-        states = {each["version"]: each["state"] for each in status["versions"]}
-        _demand(states == {BASE: "good", NEXT: "failed"}, f"states: {states}")
-        starts = machine.said().count("BdsDxe: starting Boot")
-        why = machine.run("cat /var/lib/appliance/machine-problem").strip()
-        _demand(NEXT in why, why)
+        facts = _fallen_back(machine, NEXT)
+        _demand(facts["starts"] == 7, f"{facts['starts']} starts")
+        facts["why"] = _told(machine, NEXT)
         machine.power_off()
     with switched_on(world.place, Power(disk=disk), "serial-2") as machine:
         machine.wait_answer()
-        _demand(machine.said().count("BdsDxe: starting Boot") == 1, "N was tried again")
+        _demand(_starts(machine) == 1, "N was tried again")
         machine.wait_login()
         machine.power_off()
-    return {
-        "N-1 answers after, s": round(took, 1),
-        "starts": starts,
-        "states": json.dumps(states),
-        "why": why,
-    }
+    return facts
 
 
 def clock_1970(world: World) -> Facts:
@@ -349,6 +313,34 @@ def _take(machine: Machine, release: Path) -> Facts:
     said = machine.run(UPDATE, 1800).strip()
     _demand("is installed" in said, said)
     return {"update, s": round(time.monotonic() - begun, 1), "update": said}
+
+
+def _fallen_back(machine: Machine, failed: str) -> Facts:
+    """Once the base answers, which it does in the place of the version that ``failed``."""
+    machine.wait_answer(3600)
+    took = machine.seconds
+    machine.wait_login()
+    machine.run("systemctl is-system-running --wait", check=False)
+    status = _image_status(machine)
+    _demand(status["version"] == BASE, f"it runs {status['version']}")
+    states = {each["version"]: each["state"] for each in status["versions"]}
+    _demand(states == {BASE: "good", failed: "failed"}, f"states: {states}")
+    return {
+        "N-1 answers after, s": round(took, 1),
+        "starts": _starts(machine),
+        "states": json.dumps(states),
+    }
+
+
+def _starts(machine: Machine) -> int:
+    return machine.said().count("BdsDxe: starting Boot")
+
+
+def _told(machine: Machine, version: str) -> str:
+    """What the fleet is told of a version that failed."""
+    why = machine.run("cat /var/lib/appliance/machine-problem").strip()
+    _demand(version in why, why)
+    return why
 
 
 def _flip(world: World, raw: Path) -> None:

@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from appliance.image.starts import GIVEN_UP, VARIABLE, settle
+from appliance.image.machine import entries_in
+from appliance.image.starts import GIVEN_UP, VARIABLE, given_up, settle
 from tests.image.releases import machine
 
 SCRIPT: Final = Path(__file__).resolve().parents[2].joinpath(
@@ -56,19 +57,28 @@ def test_where_there_is_no_other_version_the_only_one_is_started_on_and_on(tmp_p
 
 def test_what_came_up_takes_the_tries_of_what_was_given_up(tmp_path: Path) -> None:
     found = machine(tmp_path, "edge-appliance_1.0.efi", "edge-appliance_1.1.efi", version="1.0")
-    (tmp_path / "variable").write_bytes(ATTRIBUTES + GIVEN_UP + b" 1")
-    gone = settle(found, tmp_path / "variable")
+    variable = tmp_path / "variable"
+    variable.write_bytes(ATTRIBUTES + GIVEN_UP + b" 1")
+    gone = given_up(found, variable)
     assert gone is not None
-    assert (gone.version, gone.word) == ("1.1", "failed")
-    assert not (tmp_path / "variable").exists()
-    assert settle(found, tmp_path / "variable") is None, "nothing was counted"
+    settle(found, gone, variable)
+    assert [(each.version, each.word) for each in entries_in(found.folder)] == [
+        ("1.0", "good"),
+        ("1.1", "failed"),
+    ]
+    assert not variable.exists()
+    settle(found, given_up(found, variable), variable)
 
 
 def test_a_start_that_came_to_something_costs_nobody_a_try(tmp_path: Path) -> None:
-    for number, said in enumerate((b"4", GIVEN_UP + b" 2")):
+    """One that was counted; and one of the very version that had been given up."""
+    for number, (said, runs) in enumerate(((b"4", "1.0"), (GIVEN_UP + b" 2", "1.1"))):
         found = machine(
-            tmp_path / str(number), "edge-appliance_1.0.efi", "edge-appliance_1.1.efi", version="1.1"
+            tmp_path / str(number), "edge-appliance_1.0.efi", "edge-appliance_1.1.efi", version=runs
         )
-        (tmp_path / "variable").write_bytes(ATTRIBUTES + said)
-        assert settle(found, tmp_path / "variable") is None
-        assert not (tmp_path / "variable").exists()
+        variable = tmp_path / "variable"
+        variable.write_bytes(ATTRIBUTES + said)
+        assert given_up(found, variable) is None
+        settle(found, None, variable)
+        assert not variable.exists()
+        assert {each.word for each in entries_in(found.folder)} == {"good"}

@@ -19,6 +19,8 @@ Facts = dict[str, object]
 BASE: Final = "1.0.0"
 NEXT: Final = "1.0.1"
 BROKEN: Final = "1.0.2"
+STORE: Final = "--state-dir /var/lib/appliance"
+"""Of the machine's own store, for commands that run in it."""
 LOOP: Final = (
     "import time; b = time.process_time(); sum(i * i for i in range(2000000)); print(time.process_time() - b)"
 )

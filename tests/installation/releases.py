@@ -161,11 +161,11 @@ class Fleet:
         found: list[Any] = json.loads(told)
         return found
 
-    def serves(self, release: Release, version: int) -> str:
-        """Have the box serve ``version`` and answer; gives the line of the answer."""
+    def serves(self, release: Release, version: int) -> None:
+        """Have the box serve ``version`` and answer."""
         with release.serving(self.sections, self.state) as daemon:
             daemon.until(f"version {version} alone", lambda now: _serves(now, version), 60.0)
-            return release.run("infer", NAME, "--zeros", "--url", daemon.grpc)
+            release.run("infer", NAME, "--zeros", "--url", daemon.grpc)
 
 
 def _serves(now: Any, version: int) -> bool:

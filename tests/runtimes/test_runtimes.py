@@ -84,8 +84,8 @@ def test_third_parties_offer_runtimes_by_entry_point(monkeypatch: pytest.MonkeyP
 def test_devices_lie_where_devices_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.extra_devices(OnnxRuntime()) == ()
     assert registry.extra_devices(registry.open_runtimes(("fake",))["fake"]) == ("/dev/full",)
-    monkeypatch.setattr(FakeRuntime, "devices", ("/dev/accel*", "/etc"))
-    with pytest.raises(ConfigInvalid, match="its devices /etc are not below /dev/"):
+    monkeypatch.setattr(FakeRuntime, "devices", ("/dev/accel*", "/etc", "/dev/../etc"))
+    with pytest.raises(ConfigInvalid, match=r"its devices /etc, /dev/\.\./etc are not below /dev/"):
         registry.open_runtimes(("fake",))
 
 

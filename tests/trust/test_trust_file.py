@@ -13,6 +13,7 @@ import pytest
 
 from appliance.controller.signing import DeviceMetadata
 from appliance.durable import RealFolder
+from appliance.sync import trust_file
 from appliance.sync.trust import NoRoot, Trusted, examine
 from appliance.sync.trust_file import FILE, FIRST_ROOT, enrol, keep, load
 from tests.store.volatile_disk import VolatileDisk
@@ -189,3 +190,17 @@ def test_a_damaged_file_is_noticed_and_leads_back_to_the_first_root(tmp_path: Pa
     with pytest.raises(NoRoot, match="enrol this box again"):
         load(folder)
     folder.close()
+
+
+def test_what_a_newer_release_kept_begins_with_the_root_of_the_enrolment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = VolatileDisk()
+    enrol(disk, FLEET.roots[0])
+    known = trust_file.FORMAT
+    monkeypatch.setattr(trust_file, "FORMAT", known + 1)
+    keep(disk, HISTORY[-1])
+    monkeypatch.setattr(trust_file, "FORMAT", known)
+    loaded = load(disk)
+    assert is_same(loaded.trusted, HISTORY[0])
+    assert f"it has format {known + 1}, and this appliance knows {known}" in loaded.damage

@@ -12,7 +12,7 @@ from appliance.cli.arguments import configuration_at
 from appliance.cli.failure import Exit
 from appliance.cli.image.here import this_machine, told
 from appliance.image import note
-from appliance.image.starts import settle
+from appliance.image.starts import given_up, settle
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,14 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Settle it, and have the fleet know of a version that was given up."""
+    """Settle it. The fleet is told first: where the power goes in between, all of this is done once more."""
     with told():
-        gone = settle(this_machine())
-        if gone is None:
-            return Exit.OK
-        text = f"version {gone.version} of the image never came up any more and was given up"
-        print(text)
-        state = configuration_at(arguments.config).state_dir
-        if state:
-            note.leave(Path(state), text)
+        machine = this_machine()
+        gone = given_up(machine)
+        if gone is not None:
+            text = f"version {gone.version} of the image never came up any more and was given up"
+            print(text)
+            state = configuration_at(arguments.config).state_dir
+            if state:
+                note.leave(Path(state), text)
+        settle(machine, gone)
     return Exit.OK

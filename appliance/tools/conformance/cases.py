@@ -70,30 +70,19 @@ def values(rig: Rig) -> str:
     """Runs give the right bytes, again and again."""
     session = _load(rig)
     for seed in range(4):
-        a, b = any_floats(2, 3, seed), any_floats(4, 1, seed + 10)
-        memory = Memory(a, b)
-        for time in range(TIMES):
-            _check(memory, memory.run(session, BOTH), [a, b], f"run {time + 1} of seed {seed}")
+        _repeat(session, (any_floats(2, 3, seed), any_floats(4, 1, seed + 10)), BOTH, f"of seed {seed}")
     return ""
 
 
 def wanted(rig: Rig) -> str:
     """Outputs that nobody asked for are not in the answer."""
-    session = _load(rig)
-    a, b = any_floats(2, 3), any_floats(1, 5)
-    memory = Memory(a, b)
-    for time in range(TIMES):
-        _check(memory, memory.run(session, (1,)), [b], f"run {time + 1} with wanted=(1,)")
+    _repeat(_load(rig), (any_floats(2, 3), any_floats(1, 5)), (1,), "with wanted=(1,)")
     return ""
 
 
 def empty(rig: Rig) -> str:
     """Tensors without elements go in and come out."""
-    session = _load(rig)
-    a, b = any_floats(0, 3), any_floats(2, 0)
-    memory = Memory(a, b)
-    for time in range(TIMES):
-        _check(memory, memory.run(session, BOTH), [a, b], f"run {time + 1} on tensors without elements")
+    _repeat(_load(rig), (any_floats(0, 3), any_floats(2, 0)), BOTH, "on tensors without elements")
     return ""
 
 
@@ -176,11 +165,9 @@ def prepared_small(rig: Rig) -> str:
 
 def threads(rig: Rig) -> str:
     """A session with two threads gives the same."""
-    session = _load(rig, threads=2)
-    a, b = any_floats(2, 3), any_floats(4, 1)
-    memory = Memory(a, b)
-    for time in range(TIMES):
-        _check(memory, memory.run(session, BOTH), [a, b], f"run {time + 1} of a session with two threads")
+    _repeat(
+        _load(rig, threads=2), (any_floats(2, 3), any_floats(4, 1)), BOTH, "of a session with two threads"
+    )
     return ""
 
 
@@ -189,7 +176,7 @@ def weights(rig: Rig) -> str:
     session = _load(rig)
     held = session.weights
     if held is None:
-        return "its weights never leave memory: to make room, the whole session is closed"
+        return "no weights of this model leave memory by themselves: to make room, its session is closed"
     demand(held.nbytes >= 0, f"weights.nbytes is {held.nbytes}")
     a, b = any_floats(2, 3), any_floats(4, 1)
     memory = Memory(a, b)
@@ -258,6 +245,14 @@ CASES: Final = tuple(
 
 def _load(rig: Rig, threads: int = 1) -> Session:
     return rig.runtime.load(rig.version, RuntimeSettings(threads=threads))
+
+
+def _repeat(session: Session, arrays: Sequence[Array], asked: tuple[int, ...], what: str) -> None:
+    """Run on these arrays TIMES times."""
+    memory = Memory(*arrays)
+    for time in range(TIMES):
+        right = [arrays[index] for index in asked]
+        _check(memory, memory.run(session, asked), right, f"run {time + 1} {what}")
 
 
 def _check(memory: Memory, produced: Produced, right: Sequence[Array], when: str) -> None:

@@ -144,10 +144,8 @@ class _Listener(logging.Handler):
 def _refusals() -> Iterator[list[str]]:
     listener, log = _Listener(), logging.getLogger("appliance.workers")
     log.addHandler(listener)
-    before, log.propagate = (
-        log.propagate,
-        False,
-    )  # the outcome says it, so nothing is printed beside the table
+    before = log.propagate
+    log.propagate = False  # the outcome says it, so nothing is printed beside the table
     try:
         yield listener.refused
     finally:
