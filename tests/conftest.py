@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,10 @@ _PATHS = (
     os.environ.get("PYTHONPATH"),
 )
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
+
+# What is forked has none of the threads that this process has. Garbage of gRPC that waits for one of them when it is
+# swept would wait for ever there, so what was made before is not swept by a child.
+os.register_at_fork(after_in_child=gc.freeze)
 
 Serve = Callable[..., ApplianceProcess]
 

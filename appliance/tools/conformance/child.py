@@ -6,6 +6,7 @@ standard output go lines of JSON, one for each outcome. A case that ends its pro
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -46,6 +47,8 @@ def main(arguments: list[str]) -> int:
         say(Outcome(MADE, NO_THREADS, holds=False, text=_words(problem)))
         return 0
     say(made(runtime, name, _threads()))
+    gc.collect()
+    gc.freeze()  # as the zygote does: no case finds what another process left to be swept
     version = identity_version(name, folder, device)
     rig = Rig(runtime, version, replace(version, path=nothing))
     for case in CASES:
