@@ -8,13 +8,13 @@ is printed for each thing that holds; the first that does not is the end. Nothin
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,6 +29,8 @@ from tests.appliance_process import ApplianceProcess
 ROOT: Final = Path(__file__).resolve().parents[2]
 MAIN: Final = "import sys; from appliance.cli.main import main; sys.exit(main())"
 WATCH_S: Final = 10
+START_S: Final = 60.0
+PAUSE_S: Final = 0.1
 GROUP: Final = "sites"
 BOX: Final = "north"
 
@@ -108,7 +110,7 @@ class Fleet:
                 env=release.environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
             )  # fmt: skip
         try:
-            asyncio.run(_said(process, log, "listens at"))
+            _wait_said(process, log, "listens at")
             yield
         finally:
             process.terminate()
@@ -174,15 +176,13 @@ def _serves(now: Any, version: int) -> bool:
     ]
 
 
-async def _said(process: subprocess.Popen[bytes], log: Path, text: str) -> None:
-    for _ in range(600):
-        told = log.read_text(errors="replace")  # noqa: ASYNC240  it is a few lines
-        if text in told:
-            return
-        if process.poll() is not None:
-            break
-        await asyncio.sleep(0.1)
-    raise Broken(f"the controller does not listen:\n{log.read_text(errors='replace')}")  # noqa: ASYNC240
+def _wait_said(process: subprocess.Popen[bytes], log: Path, text: str) -> None:
+    """Return when the log has it. Raises Broken."""
+    end = time.monotonic() + START_S
+    while text not in (told := log.read_text(errors="replace")):
+        if process.poll() is not None or time.monotonic() > end:
+            raise Broken(f"the controller does not listen:\n{told}")
+        time.sleep(PAUSE_S)
 
 
 def holds(text: str) -> None:
