@@ -21,6 +21,8 @@ ARCHITECTURES: Final[Mapping[str, str]] = MappingProxyType({"x86_64": "x86-64", 
 """The kernel's words and those of the image."""
 TRIES: Final = 3
 ENTRIES: Final = "EFI/Linux"
+KEPT: Final = "run/appliance-var"
+"""Leads to what is mounted on /var (appliance-var.service)."""
 _ENTRY: Final = re.compile(
     rf"{IMAGE}_(?P<version>[0-9]{{1,6}}(\.[0-9]{{1,6}}){{1,3}})"
     r"(\+(?P<left>[0-9]{1,3})(-(?P<done>[0-9]{1,3}))?)?\.efi"
@@ -47,13 +49,14 @@ class Entry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """See the module. ``entries`` are in the order in which the boot loader prefers them; ``folder`` is where they
-    lie."""
+    lie. What the box keeps is ``sealed`` where its TPM alone opens it."""
 
     version: str
     variant: str
     architecture: str
     folder: Path
     entries: tuple[Entry, ...]
+    sealed: bool
 
     @property
     def running(self) -> Entry | None:
@@ -87,6 +90,7 @@ def look(root: Path = Path("/")) -> Machine:
         architecture=ARCHITECTURES.get(machine, machine),
         folder=folder / ENTRIES,
         entries=entries_in(folder / ENTRIES),
+        sealed=_leads_to(root / KEPT).startswith("/dev/mapper/"),
     )
 
 
@@ -124,6 +128,13 @@ def _entry(name: str) -> Entry | None:
     return Entry(
         version=found["version"], file=name, left=None if left is None else int(left), done=int(done or 0)
     )
+
+
+def _leads_to(path: Path) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 def _os_release(path: Path) -> dict[str, str]:

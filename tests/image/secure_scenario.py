@@ -1,9 +1,14 @@
-"""Secure Boot: the firmware takes the image's keys by itself, starts what they signed, and nothing else."""
+"""Secure Boot and a sealed /var: the firmware takes the image's keys by itself and starts what they signed and nothing
+else; the TPM opens what the box keeps for that alone."""
 
 from __future__ import annotations
 
-from tests.image.vm import Failed, Power, switched_on
-from tests.image.world import BASE, Facts, World
+import json
+import shutil
+from dataclasses import replace
+
+from tests.image.vm import Failed, Machine, Power, new_disk, switched_on
+from tests.image.world import BASE, NEXT, Facts, World
 
 UNSIGNED = (
     "cp /boot/EFI/Linux/edge-appliance_*.efi /tmp/kernel.efi && sbattach --remove /tmp/kernel.efi && "
@@ -61,3 +66,58 @@ def secure_boot(world: World) -> Facts:
         "power cycles until the version before started": starts,
         "refusals seen": denied,
     }
+
+
+def sealed_var(world: World) -> Facts:
+    """The TPM seals /var at the first start and opens it for another version of the same maker. Another TPM does not
+    open it, and the console says what to do; with its key it is opened and sealed to that TPM."""
+    folder = world.folder("sealed-var")
+    disk = new_disk(world.place, world.pair("sealed-var", NEXT, proven=True), folder)
+    first, second = folder / "tpm-1", folder / "tpm-2"
+    for each in (first, second):
+        shutil.rmtree(each, ignore_errors=True)
+    power = Power(disk=disk, secure=True, tpm=first)
+    facts: Facts = {}
+    with switched_on(world.place, power, "serial-1") as machine:
+        facts["first start answers after, s"] = round(machine.wait_answer(), 1)
+        machine.wait_login()
+        _demand_sealed(machine, NEXT)
+        seal = machine.run("cryptsetup luksDump /dev/disk/by-partlabel/appliance-var")
+        bound = [line.strip() for line in seal.splitlines() if "-pcrs" in line]
+        facts["sealed to"] = " ".join(bound)
+        key = machine.run("cat /var/lib/appliance-image/var-key").strip()
+        machine.run("echo kept >/var/lib/mark; sync; appliance image rollback")
+        machine.power_off()
+    with switched_on(world.place, power, "serial-2") as machine:
+        facts["another version answers after, s"] = round(machine.wait_answer(), 1)
+        machine.wait_login()
+        _demand_sealed(machine, BASE)
+        machine.power_off()
+    other = replace(power, tpm=second)
+    with switched_on(world.place, other, "serial-3") as machine:
+        machine.wait_said("appliance: /var cannot be opened: this is not the TPM")
+        machine.wait_said("BdsDxe: starting Boot", count=2)
+        machine.cut_power()
+    given = replace(other, credentials={"appliance.var-key": key.encode()})
+    with switched_on(world.place, given, "serial-4") as machine:
+        machine.wait_answer()
+        machine.wait_login()
+        machine.wait_said("appliance: /var was opened by its key")
+        _demand_sealed(machine, BASE)
+        machine.power_off()
+    with switched_on(world.place, other, "serial-5") as machine:
+        facts["sealed anew, answers after, s"] = round(machine.wait_answer(), 1)
+        machine.wait_login()
+        _demand_sealed(machine, BASE)
+        if machine.run("cat /var/lib/mark").strip() != "kept":
+            raise Failed("what the box kept is gone")
+        machine.power_off()
+    return facts
+
+
+def _demand_sealed(machine: Machine, version: str) -> None:
+    status = json.loads(machine.run("appliance image status --json"))
+    if not status["sealed"] or status["version"] != version:
+        raise Failed(f"it should be {version} with a sealed /var: {status}")
+    if machine.run("findmnt -n -o SOURCE /var").strip() != "/dev/mapper/appliance-var":
+        raise Failed("what is mounted is not what the TPM opened")

@@ -8,7 +8,7 @@ import pytest
 
 from appliance.domain.errors import OperatorError
 from appliance.image import note, reset
-from appliance.image.machine import entries_in, look, set_tries
+from appliance.image.machine import KEPT, entries_in, look, set_tries
 from appliance.sync.box import machine_problem
 from tests.image.releases import machine
 
@@ -42,6 +42,18 @@ def test_a_version_without_tries_is_left_and_one_that_gets_them_is_taken_again(t
         "edge-appliance_1.1+3.efi",
         "edge-appliance_1.0.efi",
     ]
+
+
+@pytest.mark.parametrize(
+    ("leads", "sealed"), [("/dev/mapper/appliance-var", True), ("/dev/vda6", False), (None, False)]
+)
+def test_a_machine_tells_whether_its_tpm_sealed_what_it_keeps(
+    tmp_path: Path, leads: str | None, sealed: bool
+) -> None:
+    (tmp_path / "run").mkdir()
+    if leads is not None:
+        (tmp_path / KEPT).symlink_to(leads)
+    assert machine(tmp_path).sealed is sealed
 
 
 def test_a_machine_with_packages_has_no_image(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -186,8 +186,9 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """How a machine is switched on: ``disk`` is its own, whose writes are noted in ``log``, if there is one;
-    ``credentials`` are given to it by its firmware's tables; ``options`` go to QEMU as they are."""
+    """How a machine is switched on: ``disk`` is its own, whose writes are noted in ``log``, if there is one; ``tpm`` is
+    the folder of its TPM, which begins empty; ``credentials`` are given to it by its firmware's tables; ``options`` go
+    to QEMU as they are."""
 
     disk: Path
     credentials: dict[str, bytes] = field(default_factory=dict)
@@ -195,6 +196,7 @@ class Power:
     memory_mib: int = 2048
     restrict: bool = False
     log: Path | None = None
+    tpm: Path | None = None
     options: Sequence[str] = ()
 
 
@@ -209,17 +211,45 @@ def switched_on(place: Place, power: Power, name: str = "serial") -> Iterator[Ma
     serial = folder / f"{name}.log"
     serial.unlink(missing_ok=True)
     command = place.command(*_qemu(place, power, serial, variables, ports))
-    with open(folder / "qemu.log", "ab") as log:
+    with ExitStack() as running:
+        if power.tpm is not None:
+            running.enter_context(_tpm(place, power.tpm))
+        with open(folder / "qemu.log", "ab") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        running.callback(_end, process)
+        yield Machine(
+            place=place, folder=folder, process=process,
+            grpc=ports[0], http=ports[1], ssh=ports[2], serial=serial,
+        )  # fmt: skip
+
+
+@contextmanager
+def _tpm(place: Place, folder: Path) -> Iterator[None]:
+    """A TPM that keeps its state in ``folder``; it ends with the machine that it is plugged into."""
+    folder.mkdir(exist_ok=True)
+    gate = folder / "socket"
+    gate.unlink(missing_ok=True)
+    inside = place.inside(folder)
+    command = place.command(
+        "swtpm", "socket", "--tpm2", "--tpmstate", f"dir={inside}", "--ctrl", f"type=unixio,path={inside}/socket",
+        "--flags", "startup-clear", "--terminate",
+    )  # fmt: skip
+    with open(folder / "log", "ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    machine = Machine(
-        place=place, folder=folder, process=process, grpc=ports[0], http=ports[1], ssh=ports[2], serial=serial
-    )
     try:
-        yield machine
+        while not gate.exists():
+            if process.poll() is not None:
+                raise Failed(f"the TPM did not start; why: {folder / 'log'}")
+            time.sleep(PAUSE_S)
+        yield
     finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait(30)
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait(30)
 
 
 def new_disk(place: Place, base: Path, folder: Path, gib: int = DISK_GIB) -> Path:
@@ -268,6 +298,16 @@ def _qemu(place: Place, power: Power, serial: Path, variables: Path, ports: Sequ
         "-chardev", f"file,id=serial,path={inside(serial)}", "-serial", "chardev:serial", "-monitor", "none",
         "-qmp", f"unix:{inside(serial.parent / 'qmp')},server=on,wait=off",
     ]  # fmt: skip
+    if power.tpm is not None:
+        gate = f"socket,id=tpm,path={place.inside(power.tpm)}/socket"
+        words += [
+            "-chardev",
+            gate,
+            "-tpmdev",
+            "emulator,id=tpm0,chardev=tpm",
+            "-device",
+            "tpm-crb,tpmdev=tpm0",
+        ]
     if power.secure:
         words += ["-global", "driver=cfi.pflash01,property=secure,value=on"]
     given = {"ssh.authorized_keys.root": login_key(place), **power.credentials}

@@ -31,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         notes += ["the next start takes it"] if entry is machine.next else []
         table.add_row(entry.version, entry.word, ", ".join(notes))
     output().print(table)
+    print(f"/var is {'sealed by the TPM' if machine.sealed else 'not sealed'}")
     return Exit.OK
 
 
@@ -40,6 +41,7 @@ def as_json(machine: Machine) -> dict[str, object]:
         "version": machine.version,
         "variant": machine.variant,
         "machine": machine.architecture,
+        "sealed": machine.sealed,
         "next": machine.next.version if machine.next else "",
         "versions": [
             {"version": entry.version, "state": entry.word, "left": entry.left, "done": entry.done}
