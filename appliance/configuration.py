@@ -6,18 +6,21 @@ Composition only: imported by the daemon's starter and ``config check``. ``appli
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from threading import Thread
 from typing import Final
 
 from appliance.config import loading
+from appliance.config.listening import ListeningConfig
 from appliance.config.loading import Checks
 from appliance.config.tree import ApplianceConfig
 from appliance.fleet.settings import CHECKS as FLEET
 from appliance.frontend.choice import front_end_problems
 from appliance.frontend.listening.certificates import certificate_problems
+from appliance.frontend.listening.credential_stores import for_next_start
 from appliance.frontend.listening.sockets import group_problems
 from appliance.runtimes.runtime import known_runtimes
 from appliance.sync.contact_plan import plan_problems
@@ -107,12 +110,21 @@ def trace_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
 
 def port_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     """What keeps the front end from listening as it is told to."""
-    if config.grpc.addresses:
-        yield from ((f"grpc.{key}", text) for key, text in certificate_problems(config.grpc))
-    if config.http.addresses:
-        yield from ((f"http.{key}", text) for key, text in certificate_problems(config.http))
+    yield from _tls_problems({"grpc": config.grpc, "http": config.http})
 
 
+def next_port_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+    """The same of a start by systemd that is yet to come."""
+    yield from _tls_problems({"grpc": for_next_start(config.grpc), "http": for_next_start(config.http)})
+
+
+def _tls_problems(ports: Mapping[str, ListeningConfig | None]) -> Iterator[tuple[str, str]]:
+    for section, port in ports.items():
+        if port is not None and port.addresses:
+            yield from ((f"{section}.{key}", text) for key, text in certificate_problems(port))
+
+
+WHOLE: Final = (runtime_problems, trace_problems, front_end_problems)
 CHECKS: Final = Checks(
     settings={
         "models": directory_problems,
@@ -126,9 +138,11 @@ CHECKS: Final = Checks(
         **{f"fleet.{key}": check for key, check in FLEET.items()},
         "fleet.contact_plan": plan_problems,
     },
-    whole=(runtime_problems, trace_problems, front_end_problems, port_problems),
+    whole=(*WHOLE, port_problems),
 )
 """Every question that is asked of this machine before anything starts."""
+NEXT_CHECKS: Final = replace(CHECKS, whole=(*WHOLE, next_port_problems))
 
 load: Final = partial(loading.load, checks=CHECKS)
+load_for_next_start: Final = partial(loading.load, checks=NEXT_CHECKS)
 reload: Final = partial(loading.reload, checks=CHECKS)

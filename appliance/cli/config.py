@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(file: Path, overrides: Mapping[str, object]) -> int:
     try:
-        configuration.load(file, overrides)
+        configuration.load_for_next_start(file, overrides)
     except ConfigInvalid as error:
         count = len(error.problems)
         print(f"{printable(str(file))}: {count} problem{'s' * (count > 1)}", flush=True)

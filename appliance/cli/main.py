@@ -182,6 +182,10 @@ IMAGE: Final = CommandTable(
             "rollback": Entry("have the next start take the one before", "appliance.cli.image.rollback"),
             "factory-reset": Entry("erase what this box keeps", "appliance.cli.image.factory_reset"),
             "check": Entry("demand an answer of every model: the boot gate", "appliance.cli.image.check"),
+            "configure": Entry(
+                "take a configuration that this box was given, unless it is wrong",
+                "appliance.cli.image.configure",
+            ),
             "settle": Entry(
                 "tell that this start came to something (a unit of the image does)",
                 "appliance.cli.image.settle",

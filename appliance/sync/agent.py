@@ -151,7 +151,7 @@ class Agent:
         after a while, so that an idle poll carries no report."""
         box, now_s = self.box, self.box.clock.monotonic_s()
         fresh = freshness(box.progress.contact, box.clock.instant())
-        problems = (box.progress.problem, box.damage, self.disk, box.machine_problem)
+        problems = (box.progress.problem, box.damage, self.disk, *box.machine_problems)
         standing = Standing(
             box.identity.device,
             box.trusted.counters.targets,

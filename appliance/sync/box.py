@@ -6,6 +6,7 @@ One process at a time holds it, by a lock that names it. Owner: one thread at a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,7 @@ from appliance.fleet.documents import DesiredState
 from appliance.fleet.settings import effective, setting_problems
 from appliance.fleet.windows import opens_in_s, window_of
 from appliance.package.keys import PublicKey
-from appliance.store.layout import MACHINE
+from appliance.store.layout import GIVEN, MACHINE
 from appliance.sync import progress as notes
 from appliance.sync import trust_file
 from appliance.sync.freshness import Instant
@@ -109,9 +110,9 @@ class Box:
         return effective(self.settings.fleet, self.settings.said, self.progress.settings)
 
     @property
-    def machine_problem(self) -> str:
-        """What is wrong with the machine's image; "" where nothing is, or it runs none."""
-        return machine_problem(self.settings.state)
+    def machine_problems(self) -> tuple[str, ...]:
+        """What the machine left to tell."""
+        return machine_problems(self.settings.state)
 
     def observed(self, transfers: Transfers, stuck: Mapping[tuple[str, int], Waiting]) -> Observed:
         """How the box is. Raises StoreUnavailable, CatalogInvalid, CatalogLost and OSError."""
@@ -191,12 +192,14 @@ def _activation(texts: tuple[str, ...], wall_ms: int) -> Waits:
     return Waiting(reason=Reason.WINDOW, text="the window for activation is closed", again_s=again_s)
 
 
-def machine_problem(state: Path) -> str:
-    """What the boot gate of an image left to tell; "" where it left nothing that can be read."""
-    try:
-        return (state / MACHINE).read_text(encoding="utf-8", errors="replace")[:NOTE_MAX]
-    except OSError:
-        return ""
+def machine_problems(state: Path) -> tuple[str, ...]:
+    """What the image of the machine left to tell: of a start that failed, of a configuration that it refused; as far as
+    that can be read."""
+    found = []
+    for name in (MACHINE, GIVEN):
+        with suppress(OSError):
+            found.append((state / name).read_text(encoding="utf-8", errors="replace")[:NOTE_MAX])
+    return tuple(found)
 
 
 def link_state(state: Path) -> str:

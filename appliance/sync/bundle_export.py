@@ -15,7 +15,7 @@ from appliance.fleet.messages import TELEMETRY_UNPACKED_MAX, Batch, Report, enco
 from appliance.fleet.settings import shown
 from appliance.package.keys import Signer
 from appliance.sync import reporting
-from appliance.sync.box import Clock, Settings, machine_problem
+from appliance.sync.box import Clock, Settings, machine_problems
 from appliance.sync.freshness import freshness
 from appliance.sync.identity import Identity
 from appliance.sync.plan import plan
@@ -43,7 +43,7 @@ def report_of(settings: Settings, clock: Clock) -> Report:
         box.device,
         box.trusted_generation,
         freshness(box.progress.contact, clock.instant()).word,
-        (box.progress.problem, box.damage, machine_problem(settings.state)),
+        (box.progress.problem, box.damage, *machine_problems(settings.state)),
         shown(settings.fleet, settings.said, box.progress.settings),
     )
     report = reporting.report_of(standing, box.desired, box.observed, steps)

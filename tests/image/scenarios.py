@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import tritonclient.grpc as triton
 
+from appliance.image.release import decode
 from tests.image.loss_scenarios import flapping_update, lost_writes
 from tests.image.secure_scenario import sealed_var, secure_boot
 from tests.image.stick_scenario import stick_enrolment
@@ -308,11 +309,23 @@ def _updated(world: World) -> tuple[Path, Facts]:
 def _take(machine: Machine, release: Path) -> Facts:
     """Have the machine take a release as from a stick."""
     machine.send(release, "/var/lib")
-    machine.run(f"rm -rf /var/lib/stick; mv /var/lib/{release.name} /var/lib/stick")
-    begun = time.monotonic()
+    machine.run(f"rm -rf /var/lib/stick; mv /var/lib/{release.name} /var/lib/stick; sync")
+    begun, before = time.monotonic(), _written_bytes(machine)
     said = machine.run(UPDATE, 1800).strip()
     _demand("is installed" in said, said)
-    return {"update, s": round(time.monotonic() - begun, 1), "update": said}
+    machine.run("sync")
+    took, written = time.monotonic() - begun, _written_bytes(machine) - before
+    size = decode((release / "release.json").read_bytes()).total_bytes
+    return {
+        "update, s": round(took, 1),
+        "written to the disk / release": round(written / size, 2),
+        "update": said,
+    }
+
+
+def _written_bytes(machine: Machine) -> int:
+    """What the machine has written to its disk since it was started."""
+    return int(machine.run("cat /sys/block/vda/stat").split()[6]) * 512
 
 
 def _fallen_back(machine: Machine, failed: str) -> Facts:

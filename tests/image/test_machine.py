@@ -9,7 +9,7 @@ import pytest
 from appliance.domain.errors import OperatorError
 from appliance.image import note, reset
 from appliance.image.machine import KEPT, entries_in, look, set_tries
-from appliance.sync.box import machine_problem
+from appliance.sync.box import machine_problems
 from tests.image.releases import machine
 
 
@@ -64,14 +64,14 @@ def test_a_machine_with_packages_has_no_image(tmp_path: Path) -> None:
 
 
 def test_the_agent_tells_what_the_gate_left_until_a_start_passes(tmp_path: Path) -> None:
-    assert machine_problem(tmp_path) == ""
+    assert machine_problems(tmp_path) == ()
     note.leave(tmp_path, "version 1.1 of the image did not pass its start: no answer")
-    assert "version 1.1" in machine_problem(tmp_path)
+    assert "version 1.1" in machine_problems(tmp_path)[0]
     note.leave(tmp_path, "x" * 5_000)
-    assert len(machine_problem(tmp_path)) == 1_024
+    assert len(machine_problems(tmp_path)[0]) == 1_024
     note.remove(tmp_path)
     note.remove(tmp_path)
-    assert machine_problem(tmp_path) == ""
+    assert machine_problems(tmp_path) == ()
 
 
 def test_a_reset_is_asked_of_the_firmware_or_of_what_is_kept(tmp_path: Path) -> None:
