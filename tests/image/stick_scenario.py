@@ -27,8 +27,8 @@ WRONG: Final = '[grpc]\naddresses = "not a list"\n'
 
 def stick_enrolment(world: World) -> Facts:
     """A stick is put in while the box reaches nobody: it takes the network and the token, refuses the configuration
-    that is wrong and says so on the console, and serves on. It enrols by itself at the next start, when there is a
-    network."""
+    that is wrong and says so on the console, and serves on. At the next start, when there is a network, it enrols by
+    itself and tells the fleet what it refused."""
     disk = world.fresh("stick-enrolment")
     with controller(world.folder("stick-enrolment") / "controller") as fleet:
         contents = {"enrol": fleet.token(), "appliance.toml": WRONG, "network/10-site.network": NETWORK}
@@ -53,10 +53,10 @@ def stick_enrolment(world: World) -> Facts:
         with switched_on(world.place, Power(disk=disk), "serial-2") as machine:
             answered = machine.wait_answer()
             begun = time.monotonic()
-            while not (devices := fleet.devices()):
+            while "is refused, the one before stays" not in json.dumps(devices := fleet.devices()):
                 machine.check_alive()
                 if time.monotonic() - begun > 600:
-                    raise Failed(f"it did not enrol; the serial line ends: {machine.said()[-500:]!r}")
+                    raise Failed(f"it did not enrol and tell: {devices}; it ends: {machine.said()[-500:]!r}")
                 time.sleep(1)
             machine.wait_login()
             left = machine.run("ls /var/lib/appliance-image/enrol 2>&1; true")
