@@ -12,7 +12,7 @@ import tritonclient.grpc as triton
 from appliance.image.release import decode
 from tests.image.loss_scenarios import flapping_update, lost_writes
 from tests.image.secure_scenario import sealed_var, secure_boot
-from tests.image.stick_scenario import stick_enrolment
+from tests.image.stick_scenario import given_settings, stick_enrolment
 from tests.image.vm import BOOT_S, Failed, Machine, Power, new_disk, switched_on
 from tests.image.world import BASE, BROKEN, NEXT, STORE, Facts, Scenario, World, boot_figures
 
@@ -413,8 +413,8 @@ SCENARIOS: Final = tuple(
         _scenario,
         (
             first_boot, power_cut, lost_writes, update, flapping_update, broken_update, flipped_byte, rotten_root,
-            clock_1970, clock_ahead, full_disk, wedged_daemon, hung_kernel, factory_reset, stick_enrolment,
-            secure_boot, sealed_var,
+            clock_1970, clock_ahead, full_disk, wedged_daemon, hung_kernel, factory_reset, given_settings,
+            stick_enrolment, secure_boot, sealed_var,
         ),
     )
 )  # fmt: skip

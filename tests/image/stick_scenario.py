@@ -1,4 +1,4 @@
-"""A stick brings a site's network, its configuration and its token, to a box that reaches nobody."""
+"""What a site gives a box: a network, a configuration and a token, by a stick; a configuration, by a credential."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,15 @@ from tests.image.world import Facts, World
 APPLIANCE: Final = str(Path(sys.executable).parent / "appliance")
 STICK_MIB: Final = 64
 NETWORK: Final = "[Match]\nType=ether\n\n[Network]\nDHCP=yes\nDescription=as the stick brought it\n"
+GOOD: Final = """\
+state_dir = "/var/lib/appliance"
+[grpc]
+addresses = ["0.0.0.0:8001"]
+[http]
+addresses = ["0.0.0.0:8000"]
+[log]
+level = "debug"
+"""
 WRONG: Final = '[grpc]\naddresses = "not a list"\n'
 
 
@@ -64,6 +73,24 @@ def stick_enrolment(world: World) -> Facts:
                 raise Failed("the token was kept")
             machine.power_off()
     return {"next start answers after, s": round(answered, 1), "devices of the controller": len(devices)}
+
+
+def given_settings(world: World) -> Facts:
+    """A configuration as a credential is in force; one that is wrong at the next start is told on the console and kept
+    for the fleet, the one before stays, and the box serves."""
+    power = Power(disk=world.fresh("given-settings"))
+    for number, text in enumerate((GOOD, WRONG), 1):
+        given = replace(power, credentials={"appliance.toml": text.encode()})
+        with switched_on(world.place, given, f"serial-{number}") as machine:
+            machine.wait_answer()
+            machine.wait_login()
+            if machine.run("cat /etc/appliance/appliance.toml") != GOOD:
+                raise Failed("the configuration that is in force is another")
+            if text is WRONG:
+                machine.wait_said("the configuration is refused, the one before stays")
+                told = machine.run("cat /var/lib/appliance/refused-settings").strip()
+            machine.power_off()
+    return {"kept for the fleet": told}
 
 
 @dataclass(frozen=True, kw_only=True)
