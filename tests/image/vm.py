@@ -31,6 +31,8 @@ FIRMWARE: Final = Path("/usr/share/OVMF")
 DISK_GIB: Final = 6
 PATIENCE: Final = "systemd.default_device_timeout_sec=900"
 """Emulated on a machine that is busy, a device may take long to be found."""
+START: Final = {"systemd.unit-dropin.appliance.service": b"[Service]\nTimeoutStartSec=900\n"}
+"""So may the start of the daemon, of which a box that computes so slowly would make no end."""
 BOOT_S: Final = 1200.0
 PAUSE_S: Final = 0.5
 """Between two looks at a machine that is starting: it can only be asked."""
@@ -310,7 +312,7 @@ def _qemu(place: Place, power: Power, serial: Path, variables: Path, ports: Sequ
         ]
     if power.secure:
         words += ["-global", "driver=cfi.pflash01,property=secure,value=on"]
-    given = {"ssh.authorized_keys.root": login_key(place), **power.credentials}
+    given = {"ssh.authorized_keys.root": login_key(place), **START, **power.credentials}
     for name, value in given.items():
         text = base64.b64encode(value).decode()
         words += ["-smbios", f"type=11,value=io.systemd.credential.binary:{name}={text}"]
