@@ -126,6 +126,12 @@ def test_serving_waits_for_no_clock_and_no_network() -> None:
         )
 
 
+def test_a_machine_without_a_tpm_waits_for_none() -> None:
+    """systemd wants ``tpm2.target``, which waits for the device, where the firmware tells of one."""
+    for path in UNIT_FILES:
+        assert not re.search(r"^(Wants|Requires|BindsTo)=.*tpm", path.read_text(), re.MULTILINE), path.name
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
 @pytest.mark.parametrize("path", UNIT_FILES, ids=lambda path: path.name)
 def test_units_are_read_by_systemd_without_a_complaint(path: Path, tmp_path: Path) -> None:
