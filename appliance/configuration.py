@@ -19,6 +19,7 @@ from appliance.fleet.settings import CHECKS as FLEET
 from appliance.frontend.choice import front_end_problems
 from appliance.frontend.listening.certificates import certificate_problems
 from appliance.frontend.listening.sockets import group_problems
+from appliance.frontend.regions import user_problems
 from appliance.runtimes.runtime import known_runtimes
 from appliance.sync.contact_plan import plan_problems
 from appliance.telemetry.log import file_problems
@@ -120,6 +121,7 @@ CHECKS: Final = Checks(
         "packages.trusted_keys": trusted_key_problems,
         "grpc.unix_group": group_problems,
         "http.unix_group": group_problems,
+        "shared_memory.users": user_problems,
         "workers.cpus": cpu_problems,
         "workers.confinement": confinement_problems,
         "log.file": file_problems,

@@ -19,6 +19,7 @@ from appliance.frontend.grpc.envelope import EnvelopeLimits, request_id_text, sc
 from appliance.frontend.grpc.request import Intake, take_in
 from appliance.frontend.grpc.response import response_parts
 from appliance.frontend.grpc.status import Refused, inference_status
+from appliance.frontend.regions import NO_PARTS, NOBODYS, UNKNOWN_USER, Regions, put_outputs
 from appliance.frontend.turns import CLIENT, Turns
 from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
 
@@ -28,13 +29,14 @@ _NS = 1_000_000_000
 
 class Caller(NamedTuple):
     """The sender of a message: ``client`` by its certificate (empty: that is not known); where it is noted how the
-    message fares, if it is; what it brought of the metadata that the engine wants; and ``account``, as quotas tell
-    clients apart."""
+    message fares, if it is; what it brought of the metadata that the engine wants; ``account``, as quotas tell clients
+    apart; and ``user``, its number on this machine, where the transport knows it."""
 
     client: str = ""
     trace: Trace | None = None
     headers: Mapping[str, str] = NO_HEADERS
     account: str = ""
+    user: int = UNKNOWN_USER
 
 
 NOBODY: Final = Caller()
@@ -73,8 +75,10 @@ class Inference:
         limits: EnvelopeLimits,
         tracer: Tracer | None = None,
         turns: Turns | None = None,
+        regions: Regions = NOBODYS,
     ) -> None:
         self.engine = engine
+        self._regions = regions
         self.turns = turns or Turns()
         self.tracer = tracer
         self.on_answer: Callable[[Intake, Answer, str], None] | None = None
@@ -137,7 +141,7 @@ class Inference:
         try:
             envelope = scan(message, self._limits)
             request_id = request_id_text(envelope.request_id)
-            intake = yield from take_in(envelope, self.engine, self._limits)
+            intake = yield from take_in(envelope, self.engine, self._limits, self._regions, caller.user)
             return Call(request_id, intake, caller)
         except ApplianceError as error:
             self.engine.rejected(error, request_id, caller.client)
@@ -184,10 +188,12 @@ class Inference:
         try:
             if self.on_answer is not None:
                 self.on_answer(call.intake, outcome, call.caller.account)
-            outputs, head = outcome.outputs, call.intake.plan.head
+            outputs, head, written = outcome.outputs, call.intake.plan.head, NO_PARTS
             if head.outputs:
                 outputs = yield from asked_outputs(outcome, head)
-            encoded = join(response_parts(call.request_id.encode(), outcome.model, outputs))
+                if call.intake.windows:
+                    outputs, written = put_outputs(outputs, call.intake.windows)
+            encoded = join(response_parts(call.request_id.encode(), outcome.model, outputs, written))
         except ApplianceError as error:
             raise self.refused(error, call.request_id) from error
         finally:
