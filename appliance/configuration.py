@@ -19,7 +19,7 @@ from appliance.fleet.settings import CHECKS as FLEET
 from appliance.frontend.choice import front_end_problems
 from appliance.frontend.listening.certificates import certificate_problems
 from appliance.frontend.listening.sockets import group_problems
-from appliance.frontend.regions import user_problems
+from appliance.frontend.regions.users import user_problems
 from appliance.runtimes.runtime import known_runtimes
 from appliance.sync.contact_plan import plan_problems
 from appliance.telemetry.log import file_problems

@@ -36,6 +36,7 @@ _RESERVED = "triton_"
 REGION: Final = "shared_memory_region"
 REGION_BYTES: Final = "shared_memory_byte_size"
 REGION_OFFSET: Final = "shared_memory_offset"
+REGION_NAME_BYTES_MAX: Final = 255
 
 
 class RequestMeaning(NamedTuple):
@@ -87,8 +88,8 @@ def region_part(kind: str, name: str, parameters: Mapping[str, Parameter]) -> Re
     wrong."""
     where = f" of {kind} '{name}'"
     region = parameters.get(REGION)
-    if not isinstance(region, str):
-        raise InvalidRequest(f"parameter '{REGION}'{where} must name a region, got {region!r}")
+    if not isinstance(region, str) or len(region) > REGION_NAME_BYTES_MAX:
+        raise InvalidRequest(f"parameter '{REGION}'{where} must be the name of a region")
     nbytes = _natural(parameters, REGION_BYTES, where)
     if not nbytes:
         raise InvalidRequest(f"parameter '{REGION_BYTES}'{where} must be given and at least 1")

@@ -10,7 +10,7 @@ from appliance.config.telemetry import MetricsConfig
 from appliance.core.rollout.records import Change
 from appliance.domain.protocol import SERVER_NAME
 from appliance.engine.port import EnginePort
-from appliance.frontend.regions import Regions
+from appliance.frontend.regions.registry import Regions
 from appliance.frontend.turns import Turns
 from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics, Snapshot

@@ -14,7 +14,9 @@ from appliance.domain.inference import NO_DEADLINE, Answer, Parameter, RequestHe
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
 from appliance.engine.port import Submission
-from appliance.frontend.regions import Regions, Registered, Window, put_outputs
+from appliance.frontend.regions.region import Registered
+from appliance.frontend.regions.registry import Regions
+from appliance.frontend.regions.window import Window, put_outputs
 from appliance.telemetry.meter import Result
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
@@ -42,7 +44,7 @@ def rig() -> Rig:
 def windows(tmp_path: Path) -> list[Window]:
     """Of a file: where the input is, and where the output shall go."""
     (tmp_path / "r").write_bytes(bytes(range(256)) * (2 * BYTES // 256))
-    regions = Regions(SharedMemoryConfig(), frozenset({ME}), str(tmp_path))
+    regions = Regions(SharedMemoryConfig(), frozenset({ME}), folder=str(tmp_path))
     regions.register(ME, Registered("r", "/r", 0, 2 * BYTES))
     told: dict[str, Parameter] = {"shared_memory_region": "r", "shared_memory_byte_size": BYTES}
     return [
@@ -61,7 +63,7 @@ def submission(rig: Rig, outcomes: list[object]) -> Submission:
     )
 
 
-def test_600_kilobytes_in_and_out_take_no_memory_beside_the_slot(
+async def test_600_kilobytes_in_and_out_take_no_memory_beside_the_slot(
     rig: Rig, windows: list[Window], tmp_path: Path
 ) -> None:
     outcomes, _ = outcomes_of(rig)
@@ -78,7 +80,7 @@ def test_600_kilobytes_in_and_out_take_no_memory_beside_the_slot(
         rig.work((1, *SHAPE), BYTES)
         (answer,) = outcomes
         assert isinstance(answer, Answer)
-        put_outputs(answer.outputs, {"y": windows[1]})
+        await put_outputs(answer, {"y": windows[1]})
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -18,7 +18,8 @@ from appliance.engine.port import EnginePort
 from appliance.frontend import documents
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.port import LOG_IS_OPERATORS, LogControl, Setting
-from appliance.frontend.regions import NO_DEVICE_MEMORY, NOBODYS, Regions, Registered
+from appliance.frontend.regions.region import Registered
+from appliance.frontend.regions.registry import NO_DEVICE_MEMORY, NOBODYS, Regions
 from appliance.telemetry.trace import Tracer, check_trace_setting, trace_settings
 
 M = TypeVar("M", bound=Message)

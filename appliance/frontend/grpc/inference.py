@@ -13,13 +13,16 @@ from typing import Final, NamedTuple, TypeVar
 from appliance.domain.classification import asked_outputs
 from appliance.domain.errors import ApplianceError, DeadlineExpired, QuotaExceeded
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome
+from appliance.domain.protocol import RegionPart
 from appliance.domain.steps import Steps
 from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
 from appliance.frontend.grpc.envelope import EnvelopeLimits, request_id_text, scan
 from appliance.frontend.grpc.request import Intake, take_in
 from appliance.frontend.grpc.response import response_parts
 from appliance.frontend.grpc.status import Refused, inference_status
-from appliance.frontend.regions import NO_PARTS, NOBODYS, UNKNOWN_USER, Regions, put_outputs
+from appliance.frontend.regions.registry import NOBODYS, Regions
+from appliance.frontend.regions.users import UNKNOWN_USER
+from appliance.frontend.regions.window import NO_PARTS, put_outputs
 from appliance.frontend.turns import CLIENT, Turns
 from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
 
@@ -111,7 +114,7 @@ class Inference:
                 discard(future.result())
             self.engine.cancel(handle)
             raise
-        return await self.turns.take(self.encode(call, outcome, b"".join))
+        return await self.answered(call, outcome, b"".join)
 
     def caller(
         self, sender: Caller, rpc: str, arrived_ns: int, metadata: Iterable[tuple[str, str | bytes]]
@@ -179,20 +182,35 @@ class Inference:
             self._answered(call.caller)
             raise self.refused(error, call.request_id) from error
 
-    def encode(self, call: Call, outcome: Outcome, join: Callable[[list[Buffer]], T]) -> Steps[T]:
+    async def answered(self, call: Call, outcome: Outcome, join: Callable[[list[Buffer]], T]) -> T:
+        """As ``encode``, in turns, once outputs are in shared memory that are to go there."""
+        written = NO_PARTS
+        if call.intake.windows and isinstance(outcome, Answer):
+            try:
+                outcome, written = await put_outputs(outcome, call.intake.windows)
+            except ApplianceError as error:
+                outcome = error.with_traceback(None)  # which has this frame: a cycle would keep the regions
+        return await self.turns.take(self.encode(call, outcome, join, written))
+
+    def encode(
+        self,
+        call: Call,
+        outcome: Outcome,
+        join: Callable[[list[Buffer]], T],
+        written: Mapping[str, RegionPart] = NO_PARTS,
+    ) -> Steps[T]:
         """What ``join`` makes of the pieces of the ModelInferResponse, which it must copy: their memory is given back
-        when it returns, or when nobody waits for it any more. Raises Refused when the outcome is an error."""
+        when it returns, or when nobody waits for it any more. Of outputs that were ``written`` elsewhere it tells
+        where. Raises Refused when the outcome is an error."""
         if not isinstance(outcome, Answer):
             self._answered(call.caller)
             raise self.refused(outcome, call.request_id) from outcome
         try:
             if self.on_answer is not None:
                 self.on_answer(call.intake, outcome, call.caller.account)
-            outputs, head, written = outcome.outputs, call.intake.plan.head, NO_PARTS
+            outputs, head = outcome.outputs, call.intake.plan.head
             if head.outputs:
                 outputs = yield from asked_outputs(outcome, head)
-                if call.intake.windows:
-                    outputs, written = put_outputs(outputs, call.intake.windows)
             encoded = join(response_parts(call.request_id.encode(), outcome.model, outputs, written))
         except ApplianceError as error:
             raise self.refused(error, call.request_id) from error

@@ -21,7 +21,9 @@ from appliance.domain.validation import check_raw, string_count_text
 from appliance.engine.port import Buffer, EnginePort, Tensor
 from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, check_nested_fields, malformed
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
-from appliance.frontend.regions import NO_WINDOWS, NOBODYS, UNKNOWN_USER, Regions, Window, Windows
+from appliance.frontend.regions.registry import NOBODYS, Regions
+from appliance.frontend.regions.users import UNKNOWN_USER
+from appliance.frontend.regions.window import NO_WINDOWS, Window, Windows
 
 LARGE_HEAD_BYTES: Final = 64 * 1024
 """From here on what is in a head is counted before it is read."""
@@ -119,6 +121,7 @@ def _windows(
         parameters = read_parameters(tensor.parameters, f"input '{tensor.name}'")
         if asks_for_region(parameters):
             inputs[index] = regions.window(user, "input", tensor.name, parameters)
+    regions.check_inputs(inputs.values())
     outputs: dict[str, Window] = {}
     for output in request.outputs:
         parameters = read_parameters(output.parameters, f"output '{output.name}'")
@@ -142,7 +145,7 @@ def _with_windows(
     tensors = [windows[index] if index in windows else next(rest) for index in range(len(announced))]
     for planned in plan.inputs:
         if planned.source in windows and planned.nbytes < 0:
-            tensors[planned.source] = yield from windows[planned.source].read(planned.name)
+            tensors[planned.source] = yield from windows[planned.source].read()
     return tuple(tensors)
 
 

@@ -12,7 +12,7 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.protocol import FINAL_RESPONSE, REGION, REGION_BYTES, REGION_OFFSET, RegionPart
 from appliance.engine.port import Buffer
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
-from appliance.frontend.regions import NO_PARTS
+from appliance.frontend.regions.window import NO_PARTS
 
 _ID_TAG = b"\x1a"
 _RAW_TAG = b"\x32"

@@ -35,7 +35,7 @@ from appliance.frontend.grpc.status import Refused, Status, status_for
 from appliance.frontend.listening.certificates import Certificates, read_certificates, reread_certificates
 from appliance.frontend.listening.sockets import UnixAccess, give_to_group, masked, unix_access
 from appliance.frontend.port import Backend
-from appliance.frontend.regions import UNKNOWN_USER
+from appliance.frontend.regions.users import UNKNOWN_USER
 from appliance.frontend.turns import CLIENT
 
 Context = aio.ServicerContext[Any, Any]

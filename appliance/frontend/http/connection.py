@@ -25,7 +25,7 @@ from appliance.domain.protocol import SERVER_NAME
 from appliance.frontend.http.body import UnreadAnswers
 from appliance.frontend.http.status import HttpRefusal, plain_answer
 from appliance.frontend.quotas import Account
-from appliance.frontend.regions import UNKNOWN_USER
+from appliance.frontend.regions.users import UNKNOWN_USER
 from appliance.frontend.statuses import CLIENT_CLOSED_REQUEST
 
 CREDENTIALS: Final = struct.Struct("=iII")

@@ -23,7 +23,8 @@ from appliance.engine.port import Tensor
 from appliance.frontend.http.json_document import check_nesting, read_json
 from appliance.frontend.http.json_tensor import raw_from_json
 from appliance.frontend.http.status import quotable
-from appliance.frontend.regions import Regions, Window, Windows
+from appliance.frontend.regions.registry import Regions
+from appliance.frontend.regions.window import Window, Windows
 
 HEAD_LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 JSON_BYTES_MAX: Final = 4 << 20
@@ -135,6 +136,7 @@ def parse_head(
             for index, (tensor, size, entry) in enumerate(tensors)
             if size == IN_REGION
         }
+        regions.check_inputs(sources.values())
     return InferHead(
         request_id=_text(document, "id", "request") if "id" in document else "",
         head=RequestHead(
@@ -233,7 +235,7 @@ def tensors_of(request: InferHead, plan: RequestPlan, binary: memoryview) -> Ste
             )
         elif request.sizes[source] == IN_REGION:
             window = request.sources[source]
-            tensors[source] = window if planned.nbytes >= 0 else (yield from window.read(planned.name))
+            tensors[source] = window if planned.nbytes >= 0 else (yield from window.read())
         steps = check_raw(plan, planned, tensors[source])
         if steps is not None:
             yield from steps

@@ -21,7 +21,7 @@ from appliance.domain.protocol import RegionPart
 from appliance.domain.steps import Steps
 from appliance.domain.tensor import Datatype
 from appliance.frontend.http.json_tensor import json_pieces, longest_text
-from appliance.frontend.regions import NO_PARTS, NO_WINDOWS, Windows, put_outputs
+from appliance.frontend.regions.window import NO_PARTS
 from appliance.frontend.turns import Turns
 
 PART_CHARACTERS: Final = 256 * 1024
@@ -42,16 +42,10 @@ class InferResponse:
         return sum(map(len, self.parts))
 
 
-def copied_outputs(
-    answer: Answer, head: RequestHead, windows: Windows = NO_WINDOWS
-) -> Steps[tuple[tuple[OutputTensor, ...], Mapping[str, RegionPart]]]:
-    """The outputs of ``answer`` in memory of their own, as classes where ``head`` asks for them; and where those are,
-    without data here, that were written to ``windows``. Raises InvalidRequest."""
+def copied_outputs(answer: Answer, head: RequestHead) -> Steps[tuple[OutputTensor, ...]]:
+    """The outputs of ``answer`` in memory of their own; as classes where ``head`` asks for them."""
     outputs = yield from asked_outputs(answer, head)
-    written = NO_PARTS
-    if windows:
-        outputs, written = put_outputs(outputs, windows)
-    return tuple(output._replace(data=bytes(output.data)) for output in outputs), written
+    return tuple(output._replace(data=bytes(output.data)) for output in outputs)
 
 
 def expected_bytes(outputs: Sequence[OutputTensor], binary: Mapping[str, bool], binary_default: bool) -> int:

@@ -35,6 +35,7 @@ from appliance.frontend.http.infer_response import InferResponse, copied_outputs
 from appliance.frontend.http.status import error_response
 from appliance.frontend.port import Backend
 from appliance.frontend.quotas import Account, Quotas
+from appliance.frontend.regions.window import put_outputs
 from appliance.frontend.statuses import inference_text
 from appliance.telemetry.trace import TRACEPARENT, Trace
 
@@ -262,11 +263,10 @@ class InferenceHandler:
     async def _encoded(
         self, connection: Connection, planned: Planned, answer: Answer, exchange: Exchange
     ) -> InferResponse:
+        answer, written = await put_outputs(answer, planned.request.windows)
         try:
             connection.count_unread(sum(len(output.data) for output in answer.outputs))
-            outputs, written = await self._turns.take(
-                copied_outputs(answer, planned.plan.head, planned.request.windows)
-            )
+            outputs = await self._turns.take(copied_outputs(answer, planned.plan.head))
         finally:
             answer.release()
         asked, request_id = planned.request, exchange.request_id

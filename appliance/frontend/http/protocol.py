@@ -25,7 +25,8 @@ from appliance.frontend.http.connection import connection_of
 from appliance.frontend.http.json_document import check_nesting, parse_json
 from appliance.frontend.http.status import json_response
 from appliance.frontend.port import LOG_IS_OPERATORS, Backend
-from appliance.frontend.regions import NO_DEVICE_MEMORY, Registered
+from appliance.frontend.regions.region import Registered
+from appliance.frontend.regions.registry import NO_DEVICE_MEMORY
 from appliance.telemetry.trace import check_trace_setting, trace_settings
 
 MAX_CONTROL_BYTES: Final = 64 * 1024

@@ -19,7 +19,7 @@ import tritonclient.grpc as triton
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import serialize_byte_tensor
 
-from appliance.frontend.regions import REGIONS_MAX
+from appliance.frontend.regions.registry import REGIONS_MAX
 from tests.appliance_process import ApplianceProcess
 from tests.architecture.sources import ROOT
 from tests.conformance.shared_memory.rig import (

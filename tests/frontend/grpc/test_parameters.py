@@ -67,7 +67,7 @@ def test_a_part_of_a_region() -> None:
     [
         (
             {"shared_memory_region": 1},
-            "parameter 'shared_memory_region' of output 'y' must name a region, got 1",
+            "parameter 'shared_memory_region' of output 'y' must be the name of a region",
         ),
         (
             {"shared_memory_byte_size": 0},
