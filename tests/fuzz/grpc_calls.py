@@ -54,7 +54,8 @@ def _infer_in_region() -> pb.ModelInferRequest:
     for index, name in enumerate(("INPUT0", "INPUT1")):
         message.inputs.add(name=name, datatype="INT32", shape=[1, 16])
         message.outputs.add(name=f"OUTPUT{index}")
-    for index, tensor in enumerate((*message.inputs, *message.outputs)):
+    tensors: list[Any] = [*message.inputs, *message.outputs]
+    for index, tensor in enumerate(tensors):
         tensor.parameters["shared_memory_region"].string_param = "r"
         tensor.parameters["shared_memory_byte_size"].int64_param = 64
         tensor.parameters["shared_memory_offset"].int64_param = 64 * index

@@ -161,17 +161,24 @@ class Regions:
 
     def _check_room(self, user: int, account: Account, registered: Registered) -> None:
         name, nbytes = registered.name, registered.nbytes
-        wanted = f"cannot register shared memory region '{name}' of {nbytes} bytes: user {user} has"
-        open_regions, held, most = account.regions.count, account.regions.nbytes, self._config.max_bytes
-        if open_regions >= REGIONS_MAX:
-            raise RegionsFull(f"{wanted} {open_regions} open, and may have no more; unregister one", -1)
+        held, most = account.regions.nbytes, self._config.max_bytes
+        if account.regions.count >= REGIONS_MAX:
+            raise RegionsFull(
+                f"cannot register shared memory region '{name}': user {user} has {REGIONS_MAX} open, and may have "
+                "no more; unregister one",
+                -1,
+            )
         if held + nbytes > most:
             raise RegionsFull(
-                f"{wanted} {held} bytes open, and shared_memory.max_bytes allows {most}; unregister one", -1
+                f"cannot register shared memory region '{name}' of {nbytes} bytes: user {user} has {held} bytes open, "
+                f"and shared_memory.max_bytes allows {most}; unregister one",
+                -1,
             )
         if account.files.count >= FILES_MAX:
             raise RegionsFull(
-                f"{wanted} {FILES_MAX} files that are still to be closed; try again later", RETRY_NS
+                f"cannot register shared memory region '{name}': user {user} has {FILES_MAX} files that are still to "
+                "be closed; try again later",
+                RETRY_NS,
             )
 
     def _opened(self, user: int, account: Account, registered: Registered) -> File:

@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -189,17 +190,18 @@ def test_no_error_tells_anything_of_the_appliance_s(
     odd.set_shared_memory("fine", 128)
     memory = f"/proc/{native.pid}/fd/"
     said = [refused(lambda: client.infer(MODEL, [odd]))[1]]
+
+    def register(key: str) -> object:
+        return client.register_system_shared_memory("r", key, 64)
+
+    def use(source: tuple[int, int], target: tuple[int, int] = (48, 0)) -> object:
+        return client.infer(MODEL, [inside("fine", *source)], outputs=[wanted("fine", *target)])
+
     keys = ("/nothing", f"/{RESERVED}1", "../self/maps", memory, "/memfd:appliance-tensors", "a" * 5000)
-    said += [refused(lambda key=key: client.register_system_shared_memory("r", key, 64))[1] for key in keys]
-    for place in ((HUGE >> 1, 0), (64, HUGE >> 1), (129, 0), (48, 100)):
-        said.append(refused(lambda place=place: client.infer(MODEL, [inside("fine", *place)]))[1])
-        said.append(
-            refused(
-                lambda place=place: client.infer(
-                    MODEL, [inside("fine", 48)], outputs=[wanted("fine", *place)]
-                )
-            )[1]
-        )
+    said += [refused(partial(register, key))[1] for key in keys]
+    places = ((HUGE >> 1, 0), (64, HUGE >> 1), (129, 0), (48, 100))
+    said += [refused(partial(use, place))[1] for place in places]
+    said += [refused(partial(use, (48, 0), place))[1] for place in places]
     os.truncate(path_of(handle), 0)
     said.append(refused(lambda: client.infer(MODEL, [inside("fine", 48)]))[1])
     for text in said:
