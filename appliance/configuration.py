@@ -22,6 +22,7 @@ from appliance.frontend.choice import front_end_problems
 from appliance.frontend.listening.certificates import certificate_problems
 from appliance.frontend.listening.credential_stores import for_next_start
 from appliance.frontend.listening.sockets import group_problems
+from appliance.frontend.regions.users import user_problems
 from appliance.runtimes.runtime import known_runtimes
 from appliance.sync.contact_plan import plan_problems
 from appliance.telemetry.log import file_problems
@@ -132,6 +133,7 @@ CHECKS: Final = Checks(
         "packages.trusted_keys": trusted_key_problems,
         "grpc.unix_group": group_problems,
         "http.unix_group": group_problems,
+        "shared_memory.users": user_problems,
         "workers.cpus": cpu_problems,
         "workers.confinement": confinement_problems,
         "log.file": file_problems,

@@ -12,6 +12,7 @@ from appliance.config.http import HttpConfig
 from appliance.config.listening import FrontEndConfig
 from appliance.config.quotas import QuotasConfig
 from appliance.config.repository import ReloadConfig, RepositoryConfig
+from appliance.config.shared_memory import SharedMemoryConfig
 from appliance.config.store import PackagesConfig, StoreConfig
 from appliance.config.swap import SwapConfig
 from appliance.config.telemetry import LogConfig, MetricsConfig, TraceConfig
@@ -54,6 +55,10 @@ class ApplianceConfig:
     quotas: QuotasConfig = field(
         default_factory=QuotasConfig,
         metadata={"help": "how much each client may ask, over gRPC and HTTP together"},
+    )
+    shared_memory: SharedMemoryConfig = field(
+        default_factory=SharedMemoryConfig,
+        metadata={"help": "tensors in shared memory of clients on this machine"},
     )
     engine: EngineConfig = field(default_factory=EngineConfig, metadata={"help": "deadlines and shapes"})
     scheduling: SchedulingConfig = field(

@@ -45,6 +45,8 @@ from appliance.frontend.choice import (
 from appliance.frontend.listening.certificates import CertificateEnds
 from appliance.frontend.listening.sockets import place_problem
 from appliance.frontend.port import Backend, FrontEnd, Listening
+from appliance.frontend.regions.registry import Regions
+from appliance.frontend.regions.users import users_of
 from appliance.maintenance.interpreter import Collector
 from appliance.maintenance.scrubbing import Scrubbing, store_figures
 from appliance.reconciler.reconciler import Reconciler
@@ -182,6 +184,9 @@ def _make_backend(
         tracer=tracer,
         server_name=config.frontend.server_name,
         listening=Listening(over_tls=over_tls),
+        regions=Regions(
+            config.shared_memory, users_of(config.shared_memory.users), config.grpc.max_message_bytes
+        ),
     )
 
 

@@ -33,6 +33,14 @@ class UnknownModel(CallerError):
     """No model of that name, or no such version of it."""
 
 
+class UnknownRegion(CallerError):
+    """No region of shared memory of that name that is the caller's."""
+
+
+class RegionExists(CallerError):
+    """The caller has a region of shared memory of that name."""
+
+
 class Unsupported(CallerError):
     """Part of the protocol that this appliance does not offer or has turned off."""
 
@@ -79,6 +87,10 @@ class DeadlineUnreachable(CapacityError):
 
 class QuotaExceeded(CapacityError):
     """This client asks more than its quota; others are served."""
+
+
+class RegionsFull(CapacityError):
+    """The caller has as many regions of shared memory, or bytes in them, as a user may have."""
 
 
 class ModelAway(CapacityError):

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from appliance.domain.classification import CLASSES_MAX
-from appliance.domain.errors import InvalidRequest, Unsupported
+from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import Parameter
 
 SERVER_NAME: Final = "appliance"
+SYSTEM_SHARED_MEMORY: Final = "system_shared_memory"
+"""The extension that is offered where an operator turned it on."""
 EXTENSIONS: Final = (
     "classification",
     "model_configuration",
@@ -31,7 +33,10 @@ EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 FINAL_RESPONSE = "triton_final_response"
 
 _RESERVED = "triton_"
-_SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
+REGION: Final = "shared_memory_region"
+REGION_BYTES: Final = "shared_memory_byte_size"
+REGION_OFFSET: Final = "shared_memory_offset"
+REGION_NAME_BYTES_MAX: Final = 255
 
 
 class RequestMeaning(NamedTuple):
@@ -61,17 +66,44 @@ def request_meaning(parameters: Mapping[str, Parameter]) -> RequestMeaning:
     )
 
 
-def check_input_parameters(name: str, parameters: Mapping[str, Parameter]) -> None:
-    """Refuse what an input may not ask for; raises Unsupported for shared memory."""
-    _refuse_shared_memory("input", name, parameters)
+class RegionPart(NamedTuple):
+    """Where a tensor is in shared memory: the name of the region, where the tensor begins in that, and its bytes."""
+
+    region: str
+    offset: int
+    nbytes: int
+
+    def parameters(self) -> dict[str, Parameter]:
+        """The same as parameters of a tensor."""
+        return {REGION: self.region, REGION_OFFSET: self.offset, REGION_BYTES: self.nbytes}
+
+
+def asks_for_region(parameters: Mapping[str, Parameter]) -> bool:
+    """Whether a tensor with these parameters is in shared memory."""
+    return REGION in parameters or REGION_BYTES in parameters or REGION_OFFSET in parameters
+
+
+def region_part(kind: str, name: str, parameters: Mapping[str, Parameter]) -> RegionPart:
+    """Where the ``kind`` ("input", "output") of this ``name`` is. Raises InvalidRequest naming the key that is
+    wrong."""
+    where = f" of {kind} '{name}'"
+    region = parameters.get(REGION)
+    if not isinstance(region, str) or len(region) > REGION_NAME_BYTES_MAX:
+        raise InvalidRequest(f"parameter '{REGION}'{where} must be the name of a region")
+    nbytes = _natural(parameters, REGION_BYTES, where)
+    if not nbytes:
+        raise InvalidRequest(f"parameter '{REGION_BYTES}'{where} must be given and at least 1")
+    if "classification" in parameters:
+        raise InvalidRequest(
+            f"{kind} '{name}' asks for 'classification' and for shared memory; classes come in the message alone"
+        )
+    return RegionPart(region, _natural(parameters, REGION_OFFSET, where), nbytes)
 
 
 def output_classification(name: str, parameters: Mapping[str, Parameter]) -> int:
-    """How many top classes an output is asked for (0: the tensor itself). Raises InvalidRequest, and Unsupported for
-    shared memory."""
+    """How many top classes an output is asked for (0: the tensor itself). Raises InvalidRequest."""
     if not parameters:
         return 0
-    _refuse_shared_memory("output", name, parameters)
     classes = _natural(parameters, "classification", f" of output '{name}'")
     if classes == 0 and "classification" in parameters:
         raise InvalidRequest(f"parameter 'classification' of output '{name}' must be at least 1, got 0")
@@ -106,12 +138,3 @@ def _refuse_sequences(parameters: Mapping[str, Parameter]) -> None:
         )
     for key in ("sequence_start", "sequence_end"):
         _flag(parameters, key)
-
-
-def _refuse_shared_memory(kind: str, name: str, parameters: Mapping[str, Parameter]) -> None:
-    for key in _SHARED_MEMORY:
-        if key in parameters:
-            raise Unsupported(
-                f"{kind} '{name}' asks for client shared memory ('{key}'), which is turned off here; "
-                "send and receive the tensor in the message"
-            )

@@ -6,7 +6,7 @@ memory is taken; what a plan says about sizes is what the front ends then hold t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Final
 
 from appliance.domain.errors import InvalidRequest
@@ -56,10 +56,11 @@ def _plan(model: ModelVersion, head: RequestHead) -> RequestPlan:
     )
 
 
-def check_raw(plan: RequestPlan, planned: PlannedInput, raw: bytes | memoryview) -> Steps[None] | None:
+def check_raw(plan: RequestPlan, planned: PlannedInput, raw: Sized) -> Steps[None] | None:
     """Hold the raw bytes of one input to the plan; raises InvalidRequest when they are too few, too many or, for
-    BYTES, not that many whole elements: that takes the steps that it gives."""
+    BYTES, which are ``bytes`` or a memoryview, not that many whole elements: that takes the steps that it gives."""
     if planned.nbytes < 0:
+        assert isinstance(raw, bytes | memoryview)
         return _check_bytes(plan, planned, raw)
     if len(raw) != planned.nbytes:
         raise _of(

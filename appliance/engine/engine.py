@@ -34,7 +34,7 @@ from appliance.engine.fastpath.leases import Leases
 from appliance.engine.fastpath.templates import Templates
 from appliance.engine.fastpath.usage import Usage
 from appliance.engine.inbox import Inbox
-from appliance.engine.port import Buffer, IndexEntry, Submission
+from appliance.engine.port import IndexEntry, Submission, Tensor
 from appliance.engine.requests.admission import Admission
 from appliance.engine.requests.completion import Completion
 from appliance.engine.requests.dispatch import Dispatch
@@ -242,11 +242,11 @@ class Engine:
         served = self._routes.find(model.name, model.version)
         return -1 if served is None else served.id << EPOCH_BITS | served.epoch
 
-    def submit(self, submission: Submission, tensors: Sequence[Buffer]) -> int:
+    def submit(self, submission: Submission, tensors: Sequence[Tensor]) -> int:
         """See EnginePort."""
         return self._admission.submit(submission, tensors)
 
-    def has_memory(self, plan: RequestPlan, tensors: Sequence[Buffer]) -> bool:
+    def has_memory(self, plan: RequestPlan, tensors: Sequence[Tensor]) -> bool:
         """See EnginePort."""
         return self._admission.has_memory(plan, tensors)
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.reasons import Outlook
-from appliance.domain.errors import ApplianceError
+from appliance.domain.errors import ApplianceError, InvalidRequest
 from appliance.domain.inference import Outcome, RequestHead, RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.telemetry.meter import VersionStatistics
@@ -19,6 +19,21 @@ from appliance.telemetry.snapshot import EngineStatus
 from appliance.telemetry.trace import Trace
 
 Buffer = bytes | memoryview
+
+
+class Outside(Protocol):
+    """A tensor that is not in this process's memory: its bytes are copied from where it is, once, into the slot."""
+
+    def __len__(self) -> int:
+        """Its bytes."""
+
+    def read_into(self, place: memoryview) -> InvalidRequest | None:
+        """Fill ``place``, which has as many bytes; gives why that is not possible."""
+
+
+Tensor = Buffer | Outside
+BUFFERS: Final = (bytes, memoryview)
+"""The kinds of Buffer, for isinstance."""
 NEVER: Final = "never fits"
 """What a version waits for that memory has no room for as long as nothing else is configured."""
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -92,17 +107,17 @@ class EnginePort(Protocol):
         """The plan of a request for the version that serves its model now. Raises as ``resolve`` does, and what
         ``validation.plan_request`` raises."""
 
-    def has_memory(self, plan: RequestPlan, tensors: Sequence[Buffer]) -> bool:
+    def has_memory(self, plan: RequestPlan, tensors: Sequence[Tensor]) -> bool:
         """Whether there is memory now for the tensors of a request and of its answer, which ``submit`` would take. True
         also where that would refuse it for another reason."""
 
-    def submit(self, submission: Submission, tensors: Sequence[Buffer]) -> int:
+    def submit(self, submission: Submission, tensors: Sequence[Tensor]) -> int:
         """Take a request; ``tensors`` are raw bytes in the *request's* input order (sizes already checked against
         the plan), copied before this returns. Returns a handle.
 
         Raises what refuses the request at once, before its tensors are copied; ``on_done`` is then never called:
         NotReady (the plan's version is no longer the one that serves), Stopping, QueueFull, DeadlineUnreachable,
-        DeadlineExpired.
+        DeadlineExpired; InvalidRequest for a tensor that lies outside and is not there any more.
         """
 
     def rejected(self, error: ApplianceError, request_id: str, client: str = "") -> None:

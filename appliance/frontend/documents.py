@@ -21,16 +21,17 @@ from appliance.domain.model import (
     Warmup,
     WarmupInput,
 )
-from appliance.domain.protocol import EXTENSIONS
+from appliance.domain.protocol import EXTENSIONS, SYSTEM_SHARED_MEMORY
 from appliance.domain.tensor import FREE, TensorSpec
 from appliance.engine.port import IndexEntry
 from appliance.telemetry.meter import BatchStatistics, Result, Stage, VersionStatistics
 from appliance.telemetry.status_document import Json
 
 
-def server_metadata(name: str) -> dict[str, Json]:
-    """Name, version and what is offered beyond the core protocol."""
-    return {"name": name, "version": __version__, "extensions": list[Json](EXTENSIONS)}
+def server_metadata(name: str, shared_memory: bool = False) -> dict[str, Json]:
+    """Name, version and what is offered beyond the core protocol; ``shared_memory``: that of clients as well."""
+    extensions = (*EXTENSIONS, SYSTEM_SHARED_MEMORY) if shared_memory else EXTENSIONS
+    return {"name": name, "version": __version__, "extensions": list[Json](extensions)}
 
 
 def model_metadata(model: ModelVersion, versions: Sequence[ModelVersion]) -> dict[str, Json]:

@@ -10,6 +10,7 @@ from appliance.config.telemetry import MetricsConfig
 from appliance.core.rollout.records import Change
 from appliance.domain.protocol import SERVER_NAME
 from appliance.engine.port import EnginePort
+from appliance.frontend.regions.registry import Regions
 from appliance.frontend.turns import Turns
 from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import FrontEndFigures, HttpStatistics, Snapshot
@@ -88,6 +89,8 @@ class Backend:
     server_name: str = SERVER_NAME
     turns: Turns = field(default_factory=Turns)
     """Those of the loop, for what takes long."""
+    regions: Regions = field(default_factory=Regions)
+    """The shared memory of clients; nobody's, where it is turned off."""
 
 
 class FrontEnd(Protocol):

@@ -25,6 +25,7 @@ class Code(IntEnum):
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
+    ALREADY_EXISTS = 6
     PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
@@ -45,6 +46,8 @@ STATUSES: Final[Mapping[type[errors.ApplianceError], Statuses]] = MappingProxyTy
         errors.ApplianceError: Statuses(Code.INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR),
         errors.CallerError: Statuses(Code.INVALID_ARGUMENT, HTTPStatus.BAD_REQUEST),
         errors.UnknownModel: Statuses(Code.NOT_FOUND, HTTPStatus.NOT_FOUND),
+        errors.UnknownRegion: Statuses(Code.NOT_FOUND, HTTPStatus.NOT_FOUND),
+        errors.RegionExists: Statuses(Code.ALREADY_EXISTS, HTTPStatus.CONFLICT),
         errors.Unsupported: Statuses(Code.UNIMPLEMENTED, HTTPStatus.NOT_IMPLEMENTED),
         errors.Forbidden: Statuses(Code.PERMISSION_DENIED, HTTPStatus.FORBIDDEN),
         errors.MessageTooLarge: Statuses(Code.RESOURCE_EXHAUSTED, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),

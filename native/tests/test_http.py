@@ -85,9 +85,10 @@ class HttpHost(Host):
 
     def edge(self) -> socket.socket:
         """The edge's end of the next connection that it is handed."""
-        _, descriptor, client, attempts, self.name, account = self.expect(HTTP)
+        _, descriptor, client, attempts, self.name, account, user = self.expect(HTTP)
         assert account.client == (self.name or client or "unix")
         assert (client, attempts) == ("" if self._path else "127.0.0.1", 0)
+        assert user == (os.getuid() if self._path else -1)
         edge = socket.socket(fileno=descriptor)
         self._sockets.append(edge)
         edge.settimeout(PATIENCE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def test_every_kind_of_socket_serves(tmp_path: Path) -> None:
             future = start(host.channel(target), target.encode())
             event = host.expect(CALL)
             assert event[6] == who
+            assert event[10] == (os.getuid() if who == "unix" else -1)
             host.echo(event)
             assert future.result() == target.encode()
 

@@ -18,8 +18,8 @@ def test_a_call_is_told_with_all_that_python_needs() -> None:
         metadata = [("x-tenant", "a"), ("x-tenant", "b"), ("triton_request", "7"), ("x-bin", b"\x00")]
         future = start(host.channel(), b"hello", timeout=10, metadata=metadata)
         kind, call, method, message, deadline, custom, who, *rest = host.event()
-        attempts, client, arrived = rest
-        assert (kind, method, message, attempts, client) == (CALL, 0, b"hello", 0, "")
+        attempts, client, arrived, user = rest
+        assert (kind, method, message, attempts, client, user) == (CALL, 0, b"hello", 0, "", -1)
         assert before <= arrived <= time.monotonic_ns()
         assert isinstance(message, bytes)
         assert before + 9_000_000_000 < deadline <= time.monotonic_ns() + 10_200_000_000  # clients round up

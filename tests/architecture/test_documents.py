@@ -23,6 +23,7 @@ HOMES = re.compile("|".join("/" + place + "/" for place in ("work", "root", "hom
 SAID = 40
 """The least that a room's documentation has, in characters."""
 DESIGN = {
+    "SHARED_MEMORY",
     "FAST_PATH",
     "SCHEDULING",
     "MEMORY",

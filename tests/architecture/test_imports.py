@@ -20,7 +20,7 @@ LEVELS: Mapping[str, int] = {
     "workers": 3, "repository": 3,
     "core/processes": 4, "core/rollout": 4, "workers/child": 4, "workers/daemon": 4, "sources": 4, "package": 4,
     "telemetry": 5, "transfer": 5,
-    "maintenance": 6, "frontend/quotas": 6, "frontend/statuses": 6, "frontend/turns": 6,
+    "maintenance": 6, "frontend/quotas": 6, "frontend/regions": 6, "frontend/statuses": 6, "frontend/turns": 6,
     "engine/port": 7, "engine/environment": 7, "engine/inbox": 7,
     "engine/versions": 8,
     "engine/fastpath": 9,

@@ -13,7 +13,7 @@ from appliance.config.former import FORMER
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import ConfigInvalid
 
-SETTINGS_MAX = 133
+SETTINGS_MAX = 135
 
 
 def keys(section: type, path: str = "") -> Iterator[str]:

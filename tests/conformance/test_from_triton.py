@@ -16,7 +16,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from appliance.domain.protocol import EXTENSIONS
+from appliance.domain.protocol import EXTENSIONS, SYSTEM_SHARED_MEMORY
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.http import application
 from models.generate import write_model
@@ -82,7 +82,7 @@ class _Anything:
 
 def test_every_extension_is_there() -> None:
     offered = {name for name, said in rows("Extensions").items() if said != "absent"}
-    assert offered == set(EXTENSIONS)
+    assert offered == {*EXTENSIONS, SYSTEM_SHARED_MEMORY}
 
 
 def test_options_and_habits_are_told() -> None:
@@ -100,8 +100,16 @@ def test_what_is_said_is_so(serve: Serve, tmp_path: Path, methods: dict[str, Any
     )
     for (method, path), said in paths().items():
         status = _status_of(daemon, method, path)
+        if "systemsharedmemory" in path:
+            assert (status, said) == (501, "other"), (
+                "off by default; tests/conformance/shared_memory has it on"
+            )
+            continue
         assert (status < 400) == (said != "absent"), (method, path, status)
     for name, said in rows("RPCs").items():
+        if name.startswith("SystemSharedMemory"):
+            assert (_answers(daemon.grpc, methods[name]), said) == (False, "other")
+            continue
         address = f"unix:{socket}" if name in ON_THE_SOCKET else daemon.grpc
         assert _answers(address, methods[name]) == (said != "absent"), name
     assert not _answers(daemon.grpc, methods["RepositoryModelLoad"])

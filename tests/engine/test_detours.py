@@ -12,7 +12,7 @@ from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.errors import Cancelled, RunFailed
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, TensorHead
 from appliance.domain.validation import plan_request
-from appliance.engine.port import Submission
+from appliance.engine.port import Submission, Tensor
 from appliance.telemetry.meter import Result
 from appliance.workers import port
 from tests.domain.sample import make_version
@@ -36,7 +36,7 @@ class ShadowRig(Rig):
     def dispatch(self, worker: int, run: port.Run) -> None:
         self.lanes.append((worker, run))
 
-    def ask(self) -> int:
+    def ask(self, tensor: Tensor = bytes(16)) -> int:
         """Of whoever serves; gives the request's handle. Its run and that of its twin are on their way then."""
         head = RequestHead(model_name="m", model_version="", inputs=(TensorHead("x", "FP32", (1, 4)),))
         handle = self.engine.submit(
@@ -47,7 +47,7 @@ class ShadowRig(Rig):
                 deadline_ns=NO_DEADLINE,
                 on_done=self.ended.append,
             ),
-            [bytes(16)],
+            [tensor],
         )
         self.turns()
         return handle

@@ -24,7 +24,7 @@ from appliance.config.quotas import QuotasConfig
 from appliance.domain.steps import Steps, finished
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine import port
-from appliance.engine.port import Buffer
+from appliance.engine.port import Tensor
 from appliance.frontend.grpc.health import SERVICE
 from appliance.frontend.grpc.services import INFER
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
@@ -162,7 +162,7 @@ class Answering(EngineDouble):
         )
         self.scores = struct.pack(f"<{SCORES}f", *(float(index * 7919 % SCORES) for index in range(SCORES)))
 
-    def submit(self, submission: port.Submission, tensors: Sequence[Buffer]) -> int:
+    def submit(self, submission: port.Submission, tensors: Sequence[Tensor]) -> int:
         handle = super().submit(submission, tensors)
         data = self.scores if submission.plan.model.name == "scores" else bytes(4)
         asyncio.get_running_loop().call_soon(self.submissions[handle].answer, data)

@@ -34,6 +34,7 @@ OF_SOCKETS: Mapping[str, Boundary] = {
         ("http_requests", http_requests.boundary(front_end)),
         ("grpc_calls", grpc_calls.boundary("grpc", front_end)),
         ("control_calls", grpc_calls.boundary("control", front_end)),
+        ("local_calls", grpc_calls.boundary("local", front_end)),
     )
 }
 BOUNDARIES: Mapping[str, Boundary] = {**OF_FILES, **OF_SOCKETS}

@@ -1,4 +1,5 @@
-"""gRPC over real sockets, at the port of clients and at the control socket: frames, heads and messages of all kinds."""
+"""gRPC over real sockets, at the port of clients, at the control socket and where shared memory is on: frames, heads
+and messages of all kinds."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from native.tests.raw_client import (
 )
 from tests.fuzz.boundary import Boundary, Judge
 from tests.fuzz.mutations import NUMBERS, TEXTS, changed_bytes
-from tests.fuzz.served import MODEL, served
+from tests.fuzz.served import KEY, KEY_BYTES, MODEL, served
 
 FRAME = RawClient.frame
 CONTROL = ("RepositoryModelLoad", "RepositoryModelUnload")
@@ -48,6 +49,19 @@ def _infer() -> pb.ModelInferRequest:
     return message
 
 
+def _infer_in_region() -> pb.ModelInferRequest:
+    message = pb.ModelInferRequest(model_name=MODEL, id="a")
+    for index, name in enumerate(("INPUT0", "INPUT1")):
+        message.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+        message.outputs.add(name=f"OUTPUT{index}")
+    tensors: list[Any] = [*message.inputs, *message.outputs]
+    for index, tensor in enumerate(tensors):
+        tensor.parameters["shared_memory_region"].string_param = "r"
+        tensor.parameters["shared_memory_byte_size"].int64_param = 64
+        tensor.parameters["shared_memory_offset"].int64_param = 64 * index
+    return message
+
+
 def _load() -> pb.RepositoryModelLoadRequest:
     message = pb.RepositoryModelLoadRequest(model_name="other")
     message.parameters["config"].string_param = '{"backend": "onnxruntime", "maxBatchSize": 4}'
@@ -55,6 +69,7 @@ def _load() -> pb.RepositoryModelLoadRequest:
     return message
 
 
+INSIDE = _infer_in_region()
 MESSAGES: dict[str, Message] = {
     "ModelInfer": _infer(),
     "ModelStreamInfer": _infer(),
@@ -65,11 +80,17 @@ MESSAGES: dict[str, Message] = {
     "ServerReady": pb.ServerReadyRequest(),
     "RepositoryModelLoad": _load(),
     "RepositoryModelUnload": pb.RepositoryModelUnloadRequest(model_name="other"),
-    "SystemSharedMemoryRegister": pb.ServerReadyRequest(),
+    "SystemSharedMemoryRegister": pb.SystemSharedMemoryRegisterRequest(
+        name="r", key=KEY, byte_size=KEY_BYTES
+    ),
+    "SystemSharedMemoryStatus": pb.SystemSharedMemoryStatusRequest(name="r"),
+    "SystemSharedMemoryUnregister": pb.SystemSharedMemoryUnregisterRequest(name="r"),
     "LogSettings": pb.ServerReadyRequest(),
     "TraceSetting": pb.ServerReadyRequest(),
 }
-KEYS = ("priority", "timeout", "sequence_id", "binary_data_size", "file:../x", "config", "")
+OF_REGIONS = tuple(name for name in MESSAGES if name.startswith("System"))
+REGION_KEYS = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
+KEYS = ("priority", "timeout", "sequence_id", "binary_data_size", "file:../x", "config", "", *REGION_KEYS)
 ODD_HEADERS = (
     ("grpc-timeout", "0n"), ("grpc-timeout", "99999999H"), ("grpc-timeout", "-1S"), ("grpc-timeout", "1x"),
     ("grpc-encoding", "gzip"), ("grpc-encoding", "br"), ("content-type", "text/html"), ("te", "gzip"),
@@ -146,13 +167,11 @@ def _inner(message: Any) -> Iterator[Any]:
                 yield from _inner(each)
 
 
-@st.composite
-def messages(draw: st.DrawFn, names: tuple[str, ...] = tuple(MESSAGES)) -> bytes:
-    """A call whose message has some of its fields at odd values, left out or many times."""
-    name = draw(st.sampled_from(names))
-    message: Any = type(MESSAGES[name])()
-    message.CopyFrom(MESSAGES[name])
-    for _ in range(draw(st.integers(1, 3))):
+def _bent(draw: st.DrawFn, whole: Message, times: int) -> Any:
+    """``whole`` with some of its fields at odd values, left out or many times."""
+    message: Any = type(whole)()
+    message.CopyFrom(whole)
+    for _ in range(times):
         inner = draw(st.sampled_from(list(_inner(message))))
         fields: list[Any] = list(inner.DESCRIPTOR.fields) or [None]
         field = draw(st.sampled_from(fields))
@@ -173,6 +192,14 @@ def messages(draw: st.DrawFn, names: tuple[str, ...] = tuple(MESSAGES)) -> bytes
             getattr(inner, field.name).extend([_odd(draw, field)] * draw(st.sampled_from((1, 3, 300))))
         else:
             setattr(inner, field.name, _odd(draw, field))
+    return message
+
+
+@st.composite
+def messages(draw: st.DrawFn, names: tuple[str, ...] = tuple(MESSAGES)) -> bytes:
+    """A call whose message has some of its fields at odd values, left out or many times."""
+    name = draw(st.sampled_from(names))
+    message = _bent(draw, MESSAGES[name], draw(st.integers(1, 3)))
     body = framed(message.SerializeToString(), draw(st.sampled_from((0, 0, 0, 1, 255))))
     more = draw(st.lists(st.sampled_from(ODD_HEADERS), max_size=2)) if draw(st.booleans()) else []
     return BEGIN + call(f"/{SERVICE}/{name}", body, more)
@@ -185,8 +212,24 @@ def frames(draw: st.DrawFn) -> bytes:
     return BEGIN + b"".join(draw(st.lists(pieces, min_size=1, max_size=12)))
 
 
+@st.composite
+def regions(draw: st.DrawFn) -> bytes:
+    """A few calls about regions, of which some are odd, and inferences with tensors in them."""
+    said = BEGIN
+    for stream in range(1, 2 * draw(st.integers(2, 6)), 2):
+        name = draw(st.sampled_from(("ModelInfer", "ModelInfer", *OF_REGIONS)))
+        message = INSIDE if name == "ModelInfer" else MESSAGES[name]
+        bent = _bent(draw, message, draw(st.integers(0, 2)))
+        said += call(f"/{SERVICE}/{name}", framed(bent.SerializeToString()), [], stream)
+    return said
+
+
 CASES = st.one_of(messages(), frames(), changed_bytes(SEEDS))
-OF_CONTROL = st.one_of(messages(CONTROL), messages(CONTROL), frames(), changed_bytes(SEEDS))
+OF = {
+    "grpc": CASES,
+    "local": st.one_of(regions(), regions(), messages(OF_REGIONS)),
+    "control": st.one_of(messages(CONTROL), messages(CONTROL), frames(), changed_bytes(SEEDS)),
+}
 
 
 @contextmanager
@@ -197,5 +240,4 @@ def opened(to: str, front_end: str) -> Iterator[Judge]:
 
 
 def boundary(to: str, front_end: str) -> Boundary:
-    cases = OF_CONTROL if to == "control" else CASES
-    return Boundary(kept=f"{to}_calls", cases=cases, opened=partial(opened, to, front_end), examples=150)
+    return Boundary(kept=f"{to}_calls", cases=OF[to], opened=partial(opened, to, front_end), examples=150)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import tempfile
@@ -12,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from appliance.frontend.regions.registry import FOLDER
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.fronts import FRONT_ENDS, Sections, with_front_end
@@ -31,14 +33,18 @@ DEFECT: Final = re.compile(r"Traceback|panicked|nobody foresaw|Unhandled|\[(?:er
 TENSOR: Final = {"datatype": "INT32", "shape": [1, 16], "data": list(range(16))}
 INPUT: Final = json.dumps({"inputs": [{"name": name, **TENSOR} for name in ("INPUT0", "INPUT1")]}).encode()
 MODEL: Final = "add_sub"
+KEY: Final = "/appliance-fuzz"
+KEY_BYTES: Final = 4096
+"""A region that "local" may register. Always the same, so that what was kept fits."""
 
 
 class Served:
-    """``say`` judges one input, at the address that ``to`` names: "http", "grpc" or "control"."""
+    """``say`` judges one input, at the address that ``to`` names: "http", "grpc", "control", or "local", which is
+    gRPC where this user may have shared memory."""
 
-    def __init__(self, daemon: ApplianceProcess, control: Path) -> None:
+    def __init__(self, daemon: ApplianceProcess, control: Path, local: Path) -> None:
         self.daemon = daemon
-        self._control = str(control)
+        self._sockets = {"control": str(control), "local": str(local)}
         self._said = 0
         self._read = daemon.log_path.stat().st_size
         self._before_bytes = self._memory_bytes()
@@ -123,11 +129,11 @@ class Served:
                 time.sleep(0.05)
 
     def _connect(self, to: str) -> socket.socket:
-        if to == "control":
+        if to in self._sockets:
             client = socket.socket(socket.AF_UNIX)
             client.settimeout(HANG_S)
             try:
-                client.connect(self._control)
+                client.connect(self._sockets[to])
             except OSError:
                 client.close()
                 raise
@@ -140,15 +146,19 @@ class Served:
 def served(front_end: str) -> Iterator[Served]:
     """A daemon with this front end and one model."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
-        root, control = Path(name) / "models", Path(name) / "control"
+        root, control, local = (Path(name) / each for each in ("models", "control", "local"))
         write_model(MODEL, root)
         sections: Sections = {
             "control": {"socket": str(control)},
             "log": {"format": "console"},
-            "grpc": {"max_message_bytes": 1 << 20},
+            "grpc": {"max_message_bytes": 1 << 20, "addresses": ["127.0.0.1:0", f"unix:{local}"]},
+            "shared_memory": {"users": [str(os.getuid())], "max_bytes": 1 << 20},
         }
+        region = Path(FOLDER + KEY)
+        region.write_bytes(bytes(KEY_BYTES))
         with ApplianceProcess(root, with_front_end(FRONT_ENDS[front_end], sections)) as daemon:
             daemon.wait_ready().wait_log("Try: ")
-            found = Served(daemon, control)
+            found = Served(daemon, control, local)
             yield found
             found.check()
+        region.unlink(missing_ok=True)

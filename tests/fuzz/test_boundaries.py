@@ -40,7 +40,7 @@ def daemon(request: pytest.FixtureRequest) -> Iterator[tuple[str, Served]]:
         yield request.param, found
 
 
-@pytest.mark.parametrize("to", ["http", "grpc", "control"])
+@pytest.mark.parametrize("to", ["http", "grpc", "control", "local"])
 def test_no_client_breaks_a_rule(daemon: tuple[str, Served], to: str) -> None:
     front_end, found = daemon
     boundary = http_requests.boundary(front_end) if to == "http" else grpc_calls.boundary(to, front_end)

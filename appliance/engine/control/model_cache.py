@@ -17,7 +17,7 @@ from appliance.core.memory.actions import Action, Reply, StartCold
 from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.phase import LEAVING, SERVING, Phase
-from appliance.domain.errors import CapacityError, QueueFull
+from appliance.domain.errors import CapacityError
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.cache_moves import Cached, CacheMoves
 from appliance.engine.control.cache_report import CacheTally, Situation, problems
@@ -25,8 +25,8 @@ from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.control.sizes import Costs, Sizes
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leases
-from appliance.engine.port import Buffer
-from appliance.engine.requests.outcome import not_ready
+from appliance.engine.port import Tensor
+from appliance.engine.requests.outcome import not_ready, result_of
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.waiting_room import Refusal, WaitingRoom, refusal
 from appliance.engine.versions.routes import Routes
@@ -89,7 +89,7 @@ class ModelCache:
 
     # --- requests
 
-    def ask(self, request: Request, tensors: Sequence[Buffer] | None, now_ns: int) -> Refusal | None:
+    def ask(self, request: Request, tensors: Sequence[Tensor] | None, now_ns: int) -> Refusal | None:
         """See ColdStarts."""
         served = request.served
         if served.id not in self._cached or request.is_mirrored:
@@ -103,9 +103,9 @@ class ModelCache:
         if isinstance(answer, actions.Refuse):
             self._tally.count(refused=1)
             refused = self._refusal(served, answer), Result.REFUSED
-        elif tensors is not None and not self._room.store(request, tensors):
+        elif tensors is not None and (unstored := self._room.store(request, tensors)) is not None:
             others += self._memory.step(events.Withdrawn(served.id, request.handle), now_ns)
-            refused = QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED
+            refused = unstored, result_of(unstored)
         elif (deadline_ns := self._room.enter(request)) is not None:
             self._shell.pace.at(deadline_ns)
         self._perform(others, now_ns)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from appliance.domain.errors import ApplianceError, QueueFull, Stopping
+from appliance.domain.errors import ApplianceError, Stopping
 from appliance.domain.inference import Outcome, RequestPlan
 from appliance.engine.environment import Shell
-from appliance.engine.port import Buffer, Submission
+from appliance.engine.port import BUFFERS, Submission, Tensor
 from appliance.engine.requests.dispatch import Dispatch
 from appliance.engine.requests.mirroring import Mirroring
-from appliance.engine.requests.outcome import Accounts, deadline_of, end_of, not_ready
+from appliance.engine.requests.outcome import Accounts, deadline_of, end_of, not_ready, result_of
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.table import RequestTable
 from appliance.engine.requests.waiting_room import ColdStarts, Refusal
@@ -73,7 +73,7 @@ class Admission:
         """Take only requests that arrived before: those that the native front end had by then may come later."""
         self._closed_ns = self._closed_ns or self._clock()
 
-    def submit(self, submission: Submission, tensors: Sequence[Buffer]) -> int:
+    def submit(self, submission: Submission, tensors: Sequence[Tensor]) -> int:
         """See EnginePort."""
         plan = submission.plan
         model = plan.model
@@ -112,7 +112,7 @@ class Admission:
         self._pace.arrived()
         return request.handle
 
-    def _admit(self, request: Request, tensors: Sequence[Buffer]) -> Refusal | None:
+    def _admit(self, request: Request, tensors: Sequence[Tensor]) -> Refusal | None:
         """Queue a request with its tensors; or why not."""
         served = request.served
         if not self.accepting and request.arrived_ns >= self._closed_ns:
@@ -128,13 +128,14 @@ class Admission:
         ended = self._dispatch.arrive(request, now_ns)
         if ended is not None:
             return end_of(request, ended)
-        if request.store(self._table.arena, tensors):
+        unstored = request.store(self._table.arena, tensors)
+        if unstored is None:
             return None
         self._dispatch.take_back(request, now_ns)
-        return QueueFull("Exceeds maximum queue size: no memory left for tensors"), Result.REFUSED
+        return unstored, result_of(unstored)
 
     def _try(
-        self, request: Request, split: TrafficSplit, other: RequestPlan, tensors: Sequence[Buffer]
+        self, request: Request, split: TrafficSplit, other: RequestPlan, tensors: Sequence[Tensor]
     ) -> bool:
         """Give a request of its share to the version on trial; False, and as if nothing had been, when that does not
         take it."""
@@ -148,9 +149,11 @@ class Admission:
         return False
 
     def _mirror(
-        self, request: Request, split: TrafficSplit, other: RequestPlan, tensors: Sequence[Buffer]
+        self, request: Request, split: TrafficSplit, other: RequestPlan, tensors: Sequence[Tensor]
     ) -> None:
         """Run a queued request on the version on trial as well, if there is room."""
+        if not all(isinstance(tensor, BUFFERS) for tensor in tensors):
+            tensors = request.stored(len(tensors))  # what lies outside may be another by now
         copy = self._mirroring.copy(request, split, other, self._table.take_handle())
         if copy is None:
             self._mirroring.leave_out()
@@ -161,7 +164,7 @@ class Admission:
             self._mirroring.pair(request, copy, split, other)
             self._table.begin(copy)
 
-    def has_memory(self, plan: RequestPlan, tensors: Sequence[Buffer]) -> bool:
+    def has_memory(self, plan: RequestPlan, tensors: Sequence[Tensor]) -> bool:
         """See EnginePort."""
         served = self._routes.find(plan.model.name, plan.model.version)
         if served is None or served.model is not plan.model:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from appliance.domain.errors import WorkerDied
+from appliance.domain.errors import ApplianceError, QueueFull, WorkerDied
 from appliance.domain.inference import Answer, OutputTensor, RequestPlan
-from appliance.engine.port import Buffer, Submission
+from appliance.engine.port import BUFFERS, Submission, Tensor
 from appliance.engine.requests.similarity import Kept
 from appliance.engine.versions.layout import UNKNOWN, Expectation
 from appliance.engine.versions.served import Served, TrafficSplit
@@ -34,15 +34,20 @@ class RequestMemory:
         """Bytes of all inputs."""
         return sum(self.sizes)
 
-    def store(self, arena: Arena, slot: Slot, tensors: Sequence[Buffer], span: int) -> None:
-        """Copy inputs, which take ``span`` bytes with alignment, into a slot; the outputs go behind them."""
+    def store(self, arena: Arena, slot: Slot, tensors: Sequence[Tensor], span: int) -> ApplianceError | None:
+        """Copy inputs, which take ``span`` bytes with alignment, into a slot; the outputs go behind them. Gives why one
+        cannot be had."""
         self.slot = slot
         view = slot.view(span)
         position = 0
         for tensor, size in zip(tensors, self.sizes, strict=True):
-            view[position : position + size] = tensor
+            if isinstance(tensor, BUFFERS):
+                view[position : position + size] = tensor
+            elif (error := tensor.read_into(view[position : position + size])) is not None:
+                return error
             position += aligned(size)
         self.place_outputs(arena, span)
+        return None
 
     def place_outputs(self, arena: Arena, span: int) -> None:
         """Have outputs go behind the inputs, as they were to at first; a place of their own is given back."""
@@ -227,21 +232,35 @@ class Request:
 
     # --- its tensors
 
-    def measure(self, tensors: Sequence[Buffer]) -> None:
+    def measure(self, tensors: Sequence[Tensor]) -> None:
         """Note how many bytes each input of the model has; one that is left out has none."""
         self.memory.sizes = self.layout.sizes or tuple(map(len, self._ordered(tensors)))
 
-    def _ordered(self, tensors: Sequence[Buffer]) -> list[Buffer]:
+    def _ordered(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensors[planned.source] if planned.source >= 0 else b"" for planned in self.plan.inputs]
 
-    def store(self, arena: Arena, tensors: Sequence[Buffer]) -> bool:
-        """Copy the raw inputs, measured before, into memory; False when there is no room."""
+    def store(self, arena: Arena, tensors: Sequence[Tensor]) -> ApplianceError | None:
+        """Copy the raw inputs, measured before, into memory; gives why not, and holds none of it then."""
         span, group = self._input_bytes(), self.served.placed.group
         slot = arena.allocate(span + self._room_for_outputs(arena), arena.of_group(group))
         if slot is None:
-            return False
-        self.memory.store(arena, slot, self._ordered(tensors), span)
-        return True
+            return QueueFull("Exceeds maximum queue size: no memory left for tensors")
+        error = self.memory.store(arena, slot, self._ordered(tensors), span)
+        if error is not None:
+            self.memory.free(arena)
+        return error
+
+    def stored(self, count: int) -> list[Tensor]:
+        """The ``count`` tensors that it came with, in that order, where they were stored."""
+        slot, position = self.memory.slot, 0
+        assert slot is not None
+        view = slot.view(self._input_bytes())
+        found: list[Tensor] = [b""] * count
+        for planned, size in zip(self.plan.inputs, self.memory.sizes, strict=True):
+            if planned.source >= 0:
+                found[planned.source] = view[position : position + size]
+            position += aligned(size)
+        return found
 
     def bring(self, arena: Arena, memory: MemoryObject) -> None:
         """Have its tensors lie where the worker that is to run it can reach them. Most were put there at once; the

@@ -22,7 +22,7 @@ from appliance.domain.errors import (
 )
 from appliance.domain.inference import NO_DEADLINE
 from appliance.engine.environment import Pace
-from appliance.engine.port import Buffer
+from appliance.engine.port import Tensor
 from appliance.engine.requests.completion import Completion
 from appliance.engine.requests.outcome import not_ready
 from appliance.engine.requests.request import Request
@@ -41,7 +41,7 @@ Refusal = tuple[ApplianceError, Result]
 class ColdStarts(Protocol):
     """What keeps requests until their versions are in memory."""
 
-    def ask(self, request: Request, tensors: Sequence[Buffer] | None, now_ns: int) -> Refusal | None:
+    def ask(self, request: Request, tensors: Sequence[Tensor] | None, now_ns: int) -> Refusal | None:
         """Have a request wait with its tensors, or say why not. ``tensors`` None: it has waited before, for another
         version, and they are where they were."""
 
@@ -98,8 +98,8 @@ class WaitingRoom:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def store(self, request: Request, tensors: Sequence[Buffer]) -> bool:
-        """Copy its tensors into memory; False when there is no room."""
+    def store(self, request: Request, tensors: Sequence[Tensor]) -> ApplianceError | None:
+        """Copy its tensors into memory; gives why not."""
         return request.store(self._table.arena, tensors)
 
     def enter(self, request: Request) -> int | None:

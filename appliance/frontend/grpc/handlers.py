@@ -18,6 +18,8 @@ from appliance.engine.port import EnginePort
 from appliance.frontend import documents
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.port import LOG_IS_OPERATORS, LogControl, Setting
+from appliance.frontend.regions.region import Registered
+from appliance.frontend.regions.registry import NO_DEVICE_MEMORY, NOBODYS, Regions
 from appliance.telemetry.trace import Tracer, check_trace_setting, trace_settings
 
 M = TypeVar("M", bound=Message)
@@ -31,11 +33,25 @@ class Rpc(NamedTuple):
 
     def serve(self, message: bytes) -> bytes:
         """Answer a serialised request; raises ApplianceError."""
-        try:
-            request = self.request.FromString(message)
-        except DecodeError as error:
-            raise InvalidRequest(f"the message is not a {self.request.DESCRIPTOR.name}: {error}") from error
-        return self.answer(request).SerializeToString()
+        return self.answer(_read(self.request, message)).SerializeToString()
+
+
+class UserRpc(NamedTuple):
+    """One RPC that is answered by whose it is."""
+
+    request: type[Message]
+    answer: Callable[[Any, int], Message]
+
+    def serve(self, user: int, message: bytes) -> bytes:
+        """Answer a serialised request of ``user`` (UNKNOWN_USER: that is not known); raises ApplianceError."""
+        return self.answer(_read(self.request, message), user).SerializeToString()
+
+
+def _read(kind: type[Message], message: bytes) -> Message:
+    try:
+        return kind.FromString(message)
+    except DecodeError as error:
+        raise InvalidRequest(f"the message is not a {kind.DESCRIPTOR.name}: {error}") from error
 
 
 class Handlers:
@@ -50,12 +66,14 @@ class Handlers:
         *,
         for_operator: bool = False,
         server_name: str = SERVER_NAME,
+        regions: Regions = NOBODYS,
     ) -> None:
         self._server_name = server_name
         self._for_operator = for_operator
         self._engine = engine
         self._tracer = tracer
         self._log = log
+        self._regions = regions
         self.stopping = False
 
     def rpcs(self) -> Mapping[str, Rpc]:
@@ -65,9 +83,17 @@ class Handlers:
             answer = getattr(self, _method_name(method.name), None)
             if answer is not None:
                 found[method.name] = Rpc(getattr(pb, method.input_type.name), answer)
-            elif "SharedMemory" in method.name:
-                found[method.name] = Rpc(getattr(pb, method.input_type.name), self._shared_memory)
+            elif method.name.startswith("CudaSharedMemory"):
+                found[method.name] = Rpc(getattr(pb, method.input_type.name), self._no_device_memory)
         return found
+
+    def user_rpcs(self) -> Mapping[str, UserRpc]:
+        """The same of those RPCs that are answered by whose they are."""
+        return {
+            "SystemSharedMemoryStatus": UserRpc(pb.SystemSharedMemoryStatusRequest, self._region_status),
+            "SystemSharedMemoryRegister": UserRpc(pb.SystemSharedMemoryRegisterRequest, self._register),
+            "SystemSharedMemoryUnregister": UserRpc(pb.SystemSharedMemoryUnregisterRequest, self._unregister),
+        }
 
     # --- health and metadata
 
@@ -85,7 +111,9 @@ class Handlers:
 
     def server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         """Name, version and what is offered beyond the core protocol."""
-        return _filled(pb.ServerMetadataResponse, documents.server_metadata(self._server_name))
+        return _filled(
+            pb.ServerMetadataResponse, documents.server_metadata(self._server_name, self._regions.on)
+        )
 
     def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         """Tensors of one version and all versions that are ready."""
@@ -126,8 +154,26 @@ class Handlers:
             "it out of the model directory, or unload it over the control socket (control.socket)"
         )
 
-    def _shared_memory(self, request: Message) -> Message:
-        raise Unsupported("client shared memory is turned off here; send and receive tensors in the message")
+    # --- shared memory
+
+    def _no_device_memory(self, request: Message) -> Message:
+        raise Unsupported(NO_DEVICE_MEMORY)
+
+    def _region_status(self, request: pb.SystemSharedMemoryStatusRequest, user: int) -> Message:
+        answer = pb.SystemSharedMemoryStatusResponse()
+        for each in self._regions.status(user, request.name):
+            region = answer.regions[each.name]
+            region.name, region.key, region.offset, region.byte_size = each
+        return answer
+
+    def _register(self, request: pb.SystemSharedMemoryRegisterRequest, user: int) -> Message:
+        asked = Registered(request.name, request.key, request.offset, request.byte_size)
+        self._regions.register(user, asked)
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    def _unregister(self, request: pb.SystemSharedMemoryUnregisterRequest, user: int) -> Message:
+        self._regions.unregister(user, request.name)
+        return pb.SystemSharedMemoryUnregisterResponse()
 
     # --- settings
 

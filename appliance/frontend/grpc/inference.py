@@ -13,12 +13,16 @@ from typing import Final, NamedTuple, TypeVar
 from appliance.domain.classification import asked_outputs
 from appliance.domain.errors import ApplianceError, DeadlineExpired, QuotaExceeded
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome
+from appliance.domain.protocol import RegionPart
 from appliance.domain.steps import Steps
 from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
 from appliance.frontend.grpc.envelope import EnvelopeLimits, request_id_text, scan
 from appliance.frontend.grpc.request import Intake, take_in
 from appliance.frontend.grpc.response import response_parts
 from appliance.frontend.grpc.status import Refused, inference_status
+from appliance.frontend.regions.registry import NOBODYS, Regions
+from appliance.frontend.regions.users import UNKNOWN_USER
+from appliance.frontend.regions.window import NO_PARTS, put_outputs
 from appliance.frontend.turns import CLIENT, Turns
 from appliance.telemetry.trace import TRACEPARENT, Trace, Tracer
 
@@ -28,13 +32,14 @@ _NS = 1_000_000_000
 
 class Caller(NamedTuple):
     """The sender of a message: ``client`` by its certificate (empty: that is not known); where it is noted how the
-    message fares, if it is; what it brought of the metadata that the engine wants; and ``account``, as quotas tell
-    clients apart."""
+    message fares, if it is; what it brought of the metadata that the engine wants; ``account``, as quotas tell clients
+    apart; and ``user``, its number on this machine, where the transport knows it."""
 
     client: str = ""
     trace: Trace | None = None
     headers: Mapping[str, str] = NO_HEADERS
     account: str = ""
+    user: int = UNKNOWN_USER
 
 
 NOBODY: Final = Caller()
@@ -73,8 +78,10 @@ class Inference:
         limits: EnvelopeLimits,
         tracer: Tracer | None = None,
         turns: Turns | None = None,
+        regions: Regions = NOBODYS,
     ) -> None:
         self.engine = engine
+        self._regions = regions
         self.turns = turns or Turns()
         self.tracer = tracer
         self.on_answer: Callable[[Intake, Answer, str], None] | None = None
@@ -107,7 +114,7 @@ class Inference:
                 discard(future.result())
             self.engine.cancel(handle)
             raise
-        return await self.turns.take(self.encode(call, outcome, b"".join))
+        return await self.answered(call, outcome, b"".join)
 
     def caller(
         self, sender: Caller, rpc: str, arrived_ns: int, metadata: Iterable[tuple[str, str | bytes]]
@@ -137,7 +144,7 @@ class Inference:
         try:
             envelope = scan(message, self._limits)
             request_id = request_id_text(envelope.request_id)
-            intake = yield from take_in(envelope, self.engine, self._limits)
+            intake = yield from take_in(envelope, self.engine, self._limits, self._regions, caller.user)
             return Call(request_id, intake, caller)
         except ApplianceError as error:
             self.engine.rejected(error, request_id, caller.client)
@@ -175,9 +182,26 @@ class Inference:
             self._answered(call.caller)
             raise self.refused(error, call.request_id) from error
 
-    def encode(self, call: Call, outcome: Outcome, join: Callable[[list[Buffer]], T]) -> Steps[T]:
+    async def answered(self, call: Call, outcome: Outcome, join: Callable[[list[Buffer]], T]) -> T:
+        """As ``encode``, in turns, once outputs are in shared memory that are to go there."""
+        written = NO_PARTS
+        if call.intake.windows and isinstance(outcome, Answer):
+            try:
+                outcome, written = await put_outputs(outcome, call.intake.windows)
+            except ApplianceError as error:
+                outcome = error.with_traceback(None)  # which has this frame: a cycle would keep the regions
+        return await self.turns.take(self.encode(call, outcome, join, written))
+
+    def encode(
+        self,
+        call: Call,
+        outcome: Outcome,
+        join: Callable[[list[Buffer]], T],
+        written: Mapping[str, RegionPart] = NO_PARTS,
+    ) -> Steps[T]:
         """What ``join`` makes of the pieces of the ModelInferResponse, which it must copy: their memory is given back
-        when it returns, or when nobody waits for it any more. Raises Refused when the outcome is an error."""
+        when it returns, or when nobody waits for it any more. Of outputs that were ``written`` elsewhere it tells
+        where. Raises Refused when the outcome is an error."""
         if not isinstance(outcome, Answer):
             self._answered(call.caller)
             raise self.refused(outcome, call.request_id) from outcome
@@ -187,7 +211,7 @@ class Inference:
             outputs, head = outcome.outputs, call.intake.plan.head
             if head.outputs:
                 outputs = yield from asked_outputs(outcome, head)
-            encoded = join(response_parts(call.request_id.encode(), outcome.model, outputs))
+            encoded = join(response_parts(call.request_id.encode(), outcome.model, outputs, written))
         except ApplianceError as error:
             raise self.refused(error, call.request_id) from error
         finally:

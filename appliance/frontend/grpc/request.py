@@ -14,16 +14,22 @@ from google.protobuf.message import DecodeError
 
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputHead, Parameter, RequestHead, RequestPlan, TensorHead
-from appliance.domain.protocol import check_input_parameters, output_classification, request_meaning
+from appliance.domain.protocol import asks_for_region, output_classification, request_meaning
 from appliance.domain.steps import STEP_ELEMENTS, Steps
 from appliance.domain.tensor import MAX_RANK, Datatype, element_count, encode_bytes, parse_datatype
 from appliance.domain.validation import check_raw, string_count_text
-from appliance.engine.port import Buffer, EnginePort
+from appliance.engine.port import Buffer, EnginePort, Tensor
 from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, check_nested_fields, malformed
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
+from appliance.frontend.regions.registry import NOBODYS, Regions
+from appliance.frontend.regions.users import UNKNOWN_USER
+from appliance.frontend.regions.window import NO_WINDOWS, Window, Windows
 
 LARGE_HEAD_BYTES: Final = 64 * 1024
 """From here on what is in a head is counted before it is read."""
+REGION_KEYS: Final = b"shared_memory_"
+"""What the keys of all parameters about shared memory begin with."""
+NO_SOURCES: Final[Mapping[int, Window]] = {}
 _PARAMETERS_MAX = 256
 _REPEATABLE_HEAD_BYTES_MAX = 4096
 
@@ -50,19 +56,26 @@ _PACKED_AS_RAW = frozenset({Datatype.BOOL, Datatype.FP32, Datatype.FP64})
 class Intake(NamedTuple):
     """A request that fits a model, ready for the engine; ``tensors`` are raw bytes in the request's order.
     ``empty_final_response`` is the stream's parameter of that name. ``head`` are the bytes of what may come again with
-    other tensors (empty: it is too long, or tensors are inside of it), and ``generation`` is that of the engine for
-    which it was planned."""
+    other tensors (empty: it is too long, tensors are inside of it, or some in shared memory), and ``generation`` is
+    that of the engine for which it was planned. ``windows`` are those of outputs that go to shared memory."""
 
     plan: RequestPlan
-    tensors: tuple[Buffer, ...]
+    tensors: tuple[Tensor, ...]
     empty_final_response: bool
     head: bytes
     generation: int
+    windows: Windows = NO_WINDOWS
 
 
-def take_in(envelope: Envelope, engine: EnginePort, limits: EnvelopeLimits) -> Steps[Intake]:
-    """Check an opened message against what ``engine`` serves now. Raises InvalidRequest, UnknownModel, NotReady or
-    Unsupported, in the words that clients match on."""
+def take_in(
+    envelope: Envelope,
+    engine: EnginePort,
+    limits: EnvelopeLimits,
+    regions: Regions = NOBODYS,
+    user: int = UNKNOWN_USER,
+) -> Steps[Intake]:
+    """Check an opened message of ``user`` against what ``engine`` serves and which ``regions`` there are now. Raises
+    InvalidRequest, UnknownModel, NotReady, and what ``Regions.window`` does, in the words that clients match on."""
     raw = envelope.raw
     if len(envelope.head) > LARGE_HEAD_BYTES:
         check_nested_fields(envelope.head, limits)
@@ -71,6 +84,10 @@ def take_in(envelope: Envelope, engine: EnginePort, limits: EnvelopeLimits) -> S
     engine.resolve(request.model_name, request.model_version)  # what is unknown is told before what is wrong
     parameters = read_parameters(request.parameters, "the request")
     meaning = request_meaning(parameters)
+    sources: Mapping[int, Window] = NO_SOURCES
+    windows = NO_WINDOWS
+    if REGION_KEYS in envelope.head:  # keys stand in it as they are: most requests pay for no more than this
+        sources, windows = _windows(request, regions, user)
     head = RequestHead(
         model_name=request.model_name,
         model_version=request.model_version,
@@ -83,14 +100,53 @@ def take_in(envelope: Envelope, engine: EnginePort, limits: EnvelopeLimits) -> S
     if raw:
         _refuse_contents(request)
     plan, generation = engine.plan(head), engine.generation
-    tensors = raw or (yield from _contents(request))
+    tensors: tuple[Tensor, ...] = raw or (yield from _contents(request, sources))
+    if sources:
+        tensors = yield from _with_windows(plan, tensors, sources)
     yield from _check_tensors(plan, tensors)
     if engine.generation != generation:  # others had their turns meanwhile
         plan, generation = engine.plan(head), engine.generation
-    repeatable = bool(raw) and len(envelope.head) <= _REPEATABLE_HEAD_BYTES_MAX
+    repeatable = bool(raw) and len(envelope.head) <= _REPEATABLE_HEAD_BYTES_MAX and not (sources or windows)
     return Intake(
-        plan, tensors, meaning.empty_final_response, envelope.head if repeatable else b"", generation
+        plan, tensors, meaning.empty_final_response, envelope.head if repeatable else b"", generation, windows
     )
+
+
+def _windows(
+    request: pb.ModelInferRequest, regions: Regions, user: int
+) -> tuple[Mapping[int, Window], Windows]:
+    """The windows of inputs, by their place in the request, and of outputs, by name. Raises as ``take_in`` does."""
+    inputs: dict[int, Window] = {}
+    for index, tensor in enumerate(request.inputs):
+        parameters = read_parameters(tensor.parameters, f"input '{tensor.name}'")
+        if asks_for_region(parameters):
+            inputs[index] = regions.window(user, "input", tensor.name, parameters)
+    regions.check_inputs(inputs.values())
+    outputs: dict[str, Window] = {}
+    for output in request.outputs:
+        parameters = read_parameters(output.parameters, f"output '{output.name}'")
+        if asks_for_region(parameters):
+            outputs[output.name] = regions.window(user, "output", output.name, parameters)
+    return inputs, outputs
+
+
+def _with_windows(
+    plan: RequestPlan, sent: Sequence[Tensor], windows: Mapping[int, Window]
+) -> Steps[tuple[Tensor, ...]]:
+    """All tensors in the request's order: those ``sent`` in the message, which are in order, and the others where they
+    are; strings of those are copied. Raises InvalidRequest."""
+    announced = plan.head.inputs
+    if len(sent) != len(announced) - len(windows):
+        raise InvalidRequest(
+            f"unexpected number of raw_input_contents for model '{plan.model.name}': {len(announced)} inputs, of which "
+            f"{len(windows)} are in shared memory, but {len(sent)} raw_input_contents"
+        )
+    rest = iter(sent)
+    tensors = [windows[index] if index in windows else next(rest) for index in range(len(announced))]
+    for planned in plan.inputs:
+        if planned.source in windows and planned.nbytes < 0:
+            tensors[planned.source] = yield from windows[planned.source].read()
+    return tuple(tensors)
 
 
 def _parsed(head: bytes, limits: EnvelopeLimits) -> pb.ModelInferRequest:
@@ -104,7 +160,7 @@ def _parsed(head: bytes, limits: EnvelopeLimits) -> pb.ModelInferRequest:
     return request
 
 
-def _check_tensors(plan: RequestPlan, tensors: tuple[Buffer, ...]) -> Steps[None]:
+def _check_tensors(plan: RequestPlan, tensors: tuple[Tensor, ...]) -> Steps[None]:
     """Hold the tensors to the plan, in number and in bytes."""
     announced = plan.head.inputs
     if len(tensors) < len(announced):
@@ -141,7 +197,7 @@ def read_parameters(parameters: Mapping[str, pb.InferParameter], where: str) -> 
 
 def _input_head(tensor: pb.ModelInferRequest.InferInputTensor) -> TensorHead:
     if tensor.parameters:
-        check_input_parameters(tensor.name, read_parameters(tensor.parameters, f"input '{tensor.name}'"))
+        read_parameters(tensor.parameters, f"input '{tensor.name}'")
     if len(tensor.shape) > MAX_RANK:
         raise InvalidRequest(
             f"shape of input '{tensor.name}' has rank {len(tensor.shape)}; at most {MAX_RANK} dimensions are supported"
@@ -156,19 +212,26 @@ def _output_head(output: pb.ModelInferRequest.InferRequestedOutputTensor) -> Out
     return OutputHead(output.name, output_classification(output.name, parameters))
 
 
-def _refuse_contents(request: pb.ModelInferRequest) -> None:
-    for tensor in request.inputs:
-        if tensor.HasField("contents") and tensor.contents.ListFields():
+def _refuse_contents(request: pb.ModelInferRequest, windows: Mapping[int, Window] | None = None) -> None:
+    """Refuse contents of every input, or of those in ``windows``."""
+    way = "raw_input_contents" if windows is None else "shared memory"
+    for index, tensor in enumerate(request.inputs):
+        asked = windows is None or index in windows
+        if asked and tensor.HasField("contents") and tensor.contents.ListFields():
             raise InvalidRequest(
-                "contents field must not be specified when using raw_input_contents for input "
+                f"contents field must not be specified when using {way} for input "
                 f"'{tensor.name}' for model '{request.model_name}'"
             )
 
 
-def _contents(request: pb.ModelInferRequest) -> Steps[tuple[Buffer, ...]]:
+def _contents(request: pb.ModelInferRequest, windows: Mapping[int, Window]) -> Steps[tuple[Buffer, ...]]:
+    """The tensors inside of the head; one that is in shared memory may not be there as well."""
+    if windows:
+        _refuse_contents(request, windows)
     tensors: list[Buffer] = []
-    for tensor in request.inputs:
-        tensors += ((yield from contents_to_raw(request.model_name, tensor)),)
+    for index, tensor in enumerate(request.inputs):
+        if index not in windows:
+            tensors += ((yield from contents_to_raw(request.model_name, tensor)),)
     return tuple(tensors)
 
 

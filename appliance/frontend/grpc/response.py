@@ -5,26 +5,35 @@ Outputs always travel in raw_output_contents, one entry each: common clients rea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from appliance.domain.inference import OutputTensor
 from appliance.domain.model import ModelVersion
-from appliance.domain.protocol import FINAL_RESPONSE
+from appliance.domain.protocol import FINAL_RESPONSE, REGION, REGION_BYTES, REGION_OFFSET, RegionPart
 from appliance.engine.port import Buffer
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
+from appliance.frontend.regions.window import NO_PARTS
 
 _ID_TAG = b"\x1a"
 _RAW_TAG = b"\x32"
 _INFER_RESPONSE_TAG = b"\x12"
 
 
-def response_parts(request_id: bytes, model: ModelVersion, outputs: Sequence[OutputTensor]) -> list[Buffer]:
+def response_parts(
+    request_id: bytes,
+    model: ModelVersion,
+    outputs: Sequence[OutputTensor],
+    written: Mapping[str, RegionPart] = NO_PARTS,
+) -> list[Buffer]:
     """The pieces of the serialised ModelInferResponse in order: name and version, the id if there is one, what
     describes the outputs, and of each output what stands before its tensor, and that. Tensors are not yet copied, so
-    join the pieces before the answer is released."""
+    join the pieces before the answer is released. Outputs that were ``written`` to shared memory are described by where
+    they are."""
     described = pb.ModelInferResponse()
     for output in outputs:
         described.outputs.add(name=output.name, datatype=output.datatype.wire, shape=output.shape)
+    if written:
+        _describe_parts(described, written)
     served = pb.ModelInferResponse(model_name=model.name, model_version=str(model.version))
     parts: list[Buffer] = [served.SerializeToString()]
     if request_id:
@@ -33,6 +42,15 @@ def response_parts(request_id: bytes, model: ModelVersion, outputs: Sequence[Out
     for output in outputs:
         parts += (_RAW_TAG + varint(len(output.data)), output.data)
     return parts
+
+
+def _describe_parts(described: pb.ModelInferResponse, written: Mapping[str, RegionPart]) -> None:
+    for output in described.outputs:
+        if output.name in written:
+            part = written[output.name]
+            output.parameters[REGION].string_param = part.region
+            output.parameters[REGION_OFFSET].int64_param = part.offset
+            output.parameters[REGION_BYTES].int64_param = part.nbytes
 
 
 def stream_response(parts: list[Buffer], final: bool | None = None) -> bytes:

@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
 
@@ -34,6 +35,7 @@ from appliance.frontend.grpc.status import Refused, Status, status_for
 from appliance.frontend.listening.certificates import Certificates, read_certificates, reread_certificates
 from appliance.frontend.listening.sockets import UnixAccess, give_to_group, masked, unix_access
 from appliance.frontend.port import Backend
+from appliance.frontend.regions.users import UNKNOWN_USER
 from appliance.frontend.turns import CLIENT
 
 Context = aio.ServicerContext[Any, Any]
@@ -141,6 +143,10 @@ class GrpcServer:
             path: grpc.unary_unary_rpc_method_handler(self._answering(path, answer))
             for path, answer in self._services.unary().items()
         }
+        for path, answer_user in self._services.unary_of_users().items():
+            # The library does not tell whose a connection is.
+            nobody = partial(answer_user, UNKNOWN_USER)
+            handlers[path] = grpc.unary_unary_rpc_method_handler(self._answering(path, nobody))
         for path, serve in self._services.streaming().items():
             handlers[path] = grpc.stream_stream_rpc_method_handler(self._serving(path, serve))
         for path, slow in self._control.unary().items() if self._control is not None else ():

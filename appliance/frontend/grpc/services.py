@@ -43,6 +43,7 @@ class Terms(NamedTuple):
 
 
 AnswerMessage = Callable[[bytes], bytes]
+AnswerUser = Callable[[int, bytes], bytes]
 ServeStream = Callable[[Read, Write, Terms], Awaitable[None]]
 
 
@@ -53,9 +54,14 @@ class Services:
         """``for_operator``: they may change settings."""
         engine, tracer = backend.engine, backend.tracer
         self._listening = backend.listening
-        self.inference = Inference(engine, EnvelopeLimits(), tracer, backend.turns)
+        self.inference = Inference(engine, EnvelopeLimits(), tracer, backend.turns, backend.regions)
         self._handlers = Handlers(
-            engine, backend.log, tracer, for_operator=for_operator, server_name=backend.server_name
+            engine,
+            backend.log,
+            tracer,
+            for_operator=for_operator,
+            server_name=backend.server_name,
+            regions=backend.regions,
         )
         self._health = HealthService(engine)
         health_file = descriptor_pb2.FileDescriptorProto.FromString(HEALTH_FILE)
@@ -69,6 +75,10 @@ class Services:
         """Paths of unary RPCs to what answers a serialised request; it raises ApplianceError."""
         answers = {f"/{SERVICE}/{name}": rpc.serve for name, rpc in self._handlers.rpcs().items()}
         return {**answers, f"/{HEALTH_SERVICE}/Check": self._health.check, ADDRESSES: self._addresses}
+
+    def unary_of_users(self) -> Mapping[str, AnswerUser]:
+        """The same, where the answer depends on whose the request is."""
+        return {f"/{SERVICE}/{name}": rpc.serve for name, rpc in self._handlers.user_rpcs().items()}
 
     def streaming(self) -> Mapping[str, ServeStream]:
         """Paths of streaming RPCs to what serves one; it raises ApplianceError or Refused to end with a status."""

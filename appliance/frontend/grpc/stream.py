@@ -236,8 +236,7 @@ class StreamSession:
         CLIENT.set(call.caller.account)
         final = True if call.intake.empty_final_response else None
         try:
-            encoding = self._inference.encode(call, outcome, lambda parts: stream_response(parts, final))
-            return await self._inference.turns.take(encoding)
+            return await self._inference.answered(call, outcome, lambda parts: stream_response(parts, final))
         except Refused as refused:
             refusal = _Refusal(refused.status, refused.request_id)
         return self._tell(refusal)

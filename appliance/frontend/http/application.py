@@ -198,11 +198,15 @@ def _extension_routes(protocol: ProtocolHandler) -> Routes:
         ("GET", "/v2/models/{model}/trace/setting", protocol.trace_settings),
         ("POST", "/v2/models/{model}/trace/setting", protocol.update_trace),
     ]
-    for kind in ("systemsharedmemory", "cudasharedmemory"):
+    none = protocol.no_device_memory
+    for kind, status, register, unregister in (
+        ("systemsharedmemory", protocol.regions, protocol.register, protocol.unregister),
+        ("cudasharedmemory", none, none, none),
+    ):
         for region in (f"/v2/{kind}", f"/v2/{kind}/region/{{region}}"):
-            routes.append(("GET", f"{region}/status", protocol.shared_memory))
-            routes.append(("POST", f"{region}/register", protocol.shared_memory))
-            routes.append(("POST", f"{region}/unregister", protocol.shared_memory))
+            routes.append(("GET", f"{region}/status", status))
+            routes.append(("POST", f"{region}/register", register))
+            routes.append(("POST", f"{region}/unregister", unregister))
     return routes
 
 

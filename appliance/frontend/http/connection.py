@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import select
+import socket
+import struct
 from collections import Counter
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, cast
@@ -23,8 +25,11 @@ from appliance.domain.protocol import SERVER_NAME
 from appliance.frontend.http.body import UnreadAnswers
 from appliance.frontend.http.status import HttpRefusal, plain_answer
 from appliance.frontend.quotas import Account
+from appliance.frontend.regions.users import UNKNOWN_USER
 from appliance.frontend.statuses import CLIENT_CLOSED_REQUEST
 
+CREDENTIALS: Final = struct.Struct("=iII")
+"""Process, user and group, as the kernel tells them (``struct ucred``)."""
 TOO_MANY_CONNECTIONS: Final = plain_answer("503 Service Unavailable", "too many connections; try again later")
 HEAD_TOO_SLOW: Final = plain_answer("408 Request Timeout", "the request head did not arrive in time")
 
@@ -67,13 +72,14 @@ class ServerTally:
 
 class Origin(NamedTuple):
     """Where a connection comes from that the native front end accepted: the client's network address ("": it has
-    none), how often a worker died with its first request, who it is by its certificate ("": that is not known), and
-    what it may ask."""
+    none), how often a worker died with its first request, who it is by its certificate ("": that is not known), what it
+    may ask, and its user on this machine (UNKNOWN_USER: that is not known)."""
 
     client: str
     attempts: int
     name: str
     account: Account
+    user: int = UNKNOWN_USER
 
 
 class Connection(web.RequestHandler):
@@ -233,6 +239,14 @@ class Connection(web.RequestHandler):
         return (address_of(peer[0]) or "") if isinstance(peer, tuple) else UNIX
 
     @property
+    def user(self) -> int:
+        """Its user on this machine when it connected, as the kernel tells it over a Unix socket; else UNKNOWN_USER.
+        Of a connection that was accepted elsewhere the socket here is no client's, and is not asked."""
+        if self.origin is not None:
+            return self.origin.user
+        return UNKNOWN_USER if self.transport is None else _user_at(self.transport)
+
+    @property
     def account(self) -> Account | None:
         """What the client may ask; None where the native front end did not accept the connection."""
         return None if self.origin is None else self.origin.account
@@ -317,6 +331,16 @@ def _peer(transport: asyncio.BaseTransport) -> str:
     """Who is at the other end, as quotas tell clients apart; all over Unix sockets are one."""
     place = transport.get_extra_info("peername")
     return (address_of(place[0]) if isinstance(place, tuple) else UNIX) or ""
+
+
+def _user_at(transport: asyncio.Transport) -> int:
+    """The user at the other end of a connection that was accepted here."""
+    ours = transport.get_extra_info("socket")
+    if ours is None or ours.family != socket.AF_UNIX:
+        return UNKNOWN_USER
+    with socket.fromfd(ours.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as found:
+        credentials = found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return int(CREDENTIALS.unpack(credentials)[1])
 
 
 def _is_hung_up(transport: asyncio.Transport | None) -> bool:

@@ -9,34 +9,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputHead, Parameter, RequestHead, RequestPlan, TensorHead
 from appliance.domain.model import ModelVersion
-from appliance.domain.protocol import check_input_parameters, output_classification, request_meaning
+from appliance.domain.protocol import asks_for_region, output_classification, request_meaning
 from appliance.domain.steps import Steps
 from appliance.domain.tensor import FREE, MAX_RANK, Datatype, TensorSpec, encode_bytes
 from appliance.domain.validation import check_raw
+from appliance.engine.port import Tensor
 from appliance.frontend.http.json_document import check_nesting, read_json
 from appliance.frontend.http.json_tensor import raw_from_json
 from appliance.frontend.http.status import quotable
+from appliance.frontend.regions.registry import Regions
+from appliance.frontend.regions.window import Window, Windows
 
 HEAD_LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 JSON_BYTES_MAX: Final = 4 << 20
 """Largest JSON of a request: reading a MiB takes 20 to 60 ms of a processor."""
 JSON_DATA: Final = -1
 """Size of an input whose data is in the JSON head."""
+IN_REGION: Final = -2
+"""That of one in shared memory."""
 
 _MAX_DIMENSION: Final = 1 << 63
+
+
+class Client(Protocol):
+    """Whose a request is."""
+
+    @property
+    def user(self) -> int:
+        """Its user on this machine; UNKNOWN_USER: that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferHead:
     """A request without its binary tensors. Per input, ``sizes`` holds the announced bytes (JSON_DATA: in
-    ``data``) and ``data`` the JSON value. ``binary_outputs`` says per output name what was asked,
-    ``binary_default`` for the others."""
+    ``data``; IN_REGION: in ``sources``) and ``data`` the JSON value. ``binary_outputs`` says per output name what was
+    asked, ``binary_default`` for the others, but for those that go to ``windows`` of shared memory."""
 
     request_id: str
     head: RequestHead
@@ -44,6 +57,13 @@ class InferHead:
     data: tuple[Any, ...]
     binary_outputs: Mapping[str, bool]
     binary_default: bool
+    sources: Mapping[int, Window] = field(default_factory=dict)
+    windows: Windows = field(default_factory=dict)
+
+    @property
+    def in_regions(self) -> bool:
+        """Whether any tensor is in shared memory."""
+        return bool(self.sources or self.windows)
 
     @property
     def repeatable(self) -> bool:
@@ -93,8 +113,11 @@ def id_of(document: Mapping[str, Any]) -> str:
         return ""
 
 
-def parse_head(document: dict[str, Any], name: str, version: str) -> InferHead:
-    """Read the head of a request for model ``name``; raises InvalidRequest and Unsupported."""
+def parse_head(
+    document: dict[str, Any], name: str, version: str, regions: Regions, client: Client
+) -> InferHead:
+    """Read the head of a request of ``client`` for model ``name``, whose tensors may be in ``regions``. Raises
+    InvalidRequest, and what ``Regions.window`` does."""
     inputs = _objects(document, "inputs")
     outputs = _objects(document, "outputs")
     _check_all_nesting(document, inputs)
@@ -104,22 +127,37 @@ def parse_head(document: dict[str, Any], name: str, version: str) -> InferHead:
     binary_default = _flag(parameters.pop("binary_data_output", False), "binary_data_output")
     meaning = request_meaning(parameters)
     tensors = [_input(entry, name) for entry in inputs]
+    sizes = tuple(size for _, size, _ in tensors)
     wanted = [_output(entry) for entry in outputs]
+    sources: dict[int, Window] = {}
+    if IN_REGION in sizes:
+        sources = {
+            index: _source(entry, tensor.name, regions, client.user)
+            for index, (tensor, size, entry) in enumerate(tensors)
+            if size == IN_REGION
+        }
+        regions.check_inputs(sources.values())
     return InferHead(
         request_id=_text(document, "id", "request") if "id" in document else "",
         head=RequestHead(
             model_name=name,
             model_version=version,
             inputs=tuple(tensor for tensor, _, _ in tensors),
-            outputs=tuple(output for output, _ in wanted),
+            outputs=tuple(output for output, _, _ in wanted),
             priority=meaning.priority,
             timeout_us=meaning.timeout_us,
             parameters=parameters,
         ),
-        sizes=tuple(size for _, size, _ in tensors),
+        sizes=sizes,
         data=tuple(data for _, _, data in tensors),
-        binary_outputs={output.name: binary for output, binary in wanted if binary is not None},
+        binary_outputs={output.name: binary for output, binary, _ in wanted if binary is not None},
         binary_default=binary_default,
+        sources=sources,
+        windows={
+            output.name: regions.window(client.user, "output", output.name, asked)
+            for output, _, asked in wanted
+            if asked
+        },
     )
 
 
@@ -167,14 +205,14 @@ def _raw_shape(spec: TensorSpec, nbytes: int) -> tuple[int, ...]:
     )
 
 
-def tensors_of(request: InferHead, plan: RequestPlan, binary: memoryview) -> Steps[list[bytes | memoryview]]:
+def tensors_of(request: InferHead, plan: RequestPlan, binary: memoryview) -> Steps[list[Tensor]]:
     """Raw tensors in the request's order, checked against ``plan``: views of ``binary`` (what follows the
-    head), or made from JSON. Raises InvalidRequest."""
+    head), made from JSON, or windows of shared memory, of which strings are copied. Raises InvalidRequest."""
     name = plan.model.name
-    tensors: list[bytes | memoryview] = [b""] * len(request.sizes)
+    tensors: list[Tensor] = [b""] * len(request.sizes)
     position = 0
     for index, size in enumerate(request.sizes):
-        if size != JSON_DATA:
+        if size >= 0:
             if position + size > len(binary):
                 raise InvalidRequest(
                     f"unexpected end of binary data of input '{request.head.inputs[index].name}' for model '{name}': "
@@ -195,6 +233,9 @@ def tensors_of(request: InferHead, plan: RequestPlan, binary: memoryview) -> Ste
             tensors[source] = yield from raw_from_json(
                 request.data[source], planned.datatype, planned.elements, planned.name
             )
+        elif request.sizes[source] == IN_REGION:
+            window = request.sources[source]
+            tensors[source] = window if planned.nbytes >= 0 else (yield from window.read())
         steps = check_raw(plan, planned, tensors[source])
         if steps is not None:
             yield from steps
@@ -216,12 +257,15 @@ def _objects(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _input(entry: dict[str, Any], model: str) -> tuple[TensorHead, int, Any]:
+    """An input, its size, and its data, if that is in the head; in place of that, of one in shared memory, all
+    that was said of it."""
     name = _text(entry, "name", "an input")
     where = f"input '{name}'"
     tensor = TensorHead(name, _text(entry, "datatype", where), _shape(entry, where))
     parameters = _parameters(entry, where)
-    check_input_parameters(name, parameters)
     size = parameters.get("binary_data_size")
+    if asks_for_region(parameters):
+        return tensor, IN_REGION, entry
     if size is None:
         if "data" not in entry:
             raise InvalidRequest(
@@ -237,13 +281,26 @@ def _input(entry: dict[str, Any], model: str) -> tuple[TensorHead, int, Any]:
     return tensor, size, None
 
 
-def _output(entry: dict[str, Any]) -> tuple[OutputHead, bool | None]:
+def _source(entry: dict[str, Any], name: str, regions: Regions, user: int) -> Window:
+    """Where an input in shared memory is. Raises as ``parse_head`` does."""
+    parameters = _parameters(entry, f"input '{name}'")
+    window = regions.window(user, "input", name, parameters)
+    if "data" in entry or "binary_data_size" in parameters:
+        raise InvalidRequest(
+            f"input '{name}' is in shared memory and has data in the request; send one of them"
+        )
+    return window
+
+
+def _output(entry: dict[str, Any]) -> tuple[OutputHead, bool | None, dict[str, Parameter]]:
+    """An output, whether it was asked for as binary data, and the parameters of one that goes to shared memory."""
     name = _text(entry, "name", "an output")
     parameters = _parameters(entry, f"output '{name}'")
     binary = parameters.get("binary_data")
     return (
         OutputHead(name, output_classification(name, parameters)),
         None if binary is None else _flag(binary, f"binary_data' of output '{name}"),
+        parameters if asks_for_region(parameters) else {},
     )
 
 

@@ -7,6 +7,7 @@ between pieces, and sent so; it is bounded as a whole.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted  # json.dumps takes ten times as long for a string
@@ -16,9 +17,11 @@ from appliance.domain.classification import asked_outputs
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import Answer, OutputTensor, RequestHead
 from appliance.domain.model import ModelVersion
+from appliance.domain.protocol import RegionPart
 from appliance.domain.steps import Steps
 from appliance.domain.tensor import Datatype
 from appliance.frontend.http.json_tensor import json_pieces, longest_text
+from appliance.frontend.regions.window import NO_PARTS
 from appliance.frontend.turns import Turns
 
 PART_CHARACTERS: Final = 256 * 1024
@@ -62,15 +65,18 @@ async def encode(
     binary_default: bool,
     max_json_bytes: int,
     turns: Turns,
+    written: Mapping[str, RegionPart] = NO_PARTS,
 ) -> InferResponse:
-    """Encode ``outputs`` of ``model``, each as binary data or JSON, a piece of that in each of ``turns``; raises
-    InvalidRequest for one that was asked for as JSON and has no JSON form, and where that would be more than
-    ``max_json_bytes`` of it: numbers by their datatype and shape, before any text is made."""
+    """Encode ``outputs`` of ``model``, each as binary data or JSON, a piece of that in each of ``turns``, but for those
+    ``written`` elsewhere; raises InvalidRequest for one that was asked for as JSON and has no JSON form, and where that
+    would be more than ``max_json_bytes`` of it: numbers by their datatype and shape, before any text is made."""
+    if written:
+        binary = {**binary, **dict.fromkeys(written, True)}
     spoken = [output for output in outputs if not binary.get(output.name, binary_default)]
     longest = sum(longest_text(output.datatype, len(output.data)) for output in spoken)
     if longest > max_json_bytes:
         raise _too_long(f"{longest} bytes", max_json_bytes)
-    pieces = iter(frame(outputs, binary, binary_default))
+    pieces = iter(frame(outputs, binary, binary_default, written))
     text = _Text(opening(model) + identity(request_id))
     text.put(next(pieces))
     for output in spoken:
@@ -83,7 +89,11 @@ async def encode(
                 raise _too_long("more", max_json_bytes)
         text.put(next(pieces))
     text.end()
-    tensors = [bytes(output.data) for output in outputs if binary.get(output.name, binary_default)]
+    tensors = [
+        bytes(output.data)
+        for output in outputs
+        if binary.get(output.name, binary_default) and output.name not in written
+    ]
     return InferResponse(head_bytes=text.size, parts=[*text.parts, *tensors], binary=bool(tensors))
 
 
@@ -119,14 +129,22 @@ class _Text:
         self._room = PART_CHARACTERS
 
 
-def frame(outputs: Sequence[OutputTensor], binary: Mapping[str, bool], binary_default: bool) -> list[str]:
-    """What follows the id in an answer, in pieces: the elements of the outputs that are JSON belong between them."""
+def frame(
+    outputs: Sequence[OutputTensor],
+    binary: Mapping[str, bool],
+    binary_default: bool,
+    written: Mapping[str, RegionPart] = NO_PARTS,
+) -> list[str]:
+    """What follows the id in an answer, in pieces: the elements of the outputs that are JSON belong between them. Those
+    ``written`` elsewhere count as binary."""
     pieces = ['"outputs":[']
     for index, output in enumerate(outputs):
         shape = ",".join(map(str, output.shape))
         pieces[-1] += "," if index else ""
         pieces[-1] += f'{{"name":{quoted(output.name)},"datatype":"{output.datatype.wire}","shape":[{shape}],'
-        if binary.get(output.name, binary_default):
+        if output.name in written:
+            pieces[-1] += f'"parameters":{json.dumps(written[output.name].parameters())}}}'
+        elif binary.get(output.name, binary_default):
             pieces[-1] += f'"parameters":{{"binary_data_size":{len(output.data)}}}}}'
         else:
             pieces[-1] += '"data":['

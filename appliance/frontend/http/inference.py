@@ -15,7 +15,7 @@ from aiohttp import web
 from appliance.config.http import HttpConfig
 from appliance.domain.errors import ApplianceError, MessageTooLarge
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, OutputTensor
-from appliance.engine.port import NO_HEADERS, Buffer, EnginePort, Submission
+from appliance.engine.port import NO_HEADERS, EnginePort, Submission, Tensor
 from appliance.frontend.http.body import Body, BodyReader, HeldBody
 from appliance.frontend.http.compression import COMPRESS_MIN_BYTES, PIECE_BYTES, response_encoding
 from appliance.frontend.http.connection import Connection, connection_of
@@ -35,6 +35,7 @@ from appliance.frontend.http.infer_response import InferResponse, copied_outputs
 from appliance.frontend.http.status import error_response
 from appliance.frontend.port import Backend
 from appliance.frontend.quotas import Account, Quotas
+from appliance.frontend.regions.window import put_outputs
 from appliance.frontend.statuses import inference_text
 from appliance.telemetry.trace import TRACEPARENT, Trace
 
@@ -65,6 +66,7 @@ class Exchange:
         "arrived_ns",
         "attempts",
         "client",
+        "connection",
         "head",
         "headers",
         "request_id",
@@ -74,6 +76,7 @@ class Exchange:
 
     def __init__(self, arrived_ns: int, trace: Trace | None, target: str, connection: Connection) -> None:
         self.arrived_ns = arrived_ns
+        self.connection = connection
         self.headers = NO_HEADERS
         self.target = target
         self.attempts = connection.take_attempts()
@@ -91,7 +94,7 @@ class Pending:
     __slots__ = ("_engine", "_future", "_handle")
 
     def __init__(
-        self, engine: EnginePort, planned: Planned, tensors: Sequence[Buffer], exchange: Exchange
+        self, engine: EnginePort, planned: Planned, tensors: Sequence[Tensor], exchange: Exchange
     ) -> None:
         self._engine = engine
         self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -157,6 +160,7 @@ class InferenceHandler:
         self._tracer = backend.tracer
         self._config = config
         self._bodies = bodies
+        self._regions = backend.regions
 
     async def infer(self, request: web.BaseRequest, name: str, version: str = "") -> web.StreamResponse:
         """Answer one request; errors become error answers."""
@@ -210,7 +214,7 @@ class InferenceHandler:
 
     async def _enter(
         self, request: web.BaseRequest, name: str, version: str, exchange: Exchange
-    ) -> tuple[HeldBody, Planned, Sequence[Buffer]]:
+    ) -> tuple[HeldBody, Planned, Sequence[Tensor]]:
         """Read and check; the body is held on."""
         held = await self._bodies.read(request, self._config.max_body_bytes)
         try:
@@ -240,8 +244,9 @@ class InferenceHandler:
         document = await self._turns.take(parse_document(text))
         exchange.request_id = id_of(document)
         self._engine.resolve(name, version)  # what is unknown is told before what is wrong
-        planned = self._planned(parse_head(document, name, version))
-        if self.templates is not None:
+        head = parse_head(document, name, version, self._regions, exchange.connection)
+        planned = self._planned(head)
+        if self.templates is not None and not head.in_regions:
             exchange.head = self.templates.head_of(exchange.target, text, planned)
         return planned
 
@@ -258,6 +263,7 @@ class InferenceHandler:
     async def _encoded(
         self, connection: Connection, planned: Planned, answer: Answer, exchange: Exchange
     ) -> InferResponse:
+        answer, written = await put_outputs(answer, planned.request.windows)
         try:
             connection.count_unread(sum(len(output.data) for output in answer.outputs))
             outputs = await self._turns.take(copied_outputs(answer, planned.plan.head))
@@ -273,6 +279,7 @@ class InferenceHandler:
             asked.binary_default,
             self._config.max_json_answer_bytes,
             self._turns,
+            written,
         )
         connection.count_unread(encoded.size)
         own = answer.model is planned.plan.model  # another version answers where the planned one failed

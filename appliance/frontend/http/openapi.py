@@ -30,9 +30,10 @@ ERROR: Final = "Error"
 REASONS: Final[Mapping[int, str]] = {
     400: "The request is malformed or does not fit the model: it is wrong as it is.",
     403: "Not for the network, or the request may be that of a web page: a foreign Host, Origin or Sec-Fetch-Site.",
-    404: "There is no such path, model or version.",
+    404: "There is no such path, model, version or region of shared memory.",
     405: "Another method; Allow has those that are taken.",
     408: "The head or the body did not arrive in time.",
+    409: "The client has a region of shared memory of that name.",
     413: "The body is larger than its limit.",
     415: "A Content-Type or Content-Encoding that is not taken.",
     429: "No room, or no time before the deadline, or over the client's quota. Retry-After-Ms says when to come back.",
@@ -93,7 +94,13 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         "The same; changes are not offered.", "Settings", (404, 501), "Settings"
     ),
 }  # fmt: skip
-SHARED_MEMORY: Final = Operation("Not offered: send tensors in the message.", "", (501,), refuses=True)
+DEVICE_MEMORY: Final = Operation("Not offered: send tensors in the message.", "", (501,), refuses=True)
+REGIONS: Final[Mapping[str, Operation]] = {
+    "status": Operation("The client's regions of shared memory.", "Regions", (404, 501)),
+    "register": Operation("Open a region for the client.", "Empty", (409, 501), "Region"),
+    "unregister": Operation("Forget a region of the client's, or all.", "Empty", (501,), "Ignored"),
+}
+"""What is done with system shared memory, by the end of the path."""
 
 
 def openapi_document(routes: Iterable[tuple[str, str]]) -> bytes:
@@ -125,7 +132,7 @@ def unversioned(path: str) -> str:
 
 
 def _operation(method: str, path: str) -> Json:
-    described = SHARED_MEMORY if "sharedmemory" in path else OPERATIONS[method, unversioned(path)]
+    described = _described(method, path)
     found: Schema = {"summary": described.summary, "operationId": _identifier(method, path)}
     if names := re.findall(r"\{(\w+)\}", path):
         found["parameters"] = [
@@ -142,6 +149,12 @@ def _operation(method: str, path: str) -> Json:
         str(status): {"$ref": f"#/components/responses/{status}"} for status in sorted(statuses)
     }
     return found
+
+
+def _described(method: str, path: str) -> Operation:
+    if "systemsharedmemory" in path:
+        return REGIONS[path.rpartition("/")[2]]
+    return DEVICE_MEMORY if "cudasharedmemory" in path else OPERATIONS[method, unversioned(path)]
 
 
 def _answer(described: Operation) -> Json:
@@ -206,6 +219,9 @@ SETTING: Final[Schema] = {"type": ["boolean", "integer", "string", "array", "nul
 SCHEMAS: Final[Mapping[str, Schema]] = {
     ERROR: _object({"error": TEXT_VALUE}),
     "Ignored": {"type": "object"},
+    "Empty": _object({}),
+    "Region": _object({"key": TEXT_VALUE, "byte_size": COUNT}, {"offset": COUNT}, more=True),
+    "Regions": _list(_object({"name": TEXT_VALUE, "key": TEXT_VALUE, "offset": COUNT, "byte_size": COUNT})),
     "OpenApi": _object({"openapi": TEXT_VALUE, "info": {}, "paths": {}, "components": {}}),
     "Server": _object({"name": TEXT_VALUE, "version": TEXT_VALUE, "extensions": _list(TEXT_VALUE)}),
     "Live": _object({"live": {"const": True}}),

@@ -21,12 +21,16 @@ from appliance.frontend.documents import (
     statistics_document,
 )
 from appliance.frontend.http.body import BodyReader
+from appliance.frontend.http.connection import connection_of
 from appliance.frontend.http.json_document import check_nesting, parse_json
 from appliance.frontend.http.status import json_response
 from appliance.frontend.port import LOG_IS_OPERATORS, Backend
+from appliance.frontend.regions.region import Registered
+from appliance.frontend.regions.registry import NO_DEVICE_MEMORY
 from appliance.telemetry.trace import check_trace_setting, trace_settings
 
 MAX_CONTROL_BYTES: Final = 64 * 1024
+REGION_KEYS: Final = ("name", "key", "offset", "byte_size")
 
 
 class ProtocolHandler:
@@ -39,11 +43,12 @@ class ProtocolHandler:
         self._turns = backend.turns
         self._log = backend.log
         self._server_name = backend.server_name
+        self._regions = backend.regions
         self.announced_stop = False
 
     async def server(self, request: web.BaseRequest) -> web.StreamResponse:
         """Name, version and extensions."""
-        return json_response(server_metadata(self._server_name))
+        return json_response(server_metadata(self._server_name, self._regions.on))
 
     async def live(self, request: web.BaseRequest) -> web.StreamResponse:
         """200 as long as the process answers at all."""
@@ -129,9 +134,33 @@ class ProtocolHandler:
             check_trace_setting(self._tracer, key, value if isinstance(value, list) else [value])
         return await self.trace_settings(request, name)
 
-    async def shared_memory(self, request: web.BaseRequest, *names: str) -> web.StreamResponse:
-        """Refused: clients send tensors in the message."""
-        raise Unsupported("client shared memory is turned off here; send and receive tensors in the message")
+    async def regions(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
+        """The client's regions of shared memory, or one of them."""
+        found = self._regions.status(connection_of(request).user, name)
+        return json_response([dict(zip(REGION_KEYS, each, strict=True)) for each in found])
+
+    async def register(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
+        """Open a region of shared memory for the client."""
+        user = connection_of(request).user
+        self._regions.check(user)
+        said = await self._object(request)
+        key, offset, nbytes = (said.get(each) for each in REGION_KEYS[1:])
+        if not isinstance(key, str):
+            raise InvalidRequest(f"'key' of the region must be a string, got {key!r}")
+        for called, number in (("offset", offset), ("byte_size", nbytes)):
+            if type(number) is not int and not (called == "offset" and number is None):
+                raise InvalidRequest(f"'{called}' of the region must be an integer, got {number!r}")
+        self._regions.register(user, Registered(name, key, offset or 0, nbytes or 0))
+        return json_response({})
+
+    async def unregister(self, request: web.BaseRequest, name: str = "") -> web.StreamResponse:
+        """Forget a region of the client's, or all of them."""
+        self._regions.unregister(connection_of(request).user, name)
+        return json_response({})
+
+    async def no_device_memory(self, request: web.BaseRequest, *names: str) -> web.StreamResponse:
+        """Refused: the memory of devices is not shared with clients."""
+        raise Unsupported(NO_DEVICE_MEMORY)
 
     async def _object(self, request: web.BaseRequest) -> dict[str, Any]:
         held = await self._bodies.read(request, MAX_CONTROL_BYTES)

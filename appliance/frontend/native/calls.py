@@ -68,6 +68,8 @@ class InferCalls:
             waiting.gone = True
             if waiting.task is not None:
                 waiting.task.cancel()
+            if waiting.outcome is not None:  # its task has not begun, and never will
+                discard(waiting.outcome)
             self._inference.tally.cancelled += 1
             if waiting.handle >= 0:
                 self._inference.engine.cancel(waiting.handle)
@@ -79,7 +81,12 @@ class InferCalls:
 
     def end(self, waiting: _OpenCall, outcome: Outcome) -> None:
         """Answer with ``outcome``."""
-        self._go_on(waiting, self._answering(waiting, outcome))
+        assert waiting.checked is not None
+        if waiting.checked.intake.windows:
+            waiting.outcome = outcome
+            waiting.task = asyncio.get_running_loop().create_task(self._putting(waiting))
+        else:
+            self._go_on(waiting, self._answering(waiting, outcome))
 
     def reply(self, call: int, parts: list[Buffer]) -> bool:
         """Answer ``call``; its client may have gone meanwhile, of which the server tells by itself."""
@@ -103,6 +110,20 @@ class InferCalls:
         waiting.handle = inference.submit(
             checked, deadline_ns or NO_DEADLINE, waiting.done, attempts, arrived_ns
         )
+
+    async def _putting(self, waiting: _OpenCall) -> None:
+        """As ``_answering``, where outputs go to shared memory."""
+        outcome, waiting.outcome = waiting.outcome, None
+        assert waiting.checked is not None
+        assert outcome is not None
+        CLIENT.set(waiting.client)
+        try:
+            await self._inference.answered(waiting.checked, outcome, waiting.reply)
+            self._open.pop(waiting.call, None)
+        except Exception as error:  # noqa: BLE001
+            self._fail(waiting, error)
+        finally:
+            waiting.task = None
 
     def _answering(self, waiting: _OpenCall, outcome: Outcome) -> Steps[None]:
         assert waiting.checked is not None
@@ -162,7 +183,7 @@ def end_call(server: NativeServer, call: int, status: Status) -> None:
 class _OpenCall:
     """One call of ``client``, which the engine has once it has a handle; the ``task`` does what takes long for it."""
 
-    __slots__ = ("_calls", "call", "checked", "client", "gone", "handle", "task")
+    __slots__ = ("_calls", "call", "checked", "client", "gone", "handle", "outcome", "task")
 
     def __init__(self, calls: InferCalls, call: int, client: str) -> None:
         self._calls = calls
@@ -170,6 +191,7 @@ class _OpenCall:
         self.client = client
         self.checked: Call | None = None
         self.task: asyncio.Task[None] | None = None
+        self.outcome: Outcome | None = None
         self.handle = -1
         self.gone = False
 

@@ -33,7 +33,7 @@ from edge_appliance_native import (
 from appliance.domain.inference import NO_DEADLINE
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.grpc.inference import Caller
-from appliance.frontend.grpc.services import INFER, INFER_STREAM, TELL_OF_ALL, Services, Terms
+from appliance.frontend.grpc.services import INFER, INFER_STREAM, TELL_OF_ALL, AnswerMessage, Services, Terms
 from appliance.frontend.grpc.status import status_for
 from appliance.frontend.native.calls import InferCalls, NativeStream, end_call, view_of
 from appliance.frontend.native.heads import Heads
@@ -58,9 +58,10 @@ class Methods:
     """What a server serves, by the index that its events name: ModelInfer, then the other unary RPCs, then streams."""
 
     def __init__(self, services: Services) -> None:
-        unary, streaming = services.unary(), services.streaming()
-        self.paths = (INFER, *unary, *streaming)
-        self.answers = (None, *unary.values())
+        unary, of_users, streaming = services.unary(), services.unary_of_users(), services.streaming()
+        self.paths = (INFER, *of_users, *unary, *streaming)
+        self.answers = (None, *[None] * len(of_users), *unary.values())
+        self.of_users = (None, *of_users.values())
         self.telling_of_all = frozenset(self.paths.index(path) for path in TELL_OF_ALL)
         self.serves = (*[None] * len(self.answers), *streaming.values())
 
@@ -166,7 +167,7 @@ class Dispatch:
         for event in events:
             try:
                 if event[0] == CALL and event[2] == _INFER_INDEX:
-                    caller = Caller(event[8], account=event[6])
+                    caller = Caller(event[8], account=event[6], user=event[10])
                     if nosy:
                         caller = self._inference.caller(caller, INFER, event[9], event[5])
                     begin(event[1], event[3], event[4], event[7], caller, event[9])
@@ -183,7 +184,9 @@ class Dispatch:
     def _take(self, event: tuple[Any, ...]) -> None:
         kind = event[0]
         if kind == CALL:
-            if event[2] < self._streams_from:
+            if event[2] < len(self._methods.of_users):
+                self._serve_user(event[1], event[2], bytes(event[3]), event[10])
+            elif event[2] < self._streams_from:
                 self._serve(event[1], event[2], bytes(event[3]), event[6])
             else:
                 self._open_stream(event)
@@ -221,6 +224,11 @@ class Dispatch:
             if stream is not None:
                 stream[0].sent()
 
+    def _serve_user(self, call: int, method: int, message: bytes, user: int) -> None:
+        answer = self._methods.of_users[method]
+        assert answer is not None
+        self._answer_by(partial(answer, user), call, method, message)
+
     def _serve(self, call: int, method: int, message: bytes, account: str) -> None:
         if method not in self._methods.telling_of_all:
             self._answer(call, method, message)
@@ -237,6 +245,9 @@ class Dispatch:
     def _answer(self, call: int, method: int, message: bytes) -> None:
         answer = self._methods.answers[method]
         assert answer is not None
+        self._answer_by(answer, call, method, message)
+
+    def _answer_by(self, answer: AnswerMessage, call: int, method: int, message: bytes) -> None:
         try:
             answered = answer(message)
         except Exception as error:  # noqa: BLE001  a defect ends its own request
@@ -266,11 +277,11 @@ class Dispatch:
             asyncio.get_running_loop().call_soon(self._leave_some)
 
     def _open_stream(self, event: tuple[Any, ...]) -> None:
-        _, call, method, _, deadline_ns, metadata, account, _, client, _ = event
+        _, call, method, _, deadline_ns, metadata, account, _, client, _, user = event
         serve = self._methods.serves[method]
         assert serve is not None
         stream = NativeStream(self._server, call)
-        sender = Caller(client, account=account)
+        sender = Caller(client, account=account, user=user)
         terms = Terms(deadline_ns or NO_DEADLINE, metadata, sender, stream.handed, stream.end_input)
         behave = partial(serve, stream.read, stream.write, terms)
         remaining_s = (deadline_ns - self._inference.engine.now_ns()) / _NS if deadline_ns else None

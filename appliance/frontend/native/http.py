@@ -101,10 +101,12 @@ class NativeHttp:
         """See FrontEnd."""
         return await self._port.reload()
 
-    def adopted(self, descriptor: int, client: str, attempts: int, name: str, account: Account) -> None:
+    def adopted(
+        self, descriptor: int, client: str, attempts: int, name: str, account: Account, user: int
+    ) -> None:
         """The server has handed a connection over."""
         assert self._application is not None, "a connection before anybody listened"
-        self._application.adopt(descriptor, Origin(client, attempts, name, account))
+        self._application.adopt(descriptor, Origin(client, attempts, name, account, user))
 
     def figures(self) -> ListenerFigures:
         """A value to show."""

@@ -20,15 +20,16 @@ STREAM: Final = 1
 """Kind of a method whose request messages are asked for one by one."""
 
 CALL: Final = 0
-"""Event ``(CALL, call, method, message, deadline_ns, metadata, who, attempts, client, arrived_ns)``: an RPC arrived.
-``method`` is the index given to ``NativeServer``; ``message`` the request of a UNARY method, as an object with the
-buffer protocol (``bytes`` when it is small), or None; ``deadline_ns`` on CLOCK_MONOTONIC (0: none); ``metadata`` the
-ASCII custom metadata, a tuple of (key, value) pairs, keys in lower case (pseudo-headers, ``grpc-*`` but not
-``triton_*``, ``content-type``, ``te`` and ``user-agent`` are left out); ``who`` is the client as quotas tell them
-apart (its name, its IPv4 address or IPv6 network, "unix"); ``attempts`` how often a worker died with it while the
-front end served it by itself; ``client`` who the client is by its certificate: the first URI among the alternative
-names of the subject, else the first DNS name, else the common name ("": it showed none, or none of these up to 255
-bytes); ``arrived_ns`` when its headers came, on CLOCK_MONOTONIC."""
+"""Event ``(CALL, call, method, message, deadline_ns, metadata, who, attempts, client, arrived_ns, user)``: an RPC
+arrived. ``method`` is the index given to ``NativeServer``; ``message`` the request of a UNARY method, as an object with
+the buffer protocol (``bytes`` when it is small), or None; ``deadline_ns`` on CLOCK_MONOTONIC (0: none); ``metadata``
+the ASCII custom metadata, a tuple of (key, value) pairs, keys in lower case (pseudo-headers, ``grpc-*`` but not
+``triton_*``, ``content-type``, ``te`` and ``user-agent`` are left out); ``who`` is the client as quotas tell them apart
+(its name, its IPv4 address or IPv6 network, "unix"); ``attempts`` how often a worker died with it while the front end
+served it by itself; ``client`` who the client is by its certificate: the first URI among the alternative names of the
+subject, else the first DNS name, else the common name ("": it showed none, or none of these up to 255 bytes);
+``arrived_ns`` when its headers came, on CLOCK_MONOTONIC; ``user`` the client's user on this machine when it connected,
+as the kernel tells it over a Unix socket (-1: that is not known, as over TCP)."""
 MESSAGE: Final = 1
 """Event ``(MESSAGE, call, message, attempts, deadline_ns, over, arrived_ns)``: what ``read`` asked for; None when the
 client's side has ended, or is taken to have. ``attempts`` is how often a worker died with it while the front end
@@ -51,11 +52,12 @@ within the TLS handshake, at a port of ``section``: "grpc" or "http". At most 50
 ``clients_refused`` and ``http_clients_refused`` count all."""
 
 HTTP: Final = 6
-"""Event ``(HTTP, descriptor, client, attempts, name, account)``: a connected Unix stream socket, Python's from here
-on, that speaks for an HTTP connection: whatever ``client`` (its IP address, or "" over a Unix socket) sends that the
-front end does not serve by itself comes over it, byte for byte, and what is answered goes back. ``attempts`` is how
+"""Event ``(HTTP, descriptor, client, attempts, name, account, user)``: a connected Unix stream socket, Python's from
+here on, that speaks for an HTTP connection: whatever ``client`` (its IP address, or "" over a Unix socket) sends that
+the front end does not serve by itself comes over it, byte for byte, and what is answered goes back. ``attempts`` is how
 often a worker died with the first request on it while the front end served that; ``name`` is who the client is by its
-certificate, as in CALL; ``account`` is the client's Account, for this connection."""
+certificate, as in CALL; ``account`` is the client's Account, for this connection; ``user`` is the client's user, as in
+CALL: that of the descriptor is the daemon's own."""
 
 OVER_QUOTA: Final = 7
 """Event ``(OVER_QUOTA, client, reason)``: requests of a client are refused for its quota. Told at most once in ten

@@ -210,6 +210,7 @@ impl Begun {
             metadata: text_metadata(&self.headers),
             who: caller.who.clone(),
             client: caller.client.clone(),
+            user: caller.user,
             arrived_ns: self.arrived_ns,
             attempts: 0,
         }

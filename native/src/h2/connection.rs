@@ -90,6 +90,7 @@ async fn serve(service: Arc<Service>, stream: Stream, peer: Arc<str>, admission:
     let monitor = Arc::new(Lock::new(Monitor::new(&resources.limits)));
     let window = service.windows.open();
     let until = Instant::now() + resources.limits.duration(Limit::HandshakeMs);
+    let user = stream.user();
     let (stream, identity) = match meet(stream, service.tls.as_deref(), until).await {
         Ok(met) => met,
         Err(failure) => {
@@ -109,7 +110,7 @@ async fn serve(service: Arc<Service>, stream: Stream, peer: Arc<str>, admission:
     let client = identity.as_ref().map_or("", Identity::text).into();
     let account = resources.quotas.account(Who::of(identity, admission.peer()), now_ns());
     let who = account.who().text().into();
-    let caller = Arc::new(Caller { who, client, account, monitor, requests, answers, window });
+    let caller = Arc::new(Caller { who, client, user, account, monitor, requests, answers, window });
     let mut driver = Driver::new(resources.clone(), http2, caller.clone());
     while let Some((request, respond)) = poll_fn(|cx| driver.poll(cx)).await {
         tokio::spawn(call::serve(service.clone(), caller.clone(), request, respond));

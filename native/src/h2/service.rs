@@ -42,6 +42,8 @@ pub(crate) struct Caller {
     pub(crate) who: Arc<str>,
     /// Its name by its certificate; empty: that is not known.
     pub(crate) client: Arc<str>,
+    /// Its user on this machine, where that is known.
+    pub(crate) user: Option<u32>,
     /// What it may ask.
     pub(crate) account: Arc<Account>,
     /// How it behaves.

@@ -23,9 +23,9 @@ pub(crate) enum Event {
     TurnedAway(Arc<str>, String, &'static str),
     /// A TLS handshake came to nothing: its client's address, why, and that in words.
     Handshake(Arc<str>, &'static str, String),
-    /// The application's end of an HTTP connection, its client's address, how often a worker died with its first
-    /// request, who the client is by its certificate, and what it may ask.
-    Http(OwnedFd, Arc<str>, u32, Arc<str>, Entry),
+    /// The application's end of an HTTP connection, whose that is, how often a worker died with its first request, and
+    /// what its client may ask.
+    Http(OwnedFd, Sender, u32, Entry),
     /// A client was refused for its quota: who it is, and why.
     OverQuota(String, String),
 }
@@ -40,6 +40,17 @@ impl Event {
             Self::Message(call, _) | Self::Sent(call) | Self::Gone(call) => *call,
         }
     }
+}
+
+/// Whose an HTTP connection is.
+#[derive(Clone)]
+pub(crate) struct Sender {
+    /// The client's address; empty: it has none.
+    pub(crate) peer: Arc<str>,
+    /// Who it is by its certificate; empty: that is not known.
+    pub(crate) name: Arc<str>,
+    /// Its user on this machine, where that is known.
+    pub(crate) user: Option<u32>,
 }
 
 /// A message of a stream.
@@ -72,6 +83,8 @@ pub(crate) struct Arrival {
     pub(crate) who: Arc<str>,
     /// Who the client is by its certificate; empty: that is not known.
     pub(crate) client: Arc<str>,
+    /// The client's user on this machine, where that is known.
+    pub(crate) user: Option<u32>,
     /// When its headers came.
     pub(crate) arrived_ns: u64,
     /// How often workers died with it.

@@ -1,6 +1,7 @@
 //! One HTTP connection: request after request, each served by the front end or passed to the application.
 
 use crate::fastpath::admission::Asked;
+use crate::handover::mailbox::Sender;
 use crate::http::client::{Client, ROOM};
 use crate::http::front::Front;
 use crate::http::head::{self as http_head, HEAD, Head, Request};
@@ -130,11 +131,12 @@ impl Front {
 /// Serves a connection to its end.
 async fn serve(front: Arc<Front>, stream: Stream, peer: Arc<str>, admission: Admission) {
     let _open = front.resources.statistics.open(Count::HttpConnectionsOpen);
+    let user = stream.user();
     let Some((stream, identity)) = front.meet(stream, &peer).await else { return };
     let name = identity.as_ref().map_or("", Identity::text).into();
     let who = Who::of(identity, admission.peer());
     let account = front.resources.quotas.account(who, now_ns());
-    let mut connection = Connection::new(Server::new(&front, stream, name, account), peer);
+    let mut connection = Connection::new(Server::new(&front, stream, name, account), peer, user);
     if connection.run().await {
         connection.server.client.leave().await;
     }
@@ -145,6 +147,8 @@ struct Connection<'a> {
     server: Server<'a>,
     /// The client's address.
     peer: Arc<str>,
+    /// The client's user on this machine, where that is known.
+    user: Option<u32>,
     /// What the client has sent takes more memory than what is left of it.
     bulky: bool,
     edge: Option<Edge>,
@@ -162,9 +166,9 @@ enum Begun {
 }
 
 impl<'a> Connection<'a> {
-    fn new(server: Server<'a>, peer: Arc<str>) -> Self {
+    fn new(server: Server<'a>, peer: Arc<str>, user: Option<u32>) -> Self {
         let idle = Idle::new(server.front.keepalive);
-        Self { server, peer, bulky: false, edge: None, idle, listening: None }
+        Self { server, peer, user, bulky: false, edge: None, idle, listening: None }
     }
 
     fn resources(&self) -> &'a Resources {
@@ -252,9 +256,9 @@ impl<'a> Connection<'a> {
         if attempts > 0
             || self.edge.as_ref().is_none_or(|edge| edge.used.elapsed() > self.server.front.keepalive / 2)
         {
-            let link = &self.resources().link;
-            self.edge =
-                Some(Edge::open(link, (&self.peer, &self.server.name), attempts, &self.server.account).ok()?);
+            let (link, Server { name, account, .. }) = (&self.resources().link, &self.server);
+            let sender = Sender { peer: self.peer.clone(), name: name.clone(), user: self.user };
+            self.edge = Some(Edge::open(link, sender, attempts, account).ok()?);
         }
         self.edge.as_mut()
     }

@@ -59,7 +59,7 @@ fn wire() -> Wire {
 
 fn connection(front: &Front, socket: UnixStream) -> Connection<'_> {
     let account = front.resources.quotas.account(Who::Local, 0);
-    Connection::new(Server::new(front, Stream::Unix(socket), "".into(), account), "".into())
+    Connection::new(Server::new(front, Stream::Unix(socket), "".into(), account), "".into(), None)
 }
 
 fn request(id: &str) -> Vec<u8> {
@@ -95,7 +95,7 @@ impl Wire {
     async fn handed(&self) -> u32 {
         loop {
             for event in self.resources.link.mailbox.take().unwrap() {
-                if let Event::Http(_, _, attempts, ..) = event {
+                if let Event::Http(_, _, attempts, _) = event {
                     return attempts;
                 }
             }

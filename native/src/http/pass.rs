@@ -6,7 +6,7 @@
 
 use crate::fastpath::admission::Asked;
 use crate::handover::link::Link;
-use crate::handover::mailbox::Event;
+use crate::handover::mailbox::{Event, Sender};
 use crate::http::client::{Client, ROOM};
 use crate::http::head::{self as http_head, Request};
 use crate::listen::quota::{Account, Entry};
@@ -40,20 +40,15 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
-    /// Hands the application a connection for the client at this address and of this name, which has this account.
-    /// `attempts`: how often a worker died with the first request on it.
-    pub(crate) fn open(
-        link: &Link,
-        (peer, name): (&Arc<str>, &Arc<str>),
-        attempts: u32,
-        account: &Arc<Account>,
-    ) -> Result<Self> {
+    /// Hands the application a connection for this client, which has this account. `attempts`: how often a worker died
+    /// with the first request on it.
+    pub(crate) fn open(link: &Link, sender: Sender, attempts: u32, account: &Arc<Account>) -> Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
         let stream = Stream::Unix(UnixStream::from_std(ours)?);
         let entry = Entry::new(account.clone());
-        link.mailbox.push(Event::Http(theirs.into(), peer.clone(), attempts, name.clone(), entry.clone()));
+        link.mailbox.push(Event::Http(theirs.into(), sender, attempts, entry.clone()));
         Ok(Self {
             stream,
             inbound: BytesMut::new(),
@@ -299,7 +294,8 @@ mod tests {
         reservation.resize(CAME).unwrap();
         client.reservation = Some(reservation);
         let account = resources.quotas.account(Who::Local, 0);
-        let mut edge = Edge::open(&resources.link, (&"".into(), &"".into()), 0, &account).unwrap();
+        let nobody = Sender { peer: "".into(), name: "".into(), user: None };
+        let mut edge = Edge::open(&resources.link, nobody, 0, &account).unwrap();
         let theirs = resources.link.mailbox.take().unwrap().into_iter().find_map(|event| match event {
             Event::Http(theirs, ..) => Some(std::os::unix::net::UnixStream::from(theirs)),
             _ => None,

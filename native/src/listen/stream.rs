@@ -107,6 +107,14 @@ impl Stream {
         each!(self, stream => pin!(stream.read_buf(into)).poll(cx))
     }
 
+    /// The user of the client, where the kernel knows it: over a Unix socket, as it connected.
+    pub(crate) fn user(&self) -> Option<u32> {
+        match self {
+            Self::Unix(stream) => stream.peer_cred().ok().map(|found| found.uid()),
+            Self::Tcp(_) | Self::Tls(_) => None,
+        }
+    }
+
     /// Whether the other side has closed altogether, and not only its own direction. A Unix socket tells at once; TCP
     /// tells only by a reset.
     pub(crate) fn is_hung_up(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Events as Python is told them: tuples, of which the first element says what they tell.
 
-use crate::handover::mailbox::{Arrival, Event, Told};
+use crate::handover::mailbox::{Arrival, Event, Sender, Told};
 use crate::python::messages::handed_over;
 use crate::python::quotas::{self, Account};
 use pyo3::prelude::*;
@@ -45,10 +45,10 @@ pub(crate) fn event_tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, Py
         Event::TurnedAway(peer, client, section) => (TURNED_AWAY, &*peer, client, section).into_pyobject(py),
         Event::Handshake(peer, why, text) => (HANDSHAKE, &*peer, why, text).into_pyobject(py),
         Event::OverQuota(client, reason) => (OVER_QUOTA, client, reason).into_pyobject(py),
-        Event::Http(connection, peer, attempts, client, entry) => {
-            let account = Account(entry);
+        Event::Http(connection, Sender { peer, name, user }, attempts, entry) => {
+            let (account, user) = (Account(entry), number(user));
             let told =
-                (HTTP, connection.as_raw_fd(), &*peer, attempts, &*client, account).into_pyobject(py)?;
+                (HTTP, connection.as_raw_fd(), &*peer, attempts, &*name, account, user).into_pyobject(py)?;
             let _ = connection.into_raw_fd(); // Python's from here on
             Ok(told)
         }
@@ -56,10 +56,16 @@ pub(crate) fn event_tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, Py
 }
 
 fn call_tuple(py: Python<'_>, arrival: Arrival) -> PyResult<Bound<'_, PyTuple>> {
-    let Arrival { call, method, message, deadline_ns, metadata, who, attempts, client, arrived_ns } = arrival;
+    let Arrival { call, method, message, deadline_ns, metadata, who, attempts, client, user, arrived_ns } =
+        arrival;
     let message = handed_over(py, message)?;
     let pairs = metadata.iter().map(|(key, value)| (key.as_str(), value.to_str().unwrap_or_default()));
     let metadata = PyTuple::new(py, pairs.collect::<Vec<_>>())?;
-    (CALL, call, method, message, deadline_ns, metadata, &*who, attempts, &*client, arrived_ns)
+    (CALL, call, method, message, deadline_ns, metadata, &*who, attempts, &*client, arrived_ns, number(user))
         .into_pyobject(py)
+}
+
+/// A user as Python is told it: -1 where it is not known.
+fn number(user: Option<u32>) -> i64 {
+    user.map_or(-1, i64::from)
 }

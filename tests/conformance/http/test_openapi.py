@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -73,6 +72,9 @@ def test_each_path_answers_as_it_says(server: ApplianceProcess, document: Any) -
     for method, path in asked:
         reply = _ask(server, method, path, NAMES, BODIES)
         _fits(document, method, path, reply)
+        if "systemsharedmemory" in path:
+            assert reply.status == 501, "off by default; tests/conformance/shared_memory has it on"
+            continue
         worked += reply.status == 200
         assert ("200" in document["paths"][path][method]["responses"]) == (reply.status == 200), (
             method,
@@ -112,9 +114,7 @@ def test_the_reference_has_every_route_and_no_other(document: Any) -> None:
     cells = [row[0].replace("`", "").split() for heading in HEADINGS for row in table_rows("API.md", heading)]
     said = {(cell[0], cell[1]) for cell in cells if cell[0] in ("GET", "POST")}
     listed = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
-    assert said == {
-        (method, re.sub("/(system|cuda)shared", "/...shared", unversioned(path))) for method, path in listed
-    }
+    assert said == {(method, unversioned(path)) for method, path in listed}
 
 
 def test_the_reference_has_every_status(document: Any) -> None:

@@ -154,7 +154,7 @@ def test_shared_memory_is_not_offered(client: triton.InferenceServerClient) -> N
     with pytest.raises(InferenceServerException, match="shared memory is turned off") as refused:
         client.register_system_shared_memory("region", "/key", 64)
     assert refused.value.status() == "501"
-    with pytest.raises(InferenceServerException, match="shared memory is turned off"):
+    with pytest.raises(InferenceServerException, match="CUDA shared memory of clients is not offered"):
         client.get_cuda_shared_memory_status()
 
 

@@ -11,7 +11,7 @@ from appliance.domain.inference import Answer, Outcome, OutputTensor, RequestHea
 from appliance.domain.model import ModelVersion, VersionState
 from appliance.domain.validation import plan_request
 from appliance.engine import port
-from appliance.engine.port import Buffer, IndexEntry
+from appliance.engine.port import BUFFERS, IndexEntry, Tensor
 from appliance.telemetry.meter import VersionMeter, VersionStatistics
 from appliance.telemetry.snapshot import EngineStatus
 from appliance.telemetry.trace import Trace
@@ -47,6 +47,15 @@ class Submission:
 
     def _release(self) -> None:
         self.released += 1
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """What the engine would copy."""
+    if isinstance(tensor, BUFFERS):
+        return bytes(tensor)
+    place = memoryview(bytearray(len(tensor)))
+    assert tensor.read_into(place) is None
+    return bytes(place)
 
 
 class EngineDouble:
@@ -85,10 +94,10 @@ class EngineDouble:
     def plan(self, head: RequestHead) -> RequestPlan:
         return plan_request(self.resolve(head.model_name, head.model_version), head)
 
-    def submit(self, submission: port.Submission, tensors: Sequence[Buffer]) -> int:
+    def submit(self, submission: port.Submission, tensors: Sequence[Tensor]) -> int:
         if self.refuse_submit is not None:
             raise self.refuse_submit
-        copied = tuple(bytes(tensor) for tensor in tensors)
+        copied = tuple(map(bytes_of, tensors))
         self.headers.append(submission.headers)
         given = submission
         self.submissions.append(
@@ -105,7 +114,7 @@ class EngineDouble:
         )
         return len(self.submissions) - 1
 
-    def has_memory(self, plan: RequestPlan, tensors: Sequence[Buffer]) -> bool:
+    def has_memory(self, plan: RequestPlan, tensors: Sequence[Tensor]) -> bool:
         return self.memory(sum(map(len, tensors)))
 
     def rejected(self, error: ApplianceError, request_id: str, client: str = "") -> None:

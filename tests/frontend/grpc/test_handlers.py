@@ -37,7 +37,8 @@ def ask(handlers: Handlers, rpc: str, **fields: Any) -> Any:
 
 def test_every_rpc_but_inference_is_served(handlers: Handlers) -> None:
     methods = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
-    assert set(methods) - set(handlers.rpcs()) == {"ModelInfer", "ModelStreamInfer"}
+    served = {*handlers.rpcs(), *handlers.user_rpcs()}
+    assert set(methods) - served == {"ModelInfer", "ModelStreamInfer"}
 
 
 def test_garbage_is_refused_by_name(handlers: Handlers) -> None:
@@ -156,11 +157,12 @@ def test_loading_over_the_network_is_refused_whichever_field_names_the_model(
         ask(handlers, rpc, **{field: "m"})
 
 
-@pytest.mark.parametrize("kind", ["System", "Cuda"])
 @pytest.mark.parametrize("verb", ["Status", "Register", "Unregister"])
-def test_shared_memory_is_not_offered(handlers: Handlers, kind: str, verb: str) -> None:
+def test_shared_memory_is_not_offered(handlers: Handlers, verb: str) -> None:
     with pytest.raises(Unsupported, match="client shared memory is turned off"):
-        ask(handlers, f"{kind}SharedMemory{verb}", name="r")
+        handlers.user_rpcs()[f"SystemSharedMemory{verb}"].serve(0, b"")
+    with pytest.raises(Unsupported, match="CUDA shared memory of clients is not offered"):
+        ask(handlers, f"CudaSharedMemory{verb}", name="r")
 
 
 def test_tracing_is_off_and_stays_off(handlers: Handlers) -> None:

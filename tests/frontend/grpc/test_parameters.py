@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.domain.errors import InvalidRequest, Unsupported
+from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import Parameter
 from appliance.domain.protocol import (
     RequestMeaning,
-    check_input_parameters,
+    asks_for_region,
     output_classification,
+    region_part,
     request_meaning,
 )
 
@@ -48,11 +49,41 @@ def test_wrong_request_parameters(parameters: dict[str, Parameter], text: str) -
 
 
 @pytest.mark.parametrize("key", ["shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"])
-def test_shared_memory_is_not_offered(key: str) -> None:
-    with pytest.raises(Unsupported, match="input 'x' asks for client shared memory"):
-        check_input_parameters("x", {key: 1})
-    with pytest.raises(Unsupported, match="output 'y' asks for client shared memory"):
-        output_classification("y", {key: 1})
+def test_each_key_of_shared_memory_asks_for_it(key: str) -> None:
+    assert asks_for_region({key: 1})
+    assert not asks_for_region({"mine": 1})
+
+
+def test_a_part_of_a_region() -> None:
+    asked: dict[str, Parameter] = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+    assert region_part("input", "x", asked) == ("r", 0, 8)
+    found = region_part("input", "x", {**asked, "shared_memory_offset": 4})
+    assert found == ("r", 4, 8)
+    assert found.parameters() == {**asked, "shared_memory_offset": 4}
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        (
+            {"shared_memory_region": 1},
+            "parameter 'shared_memory_region' of output 'y' must be the name of a region",
+        ),
+        (
+            {"shared_memory_byte_size": 0},
+            "'shared_memory_byte_size' of output 'y' must be given and at least 1",
+        ),
+        ({"shared_memory_byte_size": -8}, "must not be negative"),
+        ({"shared_memory_byte_size": "8"}, "must be an integer"),
+        ({"shared_memory_offset": True}, "'shared_memory_offset' of output 'y' must be an integer"),
+        ({"shared_memory_offset": -1}, "must not be negative"),
+        ({"classification": 1}, "output 'y' asks for 'classification' and for shared memory"),
+    ],
+)
+def test_wrong_parts_of_regions(changed: dict[str, Parameter], text: str) -> None:
+    asked: dict[str, Parameter] = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+    with pytest.raises(InvalidRequest, match=text):
+        region_part("output", "y", {**asked, **changed})
 
 
 def test_classification_of_an_output() -> None:

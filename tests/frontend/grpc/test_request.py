@@ -14,7 +14,7 @@ from appliance.frontend.grpc.envelope import EnvelopeLimits, scan
 from appliance.frontend.grpc.request import Intake, take_in
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.domain.sample import make_version
-from tests.frontend.grpc.engine_double import EngineDouble
+from tests.frontend.grpc.engine_double import EngineDouble, bytes_of
 from tests.frontend.grpc.messages import ROW, infer_request, one_input, two_inputs
 
 TYPED: dict[Datatype, tuple[str, list[Any], bytes]] = {
@@ -57,7 +57,7 @@ def test_what_may_come_again_is_told_with_the_generation_it_was_planned_in(engin
     first, second = take(engine, infer_request(request_id="a")), take(engine, infer_request(raw=bytes(16)))
     assert first.head == second.head == infer_request(raw=None).SerializeToString()
     assert first.generation == engine.generation
-    assert [bytes(tensor) for tensor in first.tensors] == [ROW]
+    assert [bytes_of(tensor) for tensor in first.tensors] == [ROW]
     long = infer_request()
     long.parameters["mine"].string_param = "x" * 5000
     assert not take(engine, long).head
@@ -79,7 +79,7 @@ def test_bytes_elements_are_counted(engine: EngineDouble) -> None:
     request.inputs.add(name="s", datatype="BYTES", shape=[1, 1])
     request.inputs.add(name="a", datatype="FP32", shape=[1, 2])
     request.raw_input_contents.extend([encode_bytes([b"text"]), bytes(8)])
-    assert [bytes(tensor) for tensor in take(engine, request).tensors] == list(request.raw_input_contents)
+    assert [bytes_of(tensor) for tensor in take(engine, request).tensors] == list(request.raw_input_contents)
     request.raw_input_contents[0] = encode_bytes([b"text", b"more"])
     with pytest.raises(InvalidRequest, match="unexpected number of string elements 2"):
         take(engine, request)
@@ -173,7 +173,7 @@ def test_both_kinds_of_contents_are_refused(engine: EngineDouble) -> None:
 def test_empty_contents_beside_raw_ones_are_harmless(engine: EngineDouble) -> None:
     request = infer_request()
     request.inputs[0].contents.SetInParent()
-    assert [bytes(tensor) for tensor in take(engine, request).tensors] == [ROW]
+    assert [bytes_of(tensor) for tensor in take(engine, request).tensors] == [ROW]
 
 
 def test_heads_with_typed_contents_do_not_come_again() -> None:
