@@ -52,13 +52,16 @@ def lacking() -> str:
     there = {
         "root": os.geteuid() == 0,
         "mmdebstrap": shutil.which("mmdebstrap"),
-        "an SSH client": shutil.which("ssh"),
+        "an SSH client": shutil.which("ssh") and shutil.which("ssh-keygen"),
+        "namespaces": shutil.which("unshare") and os.geteuid() == 0 and _makes_namespaces(),
         "the package of 'make deb' in dist/": PACKAGES,
-        "namespaces": os.geteuid() == 0
-        and subprocess.run(["unshare", "--mount", "--pid", "--net", "--fork", "true"], check=False).returncode
-        == 0,
     }
     return ", ".join(name for name, found in there.items() if not found)
+
+
+def _makes_namespaces() -> bool:
+    words = ("unshare", "--mount", "--pid", "--net", "--fork", "true")
+    return subprocess.run(words, check=False, capture_output=True).returncode == 0
 
 
 @pytest.fixture(name="root")
