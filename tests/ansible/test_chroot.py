@@ -21,7 +21,7 @@ from typing import Final
 import pytest
 
 from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
-from tests.ansible.provisioning import Provisioning, proxied
+from tests.ansible.provisioning import HOST, Provisioning, proxied
 from tests.installation.machine import tree, unpack
 
 FURTHER: Final = ("openssh-server", "python3-apt")
@@ -84,17 +84,21 @@ def _root() -> Iterator[Path]:
 
 
 @pytest.fixture(name="site")
-def _site(root: Path) -> Provisioning:
+def _site(root: Path) -> Iterator[Provisioning]:
     folder = root.parent
     (session := folder / "session").write_text(SESSION.replace("ROOT", str(root)))
     session.chmod(0o700)
     appliance = str(Path(sys.executable).parent / "appliance")
     subprocess.run([appliance, "model", "keygen", str(folder / "maker.key")], check=True, capture_output=True)
     (lay := folder / "collections").mkdir()
-    return Provisioning(
+    yield Provisioning(
         ansible=Ansible.below(lay), package=PACKAGES[-1], folder=folder, key=folder / "maker.key.pub",
         way=proxied(folder, folder / "ssh", str(session)),
     )  # fmt: skip
+    for socket in (lay / ".ansible/cp").glob("*"):  # a session would stay for a minute
+        subprocess.run(
+            ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", HOST], check=False, capture_output=True
+        )
 
 
 @pytest.mark.skipif(not INSTALLED, reason=NOT_INSTALLED)
