@@ -134,7 +134,7 @@ image: $(TEST_STAMP) deb ## build the bootable image and its release (root; VERS
 	@$(BIN)/python -m image.build $(if $(VERSION),--image-version $(VERSION)) $(if $(KEYS),--keys $(KEYS)) \
 	  $(if $(TAKE_PACKAGES),--lock)
 
-image-test: $(TEST_STAMP) $(if $(wildcard dist/edge-appliance_*.deb),,deb) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
+image-test: $(TEST_STAMP) install-ansible $(if $(wildcard dist/edge-appliance_*.deb),,deb) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
 	@$(BIN)/python -m tests.image.run $(if $(filter command line,$(origin ARGS)),$(ARGS))
 
 install-test: $(TEST_STAMP)

@@ -48,14 +48,14 @@ class Ansible:
         }
 
     def run(
-        self, *words: str, cwd: Path | None = None, check: bool = True
+        self, *words: str, cwd: Path | None = None, check: bool = True, limit_s: float = 600
     ) -> subprocess.CompletedProcess[str]:
         """Run one; where it fails, so does this, with all that it said."""
         environment = self.environment
         environment["PATH"] = f"{BIN}:{environment['PATH']}"
         done = subprocess.run(
             [str(BIN / words[0]), *words[1:]], env=environment, cwd=cwd or self.folder, capture_output=True,
-            text=True, timeout=600, check=False,
+            text=True, timeout=limit_s, check=False,
         )  # fmt: skip
         assert not check or done.returncode == 0, f"{' '.join(words)}:\n{done.stdout}{done.stderr}"
         return done

@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
+from tests.ansible.provisioning import HOST, SITE, Provisioning, proxied
 from tests.installation.machine import Machine, machine
 
-HOST: Final = "site-1"
 ROOT_HOME: Final = "/root"
-RECAP: Final = re.compile(rf"^{HOST}\s*: ok=(\d+)\s+changed=(\d+)\s+unreachable=0\s+failed=0", re.MULTILINE)
-SITE: Final = str(ROOT / "ansible/playbooks/site.yml")
 NO_MODELS: Final = """
 class InferenceSession(InferenceSession):
     def __init__(self, *words, **more):
@@ -38,54 +36,10 @@ UPGRADE: Final = str(ROOT / "ansible/playbooks/upgrade.yml")
 
 
 @dataclass(slots=True, kw_only=True)
-class Site:
-    """A controller that is a box as well, and who provisions it."""
+class Site(Provisioning):
+    """The site, on a machine in namespaces."""
 
     box: Machine
-    ansible: Ansible
-    package: Path
-    folder: Path
-
-    def variables(self, **more: object) -> Path:
-        """Write the inventory."""
-        key = self.folder / "maker.key.pub"
-        way = (
-            f"-o ProxyCommand='{' '.join(self.box.enter)} /usr/sbin/sshd -i' "
-            f"-o UserKnownHostsFile={self.folder / 'known'} -o StrictHostKeyChecking=no"
-        )
-        host = {
-            "ansible_user": "root",
-            "ansible_ssh_private_key_file": str(self.folder / "ssh"),
-            "ansible_ssh_common_args": way,
-            "controller_package": str(self.package),
-            "controller_url": "https://127.0.0.1:8443",
-            "controller_package_keys": [str(key)],
-            "appliance_package": str(self.package),
-            "appliance_trusted_keys": [str(key)],
-            "enrol_controller": HOST,
-            "enrol_group": "sites",
-            **more,
-        }
-        groups = {"controllers": {"hosts": {HOST: None}}, "boxes": {"hosts": {HOST: None}}}
-        path = self.folder / "inventory.yml"
-        path.write_text(json.dumps({"all": {"hosts": {HOST: host}, "children": groups}}))
-        return path
-
-    def play(self, *words: str, book: str = SITE, **more: object) -> tuple[str, int, float]:
-        """What it said, how much it changed, and how long it took."""
-        begun = time.monotonic()
-        done = self.ansible.run("ansible-playbook", "-i", str(self.variables(**more)), book, *words)
-        recap = RECAP.search(done.stdout)
-        assert recap is not None, done.stdout
-        return done.stdout, int(recap[2]), time.monotonic() - begun
-
-    def refused(self, **more: object) -> str:
-        """What it says where the variables are wrong."""
-        done = self.ansible.run(
-            "ansible-playbook", "-i", str(self.variables(**more)), SITE, "--check", check=False
-        )
-        assert done.returncode != 0, done.stdout
-        return done.stdout
 
 
 def what_is_wrong_is_told_at_once(site: Site) -> None:
@@ -264,7 +218,11 @@ def main() -> int:
         )
         (folder / "maker.key.pub").write_text(box.do("cat", "/srv/maker.key.pub") + "\n")
         (lay := folder / "collections").mkdir()
-        site = Site(box=box, ansible=Ansible.below(lay), package=packages[-1], folder=folder)
+        site = Site(
+            box=box, ansible=Ansible.below(lay), package=packages[-1], folder=folder,
+            key=folder / "maker.key.pub",
+            way=proxied(folder, folder / "ssh", f"{' '.join(box.enter)} /usr/sbin/sshd -i"),
+        )  # fmt: skip
         for check in CHECKS:
             begun = time.monotonic()
             check(site)

@@ -105,6 +105,7 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_touched(ansible: Ansib
                 "controller_address": "here",
                 "controller_package_keys": ["/nowhere/key"],
                 "controller_person": "A nn",
+                "controller_answer_timeout_s": 4,
                 "controller_min_free_bytes": 1,
             },
         ),

@@ -132,7 +132,7 @@ def machine(package: Path, *further: str, name: str = "units-test-") -> Iterator
     with tempfile.TemporaryDirectory(prefix=name) as place:
         root, group = Path(place) / "root", unified / Path(place).name
         root.mkdir()
-        subprocess.run(["tar", "-C", str(root), "-xpf", str(_tree(further)), "--exclude=./dev/*"], check=True)
+        unpack(tree(further), root)
         shutil.copy(package, root / "srv/package.deb")
         (root / "srv/load.py").write_text(LOAD)
         _pack(root / "srv")
@@ -145,12 +145,17 @@ def machine(package: Path, *further: str, name: str = "units-test-") -> Iterator
             group.rmdir()
 
 
-def _tree(further: tuple[str, ...]) -> Path:
+def unpack(packed: Path, root: Path) -> None:
+    """Lay a tree out below ``root``, which is there, without its devices."""
+    subprocess.run(["tar", "-C", str(root), "-xpf", str(packed), "--exclude=./dev/*"], check=True)
+
+
+def tree(further: tuple[str, ...]) -> Path:
     """A minimal Debian 13 with these packages, as a file that is made once."""
     path = CACHE / f"{'-'.join(('debian13', *further))}.tar"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
+        part = path.with_suffix(f".{os.getpid()}.part")
         words = ("--quiet", "--variant=minbase", f"--include={','.join((*NEEDED, *further))}", "--format=tar")
         subprocess.run(["mmdebstrap", *words, "trixie", str(part)], check=True)
         part.rename(path)
