@@ -181,7 +181,9 @@ async def test_what_is_longer_than_the_stream_is_cut_off(tmp_path: Path) -> None
     (target / "spool").mkdir()
     data = (keys.folder / release.kernel.name).read_bytes()
     (target / "spool" / f"{release.kernel.stream}.stream").write_bytes(data + b"and more")
-    await update.transfer(release, DirectorySource("stick", folder), target, 0)
+    source = DirectorySource("server", folder)
+    source.over_link = True
+    await update.transfer(release, source, target, 0)
     assert (target / release.kernel.name).read_bytes() == data
 
 
