@@ -79,15 +79,13 @@ def plan_problems(place: str) -> Iterator[str]:
         passes_in(place)
     except PlanInvalid as error:
         yield from (f"{place}: {each}" for each in error.problems)
-    except ArtefactError as error:
-        yield str(error)
-    except ValueError:
-        yield f"'{place}' cannot be read: it is no text"
+    except (ArtefactError, ValueError) as error:
+        yield f"'{place}' cannot be read: {error if isinstance(error, ArtefactError) else 'it is no text'}"
 
 
 def passes_in(place: str) -> tuple[Pass, ...]:
     """The contacts of the plan in that file; "" stands for none. Raises PlanInvalid, ValueError and ArtefactError."""
-    return passes_of(read_file(place, BYTES_MAX, called=f"'{place}'").decode()) if place else ()
+    return passes_of(read_file(place, BYTES_MAX, called="it").decode()) if place else ()
 
 
 def _ms(text: str) -> int:
