@@ -26,6 +26,8 @@ from appliance.core.rollout.phase import Phase, stage_of
 from appliance.domain.manifest import INT64_MAX
 
 FORMAT = 1
+BYTES_MAX = 64 << 20
+"""Of a document; who answers may be anybody, and the boot gate asks as root."""
 WATCH = stage_of(Phase.WATCHED)
 
 Read = TypeVar("Read")
@@ -168,7 +170,7 @@ class Source:
             with closing(http_connection(where)) as connection:
                 connection.request("GET", f"{where.prefix}/status.json")
                 answer = connection.getresponse()
-                document = answer.read()
+                document = answer.read(BYTES_MAX)
         except (HTTPException, ConnectionResetError):
             raise self._no_answer() from None
         except ssl.SSLError as error:

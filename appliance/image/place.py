@@ -5,6 +5,7 @@ Nobody is believed here: what comes is bounded, and checked by who asked.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,13 +14,16 @@ from typing import Final
 
 import aiohttp
 
-from appliance.domain.errors import OperatorError
+from appliance.domain.errors import ArtefactError, OperatorError
+from appliance.domain.regular_file import read_file
 from appliance.image.release import RELEASE, RELEASE_BYTES_MAX, SIGNATURE
 from appliance.package.container import SIGNATURE_BYTES_MAX
 from appliance.transfer.source import SILENCE_S, DirectorySource, HttpSource, Source
 
 STREAMS: Final = "/streams/"
 INDEXES: Final = "/indexes/"
+PAPERS_S: Final = 600.0
+"""How long a server may take for a release's papers, of some hundred bytes; a part may take as long as it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +62,16 @@ async def open_place(said: str) -> AsyncIterator[Place]:
 
 
 def _file(path: Path, limit: int) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return None
-    except OSError as error:
-        raise OperatorError(f"'{path}' cannot be read: {error.strerror}") from error
-    return _bounded(data, str(path), limit)
+    try:
+        return read_file(str(path), limit, called=f"'{path}'")
+    except ArtefactError as error:
+        raise OperatorError(str(error)) from error
 
 
 async def _get(session: aiohttp.ClientSession, url: str, limit: int) -> bytes | None:
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
+    timeout = aiohttp.ClientTimeout(total=PAPERS_S, sock_connect=SILENCE_S, sock_read=SILENCE_S)
     found = bytearray()
     try:
         async with session.get(url, timeout=timeout, allow_redirects=False) as answer:
@@ -79,13 +81,8 @@ async def _get(session: aiohttp.ClientSession, url: str, limit: int) -> bytes | 
                 raise OperatorError(f"{url} is answered with status {answer.status}")
             async for chunk in answer.content.iter_chunked(1 << 16):
                 found += chunk
-                _bounded(found, url, limit)
+                if len(found) > limit:
+                    raise OperatorError(f"'{url}' has more than the {limit} bytes that it may have")
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
         raise OperatorError(f"{url} cannot be had: {str(error)[:200] or type(error).__name__}") from error
     return bytes(found)
-
-
-def _bounded(data: bytes | bytearray, where: str, limit: int) -> bytes:
-    if len(data) > limit:
-        raise OperatorError(f"'{where}' has more than the {limit} bytes that it may have")
-    return bytes(data)

@@ -24,6 +24,8 @@ SIGNATURE: Final = "signature.json"
 PAYLOAD_TYPE: Final = "application/vnd.edge-appliance.image+json;version=1"
 RELEASE_BYTES_MAX: Final = 64 << 10
 PART_BYTES_MAX: Final = 8 << 30
+VERSION_CHARACTERS_MAX: Final = 14
+"""It is part of a partition's label, which has 36: edge-appliance_V_verity."""
 VARIANTS: Final = ("cpu", "gpu")
 
 _UUID: Final = "[0-9a-f]{32}"
@@ -99,6 +101,11 @@ def problems(release: Release) -> Iterator[tuple[str, str]]:
     if not _VERSION.fullmatch(release.version):
         yield "version", f"{release.version[:40]!r} is no version such as 1.4 or 1.4.2"
         return
+    if len(release.version) > VERSION_CHARACTERS_MAX:
+        yield (
+            "version",
+            f"{release.version!r} is longer than the {VERSION_CHARACTERS_MAX} characters that fit",
+        )
     yield from _part_problems(release)
 
 

@@ -25,6 +25,7 @@ from appliance.image.release import (
     PAYLOAD_TYPE,
     RELEASE,
     SIGNATURE,
+    Part,
     Release,
     ReleaseInvalid,
     decode,
@@ -94,17 +95,27 @@ async def transfer(
     for part in release.parts:
         way = Transfer(stream=part.stream, size=part.size, index=part.index)
         place = folder / part.name
-        if not place.exists():
+        if not _is(part, place):
             try:
                 seen = partial(_sum, told, before, release.total_bytes)
                 await fetch(way, [source], spool, _paced(rate_bytes_per_s), seen)
             except NoSource as error:
                 raise OperatorError(f"{part.name} did not come: {error}") from error
+            (folder / f"{part.name}.new").unlink(missing_ok=True)
             os.link(spool.path(way), folder / f"{part.name}.new")
             os.rename(folder / f"{part.name}.new", place)
             sync_name(place)
         before += part.size
         told(before, release.total_bytes)
+
+
+def _is(part: Part, place: Path) -> bool:
+    """Whether that is the part. What lies there may be of another release of the same number, or have rotted: names say
+    nothing, and a kernel with another one's root is a machine that starts neither."""
+    try:
+        return digests_of_file(place).digest == part.stream
+    except FileNotFoundError:
+        return False
 
 
 def make_room(folder: Path, release: Release) -> None:

@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
+from appliance.domain.errors import ArtefactError
+from appliance.domain.regular_file import read_file
+
 LINES_MAX: Final = 100_000
+BYTES_MAX: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +76,16 @@ def next_in_s(passes: Sequence[Pass], wall_ms: int) -> float | None:
 def plan_problems(place: str) -> Iterator[str]:
     """What keeps the file ``place`` from being a contact plan; "" stands for none."""
     try:
-        passes_of(Path(place).read_text(encoding="utf-8") if place else "")
+        passes_in(place)
     except PlanInvalid as error:
         yield from (f"{place}: {each}" for each in error.problems)
-    except (OSError, ValueError) as error:
-        yield f"'{place}' cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
+    except (ArtefactError, ValueError) as error:
+        yield f"'{place}' cannot be read: {error if isinstance(error, ArtefactError) else 'it is no text'}"
+
+
+def passes_in(place: str) -> tuple[Pass, ...]:
+    """The contacts of the plan in that file; "" stands for none. Raises PlanInvalid, ValueError and ArtefactError."""
+    return passes_of(read_file(place, BYTES_MAX, called="it").decode()) if place else ()
 
 
 def _ms(text: str) -> int:

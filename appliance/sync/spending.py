@@ -13,11 +13,13 @@ from typing import Final
 
 import msgspec
 
+from appliance.domain.errors import ArtefactError
 from appliance.durable import Folder, read_whole, replace_file
+from appliance.sync import contact_plan
 from appliance.sync.box import Box
 from appliance.sync.budget import AGAIN_S, MODELS, Bound, Budget, Verdict, billing_month
 from appliance.sync.budget import Link as LinkTerms
-from appliance.sync.contact_plan import Pass, passes_of
+from appliance.sync.contact_plan import Pass
 from appliance.sync.link import LinkFailed, Trouble
 from appliance.sync.plan import Reason, Waiting, Waits
 
@@ -121,8 +123,8 @@ def passes_in(place: str) -> tuple[Pass, ...] | None:
     """The contact plan in that file; None where there is none, or it cannot be read any more: it was checked at the
     start."""
     try:
-        return passes_of(Path(place).read_text(encoding="utf-8")) if place else None
-    except (OSError, ValueError):
+        return contact_plan.passes_in(place) if place else None
+    except (ArtefactError, ValueError):
         return None
 
 

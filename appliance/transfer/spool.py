@@ -112,6 +112,9 @@ class Arrival:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._path = path
         self.size = os.fstat(self._descriptor).st_size
+        if self.size > index.size:
+            os.ftruncate(self._descriptor, index.size)
+            self.size = index.size
         self.verified = 0
         self._verify(min(verified, self.size) // PIECE_BYTES)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,21 @@ def test_a_role_uses_all_that_it_takes(role: str) -> None:
         for path in (folder / each).glob("*")
     )
     assert [name for name in read(role, "defaults/main.yml") if name not in text] == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_secret_that_a_task_is_given_is_logged(role: str) -> None:
+    """Ansible writes what a task is given to the journal of the host, and shows it at -vvv."""
+
+    def tasks(listed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for each in listed:
+            yield each
+            yield from tasks(each.get("block", []))
+
+    for path in (ROOT / "ansible/roles" / role / "tasks").glob("*.yml"):
+        for task in tasks(read(role, f"tasks/{path.name}")):
+            secret = "stdin" in (task.get("ansible.builtin.command") or {})
+            assert not secret or task.get("no_log") is True, task["name"]
 
 
 @needs_ansible

@@ -101,6 +101,16 @@ def test_the_reset_is_asked_for_where_its_unit_looks() -> None:
     assert f"/{reset.SETTINGS}" in (UNITS / "appliance-reset-settings.service").read_text()
 
 
+def test_all_that_seals_binds_to_the_same_registers() -> None:
+    """Also to that of what lies beside the kernel (12): a credential put there makes root of who put it."""
+    sealing = [
+        UNITS / "systemd-repart.service.d/10-appliance.conf",
+        UNITS / "appliance-factory-reset.service",
+        EXTRA / "usr/lib/edge-appliance-image/var",
+    ]
+    assert [re.findall(r"--tpm2-pcrs=(\S+)", path.read_text()) for path in sealing] == [["7+12"]] * 3
+
+
 def test_keys_lie_where_an_update_looks_for_them() -> None:
     build = (HERE / "build.py").read_text()
     assert FIRMWARE_KEY.parent == KEYS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,29 @@ def test_the_agent_tells_what_the_gate_left_until_a_start_passes(tmp_path: Path)
     note.remove(tmp_path)
     note.remove(tmp_path)
     assert machine_problems(tmp_path) == ()
+
+
+def test_what_root_leaves_to_tell_is_written_to_nothing_that_the_services_user_put_there(
+    tmp_path: Path,
+) -> None:
+    """The state directory is the daemon's own; where it was taken over, links wait in it for root."""
+    secret = tmp_path / "var-key"
+    secret.write_text("key")
+    secret.chmod(0o600)
+    (state := tmp_path / "state").mkdir()
+    for trap in ("machine-problem.new", "machine-problem"):
+        (state / trap).unlink(missing_ok=True)
+        (state / trap).symlink_to(secret)
+        note.leave(state, "version 1.1 did not\nssh-ed25519 AAAA\x1b[2J")
+        assert (secret.read_text(), secret.stat().st_mode & 0o777) == ("key", 0o600)
+        assert machine_problems(state) == ("version 1.1 did not ssh-ed25519 AAAA [2J",)
+    (state / "machine-problem.new").hardlink_to(secret)
+    note.leave(state, "again")
+    assert secret.read_text() == "key"
+    if os.geteuid() == 0:
+        os.chown(state, 12_345, 12_345)
+        note.leave(state, "of its user")
+        assert (state / "machine-problem").stat().st_uid == 12_345
 
 
 def test_a_reset_is_asked_of_the_firmware_or_of_what_is_kept(tmp_path: Path) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+from appliance.cli.image import settle as command
+from appliance.cli.main import main
 from appliance.image.machine import entries_in
 from appliance.image.starts import GIVEN_UP, VARIABLE, given_up, settle
 from tests.image.releases import machine
@@ -82,3 +87,20 @@ def test_a_start_that_came_to_something_costs_nobody_a_try(tmp_path: Path) -> No
         settle(found, None, variable)
         assert not variable.exists()
         assert {each.word for each in entries_in(found.folder)} == {"good"}
+
+
+def test_a_state_directory_in_which_nothing_can_be_left_keeps_no_start_from_being_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else whoever took the daemon over has the next starts come to nothing, and the version before started."""
+    found = machine(tmp_path, "edge-appliance_1.0.efi", "edge-appliance_1.1.efi", version="1.0")
+    (state := tmp_path / "state").mkdir()
+    (state / "machine-problem").mkdir()
+    (tmp_path / "appliance.toml").write_text(f'state_dir = "{state}"\n')
+    (variable := tmp_path / "variable").write_bytes(ATTRIBUTES + GIVEN_UP + b" 1")
+    monkeypatch.setattr(command, "this_machine", lambda: found)
+    monkeypatch.setattr(command, "given_up", partial(given_up, variable=variable))
+    monkeypatch.setattr(command, "settle", partial(settle, variable=variable))
+    assert main(["image", "settle", "--config", str(tmp_path / "appliance.toml")]) == 0
+    assert not variable.exists()
+    assert "the fleet cannot be told" in capsys.readouterr().out

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from appliance.domain.errors import OperatorError
-from appliance.image import update
+from appliance.image import place, update
 from appliance.image.machine import Machine
 from appliance.image.place import open_place
-from appliance.image.release import RELEASE, SIGNATURE, ReleaseInvalid, decode, is_newer
+from appliance.image.release import (
+    IMAGE,
+    RELEASE,
+    SIGNATURE,
+    VERSION_CHARACTERS_MAX,
+    Release,
+    ReleaseInvalid,
+    decode,
+    is_newer,
+    problems,
+)
 from appliance.transfer.source import DirectorySource, SourceFailed, Trouble
 from tests.image.releases import Maker, machine, maker
 
@@ -143,6 +155,80 @@ async def test_a_place_that_lies_gives_nothing(tmp_path: Path) -> None:
             await update.transfer(release, DirectorySource("stick", folder), target, 0)
         assert not (target / root.name).exists()
         stream.unlink(missing_ok=True)
+
+
+async def test_what_an_earlier_release_of_the_same_number_left_is_not_taken_for_this_ones(
+    tmp_path: Path,
+) -> None:
+    """The kernel's name has the version alone: that of one, with the root of the other, starts neither."""
+    keys = maker(tmp_path / "maker")
+    folder, release = keys.release("1.1")
+    target = tmp_path / "update"
+    update.make_room(target, release)
+    for part in release.parts:
+        (target / part.name).write_bytes(b"of an earlier release, or rotten")
+    (target / f"{release.kernel.name}.new").write_bytes(b"left by a kill")
+    await update.transfer(release, DirectorySource("stick", folder), target, 0)
+    for part in release.parts:
+        assert (target / part.name).read_bytes() == (keys.folder / part.name).read_bytes()
+
+
+async def test_what_is_longer_than_the_stream_is_cut_off(tmp_path: Path) -> None:
+    keys = maker(tmp_path / "maker")
+    folder, release = keys.release("1.1")
+    target = tmp_path / "update"
+    update.make_room(target, release)
+    (target / "spool").mkdir()
+    data = (keys.folder / release.kernel.name).read_bytes()
+    (target / "spool" / f"{release.kernel.stream}.stream").write_bytes(data + b"and more")
+    source = DirectorySource("server", folder)
+    source.over_link = True
+    await update.transfer(release, source, target, 0)
+    assert (target / release.kernel.name).read_bytes() == data
+
+
+@pytest.mark.parametrize("name", [RELEASE, SIGNATURE])
+async def test_a_pipe_or_a_device_in_the_place_of_papers_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    folder, _ = maker(tmp_path / "maker").release("1.1")
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir):
+        path = folder / name
+        path.rmdir() if path.is_dir() else path.unlink()
+        make(path)
+        with pytest.raises(OperatorError, match="is not a file"):
+            async with open_place(str(folder)):
+                pass
+
+
+async def test_a_server_that_never_ends_its_papers_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = asyncio.Event()
+
+    async def drip(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"{")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.close()
+        gone.set()
+
+    monkeypatch.setattr(place, "PAPERS_S", 0.5)
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(OperatorError, match="cannot be had"):
+        async with open_place(f"http://127.0.0.1:{port}"):
+            pass
+    await gone.wait()
+    server.close()
+
+
+def test_a_version_fits_into_the_label_of_a_partition() -> None:
+    """Else it is downloaded, and cannot be written."""
+    release = Release(version="999999.999999.999999", machine="x86-64", variant="cpu", parts=())
+    assert any("characters that fit" in text for _, text in problems(release))
+    assert len(f"{IMAGE}_{'9' * VERSION_CHARACTERS_MAX}_verity") == 36
 
 
 async def test_a_directory_without_a_release_is_told_as_such(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from datetime import UTC, datetime
@@ -213,6 +214,16 @@ def test_a_plan_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     assert len(list(plan_problems(str(plan)))) == 1
     plan.write_text("never\nnow\n")
     assert [each.split(": ")[1].split(" is")[0] for each in plan_problems(str(plan))] == ["line 1", "line 2"]
+
+
+def test_a_plan_that_is_no_file_of_a_sensible_size_is_not_waited_for(tmp_path: Path) -> None:
+    """Root checks a configuration that a stick brought, and that may name any path."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").touch()
+    os.truncate(tmp_path / "endless", 1 << 40)
+    for place in (tmp_path / "pipe", tmp_path / "endless", Path("/dev/zero")):
+        (problem,) = plan_problems(str(place))
+        assert str(place) in problem
 
 
 @pytest.mark.parametrize(

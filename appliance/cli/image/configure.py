@@ -7,20 +7,23 @@ before stays, and the fleet is told so until one is taken. The service has it fr
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from appliance import configuration
-from appliance.cli.arguments import contents
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.image.here import told
 from appliance.config import loading
-from appliance.domain.errors import ConfigInvalid
+from appliance.domain.errors import ArtefactError, ConfigInvalid
+from appliance.domain.regular_file import read_file
 from appliance.durable import RealFolder, remove_file
 from appliance.image import note
 from appliance.store.layout import GIVEN
 
 IN_FORCE: Final = Path("/etc/appliance/appliance.toml")
+BYTES_MAX: Final = 1 << 20
 READABLE: Final = 0o644
 """It is root's, and read by the users of the services."""
 
@@ -36,41 +39,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Take it, or tell why not."""
     given, target = arguments.file, arguments.config
-    data = contents(given)
     try:
-        configuration.load_for_next_start(given)
-    except ConfigInvalid as error:
-        why = "; ".join(map(str, error.problems))
-        with told():
-            _tell(
-                target, f"the configuration that this box was given is refused, the one before stays: {why}"
-            )
-        raise CommandFailed(
-            "the configuration is refused, the one before stays:",
-            Exit.REFUSED,
-            lines=map(str, error.problems),
-        ) from error
+        data = read_file(str(given), BYTES_MAX, called=f"'{given}'")
+    except ArtefactError as error:
+        raise _refused(target, [str(error)]) from error
     with told():
-        if not target.exists() or target.read_bytes() != data:
-            _replace(target, data)
+        folder = RealFolder(target.parent)
+        try:
+            changed = _take(folder, given, target, data)
+        finally:
+            folder.close()
+        if changed:
             print("the box takes the configuration that it was given")
         _tell(target, "")
     return Exit.OK
 
 
-def _replace(target: Path, data: bytes) -> None:
+def _take(folder: RealFolder, given: Path, target: Path, data: bytes) -> bool:
+    """Put ``data`` in the place of what is in force, and say whether it is another. It is checked there: who brings a
+    stick may change what is on it meanwhile, and keys are named relative to where the file is. Fails where it is
+    refused."""
     draft = f".{target.name}.new"
-    folder = RealFolder(target.parent)
     try:
         remove_file(folder, draft)
         with folder.create(draft) as file:
             file.write(data)
             file.sync()
+        configuration.load_for_next_start(target.parent / draft)
+        if target.exists() and target.read_bytes() == data:
+            return False
         (target.parent / draft).chmod(READABLE)
         folder.rename(draft, target.name)
         folder.sync_directory("")
+    except ConfigInvalid as error:
+        named = (replace(problem, file=str(given)) for problem in error.problems)
+        raise _refused(target, [str(problem) for problem in named]) from error
     finally:
-        folder.close()
+        remove_file(folder, draft)
+    return True
+
+
+def _refused(target: Path, problems: Sequence[str]) -> CommandFailed:
+    """The failure, once the fleet is told."""
+    with told():
+        why = "; ".join(problems)
+        _tell(target, f"the configuration that this box was given is refused, the one before stays: {why}")
+    return CommandFailed("the configuration is refused, the one before stays:", Exit.REFUSED, lines=problems)
 
 
 def _tell(target: Path, text: str) -> None:

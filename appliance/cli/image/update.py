@@ -15,7 +15,7 @@ from appliance.cli.arguments import configuration_at, natural
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.image.here import FOLDER, KEYS, this_machine, told
 from appliance.cli.terminal import bytes_bar
-from appliance.durable import make_own_directory
+from appliance.durable import WriterLock, make_own_directory
 from appliance.image import update
 from appliance.image.machine import Machine
 from appliance.image.place import Place, open_place
@@ -45,14 +45,19 @@ def run(arguments: argparse.Namespace) -> int:
     if rate is None:
         rate = configuration_at(arguments.config).fleet.rate_bytes_per_s
     with told():
-        release = asyncio.run(_bring(arguments.place, machine, trusted_keys(KEYS), rate, arguments.check))
         if arguments.check:
+            release = asyncio.run(_bring(arguments.place, machine, trusted_keys(KEYS), rate, True))
             print(f"{release.version} can be installed; {machine.version} runs")
             return Exit.OK
-        if machine.entry(release.version) is None:
-            update.check_kernel(release, FOLDER)
-        update.install(release, machine)
-        update.clear(FOLDER)
+        lock = WriterLock(FOLDER.with_suffix(".lock"))  # what two bring at once is neither's
+        try:
+            release = asyncio.run(_bring(arguments.place, machine, trusted_keys(KEYS), rate, False))
+            if machine.entry(release.version) is None:
+                update.check_kernel(release, FOLDER)
+            update.install(release, machine)
+            update.clear(FOLDER)
+        finally:
+            lock.release()
     print(f"{release.version} is installed; the next start tries it, and falls back to {machine.version}")
     return Exit.OK
 

@@ -6,7 +6,9 @@ The standard library's OpenSSL is asked, so that a check needs no front end and 
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -162,10 +164,18 @@ def certificate_problems(config: ListeningConfig) -> Iterator[tuple[str, str]]:
 
 def _unreadable(path: str) -> str:
     try:
-        with open(path, "rb"):
-            return ""
+        with open(path, "rb", opener=_at_once) as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return ""
+        reason = "it is not a file"
     except OSError as error:
-        return f"'{path}' cannot be read: {error.strerror}; give a file that the appliance may read"
+        reason = str(error.strerror)
+    return f"'{path}' cannot be read: {reason}; give a file that the appliance may read"
+
+
+def _at_once(path: str, flags: int) -> int:
+    """A pipe would be waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _reason(error: Exception) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
-from appliance.frontend.listening.certificates import CertificateEnds, bearer_of
+from appliance.frontend.listening.certificates import CertificateEnds, bearer_of, certificate_problems
 from tests.frontend.grpc.certificate_files import Pair, make_authority
 
 LONG_AGO = 1_600_000_000
@@ -51,3 +52,10 @@ async def test_ends_are_told_by_port_even_of_what_has_ended(tmp_path: Path) -> N
     ended.certificate.write_text("junk")
     await ends.read("grpc")
     assert ends.ends()["grpc"] == LONG_AGO, "it is still shown"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    problems = dict(certificate_problems(HttpConfig(tls_certificate=str(pipe), tls_key="/dev/zero")))
+    assert problems.keys() == {"tls_certificate", "tls_key"}
+    assert all("it is not a file" in text for text in problems.values())
