@@ -39,6 +39,9 @@ COMMAND: Final = (
     "--http",
     "0.0.0.0:8000",
 )
+CONTROL: Final = 's|^socket = "/run/appliance/control"$|socket = "/tmp/appliance-control"|'
+"""The operator's socket for sed: no systemd makes /run/appliance in a container, and its user may not."""
+STATE: Final = "/var/lib/appliance"
 _TYPE: Final = "application/vnd.oci.image"
 _STATUS: Final = "./var/lib/dpkg/status"
 _PASSWD: Final = "./etc/passwd"
@@ -87,6 +90,9 @@ def _make_root(package: Path, target: Path) -> None:
         f'--customize-hook=copy-in "{package.absolute()}" /root',
         f'--customize-hook=chroot "$1" dpkg -i "/root/{package.name}"',
         f'--customize-hook=rm "$1/root/{package.name}"',
+        f"--customize-hook=sed -i '{CONTROL}' \"$1/etc/appliance/appliance.toml\"",
+        # Engines give a new volume the owner that its place has in the image.
+        f'--customize-hook=chroot "$1" install -d -o appliance -g appliance -m 0700 {STATE}',
         '--customize-hook=rm -f "$1"/var/log/*.log "$1"/var/log/apt/* "$1"/etc/hostname "$1"/etc/resolv.conf',
     ]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch())}
@@ -128,7 +134,7 @@ def _config(plain: str, created: str, user: str) -> dict[str, Any]:
             "ExposedPorts": {"8000/tcp": {}, "8001/tcp": {}},
             "Entrypoint": ["/usr/bin/appliance"],
             "Cmd": list(COMMAND),
-            "Volumes": {"/var/lib/appliance": {}},
+            "Volumes": {STATE: {}},
             "StopSignal": "SIGTERM",
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{plain}"]},

@@ -1,7 +1,7 @@
 """Listening addresses: what a configured one means, and whether it can be had.
 
 Asking the system before a library does gives the reason in the system's words, and keeps a second server from taking a
-Unix socket away from one that lives. An ``edge`` is named as its section of the configuration: grpc or http.
+Unix socket away from one that lives. An ``edge`` is named as its section of the configuration: grpc, http or control.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def unavailable(address: Address, edge: str, reason: OSError | UnicodeError | st
     number = reason.errno if isinstance(reason, OSError) else None
     said = (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
     advice = _UNIX_ADVICE.get(number) if address.path else _PORT_ADVICE.get(number)
-    ways = " or ".join(filter(None, (advice, f"set {edge}.addresses to another address")))
+    setting = "control.socket" if edge == "control" else f"{edge}.addresses"
+    ways = " or ".join(filter(None, (advice, f"set {setting} to another address")))
     return AddressUnavailable(f"{edge} cannot listen on {address.with_port(address.port)}: {said}; {ways}")
 
 

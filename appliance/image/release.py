@@ -139,7 +139,10 @@ def decode(data: bytes) -> Release:
     try:
         if len(data) > RELEASE_BYTES_MAX:
             raise ValueError(f"has more than {RELEASE_BYTES_MAX} bytes")
-        table = json.loads(data.decode())
+        try:
+            table = json.loads(data.decode())
+        except ValueError as error:
+            raise ValueError(f"is not JSON, so it was cut short or damaged: {error}") from None
         if not isinstance(table, dict):
             raise ValueError("is not a JSON object")
         release = bind(Release, table, RELEASE, checked=False)

@@ -125,7 +125,7 @@ def _read(manifest_bytes: bytes, data: bytes, kind: str) -> Envelope:
     if found.payload_type != kind:
         raise _invalid(f"has the payload type {str(found.payload_type)[:80]!r}, not {kind!r}")
     if found.payload != manifest_bytes:
-        raise _invalid("is over another manifest than the one in the package")
+        raise _invalid("is over other contents than those that it lies beside: one of them was changed")
     if not 0 < len(found.signatures) <= SIGNATURES_MAX:
         raise _invalid(f"needs 1 to {SIGNATURES_MAX} signatures")
     for keyid, signature in found.signatures.items():

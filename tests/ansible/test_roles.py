@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from appliance.config import loading
 from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
 
 ROLES = sorted(path.name for path in (ROOT / "ansible/roles").iterdir())
@@ -25,7 +26,19 @@ needs_ansible = pytest.mark.skipif(not INSTALLED, reason=NOT_INSTALLED)
 
 def read(role: str, name: str) -> Any:
     """A YAML file of a role."""
-    return yaml.safe_load((ROOT / "ansible/roles" / role / name).read_text())
+    return read_yaml(ROOT / "ansible/roles" / role / name)
+
+
+def read_yaml(path: Path) -> Any:
+    """A YAML file."""
+    return yaml.safe_load(path.read_text())
+
+
+def every(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The tasks, and those of their blocks."""
+    for task in tasks:
+        yield task
+        yield from every(task.get("block", []))
 
 
 @pytest.fixture(name="ansible")
@@ -87,6 +100,36 @@ def test_the_example_site_can_be_played(ansible: Ansible, book: str) -> None:
     assert "TAGS" in said
 
 
+def test_the_settings_of_the_example_site_are_right(tmp_path: Path) -> None:
+    settings = read_yaml(EXAMPLE / "group_vars/boxes.yml")["appliance_settings"]
+    text = "".join(
+        f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+        for section, keys in settings.items()
+    )
+    (path := tmp_path / "appliance.toml").write_text(text)
+    loading.load(path)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_files_of_the_control_node_are_read_where_they_were_looked_for(role: str) -> None:
+    """The checks look where ansible-playbook was started; a bare path is copied from beside the playbook."""
+    tasks = [
+        task
+        for path in (ROOT / "ansible/roles" / role / "tasks").glob("*.yml")
+        for task in every(read_yaml(path))
+    ]
+    sources = [task["ansible.builtin.copy"]["src"] for task in tasks if "ansible.builtin.copy" in task]
+    assert all("ansible.builtin.realpath" in source for source in sources), sources
+
+
+@needs_ansible
+def test_the_clocks_are_compared_in_any_time_zone(tmp_path: Path) -> None:
+    ansible = Ansible.below(tmp_path, TZ="Asia/Kolkata")
+    said = refused(ansible, tmp_path, "appliance", {"appliance_min_free_bytes": 1})
+    assert "appliance_min_free_bytes" in said
+    assert "the clock is" not in said, said
+
+
 @needs_ansible
 def test_all_that_is_wrong_is_told_at_once_and_nothing_is_touched(ansible: Ansible, tmp_path: Path) -> None:
     wrong = {
@@ -120,6 +163,7 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_touched(ansible: Ansib
                 "controller_url": "http://here",
                 "controller_address": "here",
                 "controller_package_keys": ["/nowhere/key"],
+                "controller_hosts": ["a host"],
                 "controller_person": "A nn",
                 "controller_answer_timeout_s": 4,
                 "controller_min_free_bytes": 1,

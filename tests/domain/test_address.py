@@ -72,6 +72,13 @@ def test_a_socket_without_its_directory_says_to_make_it(tmp_path: Path) -> None:
         check_free(Address("", 0, str(tmp_path / "nowhere" / "s")), "grpc")
 
 
+def test_the_operators_socket_is_named_by_its_own_key() -> None:
+    with pytest.raises(
+        AddressUnavailable, match=r"^control cannot .* or set control\.socket to another address"
+    ):
+        check_free(Address("", 0, "/nowhere/at/all"), "control")
+
+
 def test_a_privileged_port_names_the_capability() -> None:
     text = str(
         unavailable(Address("0.0.0.0", 81), "http", PermissionError(errno.EACCES, "Permission denied"))

@@ -110,6 +110,14 @@ def test_what_is_no_release_is_told_as_such(data: bytes) -> None:
     assert caught.value.problems
 
 
+def test_papers_that_were_cut_short_are_told_as_such(tmp_path: Path) -> None:
+    keys = maker(tmp_path / "maker")
+    folder, _ = keys.release("1.1")
+    (folder / RELEASE).write_bytes((folder / RELEASE).read_bytes()[:200])
+    (said,) = refused(folder, keys, machine(tmp_path / "box"))
+    assert "cut short" in said
+
+
 def test_versions_compare_by_their_numbers() -> None:
     assert is_newer("1.10", "1.9")
     assert not is_newer("1.4.0", "1.4")

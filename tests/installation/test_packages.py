@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from appliance.config.loading import load
+from packages import oci
 from tests.architecture.sources import ROOT
 
 DIST = ROOT / "dist"
@@ -67,6 +69,12 @@ def test_its_configuration_has_no_problem(package: Path) -> None:
 
     settings = load(package / "etc/appliance/appliance.toml")
     assert settings.models == "/usr/share/edge-appliance/models"
+
+
+def test_the_operators_socket_of_a_container_is_where_its_user_may_make_one(tmp_path: Path) -> None:
+    path = Path(shutil.copy(ROOT / "packages/debian/appliance.toml", tmp_path))
+    subprocess.run(["sed", "-i", oci.CONTROL, str(path)], check=True)
+    assert load(path).control.socket == "/tmp/appliance-control"
 
 
 def test_every_blob_of_the_image_is_what_its_name_says() -> None:

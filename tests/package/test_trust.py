@@ -45,7 +45,7 @@ def test_a_signature_is_right_for_its_bytes_alone(kind: str, tmp_path: Path) -> 
     assert trust.keyids == (public.keyid,)
     assert trust.word == f"key {public.keyid}"
     assert trust.problem(Unsigned.REFUSE) == ""
-    with pytest.raises(PackageInvalid, match="another manifest"):
+    with pytest.raises(PackageInvalid, match="over other contents"):
         judge(MANIFEST + b" ", envelope, [public])
 
 

@@ -45,6 +45,7 @@ StreamBehaviour = Callable[[Any, Context], Awaitable[None]]
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 SECTION: Final = "grpc"
+CONTROL: Final = "control"
 RPCS_MAX: Final = 131_072
 """Under way at a time, of all clients, as many as the native front end has at most; more are RESOURCE_EXHAUSTED."""
 BROKEN_S: Final = 0.5
@@ -58,6 +59,7 @@ class GrpcServer:
         """``control`` makes it the operator's."""
         self._config = config
         self._control = control
+        self._edge = SECTION if control is None else CONTROL
         self._services = Services(backend, config, for_operator=control is not None)
         self._server: aio.Server | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -87,7 +89,9 @@ class GrpcServer:
         )
         access = unix_access(config.unix_mode, config.unix_group)
         bound = tuple(
-            _bind_path(server, address, access) if address.path else self._bind_port(server, address)
+            _bind_path(server, address, access, self._edge)
+            if address.path
+            else self._bind_port(server, address)
             for address in map(parse_address, addresses)
         )
         self._server = server
@@ -133,7 +137,7 @@ class GrpcServer:
 
     def _bind_port(self, server: aio.Server, address: Address) -> str:
         credentials = None if self._shown is None else self._shown.credentials()
-        return _bind(server, address, self._config.reuse_port, credentials)
+        return _bind(server, address, self._config.reuse_port, credentials, self._edge)
 
     # --- RPCs
 
@@ -253,32 +257,36 @@ async def _abort(context: Context, status: Status) -> NoReturn:
     await context.abort(_CODES[status.code.value], status.text, status.metadata)
 
 
-def _bind_path(server: aio.Server, address: Address, access: UnixAccess) -> str:
+def _bind_path(server: aio.Server, address: Address, access: UnixAccess, edge: str) -> str:
     """A Unix socket. The library listens at once: until it belongs to its group it is for its owner alone."""
     try:
         with masked(access.mode if access.group < 0 else access.mode & 0o700):
-            bound = _bind(server, address, False, None)
+            bound = _bind(server, address, False, None, edge)
         give_to_group(address.path, access.group)
         os.chmod(address.path, access.mode)
     except OSError as error:
-        raise unavailable(address, SECTION, error) from error
+        raise unavailable(address, edge, error) from error
     return bound
 
 
 def _bind(
-    server: aio.Server, address: Address, reuse_port: bool, credentials: grpc.ServerCredentials | None
+    server: aio.Server,
+    address: Address,
+    reuse_port: bool,
+    credentials: grpc.ServerCredentials | None,
+    edge: str,
 ) -> str:
     if not reuse_port:
-        check_free(address, SECTION)
+        check_free(address, edge)
     target = address.with_port(address.port)
     try:
         port = (
             server.add_secure_port(target, credentials) if credentials else server.add_insecure_port(target)
         )
     except RuntimeError as error:
-        raise unavailable(address, SECTION, str(error)) from error
+        raise unavailable(address, edge, str(error)) from error
     if port == 0:
-        raise unavailable(address, SECTION, "the gRPC library could not bind it")
+        raise unavailable(address, edge, "the gRPC library could not bind it")
     return address.with_port(port)
 
 
