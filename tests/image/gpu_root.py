@@ -126,12 +126,14 @@ def _modules(root: Root, certificate: Path) -> Facts:
         for needed in filter(None, root.modinfo(path, "depends").split(",")):
             there = [*made.rglob(f"{needed.replace('_', '[-_]')}.ko*")]
             demand(bool(there), f"{name} needs {needed}, which is not there")
-    demand(not [*made.rglob("nouveau.ko*")], "nouveau is there")
+    drivers = sorted(path.name.split(".")[0] for path in (made / "kernel/drivers/gpu").rglob("*.ko*"))
+    demand("drm" in drivers and "nouveau" not in drivers, f"of drivers/gpu there are {drivers}")
     known = (made / "modules.alias").read_text(errors="replace")
     demand("alias pci:v000010DEd*sv*sd*bc03sc02i00* nvidia" in known, "no device has its module loaded")
     return {
         "kernel": kernels[0],
         "modules": ", ".join(f"{name} {path.stat().st_size:,}" for name, path in sorted(found.items())),
+        "of the kernel's drivers/gpu": ", ".join(drivers),
         "modules need": ", ".join(sorted({root.modinfo(path, "depends") for path in found.values()} - {""}))
         or "nothing",
         "signed by": root.modinfo(found["nvidia.ko"], "signer") or certificate.name,
