@@ -22,7 +22,11 @@ MAKERS: Final = re.compile(r"(.*-)?(gcc|g\+\+|cc|c\+\+|cpp|ld|as|clang|make|dkms
 """Programs by which programs are made."""
 MAKING: Final = re.compile(r"(gcc|g\+\+|cpp|binutils|make|dkms|linux-headers|linux-kbuild|libc6-dev)\b.*")
 """Their packages."""
-ENTER: Final = 'mount --rbind /dev "$0/dev"; mount -t proc proc "$0/proc"; exec chroot "$0" "$@"'
+ENTER: Final = (
+    'mount --bind "$0" "$0"; mount -o remount,bind,ro "$0"; mount --rbind /dev "$0/dev"; '
+    'mount -t proc proc "$0/proc"; mount -t tmpfs tmpfs "$0/tmp"; exec chroot "$0" "$@"'
+)
+"""Read-only, as a machine has it; the mounts end with the command."""
 PYTHON: Final = "/usr/lib/edge-appliance/bin/python"
 PROVIDERS: Final = (
     "import onnxruntime; print(onnxruntime.__version__, *onnxruntime.get_available_providers())"
