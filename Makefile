@@ -128,10 +128,12 @@ packages: wheels ## build dist/*.deb and an OCI image, with bills of materials a
 	@$(WHEELS)/bin/python -m packages dist dist
 
 # As root, with mmdebstrap; everything else it makes itself, below build/image. KEYS=DIR: keys that were made before.
+# VARIANT=gpu: with NVIDIA's driver and CUDA, below build/image-gpu.
 VERSION ?=
 KEYS ?=
-image: $(TEST_STAMP) deb ## build the bootable image and its release (root; VERSION=1.2.3 KEYS=DIR)
-	@$(BIN)/python -m image.build $(if $(VERSION),--image-version $(VERSION)) $(if $(KEYS),--keys $(KEYS)) \
+VARIANT ?= cpu
+image: $(TEST_STAMP) deb ## build the bootable image and its release (root; VERSION=1.2.3 KEYS=DIR VARIANT=gpu)
+	@$(BIN)/python -m image.build --variant $(VARIANT) $(if $(VERSION),--image-version $(VERSION)) $(if $(KEYS),--keys $(KEYS)) \
 	  $(if $(TAKE_PACKAGES),--lock)
 
 image-test: $(TEST_STAMP) install-ansible $(if $(wildcard dist/edge-appliance_*.deb),,deb) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
@@ -171,6 +173,10 @@ lock: ## resolve the lock files anew (needs 'uv' on the PATH)
 	  --custom-compile-command 'make lock' --group wheels -o requirements-wheels.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
 	  --custom-compile-command 'make lock' --group ansible -o requirements-ansible.lock
+	uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --upgrade \
+	  --custom-compile-command 'make lock' -c requirements.lock \
+	  $(addprefix --no-emit-package ,flatbuffers numpy packaging protobuf) \
+	  image/requirements-gpu.in -o image/requirements-gpu.lock
 
 clean: ## remove everything that was made
 	rm -rf $(VENV) $(CLIENTS) $(WHEELS) $(ANSIBLE) $(OPENVINO) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from email.parser import HeaderParser
 from pathlib import Path
 
 from appliance.image.release import IMAGE
 
 
-def bill(manifest: Path, site: Path, version: str) -> str:
-    """The document, from the builder's ``manifest`` and the Python packages in ``site``."""
-    components = sorted([*_packages(manifest), *_distributions(site)], key=lambda each: str(each["purl"]))
+def bill(manifest: Path, sites: Iterable[Path], version: str) -> str:
+    """The document, from the builder's ``manifest`` and the Python packages in the folders ``sites``."""
+    distributions = (each for site in sites for each in _distributions(site))
+    components = sorted([*_packages(manifest), *distributions], key=lambda each: str(each["purl"]))
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",

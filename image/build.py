@@ -1,4 +1,4 @@
-"""Build an image: ``python -m image.build``, which is ``make image``.
+"""Build an image: ``python -m image.build``, which is ``make image``, for a processor or with ``--variant gpu``.
 
 What it leaves in the folder: ``edge-appliance_VERSION.disk.raw.zst``, to be written to a disk; ``release-VERSION``,
 what ``appliance image update`` takes; beside them the manifest and the bill of materials. The same sources, packages
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance import __version__
-from appliance.image.release import version_key
+from appliance.image.release import VARIANTS, version_key
 from appliance.package.keys import make_key, public_pem
 from image import product
 from image.bill import bill
@@ -26,9 +26,14 @@ from image.disk import compose
 from image.place import HERE, ROOT, Built, Place
 from image.publish import publish
 
-VARIANT: Final = "cpu"
 FIRMWARE_KEYS: Final = ("secure-boot", "pcr")
-PACKAGES: Final = HERE / "packages.lock"
+PACKAGES: Final = {
+    "cpu": (HERE / "packages.lock",),
+    "gpu": (HERE / "packages.lock", HERE / "packages-gpu.lock"),
+}
+"""By variant; the last file has those that only this one has."""
+COMPONENTS: Final = {"cpu": "main", "gpu": "main contrib non-free non-free-firmware"}
+"""Of Debian's archive, by variant."""
 CONFIGURATION: Final = """\
 # The image's own configuration. What the site changes lies over it (/var/lib/appliance-image/etc).
 state_dir = "/var/lib/appliance"
@@ -47,7 +52,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "image", help="where all of it goes")
+    parser.add_argument(
+        "--variant", choices=VARIANTS, default="cpu", help="gpu: with NVIDIA's driver and CUDA"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where all of it goes (default: build/image, build/image-gpu)"
+    )
     parser.add_argument(
         "--keys", type=Path, help="folder with the keys (default: made in the folder, for trying out)"
     )
@@ -61,19 +71,21 @@ def main() -> None:
         version_key(arguments.image_version)
     except ValueError as error:
         raise SystemExit(f"make: {error}") from error
-    place = Place(folder=arguments.folder.resolve())
-    prepare(place, arguments.keys)
-    built = build(place, arguments.image_version, arguments.extra)
+    variant = arguments.variant
+    folder = arguments.folder or ROOT / "build" / ("image" if variant == "cpu" else f"image-{variant}")
+    place = Place(folder=folder.resolve())
+    prepare(place, variant, arguments.keys)
+    built = build(place, arguments.image_version, variant, arguments.extra)
     check_packages(built, lock=arguments.lock)
     finish(place, built)
 
 
-def prepare(place: Place, keys: Path | None) -> None:
+def prepare(place: Place, variant: str, keys: Path | None) -> None:
     """Tools, keys, the product, and what makes this image the one of its maker."""
     place.folder.mkdir(parents=True, exist_ok=True)
     if subprocess.run([HERE / "tools.sh", place.folder], check=False).returncode:
         raise SystemExit(1)
-    product.lay_out(place)
+    product.lay_out(place, variant)
     own = place.folder / "keys"
     if keys is not None:
         shutil.rmtree(own, ignore_errors=True)
@@ -82,7 +94,7 @@ def prepare(place: Place, keys: Path | None) -> None:
     shutil.rmtree(place.folder / "sandbox", ignore_errors=True)
     sources = place.folder / "sandbox" / "etc" / "apt" / "sources.list.d"
     sources.mkdir(parents=True)
-    (sources / "mkosi.sources").write_text(_sources(place.folder / "tools"))
+    (sources / "mkosi.sources").write_text(_sources(place.folder / "tools", COMPONENTS[variant]))
     identity = place.folder / "identity"
     shutil.rmtree(identity, ignore_errors=True)
     share = identity / "usr" / "share" / "edge-appliance"
@@ -113,16 +125,19 @@ def make_keys(folder: Path) -> None:
             subprocess.run(command, check=True, capture_output=True)
 
 
-def build(place: Place, version: str, extra: Path | None) -> Built:
-    """Have mkosi make partitions and kernel of that version."""
+def build(place: Place, version: str, variant: str, extra: Path | None) -> Built:
+    """Have mkosi make partitions and kernel of that version and variant."""
     out = place.folder / "out"
     out.mkdir(exist_ok=True)
-    built = Built(version=version, folder=out)
+    built = Built(version=version, folder=out, variant=variant)
     for path in out.glob(f"{built.name}*"):
         path.unlink()
-    print(f"make: building image {version}", flush=True)
+    print(f"make: building image {version} ({variant})", flush=True)
     command = ["mkosi", "--directory", "/source/image/mkosi", "--image-version", version, "--force"]
-    command += ["--sandbox-tree", "/build/sandbox", "--environment", f"VARIANT={VARIANT}"]
+    command += ["--sandbox-tree", "/build/sandbox", "--environment", f"VARIANT={variant}"]
+    if variant != "cpu":
+        (place.folder / "modules").mkdir(exist_ok=True)
+        command += ["--profile", variant]
     if extra is not None:
         shutil.rmtree(place.folder / "extra", ignore_errors=True)
         shutil.copytree(extra, place.folder / "extra")
@@ -136,14 +151,16 @@ def check_packages(built: Built, *, lock: bool) -> None:
     """Compare what is in the image with the packages that were tested, and tell what differs."""
     said = json.loads(built.manifest.read_text())["packages"]
     here = sorted(f"{each['name']}={each['version']}" for each in said)
+    *common, own = PACKAGES[built.variant]
+    wanted = [each for path in common for each in path.read_text().split()]
     if lock:
-        PACKAGES.write_text("\n".join(here) + "\n")
-    wanted = PACKAGES.read_text().split()
+        own.write_text("\n".join(each for each in here if each not in wanted) + "\n")
+    wanted += own.read_text().split()
     different = sorted(set(here) ^ set(wanted))
     if different:
         shown = "\n".join(f"  {'here' if each in here else 'lock'}: {each}" for each in different)
         print(
-            f"make: the mirror gives other packages than image/packages.lock has (TAKE_PACKAGES=1 takes them):\n{shown}"
+            f"make: the mirror gives other packages than image/{own.name} has (TAKE_PACKAGES=1 takes them):\n{shown}"
         )
 
 
@@ -152,28 +169,30 @@ def finish(place: Place, built: Built) -> None:
     disk = place.folder / f"{built.name}.disk.raw"
     compose(place, built, disk)
     release = publish(
-        built, VARIANT, place.folder / "keys" / "release", place.folder / f"release-{built.version}"
+        built, built.variant, place.folder / "keys" / "release", place.folder / f"release-{built.version}"
     )
     (place.folder / f"{built.name}.cdx.json").write_text(
-        bill(built.manifest, product.distributions(place), built.version)
+        bill(built.manifest, product.distributions(place, built.variant), built.version)
     )
     shutil.copy(built.manifest, place.folder / f"{built.name}.manifest.json")
     place.run("zstd", "-q", "-f", "-T2", "-9", place.inside(disk), log=place.folder / "disk.log")
     packed = disk.with_suffix(".raw.zst")
     for path in (built.root, built.sums, built.kernel, built.boot, disk):
-        print(f"  {hashlib.sha256(path.read_bytes()).hexdigest()}  {path.stat().st_size:>11,}  {path.name}")
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        print(f"  {digest}  {path.stat().st_size:>13,}  {path.name}")
     print(f"make: {packed.name} has {packed.stat().st_size:,} bytes; an update is {release.total_bytes:,}")
 
 
-def _sources(tools: Path) -> str:
+def _sources(tools: Path, components: str) -> str:
     """Packages come from where those of the tools came from."""
     signed = "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg"
     entries = []
     for line in (tools / "etc/apt/sources.list").read_text().splitlines():
         if line.startswith("deb "):
-            _, mirror, suite, *parts = line.split()
+            _, mirror, suite, *_ = line.split()
             entries.append(
-                f"Types: deb\nURIs: {mirror}\nSuites: {suite}\nComponents: {' '.join(parts)}\n{signed}\n"
+                f"Types: deb\nURIs: {mirror}\nSuites: {suite}\nComponents: {components}\n{signed}\n"
             )
     return "\n".join(entries)
 

@@ -13,7 +13,8 @@ from appliance.image.update import SLOT_BYTES
 from image.place import Built, Place
 
 SEED: Final = "b0cf2a26-0b8e-4f0e-9d0b-8a55a1d9c6a1"
-SIZES: Final = {"root-x86-64-verity": SLOT_BYTES["root-verity"], "root-x86-64": SLOT_BYTES["root"]}
+KINDS: Final = {"root-x86-64-verity": "root-verity", "root-x86-64": "root"}
+"""The partitions of a slot, by their types."""
 MIB: Final = 1 << 20
 BOOT_MIB: Final = 256
 
@@ -32,17 +33,13 @@ def compose(
         else _both(place, built, tried, target.with_suffix(".boot"), "" if proven else "+3")
     )
     boot = f"Type=esp\nLabel=esp\nCopyBlocks={place.inside(contents)}\nSizeMaxBytes={BOOT_MIB}M\n"
-    parts = [boot, _slot("root-x86-64-verity", place, built.sums, built.name, "verity")]
-    parts += [_slot("root-x86-64", place, built.root, built.name, "root")]
-    if tried is None:
-        parts += [_empty("root-x86-64-verity"), _empty("root-x86-64")]
-    else:
-        parts += [_slot("root-x86-64-verity", place, tried.sums, tried.name, "verity")]
-        parts += [_slot("root-x86-64", place, tried.root, tried.name, "root")]
+    sizes = {kind: SLOT_BYTES[built.variant][part] for kind, part in KINDS.items()}
+    parts = [boot, *_slots(place, built, sizes)]
+    parts += [_empty(*each) for each in sizes.items()] if tried is None else _slots(place, tried, sizes)
     for number, text in enumerate(parts):
         (definitions / f"{number}0.conf").write_text(f"[Partition]\n{text}")
     target.unlink(missing_ok=True)
-    size = BOOT_MIB * MIB + 2 * sum(SIZES.values()) + 4 * MIB
+    size = BOOT_MIB * MIB + 2 * sum(sizes.values()) + 4 * MIB
     place.run(
         "env", "SOURCE_DATE_EPOCH=1764201600",
         "systemd-repart", "--offline=yes", "--empty=create", f"--size={size}", "--dry-run=no", "--no-pager",
@@ -64,13 +61,15 @@ def _both(place: Place, good: Built, tried: Built, target: Path, tries: str) -> 
     return target
 
 
-def _slot(kind: str, place: Place, contents: Path, name: str, label: str) -> str:
-    uuid = contents.name.split(".")[-2]
-    return (
-        f"Type={kind}\nUUID={uuid}\nLabel={name}_{label}\nCopyBlocks={place.inside(contents)}\n"
-        f"SizeMinBytes={SIZES[kind]}\nSizeMaxBytes={SIZES[kind]}\nReadOnly=yes\n"
-    )
+def _slots(place: Place, built: Built, sizes: dict[str, int]) -> list[str]:
+    """The partitions of a version, its sums first."""
+    contents = {"root-x86-64-verity": (built.sums, "verity"), "root-x86-64": (built.root, "root")}
+    return [
+        f"Type={kind}\nUUID={path.name.split('.')[-2]}\nLabel={built.name}_{label}\n"
+        f"CopyBlocks={place.inside(path)}\nSizeMinBytes={sizes[kind]}\nSizeMaxBytes={sizes[kind]}\nReadOnly=yes\n"
+        for kind, (path, label) in contents.items()
+    ]
 
 
-def _empty(kind: str) -> str:
-    return f"Type={kind}\nLabel=_empty\nSizeMinBytes={SIZES[kind]}\nSizeMaxBytes={SIZES[kind]}\n"
+def _empty(kind: str, size: int) -> str:
+    return f"Type={kind}\nLabel=_empty\nSizeMinBytes={size}\nSizeMaxBytes={size}\n"

@@ -44,10 +44,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What a build of one version left in ``folder``."""
+    """What a build of one version left in ``folder``; ``variant`` is one of those that releases have."""
 
     version: str
     folder: Path
+    variant: str = "cpu"
 
     @property
     def name(self) -> str:

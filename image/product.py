@@ -1,4 +1,8 @@
-"""The product as it lies in the image's root: what the Debian package installs, without its pages."""
+"""The product as it lies in the image's root: what the Debian package installs, without its pages.
+
+The variant for a GPU has another build of ONNX Runtime in the place of the package's, and CUDA's libraries with it,
+from a lock file of its own: CUDA's major release must be one that the driver of Debian 13 has.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,26 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from image.place import ROOT, Place
-from packages.tree import SITE
+from appliance.domain.digest import digest_of
+from appliance.runtimes.distributions import DISTRIBUTIONS
+from image.place import HERE, ROOT, Place
+from packages.tree import SITE, UNITS, UNUSED, install, leave_out, settle
 
 LEFT_OUT: Final = ("usr/share/doc", "usr/share/lintian")
+RUNTIME: Final = HERE / "requirements-gpu.lock"
+RUNTIME_UNUSED: Final = (
+    *UNUSED,
+    "nvidia/*/include",
+    "nvidia/*/bin",
+    "nvidia/*/lib/*.a",
+    "nvidia/*/lib/*.alt.so*",
+    "nvidia/cublas/lib/libnvblas.so*",
+    "nvidia/cufft/lib/libcufftw.so*",
+)
+"""What ONNX Runtime does not load: headers, and libraries for other programs."""
 
 
-def lay_out(place: Place) -> None:
+def lay_out(place: Place, variant: str) -> None:
     """Make the tree ``product`` in the build's folder anew. Ends the build where there is no package."""
     found = sorted((ROOT / "dist").glob("edge-appliance_*_amd64.deb"))
     if not found:
@@ -26,8 +43,39 @@ def lay_out(place: Place) -> None:
         raise SystemExit(f"make: {found[-1]} is not of Debian 13's Python: it has no {SITE}")
     for each in LEFT_OUT:
         shutil.rmtree(tree / each)
+    if variant == "gpu":
+        _lay_out_runtime(place)
+        _drop_runtime(tree)
+        drop_in = tree / UNITS / "appliance.service.d" / "10-gpu.conf"
+        drop_in.parent.mkdir()
+        shutil.copyfile(ROOT / "systemd" / "appliance-gpu.conf", drop_in)
 
 
-def distributions(place: Place) -> Path:
+def distributions(place: Place, variant: str) -> list[Path]:
     """Where the Python packages of the product lie."""
-    return place.folder / "product" / SITE
+    trees = ("product", "runtime") if variant == "gpu" else ("product",)
+    return [place.folder / each / SITE for each in trees]
+
+
+def _lay_out_runtime(place: Place) -> None:
+    """Make the tree ``runtime`` where what is there is not of this lock file: it is three gigabytes."""
+    tree, stamp = place.folder / "runtime", place.folder / "runtime.made-of"
+    made_of = digest_of(RUNTIME.read_bytes() + repr(RUNTIME_UNUSED).encode())
+    if stamp.exists() and stamp.read_text() == made_of:
+        return
+    stamp.unlink(missing_ok=True)
+    shutil.rmtree(tree, ignore_errors=True)
+    (tree / SITE).mkdir(parents=True)
+    print("make: installing the runtime for a GPU (two gigabytes to fetch)", flush=True)
+    install(tree / SITE, ["--require-hashes", "-r", str(RUNTIME)])
+    leave_out(tree, RUNTIME_UNUSED)
+    settle(tree)
+    stamp.write_text(made_of)
+
+
+def _drop_runtime(tree: Path) -> None:
+    """Two distributions of the runtime in one folder would spoil each other, so that of the package goes."""
+    for name in DISTRIBUTIONS["onnx"]:
+        for papers in (tree / SITE).glob(f"{name.replace('-', '_')}-*.dist-info"):
+            shutil.rmtree(papers)
+    shutil.rmtree(tree / SITE / "onnxruntime")

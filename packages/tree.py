@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -49,20 +49,39 @@ def lay_out(root: Path, wheels: Path) -> None:
     """Make the tree below ``root``, which is not there yet, of the wheels in a folder. Raises CalledProcessError where
     what the lock file names cannot be had, and LookupError where there are no wheels."""
     (root / SITE).mkdir(parents=True)
-    _install(root / SITE, ["--require-hashes", "-r", str(ROOT / "requirements.lock")])
+    install(root / SITE, ["--require-hashes", "-r", str(ROOT / "requirements.lock")])
     ours = [
         str(_wheel(wheels, pattern))
         for pattern in ("edge_appliance-*", f"edge_appliance_native-*{PROCESSOR}")
     ]
-    _install(root / SITE, ["--no-index", *ours])
-    for pattern in ("bin", *UNUSED):
-        for found in (root / SITE).glob(pattern):
-            shutil.rmtree(found) if found.is_dir() else found.unlink()
+    install(root / SITE, ["--no-index", *ours])
+    leave_out(root, UNUSED)
     _command(root)
     _units(root)
     _write(root / "etc/appliance/appliance.toml", (ROOT / "packages/debian/appliance.toml").read_bytes())
     shutil.copytree(ROOT / "models/digits", root / SHARE / "models/digits")
-    _settle(root)
+    settle(root)
+
+
+def install(site: Path, what: list[str]) -> None:
+    """Into the folder ``site``, with pip, for another Python than the one that runs this. Raises CalledProcessError."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input", "install"]
+    where = ["--target", str(site), "--upgrade", "--no-deps", "--no-compile", "--only-binary=:all:"]
+    target = ["--python-version", RELEASE, "--implementation", "cp"]
+    names = [f"manylinux_2_{minor}" for minor in range(GLIBC_MAX, 4, -1)] + [
+        "manylinux2014",
+        "manylinux2010",
+        "linux",
+    ]
+    platforms = [f"--platform={name}_{PROCESSOR}" for name in names]
+    subprocess.run([*pip, *where, *target, *platforms, *what], check=True, stdin=subprocess.DEVNULL)
+
+
+def leave_out(root: Path, patterns: Iterable[str]) -> None:
+    """Remove from the Python packages below ``root`` what the patterns name, and commands of theirs."""
+    for pattern in ("bin", *patterns):
+        for found in (root / SITE).glob(pattern):
+            shutil.rmtree(found) if found.is_dir() else found.unlink()
 
 
 def files(root: Path) -> Iterator[Path]:
@@ -91,20 +110,6 @@ def version() -> str:
     """Of the product, as its source says."""
     source = (ROOT / "appliance/__init__.py").read_text()
     return next(line.split('"')[1] for line in source.splitlines() if line.startswith("__version__"))
-
-
-def _install(site: Path, what: list[str]) -> None:
-    """With pip, for another Python than the one that runs this."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input", "install"]
-    where = ["--target", str(site), "--upgrade", "--no-deps", "--no-compile", "--only-binary=:all:"]
-    target = ["--python-version", RELEASE, "--implementation", "cp"]
-    names = [f"manylinux_2_{minor}" for minor in range(GLIBC_MAX, 4, -1)] + [
-        "manylinux2014",
-        "manylinux2010",
-        "linux",
-    ]
-    platforms = [f"--platform={name}_{PROCESSOR}" for name in names]
-    subprocess.run([*pip, *where, *target, *platforms, *what], check=True, stdin=subprocess.DEVNULL)
 
 
 def _wheel(folder: Path, pattern: str) -> Path:
@@ -139,7 +144,7 @@ def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
-def _settle(root: Path) -> None:
+def settle(root: Path) -> None:
     """Modes and times that do not tell who built it; libraries need no right to be executed."""
     for path in files(root):
         if not path.is_symlink():

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from appliance.domain.digest import digests_of_file
@@ -37,8 +38,14 @@ from appliance.transfer.download import Allowed, NoSource, fetch
 from appliance.transfer.source import Source
 from appliance.transfer.spool import Spool
 
-SLOT_BYTES: Final = {"root": 768 << 20, "root-verity": 16 << 20, "kernel": 96 << 20}
-"""What a part may have at most: the sizes of the partitions, and a share of the boot partition."""
+SLOT_BYTES: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(
+    {
+        "cpu": {"root": 768 << 20, "root-verity": 16 << 20, "kernel": 96 << 20},
+        "gpu": {"root": 3072 << 20, "root-verity": 32 << 20, "kernel": 96 << 20},
+    }
+)
+"""What a part may have at most, by the variant of the image: the sizes of its partitions, and a share of the boot
+partition. CUDA's libraries are what makes the one for a GPU so large."""
 ROOM_BYTES: Final = 64 << 20
 """What is left free beside what comes."""
 SYSUPDATE: Final = "/usr/lib/systemd/systemd-sysupdate"
@@ -75,8 +82,9 @@ def refusals(release: Release, trust: Trust, machine: Machine, free_bytes: int) 
         yield _problem(RELEASE, "version", f"is {release.version}, which runs already")
     elif _is_another(release, machine):
         yield _problem(RELEASE, "version", f"is {release.version}, and another image of that number is here")
+    slots = SLOT_BYTES.get(machine.variant, SLOT_BYTES["cpu"])
     for part in release.parts:
-        limit = SLOT_BYTES[_kind(part.name)]
+        limit = slots[_kind(part.name)]
         if part.size > limit:
             yield _problem(part.name, "", f"has {part.size} bytes; the slot for it has {limit}")
     if release.total_bytes + ROOM_BYTES > free_bytes:

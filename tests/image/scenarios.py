@@ -11,6 +11,7 @@ import tritonclient.grpc as triton
 
 from appliance.image.release import decode
 from tests.image.ansible_scenario import ansible_guest
+from tests.image.gpu_scenario import gpu_image
 from tests.image.loss_scenarios import flapping_update, lost_writes
 from tests.image.secure_scenario import sealed_var, secure_boot
 from tests.image.stick_scenario import given_settings, stick_enrolment
@@ -415,7 +416,7 @@ SCENARIOS: Final = tuple(
         (
             first_boot, power_cut, lost_writes, update, flapping_update, broken_update, flipped_byte, rotten_root,
             clock_1970, clock_ahead, full_disk, wedged_daemon, hung_kernel, factory_reset, given_settings,
-            stick_enrolment, secure_boot, sealed_var, ansible_guest,
+            stick_enrolment, secure_boot, sealed_var, ansible_guest, gpu_image,
         ),
     )
 )  # fmt: skip

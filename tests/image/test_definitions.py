@@ -16,15 +16,26 @@ from appliance.cli.image.here import FOLDER, KEYS
 from appliance.cli.main import TABLE
 from appliance.image import reset
 from appliance.image.machine import TRIES
-from appliance.image.release import IMAGE
+from appliance.image.release import IMAGE, PART_BYTES_MAX, VARIANTS
 from appliance.image.update import FIRMWARE_KEY, SLOT_BYTES
+from appliance.runtimes.distributions import DISTRIBUTIONS
+from image.build import COMPONENTS, PACKAGES
 from image.disk import BOOT_MIB
-from image.place import HERE
+from image.place import HERE, ROOT
+from image.product import RUNTIME
 from tests.image.releases import UUID
 
 EXTRA = HERE / "mkosi" / "mkosi.extra"
+PROFILE = HERE / "mkosi" / "mkosi.profiles" / "gpu"
+EXTRAS = {"cpu": EXTRA, "gpu": PROFILE / "mkosi.extra"}
+"""By variant; that of the GPU lies over the other."""
 UNITS = EXTRA / "usr/lib/systemd/system"
-UNIT_FILES = sorted([*UNITS.glob("*.service"), *UNITS.glob("*.mount")])
+UNIT_FILES = sorted(
+    path
+    for extra in EXTRAS.values()
+    for kind in ("service", "mount")
+    for path in extra.glob(f"usr/lib/systemd/system/*.{kind}")
+)
 MIB = 1 << 20
 
 
@@ -38,14 +49,37 @@ def settings(path: Path, section: str) -> dict[str, str]:
     return dict(parser[section])
 
 
-def test_slots_on_the_disk_are_as_large_as_updates_may_be() -> None:
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_slots_on_the_disk_are_as_large_as_updates_may_be(variant: str) -> None:
+    slots = SLOT_BYTES[variant]
     for number in (10, 20):
         for kind, name in (("root-verity", f"{number}-root-verity"), ("root", f"{number + 1}-root")):
-            said = settings(EXTRA / f"usr/lib/repart.d/{name}.conf", "Partition")
-            assert said["SizeMinBytes"] == said["SizeMaxBytes"] == f"{SLOT_BYTES[kind] // MIB}M"
+            said = settings(EXTRAS[variant] / f"usr/lib/repart.d/{name}.conf", "Partition")
+            assert said["SizeMinBytes"] == said["SizeMaxBytes"] == f"{slots[kind] // MIB}M"
+            assert said.get("Label") == ("_empty" if number == 20 else None)
+    assert slots["root-verity"] >= slots["root"] // 4096 * 32 * 1.02, "sums of all blocks, and of the sums"
+    assert max(slots.values()) <= PART_BYTES_MAX
     boot = settings(HERE / "mkosi/mkosi.repart/00-esp.conf", "Partition")
     assert boot["SizeMinBytes"] == f"{BOOT_MIB}M"
-    assert SLOT_BYTES["kernel"] * 2 < BOOT_MIB * MIB, "two kernels, and the loader beside them"
+    assert slots["kernel"] * 2 < BOOT_MIB * MIB, "two kernels, and the loader beside them"
+
+
+def test_a_variant_has_its_slots_its_packages_and_its_part_of_the_archive() -> None:
+    for table in (SLOT_BYTES, PACKAGES, COMPONENTS):
+        assert set(table) == set(VARIANTS)
+    profile = settings(PROFILE / "mkosi.conf", "Distribution")
+    assert f"main {profile['Repositories'].replace(',', ' ')}" == COMPONENTS["gpu"]
+
+
+def test_the_runtime_for_a_gpu_takes_the_place_of_the_other_and_of_nothing_else() -> None:
+    def locked(path: Path) -> set[str]:
+        return set(re.findall(r"^([a-z0-9.-]+)==", path.read_text(), re.MULTILINE))
+
+    ours = locked(RUNTIME)
+    assert ours & set(DISTRIBUTIONS["onnx"]) == {"onnxruntime-gpu"}
+    assert not ours & locked(ROOT / "requirements.lock")
+    assert "onnxruntime" in locked(ROOT / "requirements.lock")
+    assert not [each for each in ours if each.endswith("-cu13")], "the driver of Debian 13 is of CUDA 12"
 
 
 def test_what_an_update_brings_is_what_systemd_looks_for() -> None:
@@ -70,11 +104,13 @@ def test_labels_of_partitions_are_those_that_are_matched() -> None:
 
 
 def test_every_unit_that_wants_to_be_started_is_enabled_and_no_other_is_named() -> None:
-    preset = (EXTRA / "usr/lib/systemd/system-preset/10-appliance.preset").read_text().splitlines()
+    places = [extra / "usr/lib/systemd/system-preset" for extra in EXTRAS.values()]
+    presets = sorted((path for place in places for path in place.iterdir()), key=lambda path: path.name)
+    preset = "".join(path.read_text() for path in presets).splitlines()
     enabled = {line.split()[1] for line in preset if line.startswith("enable ")}
     wanting = {path.name for path in UNIT_FILES if "[Install]" in path.read_text()}
     assert wanting <= enabled
-    assert preset[-1] == "disable *"
+    assert preset.index("disable *") == len(preset) - 1, "what comes behind it counts no more"
     ours = {name for name in enabled if name.startswith("appliance-")}
     assert ours - wanting == {"appliance-sync.service"}, "which is the product's own"
 

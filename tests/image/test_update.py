@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,27 @@ def test_versions_compare_by_their_numbers() -> None:
     assert not is_newer("1.4.0", "1.4")
     with pytest.raises(ValueError, match="no version"):
         is_newer("1.4-rc1", "1.4")
+
+
+@pytest.mark.parametrize(("variant", "taken"), [("cpu", False), ("gpu", True)])
+def test_a_part_may_be_as_large_as_the_slot_of_the_variant(tmp_path: Path, variant: str, taken: bool) -> None:
+    """A root that only the slot of the larger variant has room for; and one that no slot has."""
+    keys = maker(tmp_path / "maker")
+    folder, _ = keys.release("1.1", variant=variant)
+    papers, envelope = ((folder / name).read_bytes() for name in (RELEASE, SIGNATURE))
+    release, trust = update.read(papers, envelope, [keys.public])
+    here = machine(tmp_path / "box", variant=variant)
+
+    def said(root_bytes: int) -> list[str]:
+        parts = [
+            replace(part, size=root_bytes) if ".root-x86-64." in part.name else part for part in release.parts
+        ]
+        changed = replace(release, parts=tuple(parts))
+        return [str(problem) for problem in update.refusals(changed, trust, here, ROOM)]
+
+    large = update.SLOT_BYTES["cpu"]["root"] + 1
+    assert [f"the slot for it has {large - 1}" in each for each in said(large)] == [True] * (not taken)
+    assert "the slot for it has" in said(update.SLOT_BYTES[variant]["root"] + 1)[0]
 
 
 async def test_a_transfer_goes_on_where_it_stopped_and_what_came_is_what_was_signed(tmp_path: Path) -> None:

@@ -36,9 +36,11 @@ WatchdogSec=0
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """See the module. ``place`` is the build's folder."""
+    """See the module. ``place`` is the build's folder; ``keys`` are others than those that it makes itself."""
 
     place: Place
+    variant: str = "cpu"
+    keys: Path | None = None
 
     def folder(self, name: str) -> Path:
         """The folder of a scenario."""
@@ -75,7 +77,9 @@ class World:
 
     def _build(self, version: str) -> None:
         command = [sys.executable, "-m", "image.build", "--folder", str(self.place.folder)]
-        command += ["--image-version", version]
+        command += ["--image-version", version, "--variant", self.variant]
+        if self.keys is not None:
+            command += ["--keys", str(self.keys)]
         if version == BROKEN:
             extra = self.folder("broken-tree")
             shutil.rmtree(extra, ignore_errors=True)
