@@ -103,7 +103,7 @@ async def transfer(
     for part in release.parts:
         way = Transfer(stream=part.stream, size=part.size, index=part.index)
         place = folder / part.name
-        if not _is(part, place):
+        if not _lies_at(place, part):
             try:
                 seen = partial(_sum, told, before, release.total_bytes)
                 await fetch(way, [source], spool, _paced(rate_bytes_per_s), seen)
@@ -117,8 +117,8 @@ async def transfer(
         told(before, release.total_bytes)
 
 
-def _is(part: Part, place: Path) -> bool:
-    """Whether that is the part. What lies there may be of another release of the same number, or have rotted: names say
+def _lies_at(place: Path, part: Part) -> bool:
+    """Whether the part lies there, and not one of another release of the same number, or what has rotted: names say
     nothing, and a kernel with another one's root is a machine that starts neither."""
     try:
         return digests_of_file(place).digest == part.stream

@@ -16,21 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from image.build import CONFIGURATION
 from tests.image.vm import Failed, Machine, Power, switched_on
 from tests.image.world import Facts, World
 
 APPLIANCE: Final = str(Path(sys.executable).parent / "appliance")
 STICK_MIB: Final = 64
 NETWORK: Final = "[Match]\nType=ether\n\n[Network]\nDHCP=yes\nDescription=as the stick brought it\n"
-GOOD: Final = """\
-state_dir = "/var/lib/appliance"
-[grpc]
-addresses = ["0.0.0.0:8001"]
-[http]
-addresses = ["0.0.0.0:8000"]
-[log]
-level = "debug"
-"""
+GOOD: Final = f'{CONFIGURATION}\n[log]\nlevel = "debug"\n'
 WRONG: Final = '[grpc]\naddresses = "not a list"\n'
 
 

@@ -47,6 +47,7 @@ ln -s /proc/self/fd "$root/dev/fd"
 cd "$root"
 pivot_root . mnt
 umount -l /mnt
+mount --make-rshared /
 exec env -i container=appliance-test PATH=/usr/sbin:/usr/bin /lib/systemd/systemd --show-status=0 \\
   systemd.unit=multi-user.target
 """
@@ -231,6 +232,40 @@ def is_ended_by_the_watchdog_when_it_stands(box: Machine) -> None:
     box.do("appliance", "infer", "digits", "--zeros")
 
 
+def speaks_tls_by_its_credentials(box: Machine) -> None:
+    """The certificate as it is, its key encrypted; checked before the start that is the first to have them."""
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
+    made = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-x509", "-nodes", "-days", "2", *subject)
+    with tempfile.TemporaryDirectory() as place:
+        files = [Path(place) / f"appliance.tls.{each}" for each in ("crt", "key")]
+        command = ["openssl", "req", *made, "-out", str(files[0]), "-keyout", str(files[1])]
+        subprocess.run(command, check=True, capture_output=True)
+        certificate, key = (each.read_text() for each in files)
+    store, configuration = "/etc/credstore", "/etc/appliance/appliance.toml"
+    before = box.do("cat", configuration)
+    box.do("mkdir", "-p", store, f"{store}.encrypted")
+    box.do("sh", "-c", f"printf %s '{certificate}' > {store}/appliance.tls.crt")
+    encrypt = "systemd-creds encrypt --with-key=host --name=appliance.tls.key -"
+    box.do("sh", "-c", f"printf %s '{key}' | {encrypt} {store}.encrypted/appliance.tls.key")
+    given = "/run/credentials/appliance.service/appliance.tls"
+    port = f'[grpc]\\ntls_certificate = "{given}.crt"\\ntls_key = "{given}.key"'
+    box.do("sed", "-i", f"s|^.grpc.$|{port}|", configuration)
+    box.do("appliance", "config", "check", configuration)
+    box.do("systemctl", "restart", "appliance")
+    box.do(
+        "appliance",
+        "infer",
+        "digits",
+        "--zeros",
+        "--url",
+        "https://localhost:8001",
+        "--ca",
+        f"{store}/appliance.tls.crt",
+    )
+    box.do("sh", "-c", f"cat > {configuration} <<'END'\n{before}\nEND")
+    box.do("systemctl", "restart", "appliance")
+
+
 def is_one_of_a_fleet(box: Machine) -> None:
     """Controller, agent and daemon, each in its unit: a version is released, comes, and answers."""
     home, url, profile = (
@@ -288,6 +323,7 @@ CHECKS: Final = (
     reloads,
     drops_no_request_when_it_starts_anew,
     is_ended_by_the_watchdog_when_it_stands,
+    speaks_tls_by_its_credentials,
     is_one_of_a_fleet,
     lets_its_ports_go_when_it_is_stopped,
 )

@@ -61,4 +61,5 @@ def test_systemd_has_nothing_to_say_of_them(tmp_path: Path) -> None:
         )  # the command is installed elsewhere
         (tmp_path / unit.name).write_text(re.sub(r"^Documentation=.*$", "", text, flags=re.MULTILINE))
     said = analyze("verify", *sorted(tmp_path.iterdir()))
-    assert not [line for line in said.splitlines() if "appliance" in line]
+    known = re.compile(r"Unknown key.* 'ImportCredential'")  # to systemd 254, which is older than Debian 13's
+    assert not [line for line in said.splitlines() if "appliance" in line and not known.search(line)]

@@ -21,29 +21,23 @@ ENCRYPTED: Final = "credstore.encrypted"
 
 
 def for_next_start(config: ListeningConfig, root: Path = Path("/")) -> ListeningConfig | None:
-    """The port's settings with the files that the next start is given; None where one of them is encrypted, so that it
-    cannot be checked here."""
-    places = [root / each.relative_to("/") for each in STORES]
-
-    def next_one(said: str) -> str:
-        path = Path(said)
-        if path.parent.parent != GIVEN:
-            return said
-        if any((each / ENCRYPTED / path.name).exists() for each in places):
-            raise _EncryptedError
-        plain = (str(each / PLAIN / path.name) for each in places)
-        return next((each for each in plain if os.access(each, os.R_OK)), said)
-
-    try:
-        return replace(
-            config,
-            tls_certificate=next_one(config.tls_certificate),
-            tls_key=next_one(config.tls_key),
-            tls_client_ca=next_one(config.tls_client_ca),
-        )
-    except _EncryptedError:
+    """The port's settings with the files that the next start is given; None where one of them is encrypted, which its
+    service alone can read."""
+    certificate, key, client_ca = (
+        _source(said, root) for said in (config.tls_certificate, config.tls_key, config.tls_client_ca)
+    )
+    if certificate is None or key is None or client_ca is None:
         return None
+    return replace(config, tls_certificate=certificate, tls_key=key, tls_client_ca=client_ca)
 
 
-class _EncryptedError(Exception):
-    """A file can be read by its service alone."""
+def _source(said: str, root: Path) -> str | None:
+    """Where that file comes from: for systemd, too, what is not encrypted goes first. None: it is encrypted."""
+    path = Path(said)
+    if path.parent.parent != GIVEN:
+        return said
+    stores = [root / each.relative_to("/") for each in STORES]
+    plain = next((each / PLAIN / path.name for each in stores if (each / PLAIN / path.name).exists()), None)
+    if plain is not None:
+        return str(plain) if os.access(plain, os.R_OK) else said
+    return None if any((each / ENCRYPTED / path.name).exists() for each in stores) else said

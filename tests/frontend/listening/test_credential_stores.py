@@ -38,6 +38,10 @@ def test_what_comes_first_for_systemd_comes_first_here(tmp_path: Path) -> None:
 def test_an_encrypted_one_can_be_checked_by_its_service_alone(tmp_path: Path) -> None:
     put(tmp_path, "etc/credstore.encrypted", "a.key")
     assert for_next_start(PORT, tmp_path) is None
+    plain = put(tmp_path, "usr/lib/credstore", "a.key")
+    found = for_next_start(PORT, tmp_path)
+    assert found is not None
+    assert found.tls_key == plain, "as it is for systemd"
 
 
 def test_other_files_are_where_they_are(tmp_path: Path) -> None:
