@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
 from tests.ansible.provisioning import HOST, SITE, Provisioning, proxied
-from tests.installation.machine import Machine, machine
+from tests.installation.machine import Machine, asks_over_tls, machine, make_certificate
 
 ROOT_HOME: Final = "/root"
 NO_MODELS: Final = """
@@ -136,6 +136,15 @@ def a_model_is_had_served(site: Site) -> None:
     site.box.do("appliance", "infer", "digits", "--zeros")
 
 
+def it_speaks_tls(site: Site) -> None:
+    """The configuration is checked before the start that is the first to have the certificate."""
+    certificate, key = make_certificate(site.folder)
+    site.play(appliance_tls_certificate=str(certificate), appliance_tls_key=str(key))
+    asks_over_tls(site.box)
+    site.play()
+    site.box.do("appliance", "infer", "digits", "--zeros")
+
+
 def an_upgrade_that_loses_a_model_is_told(site: Site) -> None:
     """Its daemon starts, and its runtime loads no model."""
 
@@ -188,6 +197,7 @@ CHECKS: Final = (
     a_changed_setting_is_shown_and_then_in_force,
     a_setting_that_is_wrong_changes_nothing,
     a_model_is_had_served,
+    it_speaks_tls,
     an_upgrade_that_loses_a_model_is_told,
     an_upgrade_goes_box_by_box_and_back,
     molecule_plays_its_scenarios,

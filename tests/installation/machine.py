@@ -25,6 +25,7 @@ CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / 
 NEEDED: Final = ("systemd", "systemd-sysv", "dbus", "python3", "libgcc-s1", "libstdc++6")
 UNIFIED: Final = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 PYTHON: Final = "/usr/lib/edge-appliance/bin/python"
+STORE: Final = "/etc/credstore"
 WATCHDOG_S: Final = 30
 BOOT: Final = """
 root=$0
@@ -232,36 +233,38 @@ def is_ended_by_the_watchdog_when_it_stands(box: Machine) -> None:
     box.do("appliance", "infer", "digits", "--zeros")
 
 
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of localhost that it signed itself, and its key."""
+    certificate, key = folder / "tls.crt", folder / "tls.key"
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
+    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-x509", "-nodes", "-days", "2")
+    files = ("-out", str(certificate), "-keyout", str(key))
+    subprocess.run(["openssl", "req", *kind, *subject, *files], check=True, capture_output=True)
+    return certificate, key
+
+
+def asks_over_tls(box: Machine) -> None:
+    """Demand an answer."""
+    where = ("--url", "https://localhost:8001", "--ca", f"{STORE}/appliance.tls.crt")
+    box.do("appliance", "infer", "digits", "--zeros", *where)
+
+
 def speaks_tls_by_its_credentials(box: Machine) -> None:
     """The certificate as it is, its key encrypted; checked before the start that is the first to have them."""
-    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
-    made = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-x509", "-nodes", "-days", "2", *subject)
     with tempfile.TemporaryDirectory() as place:
-        files = [Path(place) / f"appliance.tls.{each}" for each in ("crt", "key")]
-        command = ["openssl", "req", *made, "-out", str(files[0]), "-keyout", str(files[1])]
-        subprocess.run(command, check=True, capture_output=True)
-        certificate, key = (each.read_text() for each in files)
-    store, configuration = "/etc/credstore", "/etc/appliance/appliance.toml"
+        certificate, key = (path.read_text() for path in make_certificate(Path(place)))
+    configuration = "/etc/appliance/appliance.toml"
     before = box.do("cat", configuration)
-    box.do("mkdir", "-p", store, f"{store}.encrypted")
-    box.do("sh", "-c", f"printf %s '{certificate}' > {store}/appliance.tls.crt")
+    box.do("mkdir", "-p", STORE, f"{STORE}.encrypted")
+    box.do("sh", "-c", f"printf %s '{certificate}' > {STORE}/appliance.tls.crt")
     encrypt = "systemd-creds encrypt --with-key=host --name=appliance.tls.key -"
-    box.do("sh", "-c", f"printf %s '{key}' | {encrypt} {store}.encrypted/appliance.tls.key")
+    box.do("sh", "-c", f"printf %s '{key}' | {encrypt} {STORE}.encrypted/appliance.tls.key")
     given = "/run/credentials/appliance.service/appliance.tls"
     port = f'[grpc]\\ntls_certificate = "{given}.crt"\\ntls_key = "{given}.key"'
     box.do("sed", "-i", f"s|^.grpc.$|{port}|", configuration)
     box.do("appliance", "config", "check", configuration)
     box.do("systemctl", "restart", "appliance")
-    box.do(
-        "appliance",
-        "infer",
-        "digits",
-        "--zeros",
-        "--url",
-        "https://localhost:8001",
-        "--ca",
-        f"{store}/appliance.tls.crt",
-    )
+    asks_over_tls(box)
     box.do("sh", "-c", f"cat > {configuration} <<'END'\n{before}\nEND")
     box.do("systemctl", "restart", "appliance")
 
