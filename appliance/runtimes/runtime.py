@@ -36,10 +36,12 @@ class Offer(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Memory of this process: ``view`` is all of it as writable bytes, ``address`` where it starts."""
+    """Memory of this process: ``view`` is all of it as writable bytes, ``address`` where it starts. ``pinned`` is what
+    holds it where a device copies from and to it by itself; None: it is ordinary memory."""
 
     view: memoryview
     address: int
+    pinned: object = None
 
 
 class Feed(NamedTuple):
@@ -241,6 +243,12 @@ def extra_devices(runtime: Runtime) -> tuple[str, ...]:
     """Patterns of device files that a runtime drives, such as "/dev/accel*": its ``devices``, if it has any. Those of
     graphics processors are known. Only workers of models with KIND_GPU get them."""
     return tuple(getattr(runtime, "devices", ()))
+
+
+def region_maker(session: Session) -> Callable[[int], Region] | None:
+    """What gives memory of so many bytes that the session's device copies from and to by itself: its ``pin``, if it has
+    one. The caller lets go of it before the process ends; the session may go first."""
+    return cast("Callable[[int], Region] | None", getattr(session, "pin", None))
 
 
 def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from appliance.runtimes.runtime import Port, Session, Weights
+from collections.abc import Callable
+
+from appliance.runtimes.runtime import Port, Region, Session, Weights, region_maker
 
 
 class WrappedSession:
@@ -30,3 +32,8 @@ class WrappedSession:
     def weights(self) -> Weights | None:
         """As of the session."""
         return self._session.weights
+
+    @property
+    def pin(self) -> Callable[[int], Region] | None:
+        """As of the session."""
+        return region_maker(self._session)

@@ -85,6 +85,8 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "onnx": ("appliance/tools/packaging/weights.py", "appliance/tools/variants/conversion.py"),
     "onnxruntime": (
         "appliance/runtimes/onnx.py",
+        "appliance/runtimes/onnx_cuda.py",
+        "appliance/runtimes/onnx_sessions.py",
         "appliance/tools/variants/conversion.py",
     ),
     "pynvml": ("appliance/devices/nvml.py",),

@@ -14,12 +14,14 @@ import pytest
 
 from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.tensor import Datatype
+from appliance.runtimes import onnx
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.tools.conformance.identity import INPUTS, OUTPUTS
 from appliance.tools.conformance.memory import Memory
 from models.generate import write_model
 from models.generators.graph import model_bytes, node, tensor_port
+from tests.devices.simulated_cuda import SimulatedCuda
 from tests.runtimes.test_runtimes import write_identity
 from tests.workers.bench import spec, version_of
 
@@ -159,6 +161,7 @@ def test_a_session_that_silently_runs_elsewhere_is_refused(
     both = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     real = onnxruntime.InferenceSession
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: both)
+    monkeypatch.setattr(onnx, "_cuda", lambda index: SimulatedCuda())
     monkeypatch.setattr(
         onnxruntime,
         "InferenceSession",

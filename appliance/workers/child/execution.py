@@ -8,14 +8,14 @@ so that one bad request fails alone. Outputs that do not fit are held until they
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from appliance.domain.errors import ApplianceError, InvalidRequest, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned
-from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session
+from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session, region_maker
 from appliance.workers.child.tensors import Scratch, feeds_from, span
 from appliance.workers.port import (
     ERROR_CHARACTERS_MAX,
@@ -128,24 +128,27 @@ class Executor:
     ) -> tuple[tuple[RunResult, ...], Times]:
         begin = time.monotonic_ns()
         rows = sum(item.rows for item in items)
-        source, feeds = self._gather(items, rows)
+        make = region_maker(model.session)
+        source, feeds = self._gather(items, rows, make)
         wanted = _union(items)
-        spread = self._spread.at_least(1)
+        spread = self._spread.at_least(1, make)
         gathered = time.monotonic_ns()
         produced = model.session.run(source, feeds, wanted, Place(spread, 0, len(spread.view)))
         ran = time.monotonic_ns()
         check_rows(model.version, wanted, produced.shapes, rows)
-        whole = self._whole(produced)
+        whole = self._whole(produced, make)
         results = self._scatter(model.version, items, wanted, whole, rows)
         self._gathered.drop_beyond(SCRATCH_KEPT_BYTES)
         self._spread.drop_beyond(SCRATCH_KEPT_BYTES)
         return results, Times(gathered - begin, ran - gathered, time.monotonic_ns() - ran)
 
-    def _gather(self, items: tuple[RunItem, ...], rows: int) -> tuple[Region, tuple[Feed | None, ...]]:
+    def _gather(
+        self, items: tuple[RunItem, ...], rows: int, make: Callable[[int], Region] | None
+    ) -> tuple[Region, tuple[Feed | None, ...]]:
         """All items' inputs, input after input, row after row, in scratch memory."""
         columns = len(items[0].sizes)
         totals = [sum(item.sizes[column] for item in items) for column in range(columns)]
-        target = self._gathered.at_least(span(totals))
+        target = self._gathered.at_least(span(totals), make)
         feeds: list[Feed | None] = []
         starts: list[int] = []
         position = 0
@@ -163,12 +166,12 @@ class Executor:
                 offset += aligned(size)
         return target, tuple(feeds)
 
-    def _whole(self, produced: Produced) -> _Outputs:
+    def _whole(self, produced: Produced, make: Callable[[int], Region] | None) -> _Outputs:
         """The batch's outputs; when they were not written in place, room is made so that the next time they are."""
         if produced.parts is not None:
             needed = span(produced.sizes)
             if needed <= SCRATCH_KEPT_BYTES:
-                self._spread.at_least(needed)
+                self._spread.at_least(needed, make)
             return _Outputs(produced.shapes, produced.sizes, produced.parts)
         view = self._spread.at_least(1).view
         parts, position = [], 0

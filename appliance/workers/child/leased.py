@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from appliance.domain.tensor import aligned
-from appliance.runtimes.runtime import Feed, Place, Produced, Region
+from appliance.runtimes.runtime import Feed, Place, Produced, Region, region_maker
 from appliance.workers.child.execution import SCRATCH_KEPT_BYTES, LoadedModel
 from appliance.workers.child.tensors import Scratch, feeds_from, span
 from appliance.workers.lane import RECEIVE_BYTES, FrameReader, LaneClosed, SocketWorkerLane
@@ -169,12 +169,14 @@ class LeasedRuns:
         in_bytes, out_bytes = span(sizes), span(out_sizes)
         if not (self._gathered.holds(in_bytes) and self._spread.holds(out_bytes)):
             self._ring.drop_runs()
-        source = self._gathered.at_least(in_bytes)
+        model = self._models.get(template.model)
+        make = None if model is None else region_maker(model.session)
+        source = self._gathered.at_least(in_bytes, make)
         return _Merged(
             source,
             feeds_from(0, shapes, sizes),
             in_bytes,
-            Place(self._spread.at_least(out_bytes), 0, out_bytes),
+            Place(self._spread.at_least(out_bytes, make), 0, out_bytes),
             tuple((rows, *shape[1:]) for shape in template.out_shapes),
             out_sizes,
         )

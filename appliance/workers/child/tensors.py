@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from appliance.domain.model import ModelVersion
@@ -23,17 +23,21 @@ def region_of(memory: mmap.mmap) -> Region:
     return Region(memoryview(memory), ctypes.addressof(ctypes.c_ubyte.from_buffer(memory)))
 
 
+def _mapped(size: int) -> Region:
+    return region_of(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
 class Scratch:
     """Private memory, page-aligned, replaced by a larger one when asked for more."""
 
     def __init__(self) -> None:
         self._region: Region | None = None
 
-    def at_least(self, nbytes: int) -> Region:
-        """A region of ``nbytes`` bytes or more; earlier contents may be gone."""
+    def at_least(self, nbytes: int, make: Callable[[int], Region] | None = None) -> Region:
+        """A region of ``nbytes`` bytes or more, made by ``make`` where it has to be; earlier contents may be gone."""
         if self._region is None or len(self._region.view) < nbytes:
             size = max(SCRATCH_FIRST_BYTES, 1 << (nbytes - 1).bit_length() if nbytes else 0)
-            self._region = region_of(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+            self._region = (make or _mapped)(size)
         return self._region
 
     def holds(self, nbytes: int) -> bool:

@@ -1,0 +1,158 @@
+"""One CUDA device: its memory, memory of this process that it copies from by itself, and streams; the only file that
+calls CUDA's runtime library.
+
+That is the library which ONNX Runtime or TensorRT brought into the process, or which the loader finds. Addresses are
+whole numbers, sizes bytes. A copy is only begun; ``finish`` waits for what was begun on a stream. What cannot be done
+raises CudaFailed with CUDA's own word. Some failures end the context of the whole process, and with it everything that
+it has on the device; ``alive`` tells.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from typing import Any, Final
+
+LIBRARIES: Final = ("libcudart.so.13", "libcudart.so.12")
+"""Newest first; both are of one driver and one context."""
+TO_DEVICE: Final = 1
+FROM_DEVICE: Final = 2
+NON_BLOCKING: Final = 1
+CAPTURE_THREAD_LOCAL: Final = 1
+_SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
+    "cudaFree": (c_void_p,),
+    "cudaFreeHost": (c_void_p,),
+    "cudaGetDeviceCount": (POINTER(c_int),),
+    "cudaHostAlloc": (POINTER(c_void_p), c_size_t, c_uint),
+    "cudaMalloc": (POINTER(c_void_p), c_size_t),
+    "cudaMemGetInfo": (POINTER(c_size_t), POINTER(c_size_t)),
+    "cudaMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_int, c_void_p),
+    "cudaSetDevice": (c_int,),
+    "cudaStreamCreateWithFlags": (POINTER(c_void_p), c_uint),
+    "cudaStreamDestroy": (c_void_p,),
+    "cudaStreamSynchronize": (c_void_p,),
+    "cudaThreadExchangeStreamCaptureMode": (POINTER(c_int),),
+}
+
+
+class CudaFailed(Exception):
+    """CUDA would not; the text is its own word, and what was asked."""
+
+
+class Pinned:
+    """``view``: writable bytes of this process that the device copies from and to by itself; they start at ``address``.
+    Given back when nothing refers to this any more, and no copy may be under way then."""
+
+    def __init__(self, cuda: Cuda, nbytes: int) -> None:
+        pointer = c_void_p()
+        cuda.call("cudaHostAlloc", byref(pointer), max(nbytes, 1), 0)
+        self._cuda = cuda
+        self.address: int = pointer.value or 0
+        self.view = memoryview((ctypes.c_ubyte * nbytes).from_address(self.address)).cast("B")
+
+    def __del__(self) -> None:
+        """Views that others still have are left without memory: they keep this by what they were given with."""
+        if getattr(self, "address", 0):
+            self._cuda.unpin(self.address)
+
+
+class Cuda:
+    """Device ``index`` of this process. Any thread may call it that ``enter`` was called in."""
+
+    def __init__(self, index: int) -> None:
+        """Make the context. Raises CudaFailed where there is no driver, no library or no such device."""
+        self.index = index
+        self._library = _library()
+        count = c_int()
+        self.call("cudaGetDeviceCount", byref(count))
+        if not 0 <= index < count.value:
+            raise CudaFailed(f"there is no device {index}: the driver has {count.value}")
+        self._entered = threading.local()
+        self.enter()
+        self.call("cudaFree", None)  # makes the context
+
+    def enter(self) -> None:
+        """Have the calling thread use this device; once for each thread. What another thread captures as a graph
+        neither forbids this one anything nor is spoilt by it."""
+        if getattr(self._entered, "here", False):
+            return
+        self.call("cudaSetDevice", self.index)
+        self.call("cudaThreadExchangeStreamCaptureMode", byref(c_int(CAPTURE_THREAD_LOCAL)))
+        self._entered.here = True
+
+    def allocate(self, nbytes: int) -> int:
+        """Take memory of the device; gives its address."""
+        pointer = c_void_p()
+        self.call("cudaMalloc", byref(pointer), max(nbytes, 1))
+        return pointer.value or 0
+
+    def free(self, address: int) -> None:
+        """Give back what ``allocate`` gave; with a context that is lost it is gone."""
+        self._try("cudaFree", address)
+
+    def pin(self, nbytes: int) -> Pinned:
+        """Take memory of this process that the device copies by itself."""
+        return Pinned(self, nbytes)
+
+    def copy_in(self, device: int, host: int, nbytes: int, stream: int) -> None:
+        """Begin to copy to the device."""
+        self.call("cudaMemcpyAsync", device, host, nbytes, TO_DEVICE, stream)
+
+    def copy_out(self, host: int, device: int, nbytes: int, stream: int) -> None:
+        """Begin to copy from the device."""
+        self.call("cudaMemcpyAsync", host, device, nbytes, FROM_DEVICE, stream)
+
+    def stream(self) -> int:
+        """Make a stream."""
+        pointer = c_void_p()
+        self.call("cudaStreamCreateWithFlags", byref(pointer), NON_BLOCKING)
+        return pointer.value or 0
+
+    def end_stream(self, stream: int) -> None:
+        """Give a stream back; with a context that is lost it is gone."""
+        self._try("cudaStreamDestroy", stream)
+
+    def finish(self, stream: int) -> None:
+        """Wait until all that was begun on the stream is done."""
+        self.call("cudaStreamSynchronize", stream)
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free on the device, and all that it has; other processes' count as taken."""
+        free, total = c_size_t(), c_size_t()
+        self.call("cudaMemGetInfo", byref(free), byref(total))
+        return free.value, total.value
+
+    def alive(self) -> bool:
+        """Whether the context is still good."""
+        return self._try("cudaStreamSynchronize", None)
+
+    def unpin(self, address: int) -> None:
+        """For Pinned alone."""
+        self._try("cudaFreeHost", address)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the library. Raises CudaFailed."""
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            self._library.cudaGetLastError()  # or who asks next is told of this one
+            word = self._library.cudaGetErrorString(status)
+            raise CudaFailed(f"{word.decode() if word else 'unknown'} (CUDA error {status} in {name})")
+
+    def _try(self, name: str, *arguments: Any) -> bool:
+        return not getattr(self._library, name)(*arguments)
+
+
+def _library() -> Any:
+    """CUDA's runtime library. Raises CudaFailed."""
+    for name in LIBRARIES:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        for function, types in _SIGNATURES.items():
+            getattr(library, function).argtypes = types
+        library.cudaGetErrorString.restype = c_char_p
+        library.cudaGetErrorString.argtypes = (c_int,)
+        return library
+    raise CudaFailed(f"none of {', '.join(LIBRARIES)} is installed")

@@ -1,0 +1,441 @@
+"""A session of ONNX Runtime on a CUDA device.
+
+For each combination of shapes it keeps memory on the device, in which inputs and outputs lie as they do in requests: so
+a run is one copy in, the run, one copy out, begun one after the other on a stream of the session's own, and one wait.
+The copies are from and to pinned memory, a batch's own or a piece of the session's.
+
+A combination that comes again is captured as a CUDA graph, from then on replayed without its kernels being launched one
+by one. A graph is used once it gave the answer that the run before it gave. Where CUDA or the model will have none,
+that is said once, and the session runs without.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+from appliance.devices.cuda import Cuda, CudaFailed
+from appliance.domain.errors import RunFailed
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import aligned, element_count
+from appliance.runtimes.onnx_elements import BY_DATATYPE, ElementType
+from appliance.runtimes.onnx_sessions import run_error, shapes_key
+from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
+
+STAGES_MAX: Final = 64
+"""Combinations of shapes for which memory is kept; the one that was used longest ago goes."""
+GRAPHS_MAX: Final = 32
+CAPTURE_AFTER: Final = 2
+"""Runs of one combination before it is captured: what comes once or twice is not worth it."""
+NO_GRAPH: Final = -1
+TOLERANCE: Final = 1e-2
+"""Of the largest value: what the order in which a device adds may change. A wrong graph is off by all of it."""
+SPOILT: Final = 0xA5
+GRAPH_ID: Final = "gpu_graph_id"
+WAITS_NOT: Final = "disable_synchronize_execution_providers"
+
+
+class Made(NamedTuple):
+    """A session of ONNX Runtime and whether it can capture graphs."""
+
+    session: Any
+    graphs: bool
+
+
+@dataclass(slots=True)
+class _Stage:
+    """One combination of shapes. Inputs lie at ``offsets`` of the device's memory at ``inputs``, outputs back to back
+    at ``outputs``, of which ``addresses`` are the parts. ``graph`` is the number of its graph, captured by ``thread``,
+    which alone can replay it; 0: there is none."""
+
+    produced: Produced
+    elements: tuple[ElementType, ...]
+    addresses: tuple[int, ...]
+    offsets: tuple[int, ...]
+    in_bytes: int
+    out_bytes: int
+    inputs: int
+    outputs: int
+    binding: Any
+    options: Any
+    runs: int = 0
+    graph: int = 0
+    thread: int = 0
+
+
+class CudaSession:
+    """``make`` gives a session whose work goes to a stream, with graphs or without. All tensors have elements of fixed
+    size."""
+
+    measurable = True
+    weights = None
+
+    def __init__(
+        self,
+        version: ModelVersion,
+        cuda: Cuda,
+        make: Callable[[int, bool], Made],
+        *,
+        graphs: bool,
+        kind: int | None = None,
+    ) -> None:
+        """``kind`` is what ONNX Runtime calls the device, where it is not CUDA. Raises LoadFailed and CudaFailed."""
+        self._key = version.key
+        self._cuda = cuda
+        self._make = make
+        cuda.enter()
+        self._free_before = cuda.memory()[0]
+        self._stream = cuda.stream()
+        try:
+            made = make(self._stream, graphs)
+        except BaseException:
+            cuda.end_stream(self._stream)
+            raise
+        self._session, self._graphs = made
+        if graphs and not made.graphs:
+            self._tell("parts of it run on the processor")
+        self._graphs_made = 0
+        self._inputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.inputs)
+        self._outputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.outputs)
+        device = native.OrtDevice.cuda() if kind is None else kind
+        self._device = native.OrtDevice(device, native.OrtDevice.default_memory(), cuda.index)
+        self._stages: dict[object, _Stage] = {}
+        self._fixed = True
+        """Shapes of outputs follow from those of inputs."""
+        self._staged_in = self.pin(0)
+        self._staged_out = self.pin(0)
+        self._eager = _options(NO_GRAPH)
+        self.inputs: tuple[Port, ...] = ()
+        self.outputs: tuple[Port, ...] = ()
+
+    @property
+    def metas(self) -> Any:
+        """What tells of inputs and outputs."""
+        return self._session
+
+    def pin(self, nbytes: int) -> Region:
+        """Memory that the device copies from and to by itself. Raises RunFailed."""
+        try:
+            pinned = self._cuda.pin(nbytes)
+        except CudaFailed as problem:
+            raise RunFailed(f"no {nbytes} bytes of pinned memory: {problem}") from problem
+        return Region(pinned.view, pinned.address, pinned)
+
+    def memory(self) -> int:
+        """Bytes of the device that were taken since the session was to be made; others may have had some of them."""
+        try:
+            return max(self._free_before - self._cuda.memory()[0], 0)
+        except CudaFailed:
+            return 0
+
+    def run(
+        self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
+    ) -> Produced:
+        """In memory that is kept for these shapes, else learning them."""
+        key = shapes_key(feeds, wanted)
+        stage = self._stages.get(key)
+        try:
+            self._cuda.enter()
+            if stage is None:
+                return self._learn(key if self._fixed else None, source, feeds, wanted)
+            try:
+                produced = self._replay(stage, source, feeds, place)
+            except Exception:  # noqa: BLE001 - the run elsewhere tells what it was
+                produced = None
+            if (
+                produced is None
+            ):  # where that run does not fail, shapes depend on values, or an input is an output
+                produced = self._learn(None, source, feeds, wanted)
+                self._fixed = False
+                self._forget()
+            return produced
+        except Exception as problem:
+            self._end_if_dead(problem)
+            raise run_error(problem) from problem
+
+    def prepared(
+        self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
+    ) -> Callable[[], None] | None:
+        """The run of a known combination, its outputs in place."""
+        stage = self._stages.get(shapes_key(feeds, wanted))
+        if stage is None or stage.out_bytes > place.capacity:
+            return None
+        return partial(self._again, stage, source, feeds, place)
+
+    def close(self) -> None:
+        """Give the device's memory back."""
+        self._forget()
+        self._session = None
+        self._cuda.end_stream(self._stream)
+
+    # --- a run
+
+    def _again(self, stage: _Stage, source: Region, feeds: tuple[Feed | None, ...], place: Place) -> None:
+        if stage.binding is None:
+            raise RunFailed("what it was prepared for is gone")
+        try:
+            produced = self._replay(stage, source, feeds, place)
+        except Exception as problem:
+            self._end_if_dead(problem)
+            raise
+        if produced is None:
+            raise RunFailed("its outputs are elsewhere")
+
+    def _replay(
+        self, stage: _Stage, source: Region, feeds: tuple[Feed | None, ...], place: Place
+    ) -> Produced | None:
+        """Run in the memory of a stage; None where the runtime left an output elsewhere. Raises whatever it likes."""
+        self._copy_in(stage, source, feeds)
+        graph = stage.graph if stage.thread == threading.get_ident() else 0
+        self._session.run_with_iobinding(stage.binding, stage.options if graph else self._eager)
+        if not stage.runs and not _obeys(stage):
+            return None
+        produced = self._copy_out(stage, place)
+        if not graph:
+            stage.runs += 1
+            if self._graphs and stage.runs >= CAPTURE_AFTER:
+                self._capture(stage, place, produced)
+        return produced
+
+    def _copy_in(self, stage: _Stage, source: Region, feeds: tuple[Feed | None, ...]) -> None:
+        """Begin to copy the inputs to their memory on the device: at once where they lie as they do there."""
+        given = [feed for feed in feeds if feed is not None]
+        start = given[0].offset if given else 0
+        alike = all(feed.offset - start == offset for feed, offset in zip(given, stage.offsets, strict=True))
+        if not stage.in_bytes:
+            return
+        if source.pinned is not None and alike:
+            self._cuda.copy_in(stage.inputs, source.address + start, stage.in_bytes, self._stream)
+            return
+        staged = self._staged_in
+        if alike:
+            staged.view[: stage.in_bytes] = source.view[start : start + stage.in_bytes]
+        else:
+            for feed, offset in zip(given, stage.offsets, strict=True):
+                staged.view[offset : offset + feed.nbytes] = source.view[
+                    feed.offset : feed.offset + feed.nbytes
+                ]
+        self._cuda.copy_in(stage.inputs, staged.address, stage.in_bytes, self._stream)
+
+    def _copy_out(self, stage: _Stage, place: Place) -> Produced:
+        """Copy the outputs to their place, else to memory of the session, and wait for all of it."""
+        fits = stage.out_bytes <= place.capacity
+        if fits and place.region.pinned is not None:
+            if stage.out_bytes:
+                address = place.region.address + place.offset
+                self._cuda.copy_out(address, stage.outputs, stage.out_bytes, self._stream)
+            self._cuda.finish(self._stream)
+            return stage.produced
+        staged = self._staged_out
+        if stage.out_bytes:
+            self._cuda.copy_out(staged.address, stage.outputs, stage.out_bytes, self._stream)
+        self._cuda.finish(self._stream)
+        if fits:
+            place.region.view[place.offset : place.offset + stage.out_bytes] = staged.view[: stage.out_bytes]
+            return stage.produced
+        shapes, sizes = stage.produced.shapes, stage.produced.sizes
+        return Produced(shapes, sizes, _parts(staged, sizes), staged)
+
+    # --- learning shapes
+
+    def _learn(
+        self, key: object | None, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...]
+    ) -> Produced:
+        """Run with outputs in memory of the runtime's own; keep memory for what was found by ``key``, unless None."""
+        offsets, in_bytes = _layout([feed.nbytes for feed in feeds if feed is not None])
+        self._stage_in(in_bytes)
+        elements = tuple(self._outputs[index][1] for index in wanted)
+        inputs = self._cuda.allocate(in_bytes)
+        stage = _Stage(
+            Produced((), (), None), elements, (), offsets, in_bytes, 0, inputs, 0, None, self._eager
+        )
+        try:
+            binding = stage.binding = native.SessionIOBinding(self._session)
+            given = iter(offsets)
+            for (name, element), feed in zip(self._inputs, feeds, strict=True):
+                if feed is not None:
+                    address = stage.inputs + next(given)
+                    binding.bind_input(name, self._device, element.number, feed.shape, address)
+            for index in wanted:
+                binding.bind_output(self._outputs[index][0], self._device)
+            self._copy_in(stage, source, feeds)
+            self._session.run_with_iobinding(binding, self._eager)
+            produced = self._collect(binding.get_outputs(), elements)
+            if key is not None:
+                self._keep(key, stage, wanted, produced)
+        except BaseException:
+            self._drop(stage)
+            raise
+        if key is None:
+            self._drop(stage)
+        return produced
+
+    def _collect(self, values: Sequence[Any], elements: tuple[ElementType, ...]) -> Produced:
+        """The outputs from where the runtime left them."""
+        shapes = tuple(tuple(value.shape()) for value in values)
+        sizes = tuple(
+            element_count(shape) * element.datatype.size
+            for shape, element in zip(shapes, elements, strict=True)
+        )
+        offsets, out_bytes = _layout(sizes)
+        staged = self._stage_out(out_bytes)
+        for value, offset, size in zip(values, offsets, sizes, strict=True):
+            if size:
+                self._cuda.copy_out(staged.address + offset, value.data_ptr(), size, self._stream)
+        self._cuda.finish(self._stream)
+        return Produced(shapes, sizes, _parts(staged, sizes), staged)
+
+    def _keep(self, key: object, stage: _Stage, wanted: tuple[int, ...], produced: Produced) -> None:
+        """Have the next run of these shapes find its memory."""
+        self._make_room()
+        stage.produced = Produced(produced.shapes, produced.sizes, None)
+        offsets, stage.out_bytes = _layout(produced.sizes)
+        stage.outputs = self._cuda.allocate(stage.out_bytes)
+        stage.addresses = tuple(stage.outputs + offset for offset in offsets)
+        for index, shape, address in zip(wanted, produced.shapes, stage.addresses, strict=True):
+            name, element = self._outputs[index]
+            stage.binding.bind_output(name, self._device, element.number, shape, address)
+        self._stages[key] = stage
+
+    def _make_room(self) -> None:
+        if len(self._stages) >= STAGES_MAX:
+            key = next((key for key, stage in self._stages.items() if not stage.graph), None)
+            if key is None:
+                key = next(iter(self._stages))
+            self._drop(self._stages.pop(key))
+
+    def _forget(self) -> None:
+        for stage in self._stages.values():
+            self._drop(stage)
+        self._stages.clear()
+
+    def _drop(self, stage: _Stage) -> None:
+        stage.binding = None
+        for address in (stage.inputs, stage.outputs):
+            if address:
+                self._cuda.free(address)
+        stage.inputs = stage.outputs = 0
+
+    def _stage_in(self, nbytes: int) -> Region:
+        if len(self._staged_in.view) < nbytes:
+            self._staged_in = self.pin(nbytes)
+        return self._staged_in
+
+    def _stage_out(self, nbytes: int) -> Region:
+        if len(self._staged_out.view) < nbytes:
+            self._staged_out = self.pin(nbytes)
+        return self._staged_out
+
+    # --- graphs
+
+    def _capture(self, stage: _Stage, place: Place, produced: Produced) -> None:
+        """Capture the run of a combination, whose inputs lie on the device, and hold what a replay gives against the
+        answer that was just given."""
+        if not stage.graph and self._graphs_made >= GRAPHS_MAX:
+            stage.runs = -sys.maxsize
+            return
+        given = _outputs_of(produced, place)
+        if not stage.graph:
+            stage.graph = self._graphs_made = self._graphs_made + 1
+            stage.options = _options(stage.graph)
+        try:
+            self._session.run_with_iobinding(stage.binding, stage.options)
+            self._spoil(stage)
+            self._session.run_with_iobinding(stage.binding, stage.options)
+            replayed = self._copy_out(stage, Place(self._staged_out, 0, 0))
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it goes without
+            self._without_graphs(problem)
+            return
+        if _alike(given, replayed.parts or (), stage.elements):
+            stage.thread = threading.get_ident()
+        else:
+            self._graphs = False
+            self._tell("a graph gave another answer than the run before it")
+
+    def _spoil(self, stage: _Stage) -> None:
+        """Leave no answer of an earlier run where the outputs go."""
+        if stage.out_bytes:
+            staged = self._staged_out
+            staged.view[: stage.out_bytes] = bytes([SPOILT]) * stage.out_bytes
+            self._cuda.copy_in(stage.outputs, staged.address, stage.out_bytes, self._stream)
+
+    def _without_graphs(self, problem: Exception) -> None:
+        """A capture that failed leaves session and stream in a state that nothing gets them out of: make others."""
+        self._end_if_dead(problem)
+        self._tell(str(problem))
+        self._graphs = False
+        self._forget()
+        self._session = None
+        self._cuda.end_stream(self._stream)
+        self._stream = self._cuda.stream()
+        self._session, _ = self._make(self._stream, False)
+
+    def _tell(self, reason: str) -> None:
+        first = " ".join(reason.split())[:300]
+        print(f"{self._key} runs without CUDA graphs: {first}", file=sys.stderr, flush=True)
+
+    def _end_if_dead(self, problem: Exception) -> None:
+        """A context that is lost cannot be had again by this process; another one is started in its place."""
+        if not self._cuda.alive():
+            print(f"{self._key}: CUDA is lost to this process: {problem}", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGABRT)
+
+
+def _options(graph: int) -> Any:
+    """Of a run that waits for nothing: the copy after it does."""
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry(WAITS_NOT, "1")
+    options.add_run_config_entry(GRAPH_ID, str(graph))
+    return options
+
+
+def _layout(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """Where tensors of these sizes lie back to back, and the bytes of all."""
+    offsets, position = [], 0
+    for size in sizes:
+        offsets.append(position)
+        position += aligned(size)
+    return tuple(offsets), position
+
+
+def _parts(region: Region, sizes: Sequence[int]) -> tuple[memoryview, ...]:
+    offsets, _ = _layout(sizes)
+    return tuple(region.view[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True))
+
+
+def _outputs_of(produced: Produced, place: Place) -> list[bytes]:
+    """Copies of the outputs, wherever they are."""
+    region = Region(place.region.view[place.offset :], 0)
+    parts = _parts(region, produced.sizes) if produced.parts is None else produced.parts
+    return [bytes(part) for part in parts]
+
+
+def _obeys(stage: _Stage) -> bool:
+    """Whether the runtime wrote where it was told; an output that is an input of the graph stays where that is."""
+    found = zip(stage.binding.get_outputs(), stage.addresses, stage.produced.sizes, strict=True)
+    return all(not size or value.data_ptr() == address for value, address, size in found)
+
+
+def _alike(one: Sequence[bytes], other: Sequence[memoryview], elements: Sequence[ElementType]) -> bool:
+    """Whether two answers are the same but for the order in which a device adds up."""
+    pairs = zip(one, other, elements, strict=True)
+    return all(mine == yours or _near(mine, yours, element) for mine, yours, element in pairs)
+
+
+def _near(one: bytes, other: memoryview, element: ElementType) -> bool:
+    if np.dtype(element.numpy or "u1").kind != "f":
+        return False
+    mine, yours = (np.frombuffer(raw, element.numpy).astype(np.float64) for raw in (one, other))
+    finite = mine[np.isfinite(mine)]
+    most = float(np.abs(finite).max()) if finite.size else 0.0
+    return bool(np.allclose(mine, yours, rtol=0.0, atol=TOLERANCE * most, equal_nan=True))

@@ -1,0 +1,63 @@
+"""What a device of CUDA does, the real one and the simulated one: subclass with a ``cuda`` fixture."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from appliance.devices.cuda import CudaFailed
+
+
+class CudaConformance:
+    """The suite."""
+
+    def test_bytes_come_back_from_the_device(self, cuda: Any) -> None:
+        sent, got, stream = cuda.pin(1 << 20), cuda.pin(1 << 20), cuda.stream()
+        sent.view[:] = os.urandom(1 << 20)
+        address = cuda.allocate(1 << 20)
+        cuda.copy_in(address, sent.address, 1 << 20, stream)
+        cuda.copy_out(got.address, address, 1 << 20, stream)
+        cuda.finish(stream)
+        assert got.view == sent.view
+        cuda.free(address)
+        cuda.end_stream(stream)
+
+    def test_pinned_memory_is_there_in_another_thread(self, cuda: Any) -> None:
+        stream, pinned = cuda.stream(), cuda.pin(64)
+        address = cuda.allocate(64)
+
+        def copy() -> None:
+            cuda.enter()
+            pinned.view[:] = b"x" * 64
+            cuda.copy_in(address, pinned.address, 64, stream)
+            cuda.finish(stream)
+
+        thread = threading.Thread(target=copy)
+        thread.start()
+        thread.join()
+        back = cuda.pin(64)
+        cuda.copy_out(back.address, address, 64, stream)
+        cuda.finish(stream)
+        assert bytes(back.view) == b"x" * 64
+        cuda.free(address)
+        cuda.end_stream(stream)
+
+    def test_what_is_free_is_part_of_all(self, cuda: Any) -> None:
+        free, total = cuda.memory()
+        assert 0 < free <= total
+        address = cuda.allocate(256 << 20)
+        assert cuda.memory()[0] < free
+        cuda.free(address)
+
+    def test_more_than_there_is_is_refused_and_leaves_the_device_alive(self, cuda: Any) -> None:
+        with pytest.raises(CudaFailed, match="out of memory"):
+            cuda.allocate(cuda.memory()[1] * 2)
+        assert cuda.alive()
+        cuda.free(cuda.allocate(64))
+
+    def test_nothing_is_pinned_and_allocated_as_well(self, cuda: Any) -> None:
+        assert len(cuda.pin(0).view) == 0
+        cuda.free(cuda.allocate(0))

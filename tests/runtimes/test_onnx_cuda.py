@@ -1,0 +1,314 @@
+"""Sessions on a CUDA device, whose device is simulated: memory of this process, and ONNX Runtime on the processor."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+from appliance.domain.errors import LoadFailed, RunFailed
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import Datatype
+from appliance.runtimes import onnx_cuda
+from appliance.runtimes.onnx_cuda import CudaSession, Made
+from appliance.runtimes.onnx_elements import ports_of
+from appliance.runtimes.runtime import Region, RuntimeSettings, Session, region_maker
+from appliance.tools.conformance.cases import Rig
+from appliance.tools.conformance.identity import INPUTS, OUTPUTS
+from appliance.tools.conformance.memory import Memory
+from appliance.workers.child.execution import Executor, LoadedModel
+from appliance.workers.port import ItemStatus, RunItem
+from models.generate import write_model
+from models.generators.graph import model_bytes, node, tensor_port
+from tests.devices.simulated_cuda import SimulatedCuda
+from tests.runtimes.runtime_conformance import RuntimeConformance
+from tests.runtimes.test_runtimes import write_identity
+from tests.workers.bench import spec, version_of
+
+MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
+
+
+class Graphs:
+    """Stands before a session of the processor as one that captures graphs: ``captured`` are their numbers, ``fail``
+    and ``lie`` what the next capture does."""
+
+    def __init__(self, session: Any, graphs: bool) -> None:
+        self._session = session
+        self._graphs = graphs
+        self.captured: list[str] = []
+        self.replays = 0
+        self.fail = self.lie = False
+
+    def __getattr__(self, name: str) -> Any:
+        """What it does not change."""
+        return getattr(self._session, name)
+
+    def run_with_iobinding(self, binding: Any, options: Any) -> None:
+        """Run on the processor."""
+        number = options.get_run_config_entry(onnx_cuda.GRAPH_ID)
+        if number == str(onnx_cuda.NO_GRAPH):
+            self._session.run_with_iobinding(binding, options)
+            return
+        assert self._graphs, "no graph can be captured by this session"
+        if number in self.captured:
+            self.replays += 1
+        elif self.fail:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.captured.append(number)
+        if not self.lie:
+            self._session.run_with_iobinding(binding, options)
+
+
+class Bench:
+    """A runtime whose sessions are on the simulated device; ``made`` are those of ONNX Runtime, in order."""
+
+    name = "onnx"
+
+    def __init__(self, *, graphs: bool = True) -> None:
+        self.cuda = SimulatedCuda()
+        self.made: list[Graphs] = []
+        self._graphs = graphs
+
+    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+        """A session of a file on the simulated device."""
+
+        def make(stream: int, graphs: bool) -> Made:
+            assert stream in self.cuda.streams
+            try:
+                whole = onnxruntime.InferenceSession(version.path, providers=["CPUExecutionProvider"])
+            except Exception as problem:
+                raise LoadFailed(f"{version.key}: {problem}") from problem
+            self.made.append(Graphs(whole._sess, graphs and self._graphs))
+            return Made(self.made[-1], graphs and self._graphs)
+
+        session = CudaSession(
+            version,
+            self.cuda,  # type: ignore[arg-type]  # it passes the conformance suite of Cuda
+            make,
+            graphs=self._graphs,
+            kind=native.OrtDevice.cpu(),
+        )
+        session.inputs = ports_of(session.metas.inputs_meta, "input")
+        session.outputs = ports_of(session.metas.outputs_meta, "output")
+        return session
+
+
+class TestSimulatedCudaSession(RuntimeConformance):
+    """The conformance suite of runtimes."""
+
+    left_out = ("weights",)
+
+    @pytest.fixture
+    def rig(self, tmp_path: Path) -> Rig:
+        version = version_of(write_identity(tmp_path), INPUTS, OUTPUTS)
+        return Rig(Bench(), version, replace(version, path=str(tmp_path / "nosuch.onnx")))
+
+
+class TestSimulatedCudaSessionWithoutGraphs(TestSimulatedCudaSession):
+    """The same."""
+
+    @pytest.fixture
+    def rig(self, tmp_path: Path) -> Rig:
+        version = version_of(write_identity(tmp_path), INPUTS, OUTPUTS)
+        return Rig(Bench(graphs=False), version, replace(version, path=str(tmp_path / "nosuch.onnx")))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+def mlp(bench: Bench, tmp_path: Path) -> Iterator[Session]:
+    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
+    session = bench.load(version_of(path, *MLP), RuntimeSettings())
+    yield session
+    session.close()
+    assert not bench.cuda.held, "memory of the device was not given back"
+    assert not bench.cuda.streams
+
+
+def answers(session: Session, memory: Memory, times: int) -> list[bytes]:
+    return [memory.outputs(memory.run(session, (0,)))[0] for _ in range(times)]
+
+
+def test_shapes_that_come_again_are_captured_once_each(bench: Bench, mlp: Session) -> None:
+    one, two = (Memory(np.full((rows, 64), rows, np.float32)) for rows in (1, 2))
+    (first, *others) = answers(mlp, one, 6)
+    assert set(others) == {first}
+    answers(mlp, two, 6)
+    assert bench.made[0].captured[:1] == ["1"]
+    assert sorted(set(bench.made[0].captured)) == ["1", "2"]
+    assert bench.made[0].replays > 2
+
+
+def test_a_run_is_one_copy_in_and_one_out(bench: Bench, tmp_path: Path) -> None:
+    version = version_of(write_identity(tmp_path), INPUTS, OUTPUTS)
+    session = bench.load(version, RuntimeSettings())
+    memory = Memory(np.ones((2, 3), np.float32), np.ones((4, 1), np.float32))
+    for _ in range(5):
+        memory.run(session, (0, 1))
+    before = bench.cuda.copies
+    memory.run(session, (0, 1))
+    assert bench.cuda.copies - before in (
+        2,
+        3,
+    )  # the identity's outputs may be its inputs, each then copied alone
+    session.close()
+
+
+def test_a_graph_that_gives_nothing_is_not_used(
+    bench: Bench, mlp: Session, capfd: pytest.CaptureFixture[str]
+) -> None:
+    memory = Memory(np.ones((1, 64), np.float32))
+    bench.made[0].lie = True
+    assert len(set(answers(mlp, memory, 6))) == 1
+    assert bench.made[0].replays == 1, "it was tried once"
+    assert (
+        "model/1 runs without CUDA graphs: a graph gave another answer than the run before"
+        in capfd.readouterr().err
+    )
+
+
+def test_a_capture_that_fails_has_the_session_made_anew(
+    bench: Bench, mlp: Session, capfd: pytest.CaptureFixture[str]
+) -> None:
+    memory = Memory(np.ones((1, 64), np.float32))
+    bench.made[0].fail = True
+    assert len(set(answers(mlp, memory, 6))) == 1
+    assert len(bench.made) == 2
+    assert not bench.made[1].captured
+    assert "operation not permitted when stream is capturing" in capfd.readouterr().err
+
+
+def test_what_was_prepared_for_a_session_that_was_made_anew_raises(bench: Bench, mlp: Session) -> None:
+    memory, other = Memory(np.ones((1, 64), np.float32)), Memory(np.ones((2, 64), np.float32))
+    bench.made[0].fail = True
+    answers(mlp, memory, 2)
+    run = memory.prepared(mlp, (0,))
+    assert run is not None
+    answers(mlp, other, 4)
+    with pytest.raises(RunFailed):
+        run()
+
+
+def test_a_graph_of_another_thread_is_captured_anew(bench: Bench, mlp: Session) -> None:
+    """ONNX Runtime keeps graphs by thread."""
+    memory = Memory(np.ones((1, 64), np.float32))
+    thread = threading.Thread(target=answers, args=(mlp, memory, 5))
+    thread.start()
+    thread.join()
+    bench.made[0].captured.clear()  # they went with the thread
+    answers(mlp, memory, 3)
+    assert bench.made[0].captured[0] == "1"
+
+
+def test_memory_is_kept_for_so_many_shapes(bench: Bench, mlp: Session) -> None:
+    for rows in range(1, onnx_cuda.STAGES_MAX + 10):
+        answers(mlp, Memory(np.ones((rows, 64), np.float32)), 2)
+    assert len(bench.cuda.held) == 2 * onnx_cuda.STAGES_MAX
+    assert len(set(bench.made[0].captured)) == 0
+
+
+def test_no_more_than_so_many_graphs(bench: Bench, mlp: Session) -> None:
+    for rows in range(1, onnx_cuda.GRAPHS_MAX + 5):
+        answers(mlp, Memory(np.ones((rows, 64), np.float32)), 5)
+    assert len(set(bench.made[0].captured)) == onnx_cuda.GRAPHS_MAX
+
+
+def test_pinned_memory_is_copied_from_and_to_directly(bench: Bench, mlp: Session) -> None:
+    make = region_maker(mlp)
+    assert make is not None
+    memory = Memory(np.ones((1, 64), np.float32))
+    expected = answers(mlp, memory, 3)[0]
+    source, place = make(4096), make(4096)
+    source.view[64 : 64 + 256] = memory.source.view[64 : 64 + 256]
+    memory.source, memory.place = source, memory.place._replace(region=place)
+    mlp._staged_in.view[:] = bytes(len(mlp._staged_in.view))  # type: ignore[attr-defined]
+    produced = memory.run(mlp, (0,))
+    assert produced.parts is None
+    assert memory.outputs(produced)[0] == expected
+
+
+def test_a_batch_is_gathered_in_pinned_memory(mlp: Session, tmp_path: Path) -> None:
+    path = tmp_path / "mlp" / "1" / "model.onnx"
+    model = LoadedModel(version=replace(version_of(path, *MLP), max_batch_size=8), session=mlp)
+    memory = Memory(np.arange(64, dtype=np.float32).reshape(1, 64), np.ones((1, 64), np.float32))
+    items = tuple(
+        RunItem(ticket, 1, ((1, 64),), (256,), feed.offset, (0,), 32 << 10, 4096)
+        for ticket, feed in enumerate(memory.feeds)
+        if feed is not None
+    )
+    executor = Executor(memory.source)
+    for _ in range(3):
+        results, _ = executor.run(model, items)
+        assert [each.status for each in results] == [ItemStatus.OK, ItemStatus.OK]
+    assert executor._gathered.at_least(1).pinned is not None
+    assert executor._spread.at_least(1).pinned is not None
+
+
+def test_no_room_on_the_device_is_told_and_passes(bench: Bench, mlp: Session) -> None:
+    memory = Memory(np.ones((1, 64), np.float32))
+    held = bench.cuda.allocate(bench.cuda.memory()[0])
+    with pytest.raises(RunFailed, match="out of memory"):
+        memory.run(mlp, (0,))
+    bench.cuda.free(held)
+    assert answers(mlp, memory, 2)
+
+
+def test_memory_is_what_the_device_has_less(bench: Bench, mlp: Session) -> None:
+    assert mlp.memory() == 0
+    answers(mlp, Memory(np.ones((4, 64), np.float32)), 2)
+    assert mlp.memory() >= 4 * 64 * 4
+
+
+def test_a_lost_context_ends_the_process(
+    bench: Bench, mlp: Session, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: ended.append(number))
+    memory = Memory(np.ones((1, 64), np.float32))
+    answers(mlp, memory, 2)
+    bench.cuda.broken = True
+    with pytest.raises(RunFailed, match="illegal memory access"):
+        memory.run(mlp, (0,))
+    assert ended
+    assert "CUDA is lost to this process: an illegal memory access" in capfd.readouterr().err
+    bench.cuda.broken = False
+
+
+def test_shapes_that_follow_from_values_are_never_kept(bench: Bench, tmp_path: Path) -> None:
+    model = model_bytes(
+        "nonzero",
+        [node("NonZero", ["x"], ["y"])],
+        inputs=[tensor_port("x", "FP32", ["n"])],
+        outputs=[tensor_port("y", "INT64", [1, "k"])],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    version = version_of(path, [spec("x", Datatype.FP32, -1)], [spec("y", Datatype.INT64, 1, -1)])
+    session = bench.load(version, RuntimeSettings())
+    for values in ([1, 0, 1], [1, 0, 0], [1, 1, 1], [0, 0, 0], [1, 0, 1]):
+        memory = Memory(np.array(values, np.float32))
+        (found,) = memory.outputs(memory.run(session, (0,)))
+        assert np.frombuffer(found, np.int64).tolist() == np.flatnonzero(values).tolist()
+    session.close()
+    assert not bench.cuda.held
+
+
+def test_regions_of_a_session_outlive_it(bench: Bench, tmp_path: Path) -> None:
+    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
+    session = bench.load(version_of(path, *MLP), RuntimeSettings())
+    make = region_maker(session)
+    assert make is not None
+    region: Region = make(64)
+    session.close()
+    region.view[:] = b"y" * 64
