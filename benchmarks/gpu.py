@@ -1,7 +1,7 @@
 """What a GPU does for the models of ONNX Runtime's CUDA, as ratios of one run; `python -m benchmarks.gpu`.
 
-Sessions as ``appliance/runtimes/onnx.py`` makes them, without the daemon around: batches, CUDA graphs, and the counter
-of energy beside the integral of power. Prints a table and, with ``--json``, an object.
+Sessions of ONNX Runtime alone, and as workers have them, without the daemon around: batches, CUDA graphs, FP16,
+weights, memory, and the counter of energy beside the integral of power. Prints a table or, with ``--json``, an object.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,9 +21,19 @@ import numpy as np
 import onnxruntime
 
 from appliance.devices.nvml import Nvml
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.runtimes import onnx
+from appliance.runtimes.onnx_sessions import BoundSession
+from appliance.runtimes.runtime import Feed, Place, RuntimeSettings, region_maker
+from appliance.workers.child.tensors import Scratch
+from benchmarks.gpu_models import PICTURE, large, resnet50
 
 DIGITS = Path(__file__).parents[1] / "models" / "digits" / "1" / "model.onnx"
 WARM = 50
+SWAPS = 1000
+SWAPS_S = 100.0
+Result = dict[str, Any]
 
 
 def session(model: str | bytes, **options: str) -> Any:
@@ -100,10 +112,9 @@ def energy(nvml: Nvml, run: Callable[[], object], seconds: float = 12.0) -> dict
     return {"counter_j": end.energy_j - start.energy_j, "integral_j": spent, "runs": rows, "seconds": seconds}
 
 
-def measure(nvml: Nvml) -> dict[str, Any]:
-    """Everything."""
+def bare(result: Result) -> None:
+    """Sessions of ONNX Runtime with tensors on the device: batches and CUDA graphs."""
     digits, stack = str(DIGITS), convolutions()
-    result: dict[str, Any] = {}
     for name, model in (("digits", digits), ("convolutions", stack)):
         made = session(model)
         for batch in (1, 16):
@@ -117,8 +128,94 @@ def measure(nvml: Nvml) -> dict[str, Any]:
     p50, p99, _ = percentiles(lambda: graph.run_with_iobinding(binding))
     result["digits batch 1, CUDA graph"] = {"p50_us": p50, "p99_us": p99}
     result["digits: p50 with a CUDA graph over without"] = p50 / result["digits batch 1"]["p50_us"]
+
+
+def port(result: Result) -> None:
+    """Sessions as workers have them, tensors in memory of the process: addresses given to ONNX Runtime, which was all
+    until 2026-11-27, against memory kept on the device, without graphs and with them; and FP16 against FP32."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, batch in (
+            ("digits", 1),
+            ("digits", 16),
+            ("resnet50", 1),
+            ("resnet50", 16),
+            ("resnet50-fp16", 16),
+        ):
+            version = version_of(name, Path(folder))
+            for manner in ("addresses", "kept", "graph"):
+                made = _in_manner(version, manner)
+                run = requests(made, version, batch)
+                p50, p99, rate = percentiles(run)
+                made.close()
+                result[f"port: {name} batch {batch}, {manner}"] = {
+                    "p50_us": p50, "p99_us": p99, "rows_per_s": rate * batch,
+                }  # fmt: skip
+            got = {
+                each: result[f"port: {name} batch {batch}, {each}"]["p50_us"]
+                for each in ("addresses", "kept", "graph")
+            }
+            result[f"port: {name} batch {batch}: p50 kept over addresses"] = got["kept"] / got["addresses"]
+            result[f"port: {name} batch {batch}: p50 graph over kept"] = got["graph"] / got["kept"]
+    full, half = (
+        result[f"port: {each} batch 16, graph"]["rows_per_s"] for each in ("resnet50", "resnet50-fp16")
+    )
+    result["port: resnet50 batch 16: rows a second of FP16 over FP32"] = half / full
+
+
+def _in_manner(version: ModelVersion, manner: str) -> Any:
+    if manner != "addresses":
+        made = onnx.OnnxRuntime().load(version, RuntimeSettings())
+        made._graphs.on = manner == "graph"  # type: ignore[attr-defined]
+        return made
+    plain = onnx._create_session(version, RuntimeSettings())
+    inputs, outputs = onnx._ports(version, plain)
+    return BoundSession(plain, version, inputs, outputs, None)
+
+
+def requests(made: Any, version: ModelVersion, batch: int) -> Callable[[], object]:
+    """A run of a batch, in memory that a worker would gather it in."""
+    (given,) = version.inputs
+    generator = np.random.default_rng(2)
+    values = generator.integers(0, 200, (batch, *given.shape)).astype(
+        "u1" if given.datatype is Datatype.UINT8 else "f4"
+    )
+    make = region_maker(made)
+    source, spread = (Scratch().at_least(size, make) for size in (values.nbytes, batch * 4096))
+    source.view[: values.nbytes] = values.tobytes()
+    feeds = (Feed(values.shape, 0, values.nbytes),)
+    place = Place(spread, 0, len(spread.view))
+    return lambda: made.run(source, feeds, (0,), place)
+
+
+def version_of(name: str, folder: Path) -> ModelVersion:
+    """A version on the device: the digits or a ResNet-50."""
+    digits = name == "digits"
+    path = folder / name / "1" / "model.onnx"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if digits:
+        path.write_bytes(DIGITS.read_bytes())
+    else:
+        path.write_bytes(resnet50(np.float16 if name.endswith("fp16") else np.float32))
+    given = TensorSpec(
+        name="image",
+        datatype=Datatype.FP32 if digits else Datatype.UINT8,
+        shape=(8, 8) if digits else PICTURE,
+    )
+    taken = TensorSpec(
+        name="probabilities" if digits else "scores", datatype=Datatype.FP32, shape=(10 if digits else 1000,)
+    )
+    return ModelVersion(
+        name=name, version=1, platform="", backend="", runtime="onnx", path=str(path), file_bytes=path.stat().st_size,
+        inputs=(given,), outputs=(taken,), max_batch_size=16, device="cuda",
+        cuda_graphs=True,
+    )  # fmt: skip
+
+
+def joules(result: Result) -> None:
+    """The counter of energy beside the integral of power, and what a row takes."""
+    nvml = Nvml()
     result["quiet"] = energy(nvml, lambda: time.sleep(0.02))
-    made = session(stack)
+    made = session(convolutions())
     binding = bound(made, 16)
     busy = energy(nvml, lambda: made.run_with_iobinding(binding))
     result["busy"] = busy
@@ -126,32 +223,113 @@ def measure(nvml: Nvml) -> dict[str, Any]:
     idle_w = result["quiet"]["counter_j"] / result["quiet"]["seconds"]
     above = busy["counter_j"] - idle_w * busy["seconds"]
     result["convolutions: joules per row above idle"] = above / (busy["runs"] * 16)
-    return result
+
+
+def weights(result: Result) -> None:
+    """How fast 500 MB of weights come to the device, against the slower of the disk and the bus."""
+    size = 500 << 20
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "large" / "1"
+        home.mkdir(parents=True)
+        graph, weight = large(size)
+        (home / "model.onnx").write_bytes(graph)
+        (home / "weights.bin").write_bytes(weight.tobytes())
+        cuda, stream = onnx._cuda(0), 0
+        stream = cuda.stream()
+        address, pinned = cuda.allocate(size), cuda.pin(size)
+        began = time.perf_counter()
+        for _ in range(5):
+            cuda.copy_in(address, pinned.address, size, stream)
+        cuda.finish(stream)
+        bus = 5 * size / (time.perf_counter() - began)
+        cuda.free(address)
+        began = time.perf_counter()
+        with (home / "weights.bin").open("rb", buffering=0) as file:
+            file.readinto(pinned.view)
+        disk = size / (time.perf_counter() - began)
+        rows, columns = weight.shape
+        version = ModelVersion(
+            name="large", version=1, platform="", backend="", runtime="onnx", path=str(home / "model.onnx"),
+            file_bytes=size, inputs=(TensorSpec(name="x", datatype=Datatype.FP32, shape=(rows,)),),
+            outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=(columns,)),), max_batch_size=4, device="cuda",
+        )  # fmt: skip
+        took = []
+        for _ in range(4):
+            began = time.perf_counter()
+            made = onnx.OnnxRuntime().load(version, RuntimeSettings())
+            took.append(time.perf_counter() - began)
+            made.close()
+        rate = size / sorted(took)[1]
+        result["weights of 500 MB"] = {
+            "bus_MB_per_s": bus / 1e6, "page_cache_MB_per_s": disk / 1e6, "session_MB_per_s": rate / 1e6,
+            "took_s": took,
+        }  # fmt: skip
+        result["weights: rate of a session over the slower of both"] = rate / min(bus, disk)
+
+
+def swaps(result: Result) -> None:
+    """Whether the device has as much memory as before after many sessions came and went."""
+    with tempfile.TemporaryDirectory() as folder:
+        version = version_of("digits", Path(folder))
+        used, began = list[int](), time.perf_counter()
+        for number in range(SWAPS):
+            made = onnx.OnnxRuntime().load(version, RuntimeSettings())
+            run = requests(made, version, 1)
+            for _ in range(6):
+                run()
+            made.close()
+            if number % 10 == 9:
+                free, total = onnx._cuda(0).memory()
+                used.append(total - free)
+            if time.perf_counter() - began > SWAPS_S:
+                break
+        result["swaps"] = {
+            "sessions": number + 1, "seconds": time.perf_counter() - began, "used_MiB_after_10": used[0] >> 20,
+            "used_MiB_after_all": used[-1] >> 20, "used_MiB_most": max(used) >> 20,
+        }  # fmt: skip
+
+
+PARTS: dict[str, Callable[[Result], None]] = {
+    "bare": bare, "port": port, "joules": joules, "weights": weights, "swaps": swaps,
+}  # fmt: skip
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print an object, not a table")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all of them")
     asked = parser.parse_args()
+    if unknown := [each for each in asked.parts if each not in PARTS]:
+        parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
     try:
-        nvml = Nvml()
+        device = Nvml().devices[0]
     except OSError as problem:
         raise SystemExit(f"no GPU to measure: {problem}") from problem
-    device = nvml.devices[0]
-    result = {
+    result: Result = {
         "date": datetime.now(UTC).date().isoformat(),
         "device": device.name,
         "driver": device.driver,
         "onnxruntime": onnxruntime.__version__,
         "python": platform.python_version(),
-        **measure(nvml),
     }
+    for name in asked.parts or PARTS:
+        began, before = time.perf_counter(), set(result)
+        PARTS[name](result)
+        took = time.perf_counter() - began
+        print(f"{name} took {took:.1f} s", file=sys.stderr, flush=True)
+        if not asked.json:
+            for key in result:
+                if key not in before:
+                    print(f"{key:62} {_text(result[key])}", flush=True)
     if asked.json:
         print(json.dumps(result, indent=1))
-    else:
-        for name, value in result.items():
-            print(f"{name:52} {value}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(each)}" for key, each in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

@@ -135,8 +135,9 @@ class ModelVersion:
     to its class labels, ``label_files`` to the file they come from. ``input_reshapes`` and ``output_reshapes`` map the
     name of a tensor to the model's own shape where clients see another, ``formats`` that of an input to how pictures
     lie in it. ``noted`` is the JSON of what is shown to clients alone, ``notes`` tell what of the configuration has no
-    effect. ``graph_level`` is how far the graph is optimised, as in Triton; 0: as far as possible. ``file_bytes`` is
-    the size of the model file with its external data, ``model_file`` its name ("" where the runtime is given the
+    effect. ``graph_level`` is how far the graph is optimised, as in Triton; 0: as far as possible. ``cuda_graphs``:
+    runs of shapes that come again are captured where it runs on a CUDA device. ``file_bytes`` is the size of the model
+    file with its external data, ``model_file`` its name ("" where the runtime is given the
     directory). ``policy`` is the model's. ``golden`` is the absolute path of the version's golden set (``set.json``),
     "" when it has none. Names of other files are as the configuration writes them.
 
@@ -169,6 +170,7 @@ class ModelVersion:
     noted: str = "{}"
     notes: tuple[str, ...] = ()
     graph_level: int = 0
+    cuda_graphs: bool = False
     model_file: str = ""
     policy: VersionPolicy = VersionPolicy()
     warmups: tuple[Warmup, ...] = ()

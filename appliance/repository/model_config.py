@@ -131,6 +131,7 @@ class ModelConfig:
     parameters: Mapping[str, str] = field(default_factory=dict)
     noted: Mapping[str, Json] = field(default_factory=dict)
     graph_level: int = 0
+    cuda_graphs: bool = False
 
     @property
     def shown(self) -> str:
@@ -188,6 +189,7 @@ def read_model_config(
         parameters=_read_parameters(section),
         noted=noted,
         graph_level=_read_graph_level(section),
+        cuda_graphs=_read_cuda_graphs(section),
     )
     section.close()
     return config
@@ -205,13 +207,22 @@ def _read_noted(section: Section) -> dict[str, Json]:
     optimization = section.section("optimization")
     if optimization:
         optimization.refuse({"execution_accelerators": ACCELERATORS})
-        optimization.ignore((name for name in OPTIMIZATION if name != "graph"), NO_EFFECT)
+        optimization.ignore((name for name in OPTIMIZATION if name not in ("graph", "cuda")), NO_EFFECT)
         noted["optimization"] = read_noted(optimization, OPTIMIZATION)
     transactions = section.section("model_transaction_policy")
     if transactions:
         transactions.refuse({"decoupled": "is not offered: every request has one response; remove it"})
         transactions.close()
     return noted
+
+
+def _read_cuda_graphs(section: Section) -> bool:
+    optimization = section.section("optimization")
+    cuda = optimization.section("cuda") if optimization else None
+    if not cuda:
+        return False
+    cuda.ignore(("busy_wait_events", "graph_spec", "output_copy_stream"), NO_EFFECT)
+    return cuda.flag("graphs")
 
 
 def _read_graph_level(section: Section) -> int:

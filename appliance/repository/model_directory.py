@@ -344,6 +344,7 @@ class _VersionReader:
             noted=config.shown,
             notes=self._notes,
             graph_level=config.graph_level,
+            cuda_graphs=config.cuda_graphs,
             input_reshapes=_reshapes(config.inputs),
             output_reshapes=_reshapes(config.outputs),
             model_file=config.model_file if files else "",

@@ -144,7 +144,7 @@ def _load_on_cuda(version: ModelVersion, settings: RuntimeSettings) -> CudaSessi
         return Made(_create_session(version, settings, stream=stream), graphs=False)
 
     try:
-        session = CudaSession(version, _cuda(0), make, graphs=True)
+        session = CudaSession(version, _cuda(0), make, graphs=version.cuda_graphs)
     except CudaFailed as problem:
         raise LoadFailed(f"{version.key}: asks for device '{version.device}': {problem}") from problem
     try:

@@ -25,24 +25,27 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from appliance.devices.cuda import Cuda, CudaFailed
-from appliance.domain.errors import RunFailed
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import aligned, element_count
+from appliance.domain.tensor import element_count
+from appliance.runtimes.device_copies import DeviceCopies, layout, parts_of
 from appliance.runtimes.onnx_elements import BY_DATATYPE, ElementType
 from appliance.runtimes.onnx_sessions import run_error, shapes_key
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
 
 STAGES_MAX: Final = 64
-"""Combinations of shapes for which memory is kept; the one that was used longest ago goes."""
+"""Combinations of shapes for which memory is kept; of more, the one that was learned first goes."""
 GRAPHS_MAX: Final = 32
 CAPTURE_AFTER: Final = 2
 """Runs of one combination before it is captured: what comes once or twice is not worth it."""
 NO_GRAPH: Final = -1
 TOLERANCE: Final = 1e-2
 """Of the largest value: what the order in which a device adds may change. A wrong graph is off by all of it."""
-SPOILT: Final = 0xA5
 GRAPH_ID: Final = "gpu_graph_id"
 WAITS_NOT: Final = "disable_synchronize_execution_providers"
+
+
+class _Elsewhere(Exception):
+    """A prepared run that cannot be done as it was prepared."""
 
 
 class Made(NamedTuple):
@@ -73,6 +76,14 @@ class _Stage:
     thread: int = 0
 
 
+@dataclass(slots=True)
+class _Graphs:
+    """Whether more are captured, and how many were."""
+
+    on: bool
+    made: int = 0
+
+
 class CudaSession:
     """``make`` gives a session whose work goes to a stream, with graphs or without. All tensors have elements of fixed
     size."""
@@ -93,18 +104,17 @@ class CudaSession:
         self._key = version.key
         self._cuda = cuda
         self._make = make
-        cuda.enter()
+        self._copies = DeviceCopies(cuda)
         self._free_before = cuda.memory()[0]
-        self._stream = cuda.stream()
         try:
-            made = make(self._stream, graphs)
+            made = make(self._copies.stream, graphs)
         except BaseException:
-            cuda.end_stream(self._stream)
+            self._copies.close()
             raise
-        self._session, self._graphs = made
+        self._session = made.session
+        self._graphs = _Graphs(on=made.graphs)
         if graphs and not made.graphs:
             self._tell("parts of it run on the processor")
-        self._graphs_made = 0
         self._inputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.inputs)
         self._outputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.outputs)
         device = native.OrtDevice.cuda() if kind is None else kind
@@ -112,8 +122,6 @@ class CudaSession:
         self._stages: dict[object, _Stage] = {}
         self._fixed = True
         """Shapes of outputs follow from those of inputs."""
-        self._staged_in = self.pin(0)
-        self._staged_out = self.pin(0)
         self._eager = _options(NO_GRAPH)
         self.inputs: tuple[Port, ...] = ()
         self.outputs: tuple[Port, ...] = ()
@@ -125,11 +133,7 @@ class CudaSession:
 
     def pin(self, nbytes: int) -> Region:
         """Memory that the device copies from and to by itself. Raises RunFailed."""
-        try:
-            pinned = self._cuda.pin(nbytes)
-        except CudaFailed as problem:
-            raise RunFailed(f"no {nbytes} bytes of pinned memory: {problem}") from problem
-        return Region(pinned.view, pinned.address, pinned)
+        return self._copies.pin(nbytes)
 
     def memory(self) -> int:
         """Bytes of the device that were taken since the session was to be made; others may have had some of them."""
@@ -152,9 +156,8 @@ class CudaSession:
                 produced = self._replay(stage, source, feeds, place)
             except Exception:  # noqa: BLE001 - the run elsewhere tells what it was
                 produced = None
-            if (
-                produced is None
-            ):  # where that run does not fail, shapes depend on values, or an input is an output
+            if produced is None:
+                # where that run does not fail, shapes depend on values, or an input is an output
                 produced = self._learn(None, source, feeds, wanted)
                 self._fixed = False
                 self._forget()
@@ -176,20 +179,20 @@ class CudaSession:
         """Give the device's memory back."""
         self._forget()
         self._session = None
-        self._cuda.end_stream(self._stream)
+        self._copies.close()
 
     # --- a run
 
     def _again(self, stage: _Stage, source: Region, feeds: tuple[Feed | None, ...], place: Place) -> None:
         if stage.binding is None:
-            raise RunFailed("what it was prepared for is gone")
+            raise _Elsewhere
         try:
             produced = self._replay(stage, source, feeds, place)
         except Exception as problem:
             self._end_if_dead(problem)
             raise
         if produced is None:
-            raise RunFailed("its outputs are elsewhere")
+            raise _Elsewhere
 
     def _replay(
         self, stage: _Stage, source: Region, feeds: tuple[Feed | None, ...], place: Place
@@ -203,48 +206,15 @@ class CudaSession:
         produced = self._copy_out(stage, place)
         if not graph:
             stage.runs += 1
-            if self._graphs and stage.runs >= CAPTURE_AFTER:
+            if self._graphs.on and stage.runs >= CAPTURE_AFTER:
                 self._capture(stage, place, produced)
         return produced
 
     def _copy_in(self, stage: _Stage, source: Region, feeds: tuple[Feed | None, ...]) -> None:
-        """Begin to copy the inputs to their memory on the device: at once where they lie as they do there."""
-        given = [feed for feed in feeds if feed is not None]
-        start = given[0].offset if given else 0
-        alike = all(feed.offset - start == offset for feed, offset in zip(given, stage.offsets, strict=True))
-        if not stage.in_bytes:
-            return
-        if source.pinned is not None and alike:
-            self._cuda.copy_in(stage.inputs, source.address + start, stage.in_bytes, self._stream)
-            return
-        staged = self._staged_in
-        if alike:
-            staged.view[: stage.in_bytes] = source.view[start : start + stage.in_bytes]
-        else:
-            for feed, offset in zip(given, stage.offsets, strict=True):
-                staged.view[offset : offset + feed.nbytes] = source.view[
-                    feed.offset : feed.offset + feed.nbytes
-                ]
-        self._cuda.copy_in(stage.inputs, staged.address, stage.in_bytes, self._stream)
+        self._copies.bring(source, feeds, stage.inputs, stage.offsets, stage.in_bytes)
 
-    def _copy_out(self, stage: _Stage, place: Place) -> Produced:
-        """Copy the outputs to their place, else to memory of the session, and wait for all of it."""
-        fits = stage.out_bytes <= place.capacity
-        if fits and place.region.pinned is not None:
-            if stage.out_bytes:
-                address = place.region.address + place.offset
-                self._cuda.copy_out(address, stage.outputs, stage.out_bytes, self._stream)
-            self._cuda.finish(self._stream)
-            return stage.produced
-        staged = self._staged_out
-        if stage.out_bytes:
-            self._cuda.copy_out(staged.address, stage.outputs, stage.out_bytes, self._stream)
-        self._cuda.finish(self._stream)
-        if fits:
-            place.region.view[place.offset : place.offset + stage.out_bytes] = staged.view[: stage.out_bytes]
-            return stage.produced
-        shapes, sizes = stage.produced.shapes, stage.produced.sizes
-        return Produced(shapes, sizes, _parts(staged, sizes), staged)
+    def _copy_out(self, stage: _Stage, place: Place | None) -> Produced:
+        return self._copies.fetch(stage.outputs, stage.out_bytes, stage.produced, place)
 
     # --- learning shapes
 
@@ -252,8 +222,7 @@ class CudaSession:
         self, key: object | None, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...]
     ) -> Produced:
         """Run with outputs in memory of the runtime's own; keep memory for what was found by ``key``, unless None."""
-        offsets, in_bytes = _layout([feed.nbytes for feed in feeds if feed is not None])
-        self._stage_in(in_bytes)
+        offsets, in_bytes = layout([feed.nbytes for feed in feeds if feed is not None])
         elements = tuple(self._outputs[index][1] for index in wanted)
         inputs = self._cuda.allocate(in_bytes)
         stage = _Stage(
@@ -287,19 +256,16 @@ class CudaSession:
             element_count(shape) * element.datatype.size
             for shape, element in zip(shapes, elements, strict=True)
         )
-        offsets, out_bytes = _layout(sizes)
-        staged = self._stage_out(out_bytes)
-        for value, offset, size in zip(values, offsets, sizes, strict=True):
-            if size:
-                self._cuda.copy_out(staged.address + offset, value.data_ptr(), size, self._stream)
-        self._cuda.finish(self._stream)
-        return Produced(shapes, sizes, _parts(staged, sizes), staged)
+        found = zip(values, sizes, strict=True)
+        addresses = [value.data_ptr() if size else 0 for value, size in found]
+        parts, owner = self._copies.gather(addresses, sizes)
+        return Produced(shapes, sizes, parts, owner)
 
     def _keep(self, key: object, stage: _Stage, wanted: tuple[int, ...], produced: Produced) -> None:
         """Have the next run of these shapes find its memory."""
         self._make_room()
         stage.produced = Produced(produced.shapes, produced.sizes, None)
-        offsets, stage.out_bytes = _layout(produced.sizes)
+        offsets, stage.out_bytes = layout(produced.sizes)
         stage.outputs = self._cuda.allocate(stage.out_bytes)
         stage.addresses = tuple(stage.outputs + offset for offset in offsets)
         for index, shape, address in zip(wanted, produced.shapes, stage.addresses, strict=True):
@@ -326,59 +292,42 @@ class CudaSession:
                 self._cuda.free(address)
         stage.inputs = stage.outputs = 0
 
-    def _stage_in(self, nbytes: int) -> Region:
-        if len(self._staged_in.view) < nbytes:
-            self._staged_in = self.pin(nbytes)
-        return self._staged_in
-
-    def _stage_out(self, nbytes: int) -> Region:
-        if len(self._staged_out.view) < nbytes:
-            self._staged_out = self.pin(nbytes)
-        return self._staged_out
-
     # --- graphs
 
     def _capture(self, stage: _Stage, place: Place, produced: Produced) -> None:
         """Capture the run of a combination, whose inputs lie on the device, and hold what a replay gives against the
         answer that was just given."""
-        if not stage.graph and self._graphs_made >= GRAPHS_MAX:
+        if not stage.graph and self._graphs.made >= GRAPHS_MAX:
             stage.runs = -sys.maxsize
             return
         given = _outputs_of(produced, place)
         if not stage.graph:
-            stage.graph = self._graphs_made = self._graphs_made + 1
+            self._graphs.made += 1
+            stage.graph = self._graphs.made
             stage.options = _options(stage.graph)
         try:
             self._session.run_with_iobinding(stage.binding, stage.options)
-            self._spoil(stage)
+            self._copies.spoil(stage.outputs, stage.out_bytes)
             self._session.run_with_iobinding(stage.binding, stage.options)
-            replayed = self._copy_out(stage, Place(self._staged_out, 0, 0))
+            replayed = self._copy_out(stage, None)
         except Exception as problem:  # noqa: BLE001 - whatever it is, it goes without
             self._without_graphs(problem)
             return
         if _alike(given, replayed.parts or (), stage.elements):
             stage.thread = threading.get_ident()
         else:
-            self._graphs = False
+            self._graphs.on = False
             self._tell("a graph gave another answer than the run before it")
-
-    def _spoil(self, stage: _Stage) -> None:
-        """Leave no answer of an earlier run where the outputs go."""
-        if stage.out_bytes:
-            staged = self._staged_out
-            staged.view[: stage.out_bytes] = bytes([SPOILT]) * stage.out_bytes
-            self._cuda.copy_in(stage.outputs, staged.address, stage.out_bytes, self._stream)
 
     def _without_graphs(self, problem: Exception) -> None:
         """A capture that failed leaves session and stream in a state that nothing gets them out of: make others."""
         self._end_if_dead(problem)
         self._tell(str(problem))
-        self._graphs = False
+        self._graphs.on = False
         self._forget()
         self._session = None
-        self._cuda.end_stream(self._stream)
-        self._stream = self._cuda.stream()
-        self._session, _ = self._make(self._stream, False)
+        self._copies.renew()
+        self._session, _ = self._make(self._copies.stream, False)
 
     def _tell(self, reason: str) -> None:
         first = " ".join(reason.split())[:300]
@@ -399,24 +348,10 @@ def _options(graph: int) -> Any:
     return options
 
 
-def _layout(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
-    """Where tensors of these sizes lie back to back, and the bytes of all."""
-    offsets, position = [], 0
-    for size in sizes:
-        offsets.append(position)
-        position += aligned(size)
-    return tuple(offsets), position
-
-
-def _parts(region: Region, sizes: Sequence[int]) -> tuple[memoryview, ...]:
-    offsets, _ = _layout(sizes)
-    return tuple(region.view[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True))
-
-
 def _outputs_of(produced: Produced, place: Place) -> list[bytes]:
     """Copies of the outputs, wherever they are."""
     region = Region(place.region.view[place.offset :], 0)
-    parts = _parts(region, produced.sizes) if produced.parts is None else produced.parts
+    parts = parts_of(region, produced.sizes) if produced.parts is None else produced.parts
     return [bytes(part) for part in parts]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.devices.cuda import Cuda, CudaFailed
+from appliance.runtimes import onnx
 from tests.devices.absent import absent
 from tests.devices.cuda_conformance import CudaConformance
 
@@ -12,9 +13,10 @@ from tests.devices.cuda_conformance import CudaConformance
 class TestCuda(CudaConformance):
     """On the first device."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def cuda(self) -> Cuda:
         """The device."""
+        onnx._bring_libraries()
         try:
             return Cuda(0)
         except CudaFailed as problem:

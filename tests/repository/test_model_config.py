@@ -358,6 +358,7 @@ HARMLESS: list[tuple[str, dict[str, Any]]] = [
     ("instance_group { count: 0 }", {"instance_count": 1}),
     ("instance_group { count: 4 kind: KIND_GPU gpus: [ 0 ] }", {"instance_count": 4, "device": "cuda"}),
     ("version_policy { latest { } }", {"version": 1}),
+    ("optimization { cuda { graphs: true } }", {"cuda_graphs": True}),
     ("version_policy { specific { versions: [ 1 ] } }", {"version": 1}),
 ]
 
@@ -373,7 +374,10 @@ def test_what_is_left_out_comes_from_the_graph(
 @pytest.mark.parametrize(
     ("config", "key"),
     [
-        ("optimization { cuda { graphs: true } }", "optimization.cuda"),
+        (
+            "optimization { cuda { graphs: true busy_wait_events: true } }",
+            "optimization.cuda.busy_wait_events",
+        ),
         ("optimization { eager_batching: true }", "optimization.eager_batching"),
         ("response_cache { enable: true }", "response_cache"),
         ('metric_tags { key: "a" value: "b" }', "metric_tags"),

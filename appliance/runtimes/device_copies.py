@@ -1,0 +1,124 @@
+"""Copies between requests and a CUDA device: tensors lie there as they lie in a batch, back to back.
+
+What lies in pinned memory is copied from and to where it is; the rest goes through a piece of pinned memory, one for
+each way. All copies go on one stream, on which a session may run its own work between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from appliance.devices.cuda import Cuda, CudaFailed
+from appliance.domain.errors import RunFailed
+from appliance.domain.tensor import aligned
+from appliance.runtimes.runtime import Feed, Place, Produced, Region
+
+SPOILT: Final = 0xA5
+
+
+class DeviceCopies:
+    """Of one session with ``cuda``. Used by one thread."""
+
+    def __init__(self, cuda: Cuda) -> None:
+        """Raise CudaFailed."""
+        self.cuda = cuda
+        cuda.enter()
+        self.stream = cuda.stream()
+        self._in = self._out = Region(memoryview(bytearray()), 0)
+
+    def pin(self, nbytes: int) -> Region:
+        """Memory that the device copies from and to by itself. Raises RunFailed."""
+        try:
+            pinned = self.cuda.pin(nbytes)
+        except CudaFailed as problem:
+            raise RunFailed(f"no {nbytes} bytes of pinned memory: {problem}") from problem
+        return Region(pinned.view, pinned.address, pinned)
+
+    def renew(self) -> None:
+        """Go on with another stream."""
+        self.close()
+        self.stream = self.cuda.stream()
+
+    def close(self) -> None:
+        """Give the stream back."""
+        self.cuda.end_stream(self.stream)
+
+    def bring(
+        self,
+        source: Region,
+        feeds: Sequence[Feed | None],
+        address: int,
+        offsets: Sequence[int],
+        nbytes: int,
+    ) -> None:
+        """Begin to copy inputs to ``nbytes`` at ``address``, there at ``offsets``: at once where they lie alike."""
+        given = [feed for feed in feeds if feed is not None]
+        start = given[0].offset if given else 0
+        alike = all(feed.offset - start == offset for feed, offset in zip(given, offsets, strict=True))
+        if not nbytes:
+            return
+        if source.pinned is not None and alike:
+            self.cuda.copy_in(address, source.address + start, nbytes, self.stream)
+            return
+        staged = self._in = self._at_least(self._in, nbytes)
+        if alike:
+            staged.view[:nbytes] = source.view[start : start + nbytes]
+        else:
+            for feed, offset in zip(given, offsets, strict=True):
+                end = feed.offset + feed.nbytes
+                staged.view[offset : offset + feed.nbytes] = source.view[feed.offset : end]
+        self.cuda.copy_in(address, staged.address, nbytes, self.stream)
+
+    def fetch(self, address: int, nbytes: int, produced: Produced, place: Place | None) -> Produced:
+        """Copy outputs, ``nbytes`` from ``address`` on, to their place, else to memory of this, and wait for all of it;
+        gives ``produced`` with where they are."""
+        fits = place is not None and nbytes <= place.capacity
+        if place is not None and fits and place.region.pinned is not None:
+            if nbytes:
+                self.cuda.copy_out(place.region.address + place.offset, address, nbytes, self.stream)
+            self.cuda.finish(self.stream)
+            return produced
+        staged = self._out = self._at_least(self._out, nbytes)
+        if nbytes:
+            self.cuda.copy_out(staged.address, address, nbytes, self.stream)
+        self.cuda.finish(self.stream)
+        if place is not None and fits:
+            place.region.view[place.offset : place.offset + nbytes] = staged.view[:nbytes]
+            return produced
+        return Produced(produced.shapes, produced.sizes, parts_of(staged, produced.sizes), staged)
+
+    def gather(self, addresses: Sequence[int], sizes: Sequence[int]) -> tuple[tuple[memoryview, ...], Region]:
+        """Copy outputs that lie apart to memory of this, and wait; gives them, and what holds them."""
+        offsets, nbytes = layout(sizes)
+        staged = self._out = self._at_least(self._out, nbytes)
+        for address, offset, size in zip(addresses, offsets, sizes, strict=True):
+            if size:
+                self.cuda.copy_out(staged.address + offset, address, size, self.stream)
+        self.cuda.finish(self.stream)
+        return parts_of(staged, sizes), staged
+
+    def spoil(self, address: int, nbytes: int) -> None:
+        """Begin to write over ``nbytes`` from ``address`` on: no answer of an earlier run is left there."""
+        if nbytes:
+            staged = self._out = self._at_least(self._out, nbytes)
+            staged.view[:nbytes] = bytes([SPOILT]) * nbytes
+            self.cuda.copy_in(address, staged.address, nbytes, self.stream)
+
+    def _at_least(self, region: Region, nbytes: int) -> Region:
+        return region if region.pinned is not None and len(region.view) >= nbytes else self.pin(nbytes)
+
+
+def layout(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """Where tensors of these sizes lie back to back, and the bytes of all."""
+    offsets, position = [], 0
+    for size in sizes:
+        offsets.append(position)
+        position += aligned(size)
+    return tuple(offsets), position
+
+
+def parts_of(region: Region, sizes: Sequence[int]) -> tuple[memoryview, ...]:
+    """Tensors of these sizes that lie back to back from the start of a region."""
+    offsets, _ = layout(sizes)
+    return tuple(region.view[offset : offset + size] for offset, size in zip(offsets, sizes, strict=True))
