@@ -32,7 +32,7 @@ class Report:
         """On what it was tried, in words."""
         if self.proven:
             return f"{self.cases} golden cases"
-        return f"{self.cases} random inputs: there is no golden set, so nothing is proven"
+        return f"{self.cases} random inputs, without a golden set"
 
     @property
     def reference(self) -> Trial | None:

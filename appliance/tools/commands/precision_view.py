@@ -39,7 +39,7 @@ def _table(title: str) -> Table:
 
 
 def _verdicts(report: Report) -> Table:
-    table = _table(f"{report.version.key} on {report.device}, held against {report.inputs}")
+    table = _table(f"{report.version.key} on {report.device}, {report.inputs}")
     on_device = any(each.trial.device_bytes is not None for each in report.judgements)
     device = ("device MB",) if on_device else ()
     for heading in ("MB", "load ms", "memory MB", *device):
@@ -91,6 +91,8 @@ def _words(report: Report) -> Iterator[str]:
     if any(batch.row_joules is not None for each in report.judgements for batch in each.trial.batches):
         meters = ", ".join(sorted({each.trial.meter for each in report.judgements if each.trial.meter}))
         yield f"Joules are all that was drawn meanwhile, idle power included ({meters})."
+    if not report.proven:
+        yield "Nothing is proven: there is no golden set that says which answers are right ('appliance model golden')."
     for precision, path in report.kept.items():
         yield f"{precision}: written to {path}"
     best = fastest(report.judgements)

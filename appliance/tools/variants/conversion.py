@@ -87,11 +87,11 @@ def _static(source: str, target: str, calibration: list[Feeds]) -> None:
         source,
         target,
         calibration,
-        op_types_to_quantize=list(STATIC_OPERATORS),
+        "INT8",
+        STATIC_OPERATORS,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
     )
-    _check_quantised(target, "INT8")
 
 
 def _float8(source: str, target: str, calibration: list[Feeds]) -> None:
@@ -103,18 +103,20 @@ def _float8(source: str, target: str, calibration: list[Feeds]) -> None:
         source,
         target,
         calibration,
-        op_types_to_quantize=list(FLOAT8_OPERATORS),
+        "FP8",
+        FLOAT8_OPERATORS,
         activation_type=QuantType.QFLOAT8E4M3FN,
         weight_type=QuantType.QFLOAT8E4M3FN,
         calibrate_method=CalibrationMethod.Distribution,
     )
-    _check_quantised(target, "FP8")
     model = onnx.load(target)
     model.ir_version = max(model.ir_version, FLOAT8_IR_MIN)  # the quantiser leaves the original's
     onnx.save(model, target)
 
 
-def _quantise(source: str, target: str, calibration: list[Feeds], **how: Any) -> None:
+def _quantise(
+    source: str, target: str, calibration: list[Feeds], kind: str, operators: tuple[str, ...], **how: Any
+) -> None:
     """Static quantisation (QDQ), with scales for each channel of weights, calibrated on the given inputs."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
@@ -127,9 +129,19 @@ def _quantise(source: str, target: str, calibration: list[Feeds], **how: Any) ->
         def get_next(self) -> Feeds | None:
             return next(self._feeds, None)
 
+    prepared = _prepared(source)
+    if not any(node.op_type in operators for node in prepared.graph.node):
+        raise _nothing_for(kind)
     quantize_static(
-        _prepared(source), target, Reader(), quant_format=QuantFormat.QDQ, per_channel=True, **how
+        prepared,
+        target,
+        Reader(),
+        op_types_to_quantize=list(operators),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        **how,
     )
+    _check_quantised(target, kind)
 
 
 def _int4(source: str, target: str, _calibration: list[Feeds]) -> None:
@@ -178,7 +190,11 @@ def _check_quantised(path: str, kind: str) -> None:
     if not any(
         "Quantize" in each or each.endswith("Integer") or each.startswith("QLinear") for each in operators
     ):
-        raise ArtefactError(f"has nothing that can be quantised: no operator of the model takes {kind}")
+        raise _nothing_for(kind)
+
+
+def _nothing_for(kind: str) -> ArtefactError:
+    return ArtefactError(f"has nothing that can be quantised: no operator of the model takes {kind}")
 
 
 def _save(model: Any, target: str) -> None:
