@@ -132,6 +132,18 @@ def test_without_a_golden_set_nothing_is_proven_and_that_is_said(
     assert not (tmp_path / "keep").exists()
 
 
+def test_the_device_of_the_command_goes_before_that_of_the_configuration(
+    digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    config = digits / "config.pbtxt"
+    config.write_text(f"{config.read_text()}\ninstance_group [ {{ kind: KIND_GPU }} ]\n")
+    assert bench(digits, "--variants", "fp32", "--json") == 0
+    shutil.rmtree(digits / "2" / "golden")
+    assert bench(digits, "--variants", "fp32", "--json") == 0
+    assert "golden" in capsys.readouterr().out
+
+
 def test_weights_in_a_second_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "outside.onnx"
     save_outside(picture_model(), str(source))

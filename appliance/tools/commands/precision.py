@@ -133,6 +133,7 @@ def _random_golden(
         folder=os.path.join(folder, GOLDEN_DIRECTORY),
         random=RANDOM_CASES,
         shapes=dict(arguments.shape),
+        device=arguments.device,
         repository=settings,
     )
     make_golden(job, lambda _done, _total, _text: None)

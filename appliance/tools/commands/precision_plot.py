@@ -185,7 +185,7 @@ def _rows(rows: int) -> str:
 
 def _number(value: float) -> str:
     if not math.isfinite(value):
-        return "beyond all numbers"
+        return "∞"
     return f"{value:.3g}" if value < 1_000 else f"{value:,.0f}"
 
 

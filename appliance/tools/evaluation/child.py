@@ -41,7 +41,7 @@ from appliance.tools.evaluation.jobs import (
     to_plain,
 )
 from appliance.tools.evaluation.runner import Runner, batch_sizes
-from appliance.tools.evaluation.trial import try_precision
+from appliance.tools.evaluation.trial import placed, try_precision
 from appliance.tools.subject import find_subject
 from appliance.workers.confinement import die_with_parent
 from appliance.workers.memory import private_bytes
@@ -113,9 +113,9 @@ def _inputs(job: MeasureJob, version: ModelVersion) -> tuple[Inputs, str]:
 
 def _golden(plain: Mapping[str, object], progress: Progress) -> GoldenMade:
     job = from_plain(GoldenJob, plain)
-    subject = find_subject(Path(job.source), job.repository)
+    version = placed(find_subject(Path(job.source), job.repository).version, job.device)
     progress(0, 1, "loading")
-    return make_golden(job, Runner(_runtime(), subject.version), progress)
+    return make_golden(job, Runner(_runtime(), version), progress)
 
 
 def _convert(plain: Mapping[str, object], progress: Progress) -> Converted:

@@ -76,7 +76,7 @@ class Measurement:
 class GoldenJob:
     """Answer the cases in the folder ``cases`` (the form of a golden set, where inputs stand in for outputs), or
     ``random`` ones of ``rows`` rows, and write the set into ``folder``. ``promise``: None for none, 0 us for what is
-    measured times ``margin_percent`` / 100."""
+    measured times ``margin_percent`` / 100. ``device`` "": that of the version."""
 
     source: str
     folder: str
@@ -88,6 +88,7 @@ class GoldenJob:
     default: Tolerance = EXACT
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     promise: LatencyPromise | None = None
+    device: str = ""
     margin_percent: int = 200
     budget_ms: int = 1_000
     repository: RepositoryConfig = field(default_factory=RepositoryConfig)

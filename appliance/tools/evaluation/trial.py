@@ -36,7 +36,7 @@ def try_precision(job: TrialJob, version: ModelVersion, runtime: Runtime, progre
         size = variant_bytes(job.file)
         find_subject(Path(job.file), job.repository)  # what is written must pass the firewall as well
         version = replace(version, path=job.file, weights=None)
-    version = replace(version, device=job.device)
+    version = placed(version, job.device)
     meter = open_meter(job.device)
     before = private_bytes(os.getpid())
     runner = Runner(runtime, version, job.threads)
@@ -60,6 +60,11 @@ def try_precision(job: TrialJob, version: ModelVersion, runtime: Runtime, progre
         accuracy=accuracy,
         batches=tuple(batches),
     )
+
+
+def placed(version: ModelVersion, device: str) -> ModelVersion:
+    """The version as it is loaded on ``device``; "" for its own."""
+    return replace(version, device=device) if device else version
 
 
 def _batch(runner: Runner, inputs: Inputs, budget_ns: int, meter: Meter) -> BatchFigures:
