@@ -18,7 +18,7 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.golden import Tolerance, read_golden, read_tensors, write_golden
 from appliance.tools.commands import precision
 from appliance.tools.evaluation.jobs import ConvertJob, Trial, TrialJob
-from appliance.tools.evaluation.process import convert
+from appliance.tools.evaluation.process import convert, try_precision
 from models.make_digits import HOME
 from tests.package.onnx_models import save_outside
 from tests.repository.scanning import scan
@@ -274,10 +274,10 @@ def test_a_device_that_is_not_here_gives_no_figures(
         assert "cuda" in each["problem"].lower()
 
 
-def test_a_variant_that_ends_its_process_is_told_and_the_others_go_on(
+def test_a_variant_that_cannot_be_loaded_is_told_and_the_others_go_on(
     digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = precision.try_precision
+    real = try_precision
 
     def broken(job: TrialJob, progress: Any) -> Trial:
         """Has the child of one find a file that is no model."""
