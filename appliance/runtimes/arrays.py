@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -68,6 +69,22 @@ def numpy_difference(found: Values, right: Values, tolerance: Tolerance) -> Diff
     if right.datatype not in FLOATS:
         return _of_integers(_integers(found), _integers(right))
     return _of_floats(_floats(found), _floats(right), tolerance)
+
+
+def strain(found: Values, right: Values, tolerance: Tolerance) -> float:
+    """The largest distance of a value from the right one, as a multiple of what the tolerance allows there: at most 1
+    where all is near enough, infinite where only equal would do."""
+    if form_reason(found, right) is not None:
+        return math.inf
+    if right.datatype not in FLOATS:
+        return 0.0 if found.raw == right.raw else math.inf
+    one, other = _floats(found), _floats(right)
+    with np.errstate(all="ignore"):
+        distance = np.abs(one - other)
+        allowed = tolerance.absolute + tolerance.relative * np.abs(other)
+        shares = np.where(np.isfinite(distance) & (allowed > 0), distance / allowed, np.inf)
+    shares[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0
+    return float(shares.max(initial=0.0))
 
 
 def _integers(tensor: Values) -> NDArray[Any]:

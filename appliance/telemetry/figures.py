@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from appliance.devices.energy import METHOD as NVML
+from appliance.devices.rapl import METHOD
 from appliance.fleet.records import AnyRecord, Energy, Inventory
-from appliance.telemetry.energy import METHOD, PackageEnergy
+from appliance.telemetry.energy import PackageEnergy
 from appliance.telemetry.inventory import inventory
 from appliance.telemetry.minutes import MS_NS, Minutes, health
 from appliance.telemetry.snapshot import Snapshot

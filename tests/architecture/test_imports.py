@@ -82,7 +82,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
         "appliance/cli/array.py",
         "appliance/transfer/",
     ),
-    "onnx": ("appliance/tools/packaging/weights.py", "appliance/tools/variants/conversion.py"),
+    "onnx": ("appliance/tools/packaging/weights.py", "appliance/tools/variants/"),
     "onnxruntime": (
         "appliance/runtimes/onnx.py",
         "appliance/runtimes/onnx_cuda.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,25 @@ def wide_model() -> ModelProto:
     return _model(nodes, weights)
 
 
+def picture_model() -> ModelProto:
+    """Convolution, Gemm and MatMul, so large that fewer bits are smaller: x FP32 [batch, 2, 6, 6] to y [batch, 5]."""
+    generator = np.random.default_rng(3)
+    shapes = {"f": (16, 2, 3, 3), "w": (576, 48), "b": (48,), "v": (48, 5)}
+    weights = [
+        numpy_helper.from_array(generator.standard_normal(shape).astype(np.float32) / 12, name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "f"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Flatten", ["r"], ["l"]),
+        helper.make_node("Gemm", ["l", "w", "b"], ["g"]),
+        helper.make_node("Tanh", ["g"], ["t"]),
+        helper.make_node("MatMul", ["t", "v"], ["y"]),
+    ]
+    return _model(nodes, weights, [["batch", 2, 6, 6], ["batch", 5]])
+
+
 def endless_model() -> ModelProto:
     """y = x, after more turns of a loop than any machine makes."""
     turn, go_on = (
@@ -69,8 +89,15 @@ def write(path: Path, model: ModelProto) -> Path:
     return path
 
 
-def _model(nodes: list[onnx.NodeProto], weights: list[TensorProto]) -> ModelProto:
-    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("x", "y")]
+def _model(
+    nodes: list[onnx.NodeProto],
+    weights: list[TensorProto],
+    shapes: Sequence[Sequence[int | str]] = (("batch", 4), ("batch", 4)),
+) -> ModelProto:
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
+        for name, shape in zip(("x", "y"), shapes, strict=True)
+    ]
     graph = helper.make_graph(nodes, "test", ports[:1], ports[1:], weights)
     model: ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
     model.ir_version = 8

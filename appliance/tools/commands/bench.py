@@ -3,16 +3,23 @@
 It is loaded in a process of its own and runs on one thread, in place, as in a worker; requests, queues and copies
 of the server are not part of it. It runs on its golden set's first case, else on random values. What --json prints is
 what 'appliance model pack --measured FILE' takes.
+
+With --variants it is tried in several precisions, each in a process of its own: made from the FP32 model, held against
+its golden set, measured. One that leaves a tolerance is refused, whatever its speed, and the exit status is 1. A model
+without a golden set is tried on random values, which proves nothing and refuses nothing. What cannot be made of the
+model, or runs not on this device, has no figures and says why. docs/PRECISION.md explains the figures.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from appliance.cli.arguments import natural
-from appliance.cli.failure import Exit
+from appliance.cli.failure import Exit, printable
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import steps_bar
+from appliance.domain.device import CPU, CUDA
 from appliance.tools.commands.options import (
     add_shapes,
     add_source,
@@ -20,10 +27,11 @@ from appliance.tools.commands.options import (
     subject_of,
 )
 from appliance.tools.evaluation.cost_file import benched, to_json
-from appliance.tools.evaluation.jobs import MeasureJob
+from appliance.tools.evaluation.jobs import PRECISIONS, MeasureJob
 from appliance.tools.evaluation.process import measure
 
 BUDGET_MS = 1_000
+DEVICES = (CPU, CUDA)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +52,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print JSON instead of a table, for 'pack --measured'"
     )
+    _add_variants(parser)
+
+
+def _add_variants(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("precisions")
+    group.add_argument(
+        "--variants",
+        type=_variants,
+        metavar="NAME,NAME",
+        help=f"which to make and try, of {', '.join(PRECISIONS)}; fp32 is the model itself",
+    )
+    group.add_argument(
+        "--device", choices=DEVICES, help=f"where they run (default {CPU}), whatever config.pbtxt says"
+    )
+    group.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="write those that hold to DIR/PRECISION/NAME/VERSION, for 'pack'",
+    )
+    group.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw latency, throughput and accuracy")
+    parser.set_defaults(settle=(_settle,))
+
+
+def _settle(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """What is for precisions alone."""
+    if arguments.variants:
+        arguments.device = arguments.device or CPU
+        return
+    for option in ("device", "keep", "plot"):
+        if getattr(arguments, option) is not None:
+            parser.error(f"--{option} is for --variants; say which precisions to try")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and show."""
+    if arguments.variants:
+        from appliance.tools.commands.precision import run_variants
+
+        return run_variants(arguments)
     settings = repository_of(arguments.config)
     subject = subject_of(arguments, settings)
     job = MeasureJob(
@@ -73,3 +117,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _rows(text: str) -> tuple[int, ...]:
     return tuple(map(natural(1), text.split(",")))
+
+
+def _variants(text: str) -> tuple[str, ...]:
+    """Each once, in the order of the table."""
+    asked = [each.strip() for each in text.split(",")]
+    unknown = [each for each in dict.fromkeys(asked) if each not in PRECISIONS]
+    if unknown:
+        shown = ", ".join(f"'{printable(each)}'" for each in unknown)
+        raise argparse.ArgumentTypeError(f"no such precision: {shown}; there are {', '.join(PRECISIONS)}")
+    return tuple(each for each in PRECISIONS if each in asked)

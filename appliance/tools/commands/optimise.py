@@ -216,7 +216,12 @@ def _why_nothing(found: Comparison) -> str:
 def _plain(candidate: Candidate) -> dict[str, object]:
     """As JSON has it, in which null stands for what is beyond all numbers."""
     accuracy = [
-        {**to_plain(each), "absolute": _finite(each.absolute), "relative": _finite(each.relative)}
+        {
+            **to_plain(each),
+            "absolute": _finite(each.absolute),
+            "relative": _finite(each.relative),
+            "strain": _finite(each.strain),
+        }
         for each in candidate.accuracy
     ]
     return {**to_plain(candidate), "accuracy": accuracy}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.domain.errors import ApplianceError, ArtefactError
+from appliance.domain.errors import ApplianceError
 from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.runtime import Runtime, open_runtimes
@@ -35,16 +35,18 @@ from appliance.tools.evaluation.jobs import (
     MeasureJob,
     Measurement,
     Progress,
+    Trial,
+    TrialJob,
     from_plain,
     to_plain,
 )
-from appliance.tools.evaluation.runner import Runner
+from appliance.tools.evaluation.runner import Runner, batch_sizes
+from appliance.tools.evaluation.trial import placed, try_precision
 from appliance.tools.subject import find_subject
 from appliance.workers.confinement import die_with_parent
 from appliance.workers.memory import private_bytes
 
 RUNTIME: Final = "onnx"
-ROWS_MAX: Final = 32
 
 
 def main(arguments: list[str]) -> int:
@@ -78,9 +80,9 @@ def _runtime() -> Runtime:
 def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
     job = from_plain(MeasureJob, plain)
     version = find_subject(Path(job.source), job.repository).version
+    sizes = batch_sizes(version, job.rows)
     inputs, origin = _inputs(job, version)
     runtime = _runtime()
-    sizes = job.rows or _sizes(version.max_batch_size)
     progress(0, len(sizes) + 1, "loading")
     before, begin = private_bytes(os.getpid()), time.monotonic_ns()
     runner = Runner(runtime, version, job.threads)
@@ -101,9 +103,6 @@ def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
 
 def _inputs(job: MeasureJob, version: ModelVersion) -> tuple[Inputs, str]:
     """One row to run, and what it is."""
-    largest = max(version.max_batch_size, 1)
-    if any(not 1 <= rows <= largest for rows in job.rows):
-        raise ArtefactError(f"{version.key} takes batches of 1 to {largest} rows")
     golden = read_golden(version.golden) if version.golden and not job.shapes else None
     if golden is not None and golden.cases:
         case = golden.cases[0]
@@ -112,17 +111,11 @@ def _inputs(job: MeasureJob, version: ModelVersion) -> tuple[Inputs, str]:
     return random_inputs(version, 1, job.shapes, 0), "random values"
 
 
-def _sizes(largest: int) -> tuple[int, ...]:
-    """1, 2, 4 ... and the largest, which is at most ROWS_MAX."""
-    limit = min(max(largest, 1), ROWS_MAX)
-    return tuple(sorted({1 << power for power in range(limit.bit_length())} | {limit}))
-
-
 def _golden(plain: Mapping[str, object], progress: Progress) -> GoldenMade:
     job = from_plain(GoldenJob, plain)
-    subject = find_subject(Path(job.source), job.repository)
+    version = placed(find_subject(Path(job.source), job.repository).version, job.device)
     progress(0, 1, "loading")
-    return make_golden(job, Runner(_runtime(), subject.version), progress)
+    return make_golden(job, Runner(_runtime(), version), progress)
 
 
 def _convert(plain: Mapping[str, object], progress: Progress) -> Converted:
@@ -132,9 +125,9 @@ def _convert(plain: Mapping[str, object], progress: Progress) -> Converted:
 
     progress(0, 1, f"making {job.method}")
     calibration: list[Mapping[str, Any]] = []
-    if version.golden:
-        golden = read_golden(version.golden)
-        tensors = read_tensors(version.golden, golden)
+    if path := job.golden or version.golden:
+        golden = read_golden(path)
+        tensors = read_tensors(path, golden)
         calibration = [
             {name: array_of(*tensor) for name, tensor in golden_inputs(tensors, case).items()}
             for case in golden.cases
@@ -148,6 +141,11 @@ def _compare(plain: Mapping[str, object], progress: Progress) -> Comparison:
     return compare(job, find_subject(Path(job.source), job.repository).version, _runtime(), progress)
 
 
+def _try(plain: Mapping[str, object], progress: Progress) -> Trial:
+    job = from_plain(TrialJob, plain)
+    return try_precision(job, find_subject(Path(job.source), job.repository).version, _runtime(), progress)
+
+
 def _compare_forms(plain: Mapping[str, object], progress: Progress) -> Equivalence:
     return compare_forms(from_plain(EquivalenceJob, plain), _runtime(), progress)
 
@@ -157,6 +155,7 @@ _ACTIONS: Final[Mapping[str, Callable[[Mapping[str, object], Progress], Any]]] =
     "golden": _golden,
     "convert": _convert,
     "compare": _compare,
+    "try": _try,
     "compare-forms": _compare_forms,
 }
 

@@ -6,22 +6,16 @@ Rounds of all candidates alternate, so that what else the machine does meanwhile
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ApplianceError, ArtefactError
-from appliance.domain.golden import GoldenCase, GoldenSet, Tolerance, read_golden, read_tensors, tensor_data
+from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
-from appliance.domain.output_difference import Difference, Values
-from appliance.domain.tensor import FLOATS, element_count, numbers
-from appliance.runtimes.arrays import numpy_difference
 from appliance.runtimes.runtime import Runtime
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, with_rows
 from appliance.tools.evaluation.jobs import (
@@ -29,11 +23,11 @@ from appliance.tools.evaluation.jobs import (
     Candidate,
     CompareJob,
     Comparison,
-    OutputAccuracy,
     Progress,
     Speed,
 )
-from appliance.tools.evaluation.runner import Answer, Runner, speed
+from appliance.tools.evaluation.judge import Judge
+from appliance.tools.evaluation.runner import Runner, speed
 from appliance.tools.subject import find_subject
 
 ROUNDS: Final = 9
@@ -55,7 +49,7 @@ def compare(job: CompareJob, version: ModelVersion, runtime: Runtime, progress: 
     if golden is None or not golden.cases:
         raise ArtefactError(f"{version.key} has no golden cases; make some with 'appliance model golden'")
     tensors = read_tensors(version.golden, golden)
-    judge = _Judge(golden, tensors, job)
+    judge = Judge(golden, tensors, tolerances=job.tolerances, classes=job.classes)
     files = {ORIGINAL: version.path, **job.files}
     entries: list[_Entry] = []
     broken: list[Candidate] = []
@@ -80,7 +74,7 @@ def _tried(
     method: str,
     version: ModelVersion,
     runtime: Runtime,
-    judge: _Judge,
+    judge: Judge,
     settings: RepositoryConfig,
     going_on: Callable[[], None],
 ) -> _Entry | Candidate:
@@ -130,77 +124,3 @@ def _speeds(
     for (method, rows), all_runs in taken.items():
         found[method].append(speed(rows, all_runs))
     return found
-
-
-class _Judge:
-    """Compares answers with the golden ones, over all cases."""
-
-    def __init__(self, golden: GoldenSet, tensors: memoryview, job: CompareJob) -> None:
-        self._golden = golden
-        self._tensors = tensors
-        self._job = job
-
-    def accuracy(self, runner: Runner, going_on: Callable[[], None]) -> tuple[OutputAccuracy, ...]:
-        """What each output of the version is worth. Raises what runs raise."""
-        worth: dict[str, OutputAccuracy] = {}
-        for case in self._golden.cases:
-            going_on()
-            answers = runner.answer(golden_inputs(self._tensors, case))
-            for name, accuracy in self._case(case, runner.version, answers):
-                worth[name] = accuracy if name not in worth else _sum(worth[name], accuracy)
-        return tuple(worth.values())
-
-    def _case(
-        self, case: GoldenCase, version: ModelVersion, answers: Sequence[Answer]
-    ) -> Iterator[tuple[str, OutputAccuracy]]:
-        given = dict(zip((spec.name for spec in version.outputs), answers, strict=True))
-        datatypes = {spec.name: spec.datatype for spec in version.outputs}
-        for right in case.outputs:
-            answer = given[right.name]
-            found = Values(datatype=datatypes[right.name], shape=answer.shape, raw=answer.raw)
-            wanted = Values(datatype=right.datatype, shape=right.shape, raw=tensor_data(self._tensors, right))
-            told = numpy_difference(found, wanted, self._tolerance(right.name))
-            same, tops = _same_tops(found, wanted) if right.name in self._job.classes else (0, 0)
-            yield right.name, _accuracy(right.name, case.name, told, same, tops)
-
-    def _tolerance(self, output: str) -> Tolerance:
-        return self._job.tolerances.get(output, self._golden.tolerance(output))
-
-
-def _accuracy(output: str, case: str, told: Difference, same: int, tops: int) -> OutputAccuracy:
-    return OutputAccuracy(
-        output=output,
-        values=told.values,
-        outside=told.outside,
-        absolute=told.absolute,
-        relative=told.relative,
-        same_top=same,
-        tops=tops,
-        reason=f"case '{case}' {told.reason}" if told.reason else "",
-    )
-
-
-def _sum(one: OutputAccuracy, other: OutputAccuracy) -> OutputAccuracy:
-    return OutputAccuracy(
-        output=one.output,
-        values=one.values + other.values,
-        outside=one.outside + other.outside,
-        absolute=max(one.absolute, other.absolute),
-        relative=max(one.relative, other.relative),
-        same_top=one.same_top + other.same_top,
-        tops=one.tops + other.tops,
-        reason=one.reason or other.reason,
-    )
-
-
-def _same_tops(found: Values, right: Values) -> tuple[int, int]:
-    """Rows whose best class (along the last dimension) is the same, and rows."""
-    if right.datatype not in FLOATS or not right.shape or not right.shape[-1] or found.shape != right.shape:
-        return 0, 0
-    one, other = (_rows(each) for each in (found, right))
-    return int((one.argmax(axis=1) == other.argmax(axis=1)).sum()), len(other)
-
-
-def _rows(values: Values) -> NDArray[np.float64]:
-    flat = numbers(values.raw, values.datatype, element_count(values.shape))
-    return np.asarray(flat, np.float64).reshape(-1, values.shape[-1])

@@ -32,10 +32,15 @@ class Benched(Measurement):
 
 def benched(version: ModelVersion, found: Measurement, threads: int) -> Benched:
     """``found``, which was measured here on so many threads."""
-    runtime = f"{RUNTIME} {installed_release()}".strip()
-    place = f"{_processor()}, {threads} thread{'s' * (threads > 1)}, {runtime}"
     values = {name: getattr(found, name) for name in Measurement.__slots__}
-    return Benched(model=version.name, version=version.version, on=place, **values)
+    return Benched(model=version.name, version=version.version, on=place_text(threads), **values)
+
+
+def place_text(threads: int, accelerator: str = "") -> str:
+    """This machine in words: its processor, on so many threads, its ``accelerator`` where one is used, the runtime."""
+    runtime = f"{RUNTIME} {installed_release()}".strip()
+    parts = (_processor(), f"{threads} thread{'s' * (threads > 1)}", accelerator, runtime)
+    return ", ".join(filter(None, parts))
 
 
 def to_json(found: Benched) -> str:

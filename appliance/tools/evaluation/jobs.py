@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.binding import bind
+from appliance.domain.device import CPU
 from appliance.domain.golden import EXACT, Tolerance
 from appliance.domain.manifest import LatencyPromise
 
@@ -21,6 +22,14 @@ METHODS: Final[Mapping[str, str]] = {
 }
 """How variants are made, by name."""
 ORIGINAL: Final = "original"
+PRECISIONS: Final[Mapping[str, str]] = {
+    "fp32": ORIGINAL,
+    "fp16": "fp16",
+    "int8": "int8-static",
+    "fp8": "fp8",
+    "int4": "int4",
+}
+"""How a model comes by each precision: the name of a method; the original has its own."""
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
@@ -67,7 +76,7 @@ class Measurement:
 class GoldenJob:
     """Answer the cases in the folder ``cases`` (the form of a golden set, where inputs stand in for outputs), or
     ``random`` ones of ``rows`` rows, and write the set into ``folder``. ``promise``: None for none, 0 us for what is
-    measured times ``margin_percent`` / 100."""
+    measured times ``margin_percent`` / 100. ``device`` "": that of the version."""
 
     source: str
     folder: str
@@ -79,6 +88,7 @@ class GoldenJob:
     default: Tolerance = EXACT
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     promise: LatencyPromise | None = None
+    device: str = ""
     margin_percent: int = 200
     budget_ms: int = 1_000
     repository: RepositoryConfig = field(default_factory=RepositoryConfig)
@@ -97,11 +107,13 @@ class GoldenMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertJob:
-    """Write a variant of the version into the file ``target``."""
+    """Write a variant of the version into the file ``target``, calibrated on the golden set ``golden`` ("": the
+    version's own)."""
 
     source: str
     method: str
     target: str
+    golden: str = ""
     repository: RepositoryConfig = field(default_factory=RepositoryConfig)
 
 
@@ -147,7 +159,8 @@ class Equivalence:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputAccuracy:
     """How far an output is from the golden answers over all cases. ``same_top`` of ``tops`` rows have the same best
-    class; 0 of 0 where an output has no classes. ``reason`` is that of the first case that left the tolerance."""
+    class; 0 of 0 where an output has no classes. ``strain`` is the largest distance as a multiple of what its tolerance
+    allows there: above 1 is outside. ``reason`` is that of the case with the largest of those that left it."""
 
     output: str
     values: int
@@ -156,6 +169,7 @@ class OutputAccuracy:
     relative: float
     same_top: int = 0
     tops: int = 0
+    strain: float = 0.0
     reason: str = ""
 
 
@@ -186,6 +200,51 @@ class Comparison:
 
     cases: int
     candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialJob:
+    """Load a model file (``file`` "": the version's own) on ``device``, have it answer the golden set ``golden``, and
+    measure it: ``rows`` are batch sizes (empty: 1, 2, 4 ... up to the largest), each for ``budget_ms``."""
+
+    source: str
+    precision: str
+    golden: str
+    file: str = ""
+    device: str = CPU
+    rows: tuple[int, ...] = ()
+    budget_ms: int = 1_000
+    threads: int = 1
+    classes: tuple[str, ...] = ()
+    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFigures:
+    """Runs of one batch size, how many rows a second they answered one after the other, and the joules of a row with
+    all that the package or the device drew meanwhile (None: nothing counts them, or not finely enough)."""
+
+    speed: Speed
+    rows_per_s: float
+    row_joules: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What a precision costs and what its answers are worth. ``problem``: why there are no figures; nothing else counts
+    then. ``memory_bytes`` are private ones of the process, ``device_bytes`` those of the accelerator ``device_name``;
+    ``meter`` is what counts joules ("": nothing does)."""
+
+    precision: str
+    problem: str = ""
+    file_bytes: int = 0
+    load_ns: int = 0
+    memory_bytes: int = 0
+    device_bytes: int | None = None
+    device_name: str = ""
+    meter: str = ""
+    accuracy: tuple[OutputAccuracy, ...] = ()
+    batches: tuple[BatchFigures, ...] = ()
 
 
 def to_plain(value: Any) -> dict[str, object]:

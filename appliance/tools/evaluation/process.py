@@ -30,6 +30,8 @@ from appliance.tools.evaluation.jobs import (
     MeasureJob,
     Measurement,
     Progress,
+    Trial,
+    TrialJob,
     from_plain,
     to_plain,
 )
@@ -49,7 +51,7 @@ variant, which takes minutes for the largest models."""
 LINES_BYTES: Final = 1 << 16
 
 T = TypeVar("T")
-Job = MeasureJob | GoldenJob | ConvertJob | CompareJob | EquivalenceJob
+Job = MeasureJob | GoldenJob | ConvertJob | CompareJob | EquivalenceJob | TrialJob
 
 
 class ProcessEnded(ArtefactError):
@@ -78,6 +80,11 @@ def make_golden(job: GoldenJob, progress: Progress) -> GoldenMade:
 def convert(job: ConvertJob, progress: Progress) -> Converted:
     """Write a variant."""
     return _try("convert", job, Converted, progress)
+
+
+def try_precision(job: TrialJob, progress: Progress) -> Trial:
+    """What a precision costs and is worth."""
+    return _try("try", job, Trial, progress)
 
 
 def compare(job: CompareJob, progress: Progress) -> Comparison:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import aligned
 from appliance.runtimes import reshape
@@ -17,6 +18,7 @@ from appliance.workers.child.tensors import Scratch
 WARM_RUNS: Final = 2
 RUNS_MIN: Final = 5
 RUNS_MAX: Final = 10_000
+ROWS_MAX: Final = 32
 
 
 Round = Callable[[int, int], list[int]]
@@ -110,3 +112,13 @@ def speed(rows: int, taken: Sequence[int]) -> Speed:
         p50_ns=ordered[len(ordered) // 2],
         p99_ns=ordered[-(-len(ordered) * 99 // 100) - 1],
     )
+
+
+def batch_sizes(version: ModelVersion, asked: Sequence[int]) -> tuple[int, ...]:
+    """What is ``asked``; else 1, 2, 4 ... and the largest, which is at most ROWS_MAX. Raises ArtefactError for a size
+    that the version does not take."""
+    largest = max(version.max_batch_size, 1)
+    if any(not 1 <= rows <= largest for rows in asked):
+        raise ArtefactError(f"{version.key} takes batches of 1 to {largest} rows")
+    limit = min(largest, ROWS_MAX)
+    return tuple(asked) or tuple(sorted({1 << power for power in range(limit.bit_length())} | {limit}))

@@ -1,5 +1,9 @@
-"""Variants of an ONNX model with ONNX Runtime's own quantiser and half-precision converter; the only file that knows
-them. Needs the ``onnx`` package (the extra ``models``); for tools that make models, never for serving."""
+"""Variants of an ONNX model with ONNX Runtime's own quantisers and half-precision converter; the only file that knows
+them. Needs the ``onnx`` package (the extra ``models``); for tools that make models, never for serving.
+
+Inputs and outputs stay what they were, so that no client sees which variant answers; operators that the converters know
+not to bear less precision keep it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +28,8 @@ QDQ_OPSET_MIN: Final = 13
 STATIC_OPERATORS: Final = ("Conv", "ConvTranspose", "Gemm", "MatMul", "MaxPool", "Relu")
 """Where the time goes. Elementwise operators gain little and lose much, and some of them break with a scale for each
 channel."""
+FLOAT8_OPERATORS: Final = ("Conv", "Gemm", "MatMul")
+FLOAT8_IR_MIN: Final = 9
 
 
 def array_of(datatype: Datatype, shape: tuple[int, ...], raw: bytes) -> NDArray[Any]:
@@ -39,12 +46,7 @@ def make_variant(source: str, method: str, target: str, calibration: Iterable[Fe
     """Write the variant of the model file ``source`` that ``method`` names to ``target``. Raises ArtefactError."""
     logging.getLogger().setLevel(logging.ERROR)  # the quantiser advises people on what they did not ask
     try:
-        if method == "fp16":
-            _half(source, target)
-        elif method == "int8-dynamic":
-            _dynamic(source, target)
-        else:
-            _static(source, target, list(calibration))
+        _MAKERS[method](source, target, list(calibration))
     except ImportError as error:
         raise ArtefactError(
             f"making variants needs the package '{error.name}': {sys.executable} -m pip install 'onnx>=1.21'"
@@ -56,7 +58,7 @@ def make_variant(source: str, method: str, target: str, calibration: Iterable[Fe
         raise ArtefactError(f"cannot be made of this model: {lines[0][:500]}") from error
 
 
-def _half(source: str, target: str) -> None:
+def _half(source: str, target: str, _calibration: list[Feeds]) -> None:
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
@@ -71,15 +73,52 @@ def _without_shapes(model: Any) -> Any:
     return model
 
 
-def _dynamic(source: str, target: str) -> None:
+def _dynamic(source: str, target: str, _calibration: list[Feeds]) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     quantize_dynamic(_prepared(source), target, weight_type=QuantType.QInt8, per_channel=False)
-    _check_quantised(target)
+    _check_quantised(target, "INT8")
 
 
 def _static(source: str, target: str, calibration: list[Feeds]) -> None:
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import QuantType
+
+    _quantise(
+        source,
+        target,
+        calibration,
+        "INT8",
+        STATIC_OPERATORS,
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
+
+
+def _float8(source: str, target: str, calibration: list[Feeds]) -> None:
+    """E4M3FN, whose scales the quantiser takes from how values are distributed; its other methods are for integers."""
+    import onnx
+    from onnxruntime.quantization import CalibrationMethod, QuantType
+
+    _quantise(
+        source,
+        target,
+        calibration,
+        "FP8",
+        FLOAT8_OPERATORS,
+        activation_type=QuantType.QFLOAT8E4M3FN,
+        weight_type=QuantType.QFLOAT8E4M3FN,
+        calibrate_method=CalibrationMethod.Distribution,
+    )
+    model = onnx.load(target)
+    model.ir_version = max(model.ir_version, FLOAT8_IR_MIN)  # the quantiser leaves the original's
+    onnx.save(model, target)
+
+
+def _quantise(
+    source: str, target: str, calibration: list[Feeds], kind: str, operators: tuple[str, ...], **how: Any
+) -> None:
+    """Static quantisation (QDQ), with scales for each channel of weights, calibrated on the given inputs."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         """Gives the calibration inputs once."""
@@ -90,17 +129,33 @@ def _static(source: str, target: str, calibration: list[Feeds]) -> None:
         def get_next(self) -> Feeds | None:
             return next(self._feeds, None)
 
+    prepared = _prepared(source)
+    if not any(node.op_type in operators for node in prepared.graph.node):
+        raise _nothing_for(kind)
     quantize_static(
-        _prepared(source),
+        prepared,
         target,
         Reader(),
-        op_types_to_quantize=list(STATIC_OPERATORS),
+        op_types_to_quantize=list(operators),
         quant_format=QuantFormat.QDQ,
         per_channel=True,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
+        **how,
     )
-    _check_quantised(target)
+    _check_quantised(target, kind)
+
+
+def _int4(source: str, target: str, _calibration: list[Feeds]) -> None:
+    """The runtime's own packing of weights. Its quantiser in Python, which calls the same, needs one more package."""
+    from onnxruntime.capi._pybind_state import quantize_matmul_4bits
+
+    from appliance.tools.variants.four_bits import with_four_bits
+
+    model, packed = with_four_bits(_prepared(source), quantize_matmul_4bits)
+    if not packed:
+        raise ArtefactError(
+            "has nothing that can be quantised: no MatMul or Gemm of the model has FP32 weights"
+        )
+    _save(model, target)
 
 
 def _prepared(source: str) -> Any:
@@ -126,7 +181,7 @@ def _prepared(source: str) -> Any:
     return model
 
 
-def _check_quantised(path: str) -> None:
+def _check_quantised(path: str, kind: str) -> None:
     """A graph without anything to quantise comes out as it went in, which is no variant."""
     import onnx
 
@@ -135,7 +190,11 @@ def _check_quantised(path: str) -> None:
     if not any(
         "Quantize" in each or each.endswith("Integer") or each.startswith("QLinear") for each in operators
     ):
-        raise ArtefactError("has nothing that can be quantised: no operator of the model takes INT8")
+        raise _nothing_for(kind)
+
+
+def _nothing_for(kind: str) -> ArtefactError:
+    return ArtefactError(f"has nothing that can be quantised: no operator of the model takes {kind}")
 
 
 def _save(model: Any, target: str) -> None:
@@ -146,3 +205,8 @@ def _save(model: Any, target: str) -> None:
         return
     location = f"{os.path.basename(target)}.data"
     onnx.save(model, target, save_as_external_data=True, all_tensors_to_one_file=True, location=location)
+
+
+_MAKERS: Final[Mapping[str, Callable[[str, str, list[Feeds]], None]]] = MappingProxyType(
+    {"fp16": _half, "int8-dynamic": _dynamic, "int8-static": _static, "fp8": _float8, "int4": _int4}
+)

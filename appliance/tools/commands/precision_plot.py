@@ -1,0 +1,207 @@
+"""Trials of a model's precisions as a picture (SVG): a line for each; latency, throughput, accuracy side by side.
+
+Latencies are of the smallest batch, rows a second of the largest. Accuracy is on a logarithmic scale: as a multiple of
+the tolerance, with a line where that ends, or where nothing is proven as the largest distance. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+from xml.sax.saxutils import escape
+
+from appliance.cli.failure import printable
+from appliance.tools.commands.precision_report import Report
+from appliance.tools.evaluation.gate import Judgement, Verdict
+
+NS_PER_MS: Final = 1e6
+WIDTH: Final = 960
+LEFT: Final = 104
+PANEL: Final = 216
+ROOM: Final = 62
+"""Right of a panel, for the number at the end of its longest bar."""
+TOP: Final = 112
+ROW: Final = 44
+BAR: Final = 16
+BOTTOM: Final = 56
+SHOWN_CHARACTERS: Final = 100
+DECADES: Final = (-3, 3)
+"""Of multiples of a tolerance; what lies outside stands at the end."""
+COLOURS: Final = {
+    Verdict.HOLDS: "#1b7f5c",
+    Verdict.REFUSED: "#b3372f",
+    Verdict.UNPROVEN: "#8a6d1a",
+    Verdict.NO_FIGURES: "#8a8f98",
+}
+INK: Final = "#20242a"
+FAINT: Final = "#6a707a"
+RULE: Final = "#d9dce1"
+
+
+class _Panel(NamedTuple):
+    """A column of the picture: what it is of, and what it draws for a judgement into the line whose middle is at so
+    much."""
+
+    title: str
+    note: str
+    draw: Callable[[Judgement, float, float], Iterator[str]]
+
+
+def picture(report: Report) -> str:
+    """The SVG document."""
+    count = len(report.judgements)
+    height = TOP + ROW * count + BOTTOM
+    panels = (_latency(report), _throughput(report), _accuracy(report))
+    body: list[str] = [_text(24, 34, f"{report.version.key} on {report.device}", size=18, weight=600)]
+    body.append(_text(24, 56, f"{report.on}; {report.inputs}", size=12, fill=FAINT))
+    for number, panel in enumerate(panels):
+        x = LEFT + number * (PANEL + ROOM)
+        body.append(_text(x, TOP - 26, panel.title, size=13, weight=600))
+        body.append(_text(x, TOP - 11, panel.note, size=11, fill=FAINT))
+        body.append(_line(x, TOP - 2, x, TOP + ROW * count, RULE))
+    body.append(_limit(report, count))
+    for number, each in enumerate(report.judgements):
+        middle = TOP + ROW * number + ROW / 2
+        body += _row(each, middle, panels)
+    body += _legend(height - 22)
+    described = "; ".join(f"{each.trial.precision}: {each.verdict.value}" for each in report.judgements)
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+        f'viewBox="0 0 {WIDTH} {height}" role="img" font-family="system-ui, sans-serif">'
+    )
+    head = (
+        opening,
+        f"<title>{_safe(f'Precisions of {report.version.key}')}</title>",
+        f"<desc>{_safe(described)}</desc>",
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+    )
+    return "\n".join((*head, *filter(None, body), "</svg>\n"))
+
+
+def _row(each: Judgement, middle: float, panels: Sequence[_Panel]) -> Iterator[str]:
+    yield _text(24, middle - 1, each.trial.precision, size=14, weight=600)
+    yield _text(24, middle + 13, each.verdict.value, size=11, fill=COLOURS[each.verdict])
+    if each.verdict is Verdict.NO_FIGURES:
+        shown = each.trial.problem
+        if len(shown) > SHOWN_CHARACTERS:
+            shown = f"{shown[:SHOWN_CHARACTERS]}..."
+        yield f'<rect x="{LEFT}" y="{middle - 10:.1f}" width="{WIDTH - LEFT}" height="20" fill="#ffffff"/>'
+        yield _text(LEFT, middle + 4, shown, size=11, fill=FAINT)
+        return
+    for number, panel in enumerate(panels):
+        yield from panel.draw(each, LEFT + number * (PANEL + ROOM), middle)
+
+
+def _latency(report: Report) -> _Panel:
+    firsts = [each.trial.batches[0] for each in report.judgements if each.trial.batches]
+    largest = max((each.speed.p99_ns for each in firsts), default=1)
+    rows = firsts[0].speed.rows if firsts else 1
+
+    def draw(each: Judgement, x: float, middle: float) -> Iterator[str]:
+        for speed in (batch.speed for batch in each.trial.batches[:1]):
+            half, most = (_share(ns, largest) for ns in (speed.p50_ns, speed.p99_ns))
+            yield _line(x + half, middle, x + most, middle, COLOURS[each.verdict])
+            yield _line(x + most, middle - 5, x + most, middle + 5, COLOURS[each.verdict])
+            yield _bar(x, middle, half, COLOURS[each.verdict])
+            said = f"{_number(speed.p50_ns / NS_PER_MS)} / {_number(speed.p99_ns / NS_PER_MS)}"
+            yield _text(x, middle + 20, said, size=10, fill=FAINT)
+
+    return _Panel("Latency, ms", f"p50, and p99 at the whisker, {_rows(rows)}", draw)
+
+
+def _throughput(report: Report) -> _Panel:
+    lasts = [each.trial.batches[-1] for each in report.judgements if each.trial.batches]
+    largest = max((each.rows_per_s for each in lasts), default=1.0)
+    rows = lasts[0].speed.rows if lasts else 1
+
+    def draw(each: Judgement, x: float, middle: float) -> Iterator[str]:
+        for batch in each.trial.batches[-1:]:
+            length = _share(batch.rows_per_s, largest)
+            yield _bar(x, middle, length, COLOURS[each.verdict])
+            yield _text(x + length + 6, middle + 4, _number(batch.rows_per_s), size=11)
+
+    return _Panel("Throughput, rows/s", f"one batch after the other, {_rows(rows)}", draw)
+
+
+def _accuracy(report: Report) -> _Panel:
+    far = max((_distance(report, each) for each in report.judgements), default=1.0)
+    low, high = _decades(report, far)
+
+    def draw(each: Judgement, x: float, middle: float) -> Iterator[str]:
+        distance = _distance(report, each)
+        at = x + _logarithmic(distance, low, high)
+        yield _line(x, middle, at, middle, COLOURS[each.verdict])
+        yield f'<circle cx="{at:.1f}" cy="{middle:.1f}" r="5" fill="{COLOURS[each.verdict]}"/>'
+        yield _text(at + 9, middle + 4, _number(distance), size=11)
+
+    if report.proven:
+        return _Panel("Error, of its tolerance", "worst output; 1 is the limit (logarithmic)", draw)
+    return _Panel("Error", "largest distance from fp32 (logarithmic)", draw)
+
+
+def _limit(report: Report, count: int) -> str:
+    """Where tolerances end."""
+    if not report.proven:
+        return ""
+    x = LEFT + 2 * (PANEL + ROOM) + _logarithmic(1.0, *DECADES)
+    return _line(x, TOP - 2, x, TOP + ROW * count, INK, dashes="3 3")
+
+
+def _decades(report: Report, far: float) -> tuple[int, int]:
+    """From where to where the scale of distances goes."""
+    if report.proven:
+        return DECADES
+    high = math.ceil(math.log10(far)) if 0 < far < math.inf else 0
+    return high - (DECADES[1] - DECADES[0]), high
+
+
+def _distance(report: Report, each: Judgement) -> float:
+    if each.worst is None:
+        return 0.0
+    return each.worst.strain if report.proven else each.worst.absolute
+
+
+def _logarithmic(value: float, low: int, high: int) -> float:
+    place = math.log10(value) if 0 < value < math.inf else (low if value <= 0 else high)
+    return PANEL * (min(max(place, low), high) - low) / (high - low)
+
+
+def _share(value: float, largest: float) -> float:
+    return max(PANEL * value / largest, 1.0) if largest else 1.0
+
+
+def _legend(y: float) -> Iterator[str]:
+    x = 24.0
+    for verdict in Verdict:
+        yield f'<rect x="{x:.0f}" y="{y - 9:.0f}" width="10" height="10" rx="2" fill="{COLOURS[verdict]}"/>'
+        yield _text(x + 16, y, verdict.value, size=11, fill=FAINT)
+        x += 100
+
+
+def _rows(rows: int) -> str:
+    return "one row" if rows == 1 else f"batches of {rows}"
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return "∞"
+    return f"{value:.3g}" if value < 1_000 else f"{value:,.0f}"
+
+
+def _bar(x: float, middle: float, length: float, fill: str) -> str:
+    return f'<rect x="{x:.1f}" y="{middle - BAR / 2:.1f}" width="{length:.1f}" height="{BAR}" rx="2" fill="{fill}"/>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, stroke: str, *, dashes: str = "") -> str:
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="{stroke}" stroke-width="1.5"{dashed}/>'
+
+
+def _text(x: float, y: float, text: str, *, size: int, fill: str = INK, weight: int = 400) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" fill="{fill}">{_safe(text)}</text>'
+
+
+def _safe(text: str) -> str:
+    return escape(printable(text))

@@ -1,0 +1,83 @@
+"""Which precisions of a model may be used, and which of these is the fastest. Pure.
+
+A golden set says which answers are right and how near others must be: what leaves a tolerance of its is refused,
+however fast it is. Where a model has none, nothing is proven: answers to random values show how far precisions are from
+one another, and nothing is refused or passed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from appliance.tools.evaluation.jobs import OutputAccuracy, Trial
+
+
+class Verdict(Enum):
+    """What became of a precision at the gate."""
+
+    HOLDS = "holds"
+    REFUSED = "refused"
+    UNPROVEN = "not proven"
+    NO_FIGURES = "no figures"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """A precision with its verdict. ``worst`` is its output that comes nearest to leaving its tolerance, or left it
+    furthest; without proof the one that is furthest off. ``rank`` is its place among those that may be used, the
+    fastest first; 0 for others."""
+
+    trial: Trial
+    verdict: Verdict
+    worst: OutputAccuracy | None
+    rank: int = 0
+
+
+def judge(trials: Sequence[Trial], *, proven: bool) -> tuple[Judgement, ...]:
+    """A judgement of each, in their order; ``proven`` says whether there is a golden set."""
+    verdicts = [_verdict(each, proven=proven) for each in trials]
+    usable = [each for each, verdict in zip(trials, verdicts, strict=True) if verdict is Verdict.HOLDS]
+    usable.sort(key=_row_ns)
+    ranks = {each.precision: number for number, each in enumerate(usable, 1)}
+    return tuple(
+        Judgement(
+            trial=each, verdict=verdict, worst=_worst(each, proven=proven), rank=ranks.get(each.precision, 0)
+        )
+        for each, verdict in zip(trials, verdicts, strict=True)
+    )
+
+
+def passes(judgements: Sequence[Judgement]) -> bool:
+    """Whether something was tried and nothing was refused. What there are no figures of failed no gate."""
+    verdicts = [each.verdict for each in judgements]
+    return Verdict.REFUSED not in verdicts and any(each is not Verdict.NO_FIGURES for each in verdicts)
+
+
+def fastest(judgements: Sequence[Judgement]) -> Judgement | None:
+    """The one of those that hold whose rows take least; None when none holds."""
+    return next((each for each in judgements if each.rank == 1), None)
+
+
+def _verdict(trial: Trial, *, proven: bool) -> Verdict:
+    if trial.problem:
+        return Verdict.NO_FIGURES
+    if not proven:
+        return Verdict.UNPROVEN
+    return Verdict.REFUSED if any(each.reason for each in trial.accuracy) else Verdict.HOLDS
+
+
+def _worst(trial: Trial, *, proven: bool) -> OutputAccuracy | None:
+    return max(
+        trial.accuracy,
+        key=lambda each: (bool(each.reason), each.strain) if proven else each.absolute,
+        default=None,
+    )
+
+
+def _row_ns(trial: Trial) -> float:
+    """Of the median run, at the batch size at which a row takes least; a stall of the machine decides nothing."""
+    speeds = (each.speed for each in trial.batches)
+    return min((each.p50_ns / each.rows for each in speeds), default=math.inf)

@@ -1,0 +1,292 @@
+"""``appliance model bench --variants`` as a person uses it, with the real runtime."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import onnx
+import pytest
+
+from appliance.cli.main import main
+from appliance.config.repository import RepositoryConfig
+from appliance.domain.golden import Tolerance, read_golden, read_tensors, write_golden
+from appliance.tools.commands import precision
+from appliance.tools.evaluation.jobs import ConvertJob, Trial, TrialJob
+from appliance.tools.evaluation.process import convert, try_precision
+from models.make_digits import HOME
+from tests.package.onnx_models import save_outside
+from tests.repository.scanning import scan
+from tests.tools.models import noisy_model, picture_model, wide_model, write
+
+QUICK = ("--rows", "1,4", "--budget-ms", "5")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    """Version 2 of the digits with its golden set."""
+    home = tmp_path / "digits"
+    shutil.copytree(HOME, home, ignore=shutil.ignore_patterns("1", "*.png", "golden.json"))
+    return home
+
+
+def loosen(home: Path, absolute: float) -> None:
+    """Allow answers of version 2 to be so far off."""
+    path = home / "2" / "golden" / "set.json"
+    golden = read_golden(str(path))
+    tensors = bytes(read_tensors(str(path), golden))
+    wide = replace(golden, tolerances={"probabilities": Tolerance(absolute=absolute)})
+    write_golden(str(path.parent), wide, tensors)
+
+
+def bench(*words: object) -> int:
+    return main(["model", "bench", *map(str, words), *QUICK])
+
+
+def variants(said: str) -> dict[str, Any]:
+    found = json.loads(said, parse_constant=pytest.fail)
+    return {each["precision"]: each for each in found["variants"]}
+
+
+def test_what_leaves_the_golden_sets_tolerances_is_refused(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep = tmp_path / "keep"
+    words = ("--variants", "int4,fp8,fp32,fp16,int8", "--keep", keep, "--json")
+    assert bench(digits, *words) == 1
+    said = capsys.readouterr().out
+    found = variants(said)
+    assert list(found) == ["fp32", "fp16", "int8", "fp8", "int4"]
+    assert {name: each["verdict"] for name, each in found.items()} == {
+        "fp32": "holds",
+        "fp16": "holds",
+        "int8": "refused",
+        "fp8": "no figures",
+        "int4": "refused",
+    }
+    assert "float8e4m3fn" in found["fp8"]["problem"]
+    (accuracy,) = found["int8"]["accuracy"]
+    assert accuracy["output"] == found["int8"]["worst_output"] == "probabilities"
+    assert accuracy["strain"] > 1
+    assert accuracy["tops"] == 12
+    assert "instead of" in accuracy["reason"]
+    assert 0 < found["fp16"]["accuracy"][0]["strain"] <= 1
+    for name in ("fp32", "fp16", "int8", "int4"):
+        assert [each["rows"] for each in found[name]["batches"]] == [1, 4]
+        assert all(0 < each["p50_ns"] <= each["p99_ns"] for each in found[name]["batches"])
+        assert all(each["rows_per_s"] > 0 and each["times_fp32"] > 0 for each in found[name]["batches"])
+        assert found[name]["memory_bytes"] >= 0
+        assert "device_bytes" not in found[name]
+    assert found["int4"]["file_bytes"] < found["fp32"]["file_bytes"]
+    assert sorted(each["rank"] for each in found.values() if "rank" in each) == [1, 2]
+    assert json.loads(said)["fastest"] in ("fp32", "fp16")
+    assert sorted(each.name for each in keep.iterdir()) == ["fp16"]
+
+
+def test_what_holds_is_kept_as_a_version_that_packs_and_serves(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loosen(digits, 0.5)
+    keep = tmp_path / "keep"
+    for number in (1, 2):
+        assert bench(digits, "--variants", "fp32,int8,int4", "--keep", keep) == 0
+        shown = capsys.readouterr().out
+        assert "Fastest of those that hold: " in shown
+        assert "written to" in shown
+        for name in ("int8", "int4"):
+            assert (keep / name / "digits" / str(number) / "model.onnx").is_file()
+    assert not (keep / "fp32").exists(), "that is the original"
+    for name in ("int8", "int4"):
+        model = scan(keep / name, RepositoryConfig()).servable[-1].model
+        golden = read_golden(model.golden)
+        assert golden.variant is not None
+        assert (golden.variant.of, golden.variant.method) == ("digits/2", name)
+        package = tmp_path / f"{name}.model"
+        assert main(["model", "pack", str(keep / name / "digits"), "-o", str(package)]) == 0
+        assert package.is_file()
+
+
+def test_without_a_golden_set_nothing_is_proven_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "net.onnx", picture_model())
+    assert bench(path, "--variants", "fp32,int8,int4") == 0
+    shown = capsys.readouterr().out
+    assert "net/1 on cpu, 8 random inputs, without a golden set" in shown
+    assert "Nothing is proven: there is no golden set" in shown
+    assert shown.count("not proven") == 3
+    assert bench(path, "--variants", "int4", "--json") == 0
+    (each,) = variants(capsys.readouterr().out).values()
+    (accuracy,) = each["accuracy"]
+    assert accuracy.keys() == {"output", "values", "absolute", "relative"}
+    assert accuracy["absolute"] > 0
+    assert "times_fp32" not in each["batches"][0]
+    assert bench(path, "--variants", "int4", "--keep", tmp_path / "keep") == 2
+    assert "nothing says which variants may be kept" in capsys.readouterr().err
+    assert not (tmp_path / "keep").exists()
+
+
+def test_the_device_of_the_command_goes_before_that_of_the_configuration(
+    digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    config = digits / "config.pbtxt"
+    config.write_text(f"{config.read_text()}\ninstance_group [ {{ kind: KIND_GPU }} ]\n")
+    assert bench(digits, "--variants", "fp32", "--json") == 0
+    shutil.rmtree(digits / "2" / "golden")
+    assert bench(digits, "--variants", "fp32", "--json") == 0
+    assert "golden" in capsys.readouterr().out
+
+
+def test_weights_in_a_second_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "outside.onnx"
+    save_outside(picture_model(), str(source))
+    assert bench(source, "--variants", "fp32,fp16,int4", "--json") == 0
+    found = variants(capsys.readouterr().out)
+    assert found["int4"]["file_bytes"] < found["fp16"]["file_bytes"] < found["fp32"]["file_bytes"]
+    (tmp_path / "model.bin").unlink()
+    assert bench(source, "--variants", "fp32") == 1
+    assert "model.bin" in capsys.readouterr().err
+
+
+def test_the_picture_has_a_line_for_each_and_the_limit(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "p.svg"
+    assert bench(digits, "--variants", "fp16,int8,fp8", "--plot", picture) == 1
+    root = ElementTree.parse(picture).getroot()
+    words = [each.text or "" for each in root.iter(f"{SVG}text")]
+    for expected in ("fp16", "int8", "fp8", "holds", "refused", "no figures", "Latency, ms"):
+        assert expected in words
+    assert any("12 golden cases" in each for each in words)
+    assert len(list(root.iter(f"{SVG}circle"))) == 2
+    assert len([each for each in root.iter(f"{SVG}line") if "stroke-dasharray" in each.attrib]) == 1
+    width, height = (float(root.attrib[side]) for side in ("width", "height"))
+    for each in root.iter(f"{SVG}text"):
+        assert 0 <= float(each.attrib["x"]) < width
+        assert 0 <= float(each.attrib["y"]) < height
+    capsys.readouterr()
+
+
+def test_all_unknown_names_are_told_at_once(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bench(digits, "--variants", "fp32,fp17,int8,int3,")
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "no such precision: 'fp17', 'int3', ''; there are fp32, fp16, int8, fp8, int4" in said
+
+
+@pytest.mark.parametrize("option", [("--device", "cpu"), ("--keep", "d"), ("--plot", "f.svg")])
+def test_what_is_for_precisions_is_not_taken_without_them(
+    option: tuple[str, str], digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bench(digits, *option)
+    assert ended.value.code == 2
+    assert f"{option[0]} is for --variants" in capsys.readouterr().err
+
+
+def test_a_model_of_integers_or_without_weights_or_quantised_is_refused_before_anything_is_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide, quantised = write(tmp_path / "wide.onnx", wide_model()), tmp_path / "quantised.onnx"
+    convert(ConvertJob(source=str(wide), method="int8-dynamic", target=str(quantised)), lambda *_: None)
+    integers = wide_model()
+    for each in integers.graph.initializer:
+        whole = onnx.numpy_helper.from_array(np.ones(tuple(each.dims), np.int32), each.name)
+        each.CopyFrom(whole)
+    for port in (*integers.graph.input, *integers.graph.output):
+        port.type.tensor_type.elem_type = onnx.TensorProto.INT32
+    write(tmp_path / "integers.onnx", integers)
+    write(tmp_path / "noisy.onnx", noisy_model())
+    monkeypatch.setattr(precision, "make_golden", pytest.fail)
+    monkeypatch.setattr(precision, "try_precision", pytest.fail)
+    for name, text in (
+        ("quantised", "it is quantised already"),
+        ("integers", "it has no FP32 weights, but such of INT32"),
+        ("noisy", "it has no weights"),
+    ):
+        assert bench(tmp_path / f"{name}.onnx", "--variants", "fp32,int8,fp16") == 1
+        assert f"no variant can be made of {name}/1: {text}" in capsys.readouterr().err
+
+
+def test_a_golden_set_that_does_not_fit_is_refused(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = digits / "2" / "golden" / "set.json"
+    golden = read_golden(str(path))
+    tensors = bytes(read_tensors(str(path), golden))
+    first = golden.cases[0]
+    other = replace(first, inputs=tuple(replace(each, name="picture") for each in first.inputs))
+    write_golden(str(path.parent), replace(golden, cases=(other, *golden.cases[1:])), tensors)
+    assert bench(digits, "--variants", "fp16") == 1
+    said = capsys.readouterr().err
+    assert "the model cannot be used" in said
+    assert "case '0-0000' gives nothing for the input 'image'" in said
+    assert "has the input 'picture', which the model does not have" in said
+
+
+def test_the_shape_of_random_values_has_no_use_beside_a_golden_set(
+    digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(digits, "--variants", "fp16", "--shape", "image=8,8") == 2
+    assert "--shape is for random values; digits/2 has a golden set" in capsys.readouterr().err
+
+
+def test_batches_that_the_model_does_not_take_are_told(
+    digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["model", "bench", str(digits), "--variants", "fp32", "--rows", "64"]
+    assert main(words) == 1
+    assert "digits/2 takes batches of 1 to 32 rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--keep", "--plot"])
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_tried(
+    option: str,
+    digits: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(precision, "try_precision", pytest.fail)
+    (tmp_path / "file").write_text("")
+    for place in ("/proc/self/kept", tmp_path / "file" / "kept"):
+        assert bench(digits, "--variants", "fp16", option, place) == 2
+        assert f"'{place}' cannot be written: " in capsys.readouterr().err
+    if option == "--plot":
+        assert bench(digits, "--variants", "fp16", option, tmp_path) == 2
+        assert "it is a directory" in capsys.readouterr().err
+
+
+def test_a_device_that_is_not_here_gives_no_figures(
+    digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # on a machine that has one as well
+    assert bench(digits, "--variants", "fp32,fp16", "--device", "cuda", "--json") == 1
+    found = variants(capsys.readouterr().out)
+    for each in found.values():
+        assert each["verdict"] == "no figures"
+        assert "cuda" in each["problem"].lower()
+
+
+def test_a_variant_that_cannot_be_loaded_is_told_and_the_others_go_on(
+    digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = try_precision
+
+    def broken(job: TrialJob, progress: Any) -> Trial:
+        """Has the child of one find a file that is no model."""
+        if job.precision == "int8":
+            Path(job.file).write_bytes(b"\x08\x08")
+        return real(job, progress)
+
+    monkeypatch.setattr(precision, "try_precision", broken)
+    assert bench(digits, "--variants", "fp32,fp16,int8", "--json") == 0
+    found = variants(capsys.readouterr().out)
+    assert [each["verdict"] for each in found.values()] == ["holds", "holds", "no figures"]
+    assert "holds no graph" in found["int8"]["problem"]

@@ -1,0 +1,203 @@
+"""Variants of less precision: what is in their files, and that they compute what their numbers say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from appliance.config.repository import RepositoryConfig
+from appliance.domain.errors import ArtefactError
+from appliance.tools.subject import find_subject
+from appliance.tools.variants.conversion import make_variant
+from appliance.tools.variants.four_bits import BLOCK_ROWS
+from appliance.tools.variants.suitability import unsuitable_reason
+from tests.package.onnx_models import save_outside
+from tests.tools.models import noisy_model, picture_model, write
+
+SEED = 11
+FLOAT8 = TensorProto.FLOAT8E4M3FN
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Convolution, Gemm and MatMul: x FP32 [batch, 2, 6, 6] to y [batch, 5]."""
+    return write(tmp_path_factory.mktemp("source") / "net.onnx", picture_model())
+
+
+def pictures(count: int) -> list[dict[str, NDArray[np.float32]]]:
+    generator = np.random.default_rng(SEED)
+    return [{"x": generator.standard_normal((2, 2, 6, 6)).astype(np.float32)} for _ in range(count)]
+
+
+def answer(path: Path | bytes, feeds: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found: NDArray[np.float32] = session.run(None, feeds)[0]
+    return found
+
+
+def made(source: Path, method: str, folder: Path) -> Path:
+    target = folder / f"{method}.onnx"
+    make_variant(str(source), method, str(target), pictures(4))
+    return target
+
+
+@pytest.mark.parametrize("method", ["fp16", "int8-static", "fp8", "int4"])
+def test_clients_see_no_difference_and_the_firewall_lets_it_pass(
+    method: str, source: Path, tmp_path: Path
+) -> None:
+    path = made(source, method, tmp_path)
+    before, after = (find_subject(each).version for each in (source, path))
+    assert (before.inputs, before.outputs) == (after.inputs, after.outputs)
+    assert path.stat().st_size < source.stat().st_size
+
+
+@pytest.mark.parametrize(("method", "far"), [("fp16", 0.01), ("int8-static", 0.15), ("int4", 0.5)])
+def test_answers_are_near_the_original_and_not_the_same(
+    method: str, far: float, source: Path, tmp_path: Path
+) -> None:
+    (feeds,) = pictures(1)
+    distance = np.abs(answer(made(source, method, tmp_path), feeds) - answer(source, feeds)).max()
+    assert 0 < distance < far
+
+
+def test_eight_bit_floats_stand_where_products_are(source: Path, tmp_path: Path) -> None:
+    model = onnx.load(made(source, "fp8", tmp_path))
+    onnx.checker.check_model(model)
+    eight = {each.name for each in model.graph.initializer if each.data_type == FLOAT8 and len(each.dims) > 1}
+    read = {node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"}
+    assert len(eight) == 3
+    assert eight <= read
+    assert any(node.op_type == "QuantizeLinear" for node in model.graph.node)
+
+
+def test_integers_have_a_scale_for_each_channel_of_the_weights(source: Path, tmp_path: Path) -> None:
+    tensors = {each.name: each for each in onnx.load(made(source, "int8-static", tmp_path)).graph.initializer}
+    weights = [
+        name for name, each in tensors.items() if each.data_type == TensorProto.INT8 and len(each.dims) > 1
+    ]
+    assert len(weights) == 3
+    for name in weights:
+        (channels,) = tensors[name.replace("_quantized", "_scale")].dims
+        assert channels in tensors[name].dims
+        assert channels > 1
+
+
+def test_four_bits_compute_what_they_unpack_to(tmp_path: Path) -> None:
+    """The runtime's kernel and this test read the packed form alike: two values in a byte, low half first."""
+    generator = np.random.default_rng(SEED)
+    weights, bias = (
+        generator.standard_normal(shape).astype(np.float32) for shape in ((3, 70), (3,))
+    )  # 70: the last block is cut short
+    gemm = helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)
+    source = write(tmp_path / "gemm.onnx", _graph([gemm], {"w": weights, "b": bias}, [2, 70], [2, 3]))
+    path = made_of(source, tmp_path)
+    model = onnx.load(path)
+    assert [node.op_type for node in model.graph.node] == ["MatMulNBits", "Add"]
+    tensors = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    assert "w" not in tensors, "what nobody reads any more is gone"
+    values, scales, zeros = (
+        next(each for name, each in tensors.items() if name.endswith(end))
+        for end in ("_values", "_scales", "_zeros")
+    )
+    unpacked = _halves(values.reshape(3, -1)).reshape(3, -1, BLOCK_ROWS).astype(np.float32)
+    offsets = _halves(zeros)[:, : scales.shape[1]].astype(np.float32)
+    matrix = ((unpacked - offsets[..., None]) * scales[..., None]).reshape(3, -1)[:, :70]
+    np.testing.assert_allclose(matrix, weights, atol=float(weights.max() - weights.min()) / 15)
+    x = generator.standard_normal((2, 70)).astype(np.float32)
+    np.testing.assert_allclose(answer(path, {"x": x}), x @ matrix.T + bias, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_two_nodes_share_are_packed_once(tmp_path: Path) -> None:
+    weights = np.random.default_rng(SEED).standard_normal((64, 64)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "w"], ["y"]),
+    ]
+    source = write(tmp_path / "twice.onnx", _graph(nodes, {"w": weights}, [2, 64], [2, 64]))
+    path = made_of(source, tmp_path)
+    model = onnx.load(path)
+    assert [node.op_type for node in model.graph.node] == ["MatMulNBits", "Relu", "MatMulNBits"]
+    assert len(model.graph.initializer) == 3
+    assert find_subject(path).version.outputs
+
+
+def test_products_that_scale_or_have_no_weights_stay(tmp_path: Path) -> None:
+    weights = np.eye(8, dtype=np.float32)
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["h"], alpha=0.5),
+        helper.make_node("MatMul", ["h", "x"], ["y"]),
+    ]
+    source = write(tmp_path / "scaled.onnx", _graph(nodes, {"w": weights}, [8, 8], [8, 8]))
+    with pytest.raises(ArtefactError, match="no MatMul or Gemm of the model has FP32 weights"):
+        made_of(source, tmp_path)
+
+
+def test_weights_in_a_second_file_are_taken_along(source: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.onnx"
+    save_outside(onnx.load(source), str(outside))
+    (feeds,) = pictures(1)
+    assert unsuitable_reason(str(outside), RepositoryConfig()) == ""
+    for method in ("fp16", "int8-static", "int4"):
+        inside, other = made(source, method, tmp_path), tmp_path / f"outside-{method}.onnx"
+        make_variant(str(outside), method, str(other), pictures(4))
+        np.testing.assert_array_equal(answer(other.read_bytes(), feeds), answer(inside, feeds))
+
+
+@pytest.mark.parametrize("method", ["int8-static", "fp8", "int4"])
+def test_a_model_without_products_has_no_such_variant(method: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "noise.onnx", noisy_model())
+    with pytest.raises(ArtefactError, match="has nothing that can be quantised"):
+        make_variant(str(source), method, str(tmp_path / "t.onnx"), [{"x": np.zeros((1, 4), np.float32)}])
+
+
+def test_models_of_which_no_variant_can_be_made_are_told_apart(source: Path, tmp_path: Path) -> None:
+    def reason(path: Path) -> str:
+        return unsuitable_reason(str(path), RepositoryConfig())
+
+    assert reason(source) == ""
+    assert reason(write(tmp_path / "noise.onnx", noisy_model())).startswith("it has no weights: ")
+    quantised = reason(made(source, "int8-static", tmp_path))
+    assert quantised.startswith("it is quantised already (it has ")
+    assert "MatMulNBits" in reason(made(source, "int4", tmp_path))
+    integers = np.ones((4, 4), np.int32)
+    add = helper.make_node("Add", ["x", "w"], ["y"])
+    whole = _graph([add], {"w": integers}, [4, 4], [4, 4], TensorProto.INT32)
+    assert reason(write(tmp_path / "int.onnx", whole)).startswith("it has no FP32 weights, but such of INT32")
+
+
+def made_of(source: Path, folder: Path) -> Path:
+    """Its variant of four bits."""
+    target = folder / f"{source.stem}-int4.onnx"
+    make_variant(str(source), "int4", str(target), [])
+    return target
+
+
+def _halves(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The values of four bits along the last dimension."""
+    return np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:-1], -1)
+
+
+def _graph(
+    nodes: list[onnx.NodeProto],
+    weights: dict[str, NDArray[Any]],
+    given: Sequence[int],
+    gives: Sequence[int],
+    kind: int = TensorProto.FLOAT,
+) -> ModelProto:
+    ports = [
+        helper.make_tensor_value_info(name, kind, list(shape)) for name, shape in (("x", given), ("y", gives))
+    ]
+    held = [numpy_helper.from_array(each, name) for name, each in weights.items()]
+    graph = helper.make_graph(nodes, "test", ports[:1], ports[1:], held)
+    model: ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    return model
