@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Container
 from email.utils import formatdate
 from pathlib import Path
 from typing import Final
@@ -21,16 +23,10 @@ NAME: Final = "edge-appliance"
 MAINTAINER: Final = "Edge appliance maintainers <maintainers@edge-appliance.invalid>"
 OURS: Final = ROOT / "packages/debian"
 DOC: Final = Path("usr/share/doc/edge-appliance")
-PAGES: Final = (
-    "OPERATIONS",
-    "FLEET",
-    "STORE",
-    "PACKAGES",
-    "SECURITY",
-    "TROUBLESHOOTING",
-    "METRICS",
-    "STATUS",
-)
+LEFT_OUT: Final = ("BENCHMARKS.md", "IMAGE-TESTS.md")
+"""Records of measurements, which nobody needs at a site."""
+EXAMPLES: Final = (ROOT / "systemd/appliance-gpu.conf",)
+LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 SCRIPTS: Final = ("postinst", "prerm", "postrm")
 
 
@@ -61,12 +57,29 @@ def _document(root: Path) -> None:
     _zip(doc / "changelog", doc / "changelog.gz")
     (doc / "changelog").unlink()
     (doc / "copyright").write_bytes((OURS / "copyright").read_bytes())
-    for page in PAGES:
-        if (ROOT / f"docs/{page}.md").exists():
-            shutil.copyfile(ROOT / f"docs/{page}.md", doc / f"{page}.md")
+    pages = {path.name: path for path in (ROOT / "docs").glob("*.md") if path.name not in LEFT_OUT}
+    for name, path in pages.items():
+        (doc / name).write_text(without_dead_links(path.read_text(), pages))
+    (doc / "examples").mkdir()
+    for example in EXAMPLES:
+        shutil.copyfile(example, doc / "examples" / example.name)
     overrides = root / f"usr/share/lintian/overrides/{NAME}"
     overrides.parent.mkdir(parents=True)
     overrides.write_bytes((OURS / "lintian-overrides").read_bytes())
+
+
+def without_dead_links(text: str, pages: Container[str]) -> str:
+    """A page as it is where no others are than ``pages``: what leads elsewhere in the sources is its words alone."""
+
+    def link(found: re.Match[str]) -> str:
+        words, target, place = found.groups()
+        there = not target or target in pages or "://" in target or target.startswith("mailto:")
+        example = next((each.name for each in EXAMPLES if target.endswith(f"/{each.name}")), None)
+        if example is not None:
+            return f"[{words}](examples/{example})"
+        return f"[{words}]({target}{place or ''})" if there else words
+
+    return LINK.sub(link, text)
 
 
 def _zip(source: Path, target: Path) -> None:

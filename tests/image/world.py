@@ -30,6 +30,7 @@ SILENT: Final = """\
 [Service]
 ExecStart=
 ExecStart=/usr/bin/sh -c 'systemd-notify --ready; exec sleep infinity'
+NotifyAccess=all
 WatchdogSec=0
 """
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from appliance.config.loading import load
-from packages import oci
+from packages import deb, oci
 from tests.architecture.sources import ROOT
 
 DIST = ROOT / "dist"
@@ -52,6 +52,29 @@ def test_the_package_has_what_was_agreed_on(package: Path) -> None:
     assert (package / "DEBIAN/conffiles").read_text() == "/etc/appliance/appliance.toml\n"
     assert (package / "usr/share/edge-appliance/models/digits/2/model.onnx").is_file()
     assert not [path for path in package.rglob("*") if path.is_file() and path.stat().st_mode & 0o7022]
+
+
+def test_the_pages_lead_nowhere_where_nothing_is(package: Path) -> None:
+    doc = package / "usr/share/doc/edge-appliance"
+    pages = sorted(doc.glob("*.md"))
+    assert {"GPU.md", "OPERATIONS.md", "TROUBLESHOOTING.md"} <= {page.name for page in pages}
+    targets = [
+        (page.name, target)
+        for page in pages
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text())
+        if "://" not in target
+    ]
+    assert ("OPERATIONS.md", "examples/appliance-gpu.conf") in targets
+    assert not [each for each in targets if not (doc / each[1]).exists()]
+
+
+def test_a_link_to_what_is_not_there_is_its_words() -> None:
+    text = (
+        "see [store](STORE.md#pins), [design](design/LINK.md), [here](#top) and [site](https://x.example/y)"
+    )
+    assert deb.without_dead_links(text, {"STORE.md"}) == (
+        "see [store](STORE.md#pins), design, [here](#top) and [site](https://x.example/y)"
+    )
 
 
 def test_the_sums_are_right(package: Path) -> None:

@@ -30,7 +30,12 @@ def run(arguments: argparse.Namespace) -> int:
         notes = ["runs"] if entry.version == machine.version else []
         notes += ["the next start takes it"] if entry is machine.next else []
         table.add_row(entry.version, entry.word, ", ".join(notes))
-    output().print(table)
+    if machine.entries:
+        output().print(table)
+    else:
+        print(
+            f"'{machine.folder}' holds no version: the next start finds none. 'appliance image update' brings one."
+        )
     print(f"/var is {'sealed by the TPM' if machine.sealed else 'not sealed'}")
     return Exit.OK
 
