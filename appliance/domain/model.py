@@ -170,7 +170,7 @@ class ModelVersion:
     noted: str = "{}"
     notes: tuple[str, ...] = ()
     graph_level: int = 0
-    cuda_graphs: bool = False
+    cuda_graphs: bool = True
     model_file: str = ""
     policy: VersionPolicy = VersionPolicy()
     warmups: tuple[Warmup, ...] = ()

@@ -131,7 +131,7 @@ class ModelConfig:
     parameters: Mapping[str, str] = field(default_factory=dict)
     noted: Mapping[str, Json] = field(default_factory=dict)
     graph_level: int = 0
-    cuda_graphs: bool = False
+    cuda_graphs: bool = True
 
     @property
     def shown(self) -> str:
@@ -220,9 +220,9 @@ def _read_cuda_graphs(section: Section) -> bool:
     optimization = section.section("optimization")
     cuda = optimization.section("cuda") if optimization else None
     if not cuda:
-        return False
+        return True
     cuda.ignore(("busy_wait_events", "graph_spec", "output_copy_stream"), NO_EFFECT)
-    return cuda.flag("graphs")
+    return cuda.flag("graphs", default=True)
 
 
 def _read_graph_level(section: Section) -> int:

@@ -7,14 +7,11 @@ each way. All copies go on one stream, on which a session may run its own work b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from appliance.devices.cuda import Cuda, CudaFailed
 from appliance.domain.errors import RunFailed
 from appliance.domain.tensor import aligned
 from appliance.runtimes.runtime import Feed, Place, Produced, Region
-
-SPOILT: Final = 0xA5
 
 
 class DeviceCopies:
@@ -45,65 +42,74 @@ class DeviceCopies:
         self.cuda.end_stream(self.stream)
 
     def bring(
-        self,
-        source: Region,
-        feeds: Sequence[Feed | None],
-        address: int,
-        offsets: Sequence[int],
-        nbytes: int,
+        self, source: Region, feeds: Sequence[Feed | None], address: int, offsets: Sequence[int]
     ) -> None:
-        """Begin to copy inputs to ``nbytes`` at ``address``, there at ``offsets``: at once where they lie alike."""
+        """Begin to copy inputs to ``offsets`` behind ``address``: all at once where they lie alike."""
         given = [feed for feed in feeds if feed is not None]
-        start = given[0].offset if given else 0
+        if not given:
+            return
+        start, end = given[0].offset, given[-1].offset + given[-1].nbytes
         alike = all(feed.offset - start == offset for feed, offset in zip(given, offsets, strict=True))
-        if not nbytes:
+        if source.pinned is not None:
+            if alike:
+                self._begin_in(address, source.address + start, end - start)
+                return
+            for feed, offset in zip(given, offsets, strict=True):
+                self._begin_in(address + offset, source.address + feed.offset, feed.nbytes)
             return
-        if source.pinned is not None and alike:
-            self.cuda.copy_in(address, source.address + start, nbytes, self.stream)
-            return
+        nbytes = offsets[-1] + given[-1].nbytes
         staged = self._in = self._at_least(self._in, nbytes)
         if alike:
-            staged.view[:nbytes] = source.view[start : start + nbytes]
+            staged.view[:nbytes] = source.view[start:end]
         else:
             for feed, offset in zip(given, offsets, strict=True):
-                end = feed.offset + feed.nbytes
-                staged.view[offset : offset + feed.nbytes] = source.view[feed.offset : end]
-        self.cuda.copy_in(address, staged.address, nbytes, self.stream)
+                staged.view[offset : offset + feed.nbytes] = source.view[
+                    feed.offset : feed.offset + feed.nbytes
+                ]
+        self._begin_in(address, staged.address, nbytes)
 
-    def fetch(self, address: int, nbytes: int, produced: Produced, place: Place | None) -> Produced:
-        """Copy outputs, ``nbytes`` from ``address`` on, to their place, else to memory of this, and wait for all of it;
-        gives ``produced`` with where they are."""
+    def fetch(self, addresses: Sequence[int], produced: Produced, place: Place | None) -> Produced:
+        """Copy outputs from ``addresses`` to their place, else to memory of this, and wait for all of it; gives
+        ``produced`` with where they are."""
+        sizes = produced.sizes
+        offsets, nbytes = layout(sizes)
         fits = place is not None and nbytes <= place.capacity
         if place is not None and fits and place.region.pinned is not None:
-            if nbytes:
-                self.cuda.copy_out(place.region.address + place.offset, address, nbytes, self.stream)
+            self._begin_out(place.region.address + place.offset, addresses, offsets, sizes)
             self.cuda.finish(self.stream)
             return produced
         staged = self._out = self._at_least(self._out, nbytes)
-        if nbytes:
-            self.cuda.copy_out(staged.address, address, nbytes, self.stream)
+        self._begin_out(staged.address, addresses, offsets, sizes)
         self.cuda.finish(self.stream)
         if place is not None and fits:
             place.region.view[place.offset : place.offset + nbytes] = staged.view[:nbytes]
             return produced
-        return Produced(produced.shapes, produced.sizes, parts_of(staged, produced.sizes), staged)
+        return Produced(produced.shapes, sizes, parts_of(staged, sizes), staged)
 
-    def gather(self, addresses: Sequence[int], sizes: Sequence[int]) -> tuple[tuple[memoryview, ...], Region]:
-        """Copy outputs that lie apart to memory of this, and wait; gives them, and what holds them."""
-        offsets, nbytes = layout(sizes)
-        staged = self._out = self._at_least(self._out, nbytes)
-        for address, offset, size in zip(addresses, offsets, sizes, strict=True):
-            if size:
-                self.cuda.copy_out(staged.address + offset, address, size, self.stream)
-        self.cuda.finish(self.stream)
-        return parts_of(staged, sizes), staged
-
-    def spoil(self, address: int, nbytes: int) -> None:
-        """Begin to write over ``nbytes`` from ``address`` on: no answer of an earlier run is left there."""
+    def fill(self, address: int, nbytes: int, value: int) -> None:
+        """Begin to write ``value`` over ``nbytes`` from ``address`` on."""
         if nbytes:
             staged = self._out = self._at_least(self._out, nbytes)
-            staged.view[:nbytes] = bytes([SPOILT]) * nbytes
-            self.cuda.copy_in(address, staged.address, nbytes, self.stream)
+            staged.view[:nbytes] = bytes([value]) * nbytes
+            self._begin_in(address, staged.address, nbytes)
+
+    def _begin_in(self, address: int, host: int, nbytes: int) -> None:
+        if nbytes:
+            self.cuda.copy_in(address, host, nbytes, self.stream)
+
+    def _begin_out(
+        self, host: int, addresses: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        """At once where the outputs lie there as they will here."""
+        first = addresses[0]
+        if all(address - first == offset for address, offset in zip(addresses, offsets, strict=True)):
+            nbytes = offsets[-1] + sizes[-1]
+            if nbytes:
+                self.cuda.copy_out(host, first, nbytes, self.stream)
+            return
+        for address, offset, size in zip(addresses, offsets, sizes, strict=True):
+            if size:
+                self.cuda.copy_out(host + offset, address, size, self.stream)
 
     def _at_least(self, region: Region, nbytes: int) -> Region:
         return region if region.pinned is not None and len(region.view) >= nbytes else self.pin(nbytes)

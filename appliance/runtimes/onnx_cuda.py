@@ -4,6 +4,9 @@ For each combination of shapes it keeps memory on the device, in which inputs an
 a run is one copy in, the run, one copy out, begun one after the other on a stream of the session's own, and one wait.
 The copies are from and to pinned memory, a batch's own or a piece of the session's.
 
+A batch is filled up to one of a few sizes, as each size that is new costs a session some tenths of a second, and each
+change between two of them some milliseconds.
+
 A combination that comes again is captured as a CUDA graph, from then on replayed without its kernels being launched one
 by one. A graph is used once it gave the answer that the run before it gave. Where CUDA or the model will have none,
 that is said once, and the session runs without.
@@ -27,6 +30,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 from appliance.devices.cuda import Cuda, CudaFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import element_count
+from appliance.runtimes.buckets import bucket, cut, filled_up, rows_of
 from appliance.runtimes.device_copies import DeviceCopies, layout, parts_of
 from appliance.runtimes.onnx_elements import BY_DATATYPE, ElementType
 from appliance.runtimes.onnx_sessions import run_error, shapes_key
@@ -40,12 +44,31 @@ CAPTURE_AFTER: Final = 2
 NO_GRAPH: Final = -1
 TOLERANCE: Final = 1e-2
 """Of the largest value: what the order in which a device adds may change. A wrong graph is off by all of it."""
+SPOILT: Final = 0xA5
 GRAPH_ID: Final = "gpu_graph_id"
 WAITS_NOT: Final = "disable_synchronize_execution_providers"
 
 
 class _Elsewhere(Exception):
     """A prepared run that cannot be done as it was prepared."""
+
+
+NOTHING: Final = Produced((), (), None)
+
+
+class _Batch(NamedTuple):
+    """A request's inputs, and ``filled`` as they are in a batch of ``size`` rows, where they have ``rows``; 0 of each:
+    they are taken as they are."""
+
+    source: Region
+    feeds: tuple[Feed | None, ...]
+    filled: tuple[Feed | None, ...]
+    rows: int = 0
+    size: int = 0
+
+    def produced(self, of_size: Produced) -> Produced:
+        """What of the outputs of a whole batch belongs to these rows."""
+        return cut(of_size, self.size, self.rows) if self.rows < self.size else of_size
 
 
 class Made(NamedTuple):
@@ -55,22 +78,21 @@ class Made(NamedTuple):
     graphs: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Stage:
-    """One combination of shapes. Inputs lie at ``offsets`` of the device's memory at ``inputs``, outputs back to back
-    at ``outputs``, of which ``addresses`` are the parts. ``graph`` is the number of its graph, captured by ``thread``,
-    which alone can replay it; 0: there is none."""
+    """One combination of shapes. Inputs lie at ``offsets`` of the device's memory at ``inputs``, outputs at
+    ``addresses``, ``out_bytes`` in all from ``outputs`` on. ``graph`` is the number of its graph, captured by
+    ``thread``, which alone can replay it; 0: there is none."""
 
-    produced: Produced
-    elements: tuple[ElementType, ...]
-    addresses: tuple[int, ...]
     offsets: tuple[int, ...]
-    in_bytes: int
-    out_bytes: int
     inputs: int
-    outputs: int
-    binding: Any
+    elements: tuple[ElementType, ...]
     options: Any
+    produced: Produced = NOTHING
+    addresses: tuple[int, ...] = ()
+    outputs: int = 0
+    out_bytes: int = 0
+    binding: Any = None
     runs: int = 0
     graph: int = 0
     thread: int = 0
@@ -122,6 +144,8 @@ class CudaSession:
         self._stages: dict[object, _Stage] = {}
         self._fixed = True
         """Shapes of outputs follow from those of inputs."""
+        self._batch_max = version.max_batch_size
+        """What batches are filled up to at most; 0: they are not."""
         self._eager = _options(NO_GRAPH)
         self.inputs: tuple[Port, ...] = ()
         self.outputs: tuple[Port, ...] = ()
@@ -146,19 +170,20 @@ class CudaSession:
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
     ) -> Produced:
         """In memory that is kept for these shapes, else learning them."""
-        key = shapes_key(feeds, wanted)
+        batch = self._batch(source, feeds)
+        key = shapes_key(batch.filled, wanted)
         stage = self._stages.get(key)
         try:
             self._cuda.enter()
             if stage is None:
-                return self._learn(key if self._fixed else None, source, feeds, wanted)
+                return self._learn(key if self._fixed else None, batch, wanted)
             try:
-                produced = self._replay(stage, source, feeds, place)
+                produced = self._replay(stage, batch, place)
             except Exception:  # noqa: BLE001 - the run elsewhere tells what it was
                 produced = None
             if produced is None:
                 # where that run does not fail, shapes depend on values, or an input is an output
-                produced = self._learn(None, source, feeds, wanted)
+                produced = self._learn(None, batch, wanted)
                 self._fixed = False
                 self._forget()
             return produced
@@ -170,10 +195,18 @@ class CudaSession:
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
     ) -> Callable[[], None] | None:
         """The run of a known combination, its outputs in place."""
-        stage = self._stages.get(shapes_key(feeds, wanted))
-        if stage is None or stage.out_bytes > place.capacity:
+        batch = self._batch(source, feeds)
+        stage = self._stages.get(shapes_key(batch.filled, wanted))
+        if stage is None or layout(batch.produced(stage.produced).sizes)[1] > place.capacity:
             return None
-        return partial(self._again, stage, source, feeds, place)
+        return partial(self._again, stage, batch, place)
+
+    def _batch(self, source: Region, feeds: tuple[Feed | None, ...]) -> _Batch:
+        rows = rows_of(feeds) if self._batch_max and self._fixed else 0
+        size = bucket(rows, self._batch_max)
+        if not rows or size == rows:
+            return _Batch(source, feeds, feeds, rows, rows)
+        return _Batch(source, feeds, filled_up(feeds, rows, size), rows, size)
 
     def close(self) -> None:
         """Give the device's memory back."""
@@ -183,88 +216,82 @@ class CudaSession:
 
     # --- a run
 
-    def _again(self, stage: _Stage, source: Region, feeds: tuple[Feed | None, ...], place: Place) -> None:
+    def _again(self, stage: _Stage, batch: _Batch, place: Place) -> None:
         if stage.binding is None:
             raise _Elsewhere
         try:
-            produced = self._replay(stage, source, feeds, place)
+            produced = self._replay(stage, batch, place)
         except Exception as problem:
             self._end_if_dead(problem)
             raise
         if produced is None:
             raise _Elsewhere
 
-    def _replay(
-        self, stage: _Stage, source: Region, feeds: tuple[Feed | None, ...], place: Place
-    ) -> Produced | None:
+    def _replay(self, stage: _Stage, batch: _Batch, place: Place) -> Produced | None:
         """Run in the memory of a stage; None where the runtime left an output elsewhere. Raises whatever it likes."""
-        self._copy_in(stage, source, feeds)
+        self._copies.bring(batch.source, batch.feeds, stage.inputs, stage.offsets)
         graph = stage.graph if stage.thread == threading.get_ident() else 0
         self._session.run_with_iobinding(stage.binding, stage.options if graph else self._eager)
         if not stage.runs and not _obeys(stage):
             return None
-        produced = self._copy_out(stage, place)
+        shape = batch.produced(stage.produced)
+        produced = self._copies.fetch(stage.addresses, shape, place)
         if not graph:
             stage.runs += 1
             if self._graphs.on and stage.runs >= CAPTURE_AFTER:
-                self._capture(stage, place, produced)
+                self._capture(stage, shape, _outputs_of(produced, place))
         return produced
-
-    def _copy_in(self, stage: _Stage, source: Region, feeds: tuple[Feed | None, ...]) -> None:
-        self._copies.bring(source, feeds, stage.inputs, stage.offsets, stage.in_bytes)
-
-    def _copy_out(self, stage: _Stage, place: Place | None) -> Produced:
-        return self._copies.fetch(stage.outputs, stage.out_bytes, stage.produced, place)
 
     # --- learning shapes
 
-    def _learn(
-        self, key: object | None, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...]
-    ) -> Produced:
+    def _learn(self, key: object | None, batch: _Batch, wanted: tuple[int, ...]) -> Produced:
         """Run with outputs in memory of the runtime's own; keep memory for what was found by ``key``, unless None."""
-        offsets, in_bytes = layout([feed.nbytes for feed in feeds if feed is not None])
+        offsets, in_bytes = layout([feed.nbytes for feed in batch.filled if feed is not None])
         elements = tuple(self._outputs[index][1] for index in wanted)
-        inputs = self._cuda.allocate(in_bytes)
-        stage = _Stage(
-            Produced((), (), None), elements, (), offsets, in_bytes, 0, inputs, 0, None, self._eager
-        )
+        stage = _Stage(offsets, self._cuda.allocate(in_bytes), elements, self._eager)
         try:
-            binding = stage.binding = native.SessionIOBinding(self._session)
-            given = iter(offsets)
-            for (name, element), feed in zip(self._inputs, feeds, strict=True):
-                if feed is not None:
-                    address = stage.inputs + next(given)
-                    binding.bind_input(name, self._device, element.number, feed.shape, address)
-            for index in wanted:
-                binding.bind_output(self._outputs[index][0], self._device)
-            self._copy_in(stage, source, feeds)
-            self._session.run_with_iobinding(binding, self._eager)
-            produced = self._collect(binding.get_outputs(), elements)
-            if key is not None:
-                self._keep(key, stage, wanted, produced)
-        except BaseException:
-            self._drop(stage)
-            raise
-        if key is None:
-            self._drop(stage)
-        return produced
+            if batch.rows < batch.size:
+                self._copies.fill(stage.inputs, in_bytes, 0)
+            values, whole = self._run_unbound(stage, batch, wanted)
+            if batch.rows == batch.size or all(shape[:1] == (batch.size,) for shape in whole.shapes):
+                addresses = [
+                    value.data_ptr() if size else 0 for value, size in zip(values, whole.sizes, strict=True)
+                ]
+                produced = self._copies.fetch(addresses, batch.produced(whole), None)
+                if key is not None:
+                    self._keep(key, stage, wanted, whole)
+                return produced
+        finally:
+            if stage not in self._stages.values():
+                self._drop(stage)
+        self._batch_max = 0  # some output has no row for each row
+        plain = _Batch(batch.source, batch.feeds, batch.feeds)
+        return self._learn(None if key is None else shapes_key(plain.filled, wanted), plain, wanted)
 
-    def _collect(self, values: Sequence[Any], elements: tuple[ElementType, ...]) -> Produced:
-        """The outputs from where the runtime left them."""
+    def _run_unbound(self, stage: _Stage, batch: _Batch, wanted: tuple[int, ...]) -> tuple[Any, Produced]:
+        """Gives what the runtime made, which holds the outputs, and what they are."""
+        binding = stage.binding = native.SessionIOBinding(self._session)
+        given = iter(stage.offsets)
+        for (name, element), feed in zip(self._inputs, batch.filled, strict=True):
+            if feed is not None:
+                address = stage.inputs + next(given)
+                binding.bind_input(name, self._device, element.number, feed.shape, address)
+        for index in wanted:
+            binding.bind_output(self._outputs[index][0], self._device)
+        self._copies.bring(batch.source, batch.feeds, stage.inputs, stage.offsets)
+        self._session.run_with_iobinding(binding, self._eager)
+        values = binding.get_outputs()
         shapes = tuple(tuple(value.shape()) for value in values)
         sizes = tuple(
             element_count(shape) * element.datatype.size
-            for shape, element in zip(shapes, elements, strict=True)
+            for shape, element in zip(shapes, stage.elements, strict=True)
         )
-        found = zip(values, sizes, strict=True)
-        addresses = [value.data_ptr() if size else 0 for value, size in found]
-        parts, owner = self._copies.gather(addresses, sizes)
-        return Produced(shapes, sizes, parts, owner)
+        return values, Produced(shapes, sizes, None)
 
     def _keep(self, key: object, stage: _Stage, wanted: tuple[int, ...], produced: Produced) -> None:
         """Have the next run of these shapes find its memory."""
         self._make_room()
-        stage.produced = Produced(produced.shapes, produced.sizes, None)
+        stage.produced = produced
         offsets, stage.out_bytes = layout(produced.sizes)
         stage.outputs = self._cuda.allocate(stage.out_bytes)
         stage.addresses = tuple(stage.outputs + offset for offset in offsets)
@@ -294,22 +321,21 @@ class CudaSession:
 
     # --- graphs
 
-    def _capture(self, stage: _Stage, place: Place, produced: Produced) -> None:
+    def _capture(self, stage: _Stage, shape: Produced, given: list[bytes]) -> None:
         """Capture the run of a combination, whose inputs lie on the device, and hold what a replay gives against the
-        answer that was just given."""
+        answer that was just ``given``."""
         if not stage.graph and self._graphs.made >= GRAPHS_MAX:
             stage.runs = -sys.maxsize
             return
-        given = _outputs_of(produced, place)
         if not stage.graph:
             self._graphs.made += 1
             stage.graph = self._graphs.made
             stage.options = _options(stage.graph)
         try:
             self._session.run_with_iobinding(stage.binding, stage.options)
-            self._copies.spoil(stage.outputs, stage.out_bytes)
+            self._copies.fill(stage.outputs, stage.out_bytes, SPOILT)
             self._session.run_with_iobinding(stage.binding, stage.options)
-            replayed = self._copy_out(stage, None)
+            replayed = self._copies.fetch(stage.addresses, shape, None)
         except Exception as problem:  # noqa: BLE001 - whatever it is, it goes without
             self._without_graphs(problem)
             return

@@ -32,7 +32,6 @@ version = ModelVersion(
     name="digits", version=1, platform="", backend="", runtime="onnx", path=sys.argv[1], file_bytes=1,
     inputs=(TensorSpec(name="image", datatype=Datatype.FP32, shape=(8, 8)),),
     outputs=(TensorSpec(name="probabilities", datatype=Datatype.FP32, shape=(10,)),), max_batch_size=8, device="cuda",
-    cuda_graphs=True,
 )
 session = OnnxRuntime().load(version, RuntimeSettings())
 memory = Memory(np.ones((1, 8, 8), np.float32))

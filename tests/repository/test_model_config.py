@@ -358,7 +358,9 @@ HARMLESS: list[tuple[str, dict[str, Any]]] = [
     ("instance_group { count: 0 }", {"instance_count": 1}),
     ("instance_group { count: 4 kind: KIND_GPU gpus: [ 0 ] }", {"instance_count": 4, "device": "cuda"}),
     ("version_policy { latest { } }", {"version": 1}),
-    ("optimization { cuda { graphs: true } }", {"cuda_graphs": True}),
+    ("", {"cuda_graphs": True}),
+    ("optimization { cuda { } }", {"cuda_graphs": True}),
+    ("optimization { cuda { graphs: false } }", {"cuda_graphs": False}),
     ("version_policy { specific { versions: [ 1 ] } }", {"version": 1}),
 ]
 

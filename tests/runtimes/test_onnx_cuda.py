@@ -313,3 +313,75 @@ def test_regions_of_a_session_outlive_it(bench: Bench, tmp_path: Path) -> None:
     region: Region = make(64)
     session.close()
     region.view[:] = b"y" * 64
+
+
+@pytest.fixture
+def batched(bench: Bench, tmp_path: Path) -> Iterator[Session]:
+    """Of two inputs and two outputs, in batches of at most 8."""
+    model = model_bytes(
+        "two",
+        [node("Add", ["a", "a"], ["p"]), node("Mul", ["b", "b"], ["q"])],
+        inputs=[tensor_port(name, "FP32", ["n", size]) for name, size in (("a", 3), ("b", 20))],
+        outputs=[tensor_port(name, "FP32", ["n", size]) for name, size in (("p", 3), ("q", 20))],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    inputs, outputs = (
+        [spec(name, Datatype.FP32, size) for name, size in zip(names, (3, 20), strict=True)]
+        for names in ("ab", "pq")
+    )
+    session = bench.load(version_of(path, inputs, outputs, max_batch_size=8), RuntimeSettings())
+    yield session
+    session.close()
+    assert not bench.cuda.held
+
+
+def test_batches_are_filled_up_to_a_few_sizes(bench: Bench, batched: Session) -> None:
+    random = np.random.default_rng(3)
+    make = region_maker(batched)
+    assert make is not None
+    for pinned in (False, True):
+        for rows in (1, 2, 3, 4, 5, 6, 7, 8) * 4:
+            a, b = random.random((rows, 3), np.float32), random.random((rows, 20), np.float32)
+            memory = Memory(a, b)
+            if pinned:
+                source = make(len(memory.source.view))
+                source.view[:] = memory.source.view
+                memory.source = source
+                memory.place = memory.place._replace(region=make(8192))
+            found = memory.outputs(memory.run(batched, (0, 1)))
+            assert found == [(a + a).tobytes(), (b * b).tobytes()]
+    assert sorted(set(bench.made[0].captured), key=int) == ["1", "2", "3", "4", "5", "6"], "1, 2, 3, 4, 6, 8"
+
+
+def test_a_filled_batch_is_prepared_for_its_rows(batched: Session) -> None:
+    memory = Memory(np.ones((5, 3), np.float32), np.ones((5, 20), np.float32))
+    for _ in range(5):
+        memory.run(batched, (0, 1))
+    run = memory.prepared(batched, (0, 1))
+    assert run is not None
+    memory.put(np.full((5, 3), 4, np.float32), np.full((5, 20), 3, np.float32))
+    memory.mark()
+    run()
+    assert memory.in_place((60, 400)) == [
+        np.full((5, 3), 8, np.float32).tobytes(), np.full((5, 20), 9, np.float32).tobytes(),
+    ]  # fmt: skip
+    assert memory.spoilt() is None
+
+
+def test_what_has_no_row_for_each_row_is_not_filled_up(bench: Bench, tmp_path: Path) -> None:
+    model = model_bytes(
+        "whole",
+        [node("ReduceSum", ["x"], ["y"])],
+        inputs=[tensor_port("x", "FP32", ["n", 4])],
+        outputs=[tensor_port("y", "FP32", [1, 1])],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    version = version_of(path, [spec("x", Datatype.FP32, 4)], [spec("y", Datatype.FP32, 1)], max_batch_size=8)
+    session = bench.load(version, RuntimeSettings())
+    for rows in (5, 7, 5):
+        memory = Memory(np.ones((rows, 4), np.float32))
+        assert memory.outputs(memory.run(session, (0,))) == [np.float32(rows * 4).tobytes()]
+    session.close()
+    assert not bench.cuda.held
