@@ -84,6 +84,8 @@ def bound(made: Any, batch: int) -> Any:
     binding, generator = made.io_binding(), np.random.default_rng(2)
     for port in made.get_inputs():
         data = generator.random((batch, *port.shape[1:]), np.float32)
+        if port.type == "tensor(uint8)":
+            data = (data * 255).astype(np.uint8)
         binding.bind_ortvalue_input(port.name, onnxruntime.OrtValue.ortvalue_from_numpy(data, "cuda", 0))
     for port in made.get_outputs():
         shape = [batch, *port.shape[1:]]
@@ -123,6 +125,12 @@ def bare(result: Result) -> None:
             result[f"{name} batch {batch}"] = {"p50_us": p50, "p99_us": p99, "rows_per_s": rate * batch}
         many, one = result[f"{name} batch 16"], result[f"{name} batch 1"]
         result[f"{name}: throughput of batch 16 over 1"] = many["rows_per_s"] / one["rows_per_s"]
+    for name, dtype in (("FP32", np.float32), ("FP16", np.float16)):
+        for layout in ("0", "1"):
+            made = session(resnet50(dtype), prefer_nhwc=layout, cudnn_conv_algo_search="HEURISTIC")
+            binding = bound(made, 16)
+            _, _, rate = percentiles(lambda: made.run_with_iobinding(binding))  # noqa: B023
+            result[f"resnet50 {name} batch 16, prefer_nhwc={layout}: rows a second"] = rate * 16
     graph = session(digits, enable_cuda_graph="1")
     binding = bound(graph, 1)
     p50, p99, _ = percentiles(lambda: graph.run_with_iobinding(binding))
