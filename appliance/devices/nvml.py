@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from appliance.domain.device import CUDA, Device, Reading
+from appliance.domain.device import Device, DeviceKind, Reading, cuda
 
 try:
     import pynvml
@@ -58,17 +58,19 @@ class Nvml:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             return self._told(index, handle), handle
         except (pynvml.NVMLError, _Lost):
-            uuid = f"{CUDA}:{index}"
-            return Device(kind=CUDA, index=index, uuid=uuid, name="NVIDIA", driver=self._driver), None
+            uuid = str(cuda(index))
+            return Device(
+                kind=DeviceKind.CUDA, index=index, uuid=uuid, name="NVIDIA", driver=self._driver
+            ), None
 
     def _told(self, index: int, handle: Any) -> Device:
         mode = _metric(pynvml.nvmlDeviceGetMigMode, handle)
         memory = _metric(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
         capability = _metric(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
         return Device(
-            kind=CUDA,
+            kind=DeviceKind.CUDA,
             index=index,
-            uuid=str(_metric(pynvml.nvmlDeviceGetUUID, handle) or f"{CUDA}:{index}"),
+            uuid=str(_metric(pynvml.nvmlDeviceGetUUID, handle) or str(cuda(index))),
             name=str(_metric(pynvml.nvmlDeviceGetName, handle) or "NVIDIA"),
             driver=self._driver,
             memory_bytes=None if memory is None else int(memory.total),

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from appliance.devices.energy import EnergyAccount, Work
 from appliance.devices.nvml import Nvml
-from appliance.domain.device import Device, DeviceFigures, Reading
+from appliance.domain.device import Device, DeviceFigures, DeviceName, Reading
 
 LOOK_S: Final = 1.0
 """A look takes the event loop's time, and drivers do not renew their figures more often than ten times a second."""
@@ -35,12 +35,14 @@ class DeviceWatch:
         self._looked_s: float | None = None
         self._figures: tuple[DeviceFigures, ...] = ()
 
-    def figures(self, now_s: float, work: Mapping[int, Mapping[str, Work]]) -> tuple[DeviceFigures, ...]:
-        """``work`` is what versions have done by the index of their device."""
+    def figures(
+        self, now_s: float, work: Mapping[DeviceName, Mapping[str, Work]]
+    ) -> tuple[DeviceFigures, ...]:
+        """``work`` is what versions have done by their device."""
         if self._looked_s is None or now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             self._figures = tuple(
-                self._look(device, now_s, work.get(device.index, {})) for device in self._accounts
+                self._look(device, now_s, work.get(device.called, {})) for device in self._accounts
             )
         return self._figures
 

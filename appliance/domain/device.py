@@ -1,4 +1,4 @@
-"""A device that models run on, in words: what it is, how it is, what ails it.
+"""A device that models run on, in words: what it is called, what it is, how it is, what ails it.
 
 What a driver does not tell is None, never zero: who adds figures up must be able to leave it out.
 """
@@ -7,11 +7,83 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-CPU: Final = "cpu"
-CUDA: Final = "cuda"
+
+class DeviceKind(Enum):
+    """What a device is."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceName:
+    """One device of this machine: ``index`` is how the driver counts those of its kind. Of processors there is one."""
+
+    kind: DeviceKind
+    index: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.index >= 0, "devices are counted from nothing"
+        assert not (self.index and self.is_cpu), "there is one processor"
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is the processor."""
+        return self.kind is DeviceKind.CPU
+
+    def __str__(self) -> str:
+        """``cpu``, or ``cuda:1``."""
+        return self.kind.value if self.is_cpu else f"{self.kind.value}:{self.index}"
+
+
+def parse_device(text: str) -> DeviceName:
+    """The device that ``text`` names; ``cuda`` alone is the first one. Raises ValueError."""
+    word, colon, index = text.partition(":")
+    kinds = [each.value for each in DeviceKind]
+    counted = index.isascii() and index.isdecimal() and len(index) < DIGITS_MAX
+    if word not in kinds or (colon and (not counted or word == DeviceKind.CPU.value)):
+        raise ValueError(
+            f"'{text[:40]}' is no device; expected one of {', '.join(kinds)}, cuda:0, cuda:1 and so on"
+        )
+    return DeviceName(DeviceKind(word), int(index or 0))
+
+
+DIGITS_MAX: Final = 10
+CPU: Final = DeviceName(DeviceKind.CPU)
+
+
+def cuda(index: int) -> DeviceName:
+    """The GPU of that number."""
+    return DeviceName(DeviceKind.CUDA, index)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWish:
+    """What a version asks for: a kind, and which of those (none named: any)."""
+
+    kind: DeviceKind
+    indexes: tuple[int, ...] = ()
+
+    @property
+    def first(self) -> DeviceName:
+        """The device that it gets where nothing is known of any."""
+        return DeviceName(self.kind, min(self.indexes, default=0))
+
+    def allows(self, device: DeviceName) -> bool:
+        """Whether the version may run there."""
+        return device.kind is self.kind and (not self.indexes or device.index in self.indexes)
+
+    def __str__(self) -> str:
+        """``cpu``, ``cuda``, or ``cuda:0,2``."""
+        return f"{self.kind.value}:{','.join(map(str, self.indexes))}" if self.indexes else self.kind.value
+
+
+ON_CPU: Final = DeviceWish(DeviceKind.CPU)
+ON_CUDA: Final = DeviceWish(DeviceKind.CUDA)
 
 FATAL_XIDS: Final = frozenset({48, 64, 74, 79, 95, 119, 120, 140})
 """Errors after which NVIDIA asks for a reset: double-bit ECC, a row that could not be remapped, NVLink, fallen off the
@@ -24,7 +96,7 @@ THROTTLED: Final = ("hardware slowdown", "hardware thermal slowdown", "power bra
 class Device:
     """``index`` is how the driver counts it, ``uuid`` stays with the board; ``capability`` is CUDA's."""
 
-    kind: str
+    kind: DeviceKind
     index: int
     uuid: str
     name: str
@@ -33,6 +105,11 @@ class Device:
     capability: tuple[int, int] | None = None
     numa_node: int | None = None
     mig: bool | None = None
+
+    @property
+    def called(self) -> DeviceName:
+        """Its name."""
+        return DeviceName(self.kind, self.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
+from appliance.domain.device import DeviceKind
 from appliance.domain.errors import ApplianceError, InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
@@ -43,7 +44,9 @@ GRAPH_BYTES_MAX: Final = (1 << 31) - 1
 BINDINGS_MAX: Final = 256
 FATAL_ONLY: Final = 4
 CPU_PROVIDER: Final = "CPUExecutionProvider"
-PROVIDERS: Final[Mapping[str, str]] = MappingProxyType({"cpu": CPU_PROVIDER, "cuda": "CUDAExecutionProvider"})
+PROVIDERS: Final[Mapping[DeviceKind, str]] = MappingProxyType(
+    {DeviceKind.CPU: CPU_PROVIDER, DeviceKind.CUDA: "CUDAExecutionProvider"}
+)
 
 
 class ElementType(NamedTuple):
@@ -152,9 +155,7 @@ def _model(version: ModelVersion, options: Any) -> str | bytes:
 
 
 def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
-    provider = PROVIDERS.get(version.device)
-    if provider is None:
-        raise LoadFailed(f"{version.key}: device '{version.device}' is not one of {', '.join(PROVIDERS)}")
+    provider = PROVIDERS[version.device.kind]
     available = onnxruntime.get_available_providers()
     if provider not in available:
         raise LoadFailed(
@@ -166,7 +167,9 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
     options = _options(settings, version)
     model = _model(version, options)
     try:
-        session = onnxruntime.InferenceSession(model, options, _wanted_providers(provider), enable_fallback=0)
+        session = onnxruntime.InferenceSession(
+            model, options, _wanted_providers(provider, settings), enable_fallback=0
+        )
     except Exception as problem:
         raise LoadFailed(
             f"{version.key}: {load_reason(_path(version), problem, onnxruntime.__version__)}"
@@ -182,8 +185,10 @@ def _bring_libraries() -> None:
         getattr(onnxruntime, "preload_dlls", bool)()
 
 
-def _wanted_providers(provider: str) -> list[str]:
-    return [provider] if provider == CPU_PROVIDER else [provider, CPU_PROVIDER]
+def _wanted_providers(provider: str, settings: RuntimeSettings) -> list[str | tuple[str, dict[str, int]]]:
+    if provider == CPU_PROVIDER:
+        return [provider]
+    return [(provider, {"device_id": settings.device.index}), CPU_PROVIDER]
 
 
 def _check_provider(version: ModelVersion, provider: str, real: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Outlook
-from appliance.domain.device import CPU, DeviceFigures
+from appliance.domain.device import CPU, DeviceFigures, DeviceName
 from appliance.domain.model import VersionState
 from appliance.telemetry.exemplars import Buckets
 from appliance.telemetry.meter import VersionStatistics
@@ -167,7 +167,7 @@ class VersionStatus:
     running: int
     workers: tuple[int, ...]
     statistics: VersionStatistics
-    device: str = CPU
+    device: DeviceName = CPU
     residency: str = "resident"
     trial: TrialStatus | None = None
     tries_left: int = 0

@@ -6,7 +6,7 @@ import pytest
 
 from appliance.devices.energy import EnergyAccount, Work
 from appliance.devices.watch import DeviceWatch
-from appliance.domain.device import CUDA, Device, Reading, VersionEnergy
+from appliance.domain.device import Device, DeviceKind, Reading, VersionEnergy
 
 SECOND = 1_000_000_000
 
@@ -54,7 +54,7 @@ def test_a_counter_and_a_version_that_began_anew_count_from_there() -> None:
 class Scripted:
     """A driver of one device that counts its readings."""
 
-    devices = (Device(kind=CUDA, index=0, uuid="GPU-0", name="scripted", driver="0"),)
+    devices = (Device(kind=DeviceKind.CUDA, index=0, uuid="GPU-0", name="scripted", driver="0"),)
 
     def __init__(self) -> None:
         self.readings = 0

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from appliance.core.memory.budget import WaitsForMemory
+from appliance.domain.device import DeviceName
 
 
 class Miss(Enum):
@@ -85,14 +86,14 @@ class WakeAt(NamedTuple):
 class CheckUse(NamedTuple):
     """Say with UseChecked which of these models have nothing in flight: some of them are to leave."""
 
-    device: str
+    device: DeviceName
     models: tuple[int, ...]
 
 
 class MeasureFree(NamedTuple):
     """Say with FreeMeasured how much memory the machine has left."""
 
-    device: str
+    device: DeviceName
 
 
 class GrantReservation(NamedTuple):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from appliance.config.engine import ResidencyConfig
+from appliance.domain.device import DeviceName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class ResidencyPolicy(ResidencyConfig):
 class Budget(NamedTuple):
     """So many bytes of ``device`` are for models: ``configured`` by an operator, or what the machine has."""
 
-    device: str
+    device: DeviceName
     bytes: int
     configured: bool = False
 

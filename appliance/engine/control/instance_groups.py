@@ -80,9 +80,10 @@ class InstanceGroups:
         ]
         by_model = {id(served.model): served for served in fresh}
         together, apart = self._sharing([served.model for served in fresh], alone=alone)
+        device_of = lambda model: by_model[id(model)].memory.device  # noqa: E731
         placements = (
-            *place(together, loads, self._placement),
-            *place(apart, loads, self._placement, alone=True),
+            *place(together, loads, self._placement, device_of=device_of),
+            *place(apart, loads, self._placement, alone=True, device_of=device_of),
         )
         for placement in placements:
             self._fill(placement, [by_model[id(model)] for model in placement.models], now_ns)
@@ -131,8 +132,8 @@ class InstanceGroups:
 
     def _settings_of(self, worker: Worker, group: InstanceGroup) -> WorkerSettings:
         models = [served.model for served in group.models]
-        devices = group.device != "cpu"
-        return self._processes.settings(worker.number).serving(models, shared=group.shared, devices=devices)
+        settings = self._processes.settings(worker.number)
+        return settings.serving(models, shared=group.shared, device=group.device)
 
     def _free_number(self) -> int:
         """The lowest number no process has, so that a replacement gets the processors of the one that ended."""

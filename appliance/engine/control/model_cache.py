@@ -17,8 +17,8 @@ from appliance.core.memory.actions import Action, Reply, StartCold
 from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.phase import LEAVING, SERVING, Phase
+from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import CapacityError
-from appliance.domain.model import ModelVersion
 from appliance.engine.control.cache_moves import Cached, CacheMoves
 from appliance.engine.control.cache_report import CacheTally, Situation, problems
 from appliance.engine.control.rollouts import Rollouts
@@ -35,7 +35,7 @@ from appliance.telemetry.meter import Result
 from appliance.telemetry.snapshot import ResidencyFigures
 from appliance.workers.port import PoolEvent, WorkerExited, WorkerPort
 
-HOST: Final = "cpu"
+HOST: Final = CPU
 """The device through whose memory versions are loaded for devices that have no budget."""
 SAMPLE_NS: Final = 1_000_000_000
 """How often it is looked how much models are used."""
@@ -47,7 +47,7 @@ class ResidencyTerms(NamedTuple):
 
     config: ResidencyPolicy = ResidencyPolicy()
     budgets: tuple[Budget, ...] = (Budget(HOST, 1 << 62),)
-    free_bytes: Callable[[str], int] = lambda device: 1 << 62
+    free_bytes: Callable[[DeviceName], int] = lambda device: 1 << 62
     costs: Costs | None = None
 
 
@@ -119,7 +119,7 @@ class ModelCache:
         return True
 
     def _refusal(self, served: Served, action: actions.Refuse) -> CapacityError:
-        limit = self._memory.limit_beside(served.model.device, served.id)
+        limit = self._memory.limit_beside(served.memory.device, served.id)
         return refusal(served.model.name, action, self._sizes.footprint(served).bytes, limit)
 
     # --- time
@@ -179,13 +179,14 @@ class ModelCache:
 
     def _settles(self, served: Served) -> bool:
         """Whether a version is to be looked after from now on."""
-        serves = served.phase in SERVING and self._device(served.model) is not None
+        serves = served.phase in SERVING and self._device(served) is not None
         there = served.opened or served.memory.residency is not Residency.RESIDENT
         return serves and there and self._sizes.knows(served.id)
 
-    def _device(self, model: ModelVersion) -> str | None:
+    def _device(self, served: Served) -> DeviceName | None:
         """The device on which it is looked after; None: that has no budget."""
-        return model.device if model.device in self._memory.devices else None
+        device = served.memory.device
+        return device if device in self._memory.devices else None
 
     def _ends(self, arriving: set[int]) -> Iterator[events.Told]:
         """What became of versions that were on their way, or are to leave."""
@@ -209,7 +210,7 @@ class ModelCache:
     def _add(self, served: Served) -> events.Added:
         self._moves.add(served)
         footprint, costs_ns = self._sizes.footprint(served), self._sizes.costs_ns(served)
-        return events.Added(served.id, served.model.device, served.memory.residency, footprint, *costs_ns)
+        return events.Added(served.id, served.memory.device, served.memory.residency, footprint, *costs_ns)
 
     def _retained(self, served: Served) -> events.Retained:
         """What is wished of it: by the operator, and for as long as a version is tried beside it."""
@@ -240,7 +241,7 @@ class ModelCache:
 
     def reserve(self, served: Served, before: Served | None, now_ns: int) -> Reply:
         """Have memory be kept to load a version that is on its way to serving, in the place of ``before``."""
-        device = self._device(served.model) or HOST
+        device = self._device(served) or HOST
         need_bytes = self._sizes.guessed(served).bytes
         replaces = before.id if before is not None else None
         replies = self._tell(events.ReservationWanted(served.id, device, need_bytes, replaces), now_ns)
@@ -249,7 +250,7 @@ class ModelCache:
 
     def rests(self, served: Served, now_ns: int) -> bool:
         """Whether a version that is known to serve begins COLD, because memory has no room for it at the start."""
-        config, name, device = self._terms.config, served.model.name, self._device(served.model)
+        config, name, device = self._terms.config, served.model.name, self._device(served)
         if device is None or name in config.pins or config.keep_warm_s.get(name):
             return False
         offer = events.ColdStartOffered(served.id, device, self._sizes.guessed(served))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from appliance.core.memory.footprint import Footprint, Residency, Size
+from appliance.domain.device import DeviceName
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.records import Cost, Records
 from appliance.engine.versions.served import Served
@@ -72,7 +73,9 @@ class Sizes:
     """``evict_weights``: weights may leave memory alone; ``limits`` are what there is of each device; ``costs`` keeps
     what was measured across restarts."""
 
-    def __init__(self, evict_weights: bool, limits: Mapping[str, int], costs: Costs | None = None) -> None:
+    def __init__(
+        self, evict_weights: bool, limits: Mapping[DeviceName, int], costs: Costs | None = None
+    ) -> None:
         self._evict_weights = evict_weights
         self._limits = limits
         self._costs = costs
@@ -149,7 +152,7 @@ class Sizes:
         known = self._costs.of(served) if self._costs is not None else None
         if known is not None:
             before = Size(known.memory_bytes, known.weights_bytes, known.load_ns, known.packed)
-            if self._of(served, before).bytes <= self._limits.get(served.model.device, 1 << 62):
+            if self._of(served, before).bytes <= self._limits.get(served.memory.device, 1 << 62):
                 return before
         weights = served.model.weights
         mapped = weights.size if weights is not None else 0

@@ -19,6 +19,7 @@ from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.catalog import TrialWish
 from appliance.core.rollout.phase import STATES, Phase
 from appliance.core.rollout.version import Version
+from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
@@ -46,12 +47,13 @@ class TrialRouting:
 @dataclass(slots=True, kw_only=True, eq=False)
 class InMemory:
     """``residency`` is how much of a version is in memory while it is not open; ``returning``: it is loaded to serve
-    again, ``quick``: with sessions that are there at once and are exchanged for fast ones later. Changed by the model
-    cache alone."""
+    again, ``quick``: with sessions that are there at once and are exchanged for fast ones later; ``device`` is where it
+    is, or is to be. Changed by the model cache alone."""
 
     residency: Residency = Residency.RESIDENT
     returning: bool = False
     quick: bool = False
+    device: DeviceName = CPU
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -109,6 +111,7 @@ class Served:
     def __post_init__(self) -> None:
         self.id, self.model = self.version.id, self.version.model
         self.expectations = Expectations(self.model)
+        self.memory.device = self.model.device.first
 
     def layout(self, plan: RequestPlan) -> Layout:
         """How requests of ``plan`` lie in memory; remembered."""

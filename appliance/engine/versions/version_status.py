@@ -56,7 +56,7 @@ def version_status(
     return VersionStatus(
         name=served.model.name,
         version=served.model.version,
-        device=served.model.device,
+        device=served.memory.device,
         state=served.state,
         reason=said.reason,
         outlook=said.outlook,

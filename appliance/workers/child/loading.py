@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
+from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
 from appliance.domain.golden import TENSORS_NAME
 from appliance.domain.model import ModelVersion, WeightsFile
@@ -116,12 +117,14 @@ class _Measured(NamedTuple):
 
 
 class Loader:
-    """Makes sessions with the runtimes of ``worker``."""
+    """Makes sessions with the runtimes of ``worker``, on its device."""
 
-    def __init__(self, worker: int, runtimes: Mapping[str, Runtime], threads: int) -> None:
+    def __init__(
+        self, worker: int, runtimes: Mapping[str, Runtime], threads: int, device: DeviceName = CPU
+    ) -> None:
         self._worker = worker
         self._runtimes = runtimes
-        self._settings = RuntimeSettings(threads=threads)
+        self._settings = RuntimeSettings(threads=threads, device=device)
 
     def load(self, load: Load, *, alone: bool, tell: Tell, judge: Judge) -> Opened:
         """Load; ``alone``: the worker holds no other model; ``tell`` says how far it is, and ``judge`` what is to

@@ -50,6 +50,7 @@ ENVIRONMENT: Final = (
     ("OMP_NUM_THREADS", "1"),
     ("MALLOC_MMAP_THRESHOLD_", str(1 << 20)),
     ("MALLOC_TRIM_THRESHOLD_", str(1 << 20)),
+    ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),  # as NVML counts; else the fastest is the first
     ("MALLOC_ARENA_MAX", "1"),  # what a thread that is gone has freed shall not be kept for the next one
 )
 
