@@ -93,6 +93,17 @@ THROTTLED: Final = ("hardware slowdown", "hardware thermal slowdown", "power bra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """How a device stands to versions: what they may take of its memory together, why it takes none of them ("": it
+    does), and whether what it holds is gone with it."""
+
+    device: DeviceName
+    budget_bytes: int
+    fault: str = ""
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """``index`` is how the driver counts it, ``uuid`` stays with the board; ``capability`` is CUDA's."""
 

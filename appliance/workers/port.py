@@ -207,7 +207,8 @@ class ModelLoaded(NamedTuple):
     """``seeds`` are measured (rows, nanoseconds) pairs from warm-up. ``memory_bytes`` is the process's growth,
     which the pool believes as far as it sees it.
     ``assessment`` is None unless one was asked for. ``evictable_bytes`` is what evicting its weights gives back, 0 when
-    that cannot be done. ``packed``: it runs from the packed form that was built on this box."""
+    that cannot be done. ``packed``: it runs from the packed form that was built on this box. ``device_bytes`` is what
+    its session holds of a device with memory of its own (0: it has none, or the runtime does not know)."""
 
     worker: int
     model: int
@@ -217,6 +218,7 @@ class ModelLoaded(NamedTuple):
     assessment: Assessment | None = None
     evictable_bytes: int = 0
     packed: bool = False
+    device_bytes: int = 0
 
 
 class ModelRefused(NamedTuple):

@@ -101,6 +101,11 @@ class Accountant:
         home = self._find(number)
         return home.books.table.models.get(number) if home is not None else None
 
+    def home(self, number: int) -> DeviceName | None:
+        """The device on which a version takes memory, or asked for some."""
+        home = self._find(number)
+        return home.books.budget.device if home is not None else None
+
     def outside(self) -> set[int]:
         """Versions that take memory or asked for some, and do not serve."""
         return {each for device in self._devices.values() for each in device.books.reservations.outside()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from appliance.core.memory.budget import WaitsForMemory
+from appliance.core.memory.budget import AbsentDevice, WaitsForMemory
 from appliance.domain.device import DeviceName
 
 
@@ -110,10 +110,11 @@ class HoldReservation(NamedTuple):
 
 class RefuseReservation(NamedTuple):
     """Nothing is reserved. ``reason`` says what the version waits for that may never come (None: it is another one's
-    turn); ``again_ns`` is when to ask again (0: at any time)."""
+    turn; AbsentDevice: for nothing, as what it asks for is not here); ``again_ns`` is when to ask again (0: at any
+    time)."""
 
     model: int
-    reason: WaitsForMemory | None
+    reason: WaitsForMemory | AbsentDevice | None
     again_ns: int
 
 

@@ -94,4 +94,21 @@ class WaitsForMachine:
     limit: Limit
 
 
-WaitsForMemory = NeverFits | WaitsBesidePins | WaitsForIdle | WaitsForOvercommit | WaitsForMachine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsForDevice:
+    """None of the devices that it may run on takes versions now; each with its fault."""
+
+    faults: tuple[tuple[DeviceName, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbsentDevice:
+    """It names devices that this machine does not have; ``there`` are those that it has."""
+
+    asked: tuple[int, ...]
+    there: tuple[DeviceName, ...]
+
+
+WaitsForMemory = (
+    NeverFits | WaitsBesidePins | WaitsForIdle | WaitsForOvercommit | WaitsForMachine | WaitsForDevice
+)

@@ -14,6 +14,7 @@ from appliance.core.processes.restart import Restarts
 from appliance.core.rollout.attempt import Attempt
 from appliance.core.rollout.phase import ON_ITS_WAY, Phase
 from appliance.core.scheduling.events import GroupClosed, GroupOpened, LaneClosed, LaneOpened
+from appliance.domain.device import DeviceName
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.instance_group import Ids, InstanceGroup, Worker
 from appliance.engine.environment import Pace
@@ -284,6 +285,12 @@ class InstanceGroups:
         if group.closing and not group.workers and self._groups.pop(group.id, None) is not None:
             self._restarts.group_closed(group.id)
             self._feed.put(GroupClosed(group.id))
+
+    def end_left(self, device: DeviceName) -> None:
+        """End the processes that are to leave a device which is gone: what they still run cannot end well."""
+        for worker in self._workers.values():
+            if worker.stopping and self._groups[worker.group].device == device:
+                self._port.kill(worker.id, ExitCause.STOPPED)
 
     def stop_all(self) -> None:
         """The daemon ends: every worker is asked to leave."""

@@ -13,14 +13,15 @@ from typing import Final, NamedTuple
 
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
-from appliance.core.memory.actions import Action, Reply, StartCold
-from appliance.core.memory.budget import Budget, ResidencyPolicy
+from appliance.core.memory.actions import Action, RefuseReservation, Reply, StartCold
+from appliance.core.memory.budget import AbsentDevice, Budget, ResidencyPolicy, WaitsForDevice
 from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.phase import LEAVING, SERVING, Phase
-from appliance.domain.device import CPU, DeviceName
+from appliance.domain.device import CPU, DeviceName, DeviceState
 from appliance.domain.errors import CapacityError
 from appliance.engine.control.cache_moves import Cached, CacheMoves
 from appliance.engine.control.cache_report import CacheTally, Situation, problems
+from appliance.engine.control.devices import Devices, Drains
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.control.sizes import Costs, Sizes
 from appliance.engine.environment import Shell
@@ -52,7 +53,7 @@ class ResidencyTerms(NamedTuple):
 
 
 class ModelCache:
-    """Implements ColdStarts."""
+    """Implements ColdStarts, MemoryPort and Tenants."""
 
     def __init__(
         self,
@@ -74,6 +75,8 @@ class ModelCache:
         self._shell = shell
         self._memory = Accountant(terms.config, terms.budgets)
         self._sizes = Sizes(terms.config.evict_weights, limits, terms.costs)
+        self._devices = Devices(self._memory)
+        self._drains = Drains(self._devices, rollouts, self, shell)
         self._tally = CacheTally()
         self._moves = CacheMoves(
             config=terms.config,
@@ -92,8 +95,10 @@ class ModelCache:
     def ask(self, request: Request, tensors: Sequence[Tensor] | None, now_ns: int) -> Refusal | None:
         """See ColdStarts."""
         served = request.served
+        self._drains.clear([served], now_ns)
         if served.id not in self._cached or request.is_mirrored:
-            return not_ready(request.plan.model), Result.UNAVAILABLE
+            why = f": {served.reason}" if served.barred else ""
+            return not_ready(request.plan.model, why), Result.UNAVAILABLE
         self._sample(now_ns)
         self._tally.count(misses=tensors is not None)
         asked = events.Asked(served.id, request.handle, request.deadline_ns, request.memory.nbytes)
@@ -179,7 +184,7 @@ class ModelCache:
 
     def _settles(self, served: Served) -> bool:
         """Whether a version is to be looked after from now on."""
-        serves = served.phase in SERVING and self._device(served) is not None
+        serves = served.phase in SERVING and self._device(served) is not None and not served.memory.barred
         there = served.opened or served.memory.residency is not Residency.RESIDENT
         return serves and there and self._sizes.knows(served.id)
 
@@ -202,7 +207,7 @@ class ModelCache:
             return events.Gone(served.id)
         heir = self._routes.current(served.model.name)
         size_bytes = self._sizes.bytes_now(served)
-        if heir is None:
+        if heir is None or heir.memory.device != served.memory.device:
             return events.Left(served.id, size_bytes)
         heir_bytes = self._sizes.footprint(heir).bytes if self._sizes.knows(heir.id) else 0
         return events.Left(served.id, size_bytes, heir.id, heir_bytes)
@@ -241,8 +246,11 @@ class ModelCache:
 
     def reserve(self, served: Served, before: Served | None, now_ns: int) -> Reply:
         """Have memory be kept to load a version that is on its way to serving, in the place of ``before``."""
-        device = self._device(served) or HOST
         need_bytes = self._sizes.guessed(served).bytes
+        homeless = self._find_home(served, need_bytes, now_ns)
+        if homeless is not None:
+            return RefuseReservation(served.id, homeless, now_ns + SAMPLE_NS)
+        device = self._device(served) or HOST
         replaces = before.id if before is not None else None
         replies = self._tell(events.ReservationWanted(served.id, device, need_bytes, replaces), now_ns)
         (reply,) = [each for each in replies if not isinstance(each, StartCold)]
@@ -250,14 +258,36 @@ class ModelCache:
 
     def rests(self, served: Served, now_ns: int) -> bool:
         """Whether a version that is known to serve begins COLD, because memory has no room for it at the start."""
-        config, name, device = self._terms.config, served.model.name, self._device(served)
-        if device is None or name in config.pins or config.keep_warm_s.get(name):
+        config, name, size = self._terms.config, served.model.name, self._sizes.guessed(served)
+        if name in config.pins or config.keep_warm_s.get(name):
             return False
-        offer = events.ColdStartOffered(served.id, device, self._sizes.guessed(served))
+        homeless = self._find_home(served, size.bytes, now_ns)
+        device = self._device(served)
+        if homeless is not None or device is None:
+            return False
+        offer = events.ColdStartOffered(served.id, device, size)
         rests = bool(self._tell(offer, now_ns))
         if rests:
             self._sizes.assumed(served)
         return rests
+
+    def _find_home(
+        self, served: Served, need_bytes: int, now_ns: int
+    ) -> AbsentDevice | WaitsForDevice | None:
+        """Choose the device of a version that has none yet, or one that takes none any more; gives why there is
+        none."""
+        if served.model.on_cpu:
+            return None
+        home = self._memory.home(served.id)
+        if home is not None and served.id not in self._memory.unfit() and not self._devices.fault(home):
+            return None
+        if home is not None:
+            self._tell(events.Gone(served.id), now_ns)
+        chosen = self._devices.choose(served, need_bytes)
+        if not isinstance(chosen, DeviceName):
+            return chosen
+        served.memory.device = chosen
+        return None
 
     def rest(self, served: Served) -> None:
         """Have a version begin COLD."""
@@ -341,6 +371,40 @@ class ModelCache:
             if served.id in self._cached:
                 self._tell(self._remove(self._cached[served.id], now_ns), now_ns)
         self._tell_all(self._moves.exited(event, held, now_ns), now_ns)
+
+    # --- devices
+
+    def devices_told(self, states: Iterable[DeviceState], now_ns: int) -> None:
+        """This is how devices are now: budgets change, and versions leave those that have a fault."""
+        if news := self._devices.take(states):
+            self._tell(events.Changed(tuple(news)), now_ns)
+        self._drains.look(now_ns)
+
+    def needs(self, served: Served) -> int:
+        """See Tenants."""
+        return self._sizes.expected(served).bytes
+
+    def take_out(self, versions: Sequence[Served], now_ns: int) -> None:
+        """See Tenants."""
+        news: list[events.Told] = []
+        for served in versions:
+            cached = self._cached.get(served.id)
+            news.append(self._remove(cached, now_ns) if cached is not None else events.Gone(served.id))
+            self._rollouts.put_out(served, now_ns)
+            served.memory.residency = Residency.COLD
+            served.memory.returning = served.memory.quick = False
+        self._tell(events.Changed(tuple(news)), now_ns)
+
+    def settle(self, served: Served, device: DeviceName, now_ns: int) -> None:
+        """See Tenants."""
+        served.memory.barred, served.memory.device = "", device
+        self._rollouts.touch()
+        self.look(now_ns)
+
+    def bar(self, served: Served, why: str) -> None:
+        """See Tenants."""
+        served.memory.barred = why
+        self._rollouts.touch()
 
     # --- small things
 

@@ -83,6 +83,11 @@ class Sizes:
 
     def measured(self, served: Served, event: ModelLoaded) -> None:
         """Take in what a worker said that has loaded it; the largest of them counts."""
+        if not served.model.on_cpu:  # of the device's memory, of which weights cannot leave alone
+            known = self._sizes.get(served.id) or self._guess(served)
+            said_bytes = min(event.device_bytes, self._limits.get(served.memory.device, 1 << 62))
+            device_bytes = said_bytes or known.memory_bytes + known.weights_bytes
+            event = event._replace(memory_bytes=device_bytes, evictable_bytes=0)
         size = Size(event.memory_bytes, event.evictable_bytes, event.load_ns, event.packed)
         self._sizes[served.id] = size.widened(self._sizes.get(served.id))
         if self._costs is not None:
@@ -145,6 +150,8 @@ class Sizes:
         return known.load_ns or size.load_ns, known.page_in_ns
 
     def _of(self, served: Served, size: Size) -> Footprint:
+        if not served.model.on_cpu:  # one session, in the one process that all on the device share
+            return Footprint(size.memory_bytes + size.weights_bytes, 0)
         return size.footprint(served.model.instance_count, evict_weights=self._evict_weights)
 
     def _guess(self, served: Served) -> Size:

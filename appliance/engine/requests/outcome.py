@@ -49,8 +49,8 @@ def _delays(plan: RequestPlan) -> bool:
     return batching.policy_of(level).timeout_action is TimeoutAction.DELAY
 
 
-def not_ready(model: ModelVersion) -> NotReady:
-    return routes.not_ready(model.name, model.version)
+def not_ready(model: ModelVersion, why: str = "") -> NotReady:
+    return routes.not_ready(model.name, model.version, why)
 
 
 def result_of(error: ApplianceError) -> Result:

@@ -152,7 +152,8 @@ class Loader:
             gc.freeze()
             trim_heap()
         session = proven.model.session
-        grown = max(private_bytes(os.getpid()) - before, 0) + session.memory()
+        own, held = max(private_bytes(os.getpid()) - before, 0), session.memory()
+        grown, device_bytes = (own + held, 0) if load.version.on_cpu else (own, held)
         evictable_bytes = 0 if session.weights is None else session.weights.nbytes
         took = time.monotonic_ns() - begin
         said = ModelLoaded(
@@ -164,6 +165,7 @@ class Loader:
             measured.assessment,
             evictable_bytes,
             proven.packed,
+            device_bytes,
         )
         return Opened(proven.model, said, proven.arrival)
 
