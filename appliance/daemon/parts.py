@@ -22,9 +22,11 @@ from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
+from appliance.daemon.device_care import DeviceCare
 from appliance.daemon.signals import Rereading, Shutdown
 from appliance.devices.watch import find_devices
 from appliance.domain.binding import extended
+from appliance.domain.device import DeviceName, DeviceState
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.engine.control.recorder import SwapTerms
 from appliance.engine.control.sizes import Costs
@@ -57,7 +59,6 @@ from appliance.store.catalog import InstalledVersion
 from appliance.store.layout import FORMS, SERVE, VIEWS
 from appliance.store.privacy import Mended, keep_private
 from appliance.store.running import RunningVersion
-from appliance.telemetry.device_work import device_figures
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.outlet import Outlet, Sight
 from appliance.telemetry.recent import RecentFigures
@@ -89,6 +90,7 @@ class Parts:
     rereading: Rereading
     collector: Collector
     recent: RecentFigures
+    devices: DeviceCare
     outlet: Outlet | None
     closing: tuple[tuple[str, Close], ...]
 
@@ -104,7 +106,8 @@ def make_parts(
     ticker = Ticker(loop, partial(end.failed_part, "the engine"))
     tell: Callable[[PoolEvent], None] = lambda event: engine.pool_event(event)  # noqa: E731, PLW0108  it is made of it
     pool = WorkerPool(arena, config.workers, loop, tell, config.repository.runtimes, rings=lane_memory(kind))
-    engine = _make_engine(config, arena, pool, records, _make_shell(ticker, log, tracer))
+    devices = DeviceCare(find_devices(), log.event)
+    engine = _make_engine(config, arena, pool, records, devices, _make_shell(ticker, log, tracer))
     source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
     backend = _make_backend(
         config,
@@ -129,7 +132,8 @@ def make_parts(
         addresses=backend.listening.urls,
         certificates=certificates.ends,
         wall_ms=wall_ms,
-        devices=partial(device_figures, find_devices()),
+        devices=devices.figures,
+        devices_problem=devices.problem,
     )
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
@@ -140,6 +144,7 @@ def make_parts(
         ("telling the fleet", outlet.close if outlet is not None else None),
         ("closing the front end", front_end.close),
         ("the end of the hour's figures", backend.recent.close),
+        ("the end of looking at devices", devices.close),
         ("stopping the workers", engine.stop_workers),
         ("the end of the workers", pool.close),
         ("closing the tensors' memory", arena.close),
@@ -160,6 +165,7 @@ def make_parts(
         rereading=Rereading(reconciler, front_end, certificates, quotas, reread, log, failed),
         collector=collector,
         recent=backend.recent,
+        devices=devices,
         outlet=outlet,
         closing=tuple((what, close) for what, close in closing if close is not None),
     )
@@ -191,7 +197,12 @@ def _make_backend(
 
 
 def _make_engine(
-    config: ApplianceConfig, arena: Arena, pool: WorkerPool, records: Records, shell: Shell
+    config: ApplianceConfig,
+    arena: Arena,
+    pool: WorkerPool,
+    records: Records,
+    devices: DeviceCare,
+    shell: Shell,
 ) -> Engine:
     environment = EnvironmentFingerprint(this_cpu())
     return Engine(
@@ -200,7 +211,7 @@ def _make_engine(
             placement=config.placement,
             restart=extended(RestartPolicy, config.restart),
             swap=SwapTerms(extended(RolloutPolicy, config.swap), records, environment),
-            residency=_residency(config, Costs(records, environment)),
+            residency=_residency(config, Costs(records, environment), devices.states),
             workers=WorkerTerms(
                 config=config.workers,
                 roots=_model_roots(config),
@@ -322,11 +333,16 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _residency(config: ApplianceConfig, costs: Costs) -> ResidencyTerms:
+def _residency(config: ApplianceConfig, costs: Costs, devices: tuple[DeviceState, ...]) -> ResidencyTerms:
     policy = extended(ResidencyPolicy, config.residency)
     configured = bool(policy.budget_bytes)
     budget = Budget(HOST, _memory_for_models(config), configured=configured)
-    return ResidencyTerms(policy, (budget,), lambda device: free_bytes(), costs)
+    return ResidencyTerms(policy, (budget,), _free_bytes, costs, devices)
+
+
+def _free_bytes(device: DeviceName) -> int:
+    """What may be taken above a budget: of the machine's memory what it has left, of a GPU's nothing."""
+    return free_bytes() if device.is_cpu else 0
 
 
 def _memory_for_models(config: ApplianceConfig) -> int:

@@ -57,7 +57,7 @@ class Nvml:
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             return self._told(index, handle), handle
-        except (pynvml.NVMLError, _Lost):
+        except (pynvml.NVMLError, _Lost, _DriverChanged):
             uuid = str(cuda(index))
             return Device(
                 kind=DeviceKind.CUDA, index=index, uuid=uuid, name="NVIDIA", driver=self._driver
@@ -88,6 +88,8 @@ class Nvml:
             reading = _health(handle, _load(handle, Reading()))
         except _Lost:
             reading = Reading(lost=True)
+        except _DriverChanged:
+            return Reading(driver_changed=True)
         return replace(reading, xids=self._xids(device))
 
     def close(self) -> None:
@@ -112,6 +114,10 @@ class _Lost(Exception):
     """The device cannot be reached."""
 
 
+class _DriverChanged(Exception):
+    """The driver in the kernel is not the one whose library is loaded here, or none any more."""
+
+
 def _metric(call: Callable[..., Any], *arguments: Any) -> Any:
     """What ``call`` gives; None where that is not told here."""
     try:
@@ -119,6 +125,12 @@ def _metric(call: Callable[..., Any], *arguments: Any) -> Any:
     except pynvml.NVMLError as problem:
         if problem.value in {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}:
             raise _Lost from problem
+        if problem.value in {
+            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+            pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+            pynvml.NVML_ERROR_UNINITIALIZED,
+        }:
+            raise _DriverChanged from problem
         return None
 
 

@@ -126,7 +126,9 @@ class Device:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """A device at one moment. ``energy_j`` counts since the driver was loaded; ``throttle`` are the reasons of clocks
-    below what was asked; ``xids`` the driver's errors since the reading before, ``processes`` bytes by process."""
+    below what was asked; ``xids`` the driver's errors, the newest last, ``processes`` bytes by process. ``lost``: the
+    driver cannot reach it; ``silent``: the driver does not come back from asking it; ``driver_changed``: it is not the
+    driver any more whose library this process has loaded."""
 
     power_w: float | None = None
     power_limit_w: float | None = None
@@ -149,6 +151,8 @@ class Reading:
     processes: Mapping[int, int] | None = None
     xids: tuple[int, ...] = ()
     lost: bool = False
+    silent: bool = False
+    driver_changed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,27 +173,44 @@ class VersionEnergy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFigures:
     """A device with its last reading. ``idle_w`` is what it draws when nothing runs (None: not seen yet); ``energy`` is
-    by version, ``NAME/VERSION``."""
+    by version, ``NAME/VERSION``; ``budget_bytes`` is what versions may take of its memory, ``others_bytes`` what other
+    processes have (None: that is not known)."""
 
     device: Device
     reading: Reading
     idle_w: float | None = None
     energy: Mapping[str, VersionEnergy] = field(default_factory=lambda: MappingProxyType({}))
+    budget_bytes: int | None = None
+    others_bytes: int | None = None
 
 
-def troubles(reading: Reading) -> Iterator[str]:
-    """Why nothing should be trusted to the device as it is; one sentence's end for each."""
+def faults(reading: Reading) -> Iterator[str]:
+    """Why nothing is to be trusted to the device; one sentence's end for each."""
     if reading.lost:
         yield "is lost: the driver cannot reach it any more; power the machine off and on"
+    if reading.silent:
+        yield "does not answer: the driver has not come back from asking it; power the machine off and on"
     if reading.ecc_uncorrected:
         yield f"had {reading.ecc_uncorrected} uncorrected memory errors since the driver was loaded; reset it"
     if reading.remap_failed:
         yield "could not remap a broken row of its memory; replace it"
-    elif reading.remap_pending:
-        yield "has a row of memory to remap, which its next reset does"
-    fatal = [xid for xid in reading.xids if xid in FATAL_XIDS]
+    fatal = dict.fromkeys(xid for xid in reading.xids if xid in FATAL_XIDS)
     if fatal:
         yield f"reported Xid {', '.join(map(str, fatal))}; reset it, and replace it when that comes back"
+
+
+def is_gone(reading: Reading) -> bool:
+    """Whether what the device held is gone with it."""
+    return reading.lost or reading.silent
+
+
+def troubles(reading: Reading) -> Iterator[str]:
+    """All that ails the device: its faults, and what is to be seen to."""
+    yield from faults(reading)
+    if reading.remap_pending and not reading.remap_failed:
+        yield "has a row of memory to remap, which its next reset does"
     throttled = [reason for reason in reading.throttle or () if reason in THROTTLED]
     if throttled:
         yield f"runs slowly because of {', '.join(throttled)}; look at its cooling and its power"
+    if reading.driver_changed:
+        yield "is not told of any more: its driver was changed under the appliance; start the appliance anew"

@@ -3,14 +3,14 @@
 Beside what holds in the world of swaps:
 
 * nothing is loaded on a device that has a fault;
-* a request fails only where none of the devices that its model may run on is without one.
+* a request fails only where none of the devices that its model may run on is without one, or, for once, where all
+  memory of those is taken by models on their way.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +19,7 @@ from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.binding import extended
 from appliance.domain.device import DeviceKind, DeviceName, DeviceState, DeviceWish, cuda
-from appliance.domain.errors import NotReady
+from appliance.domain.errors import ModelAway, NotReady
 from appliance.domain.inference import Outcome
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
@@ -72,9 +72,12 @@ class DeviceWorld(SwapWorld):
         }
         terms = ResidencyTerms(
             extended(ResidencyPolicy, ResidencyConfig()),
-            (Budget(HOST, ROOMY), *(Budget(each.device, each.budget_bytes) for each in self.states.values())),
+            (Budget(HOST, ROOMY),),
+            devices=tuple(self.states.values()),
         )
+        self.tight = sum(budgets) < len(gpus) * file_bytes
         self.refused: list[str] = []
+        self.full = 0
         super().__init__(seed, names=len(gpus), swap=RolloutPolicy(watch_s=0.1), residency=terms)
         for name, indexes in zip(self.names, gpus, strict=True):
             wish = DeviceWish(DeviceKind.CUDA, indexes)
@@ -89,12 +92,21 @@ class DeviceWorld(SwapWorld):
         before = self.states[cuda(index)]
         size = before.budget_bytes if budget_bytes is None else budget_bytes
         self.states[cuda(index)] = DeviceState(device=cuda(index), budget_bytes=size, fault=fault, gone=gone)
-        self.workers.faulty = {each.device for each in self.states.values() if each.fault}
         self.look()
 
     def look(self) -> None:
         """Somebody looks at all devices."""
-        self.engine.devices_told(tuple(self.states.values()))
+        self.devices_told(tuple(self.states.values()))
+
+    def devices_told(self, states: tuple[DeviceState, ...]) -> None:
+        """Tell the engine, and remember what it was told."""
+        self.states |= {state.device: state for state in states}
+        self.workers.faulty = {each.device for each in self.states.values() if each.fault}
+        self.engine.devices_told(states)
+
+    def worker_pids(self) -> dict[DeviceName, set[int]]:
+        """The engine's."""
+        return self.engine.worker_pids()
 
     def looks(self, duration_ms: int) -> None:
         """Time passes, and devices are looked at each second, as the daemon does."""
@@ -115,8 +127,17 @@ class DeviceWorld(SwapWorld):
 
     def ask(self, name: str) -> None:
         """One request."""
-        with suppress(NotReady):
+        before = set(self.pending)
+        try:
             self.client(name)
+        except NotReady:
+            pass
+        except ModelAway:
+            assert self.tight, "there is room for all"
+            self.full += 1
+            self.pending = before
+            return
+        else:
             return
         assert not self.sound(name), f"{name} has a device, and is refused"
         self.refused.append(name)

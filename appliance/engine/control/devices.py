@@ -34,9 +34,9 @@ half a minute."""
 class Devices:
     """What was told of each device. ``memory`` is to be asked only."""
 
-    def __init__(self, memory: Accountant) -> None:
+    def __init__(self, memory: Accountant, states: Iterable[DeviceState]) -> None:
         self._memory = memory
-        self._states: dict[DeviceName, DeviceState] = {}
+        self._states = {state.device: state for state in states}
 
     def take(self, states: Iterable[DeviceState]) -> list[BudgetSet]:
         """This is how devices are now; gives what the accountant is to be told."""

@@ -44,12 +44,14 @@ SAMPLE_NS: Final = 1_000_000_000
 
 class ResidencyTerms(NamedTuple):
     """What residency goes by: ``budgets`` are what models and their workers may take of each device; ``free_bytes``
-    tells what the machine has left of one, ``costs`` what models cost before."""
+    tells what the machine has left of one, ``costs`` what models cost before; ``devices`` are those that have a state,
+    at the start, and are told of from then on."""
 
     config: ResidencyPolicy = ResidencyPolicy()
     budgets: tuple[Budget, ...] = (Budget(HOST, 1 << 62),)
     free_bytes: Callable[[DeviceName], int] = lambda device: 1 << 62
     costs: Costs | None = None
+    devices: tuple[DeviceState, ...] = ()
 
 
 class ModelCache:
@@ -66,16 +68,17 @@ class ModelCache:
         room: WaitingRoom,
         shell: Shell,
     ) -> None:
-        limits = {budget.device: budget.bytes for budget in terms.budgets}
+        budgets = (*terms.budgets, *(Budget(each.device, each.budget_bytes) for each in terms.devices))
+        limits = {budget.device: budget.bytes for budget in budgets}
         self._terms = terms
         self._routes = routes
         self._rollouts = rollouts
         self._leases = leases
         self._room = room
         self._shell = shell
-        self._memory = Accountant(terms.config, terms.budgets)
+        self._memory = Accountant(terms.config, budgets)
         self._sizes = Sizes(terms.config.evict_weights, limits, terms.costs)
-        self._devices = Devices(self._memory)
+        self._devices = Devices(self._memory, terms.devices)
         self._drains = Drains(self._devices, rollouts, self, shell)
         self._tally = CacheTally()
         self._moves = CacheMoves(
@@ -425,12 +428,13 @@ class ModelCache:
 
     def figures(self) -> ResidencyFigures:
         """For people, as of now."""
-        sums = [self._memory.statistics(device) for device in self._memory.devices]
+        stood = {device: self._memory.statistics(device) for device in self._memory.devices}
+        host, sums = stood.get(HOST), stood.values()
         served = [cached.served for cached in self._cached.values()]
         evicted = [each for each in served if each.memory.residency is Residency.WEIGHTS_EVICTED]
         return self._tally.figures._replace(
-            budget_bytes=sum(each.budget_bytes for each in sums),
-            used_bytes=sum(each.used_bytes + each.other_bytes for each in sums),
+            budget_bytes=host.budget_bytes if host is not None else 0,
+            used_bytes=host.used_bytes + host.other_bytes if host is not None else 0,
             problems=self._problems,
             waiting=sum(each.waiting_requests for each in sums),
             waiting_bytes=sum(each.waiting_bytes for each in sums),

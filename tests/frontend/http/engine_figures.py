@@ -119,6 +119,8 @@ def made_up_devices() -> tuple[DeviceFigures, ...]:
             reading=told,
             idle_w=80.0,
             energy=energy,
+            budget_bytes=70 << 30,
+            others_bytes=9 << 30,
         ),
         DeviceFigures(
             device=Device(kind=DeviceKind.CUDA, index=1, uuid="GPU-1", name="silent", driver="0"),
