@@ -47,6 +47,7 @@ from appliance.frontend.choice import (
 from appliance.frontend.listening.certificates import CertificateEnds
 from appliance.frontend.listening.sockets import place_problem
 from appliance.frontend.port import Backend, FrontEnd, Listening
+from appliance.frontend.quotas import Quotas
 from appliance.frontend.regions.registry import Regions
 from appliance.frontend.regions.users import users_of
 from appliance.maintenance.interpreter import Collector
@@ -122,19 +123,7 @@ def make_parts(
     reconciler = Reconciler(source, engine, config.reload, config.repository, records, log.event)
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
     certificates = CertificateEnds({"grpc": config.grpc, "http": config.http})
-    meters = Meters(
-        engine=engine,
-        front_end=front_end.figures,
-        http=front_end.http_statistics,
-        store=figures,
-        quotas=quotas.figures if quotas is not None else None,
-        traces=tracer.figures if tracer is not None else None,
-        addresses=backend.listening.urls,
-        certificates=certificates.ends,
-        wall_ms=wall_ms,
-        devices=devices.figures,
-        devices_problem=devices.problem,
-    )
+    meters = _make_meters(engine, front_end, figures, quotas, tracer, backend, certificates, devices)
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
     outlet = _make_outlet(config, meters, records, log)
@@ -168,6 +157,31 @@ def make_parts(
         devices=devices,
         outlet=outlet,
         closing=tuple((what, close) for what, close in closing if close is not None),
+    )
+
+
+def _make_meters(
+    engine: Engine,
+    front_end: FrontEnd,
+    store: Callable[[], StoreFigures] | None,
+    quotas: Quotas | None,
+    tracer: Tracer | None,
+    backend: Backend,
+    certificates: CertificateEnds,
+    devices: DeviceCare,
+) -> Meters:
+    return Meters(
+        engine=engine,
+        front_end=front_end.figures,
+        http=front_end.http_statistics,
+        store=store,
+        quotas=quotas.figures if quotas is not None else None,
+        traces=tracer.figures if tracer is not None else None,
+        addresses=backend.listening.urls,
+        certificates=certificates.ends,
+        wall_ms=wall_ms,
+        devices=devices.figures,
+        devices_problem=devices.problem,
     )
 
 

@@ -19,7 +19,6 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from appliance.domain.device import DeviceKind
 from appliance.domain.errors import ApplianceError, InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
@@ -44,9 +43,7 @@ GRAPH_BYTES_MAX: Final = (1 << 31) - 1
 BINDINGS_MAX: Final = 256
 FATAL_ONLY: Final = 4
 CPU_PROVIDER: Final = "CPUExecutionProvider"
-PROVIDERS: Final[Mapping[DeviceKind, str]] = MappingProxyType(
-    {DeviceKind.CPU: CPU_PROVIDER, DeviceKind.CUDA: "CUDAExecutionProvider"}
-)
+PROVIDERS: Final = MappingProxyType({"cpu": CPU_PROVIDER, "cuda": "CUDAExecutionProvider"})
 
 
 class ElementType(NamedTuple):
@@ -155,7 +152,7 @@ def _model(version: ModelVersion, options: Any) -> str | bytes:
 
 
 def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
-    provider = PROVIDERS[version.device.kind]
+    provider = PROVIDERS[version.device.kind.value]
     available = onnxruntime.get_available_providers()
     if provider not in available:
         raise LoadFailed(
@@ -167,9 +164,8 @@ def _create_session(version: ModelVersion, settings: RuntimeSettings) -> Any:
     options = _options(settings, version)
     model = _model(version, options)
     try:
-        session = onnxruntime.InferenceSession(
-            model, options, _wanted_providers(provider, settings), enable_fallback=0
-        )
+        wanted = _wanted_providers(provider, settings.device.index)
+        session = onnxruntime.InferenceSession(model, options, wanted, enable_fallback=0)
     except Exception as problem:
         raise LoadFailed(
             f"{version.key}: {load_reason(_path(version), problem, onnxruntime.__version__)}"
@@ -185,10 +181,8 @@ def _bring_libraries() -> None:
         getattr(onnxruntime, "preload_dlls", bool)()
 
 
-def _wanted_providers(provider: str, settings: RuntimeSettings) -> list[str | tuple[str, dict[str, int]]]:
-    if provider == CPU_PROVIDER:
-        return [provider]
-    return [(provider, {"device_id": settings.device.index}), CPU_PROVIDER]
+def _wanted_providers(provider: str, index: int) -> list[str | tuple[str, dict[str, int]]]:
+    return [provider] if provider == CPU_PROVIDER else [(provider, {"device_id": index}), CPU_PROVIDER]
 
 
 def _check_provider(version: ModelVersion, provider: str, real: Sequence[str]) -> None:
