@@ -144,6 +144,8 @@ class DeviceWorld(SwapWorld):
 
     def _done(self, tag: int, outcome: Outcome) -> None:
         if isinstance(outcome, NotReady):  # it came before the fault was known
+            name, _ = outcome.model
+            assert not self.sound(name), f"{name} has a device, and a request of it ended with {outcome}"
             self.pending.remove(tag)
             self.refused.append(str(outcome))
             return

@@ -8,6 +8,7 @@ import pytest
 
 from appliance.domain.device import DeviceKind, DeviceWish, cuda
 from appliance.domain.errors import NotServed
+from appliance.workers.port import ExitCause
 from tests.simulation.device_world import ECC, LOST, MB, ROOMY, DeviceWorld
 from tests.simulation.scripted_workers import MS
 
@@ -144,4 +145,33 @@ def test_a_budget_that_shrinks_puts_models_out_and_they_come_back_with_it() -> N
         world.client(name)
     world.looks(2_000)
     assert memory.statistics(cuda(0)).used_bytes == 20 * MB
+    world.settle()
+
+
+@pytest.mark.parametrize(("fault", "gone"), [(LOST, True), (ECC, False)])
+def test_a_worker_that_dies_of_a_fault_is_not_started_there_again(fault: str, gone: bool) -> None:
+    world = DeviceWorld(9, [(0, 1)], (ROOMY, ROOMY))
+    world.start()
+    before = world.device_of("m0")
+    (worker,) = world.workers.devices
+    world.load_of(4_000, 300)
+    world.world.after(500 * MS, lambda: world.workers._exit(worker, ExitCause.DIED, -1))
+    world.world.after(1_400 * MS, lambda: world.tell(int(before[-1]), fault, gone=gone))
+    world.world.run(world.world.now + 8_000 * MS)
+    assert [str(device) for _, device in world.workers.loaded_on] == [before, f"cuda:{1 - int(before[-1])}"]
+    assert not world.refused
+    assert sum(world.answers.values()) == 300
+    world.settle()
+
+
+def test_a_worker_that_dies_on_a_sound_gpu_comes_back_there() -> None:
+    world = DeviceWorld(10, [(1,)], (ROOMY, ROOMY))
+    world.start()
+    (worker,) = world.workers.devices
+    world.workers._exit(worker, ExitCause.DIED, -1)
+    world.looks(5_000)
+    assert [str(device) for _, device in world.workers.loaded_on] == ["cuda:1"] * 2
+    world.client("m0")
+    world.looks(1_000)
+    assert sum(world.answers.values()) == 1
     world.settle()

@@ -53,6 +53,10 @@ class Devices:
         state = self._states.get(device)
         return state.fault if state is not None else ""
 
+    def watched(self, device: DeviceName) -> bool:
+        """Whether its faults are told of."""
+        return device in self._states
+
     def gone(self, device: DeviceName) -> bool:
         """Whether what it held is gone."""
         state = self._states.get(device)
@@ -143,7 +147,8 @@ class Drains:
             self._rollouts.model_refused(refused, now_ns)
         if served.phase not in SERVING:
             return False
-        if self._devices.gone(device) or served.memory.residency is not Residency.RESIDENT:
+        there = served.memory.residency is Residency.RESIDENT and self._rollouts.groups.holders(served)
+        if self._devices.gone(device) or not there:
             return True
         since_ns = self._moving_since.get(served.id)
         if since_ns is None and not self._has_room_elsewhere(served):

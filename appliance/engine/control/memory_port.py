@@ -7,6 +7,7 @@ from typing import Protocol
 from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
 from appliance.core.memory.budget import AbsentDevice
 from appliance.core.rollout.events import MemoryAnswered
+from appliance.domain.device import DeviceName
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.wording import absent_text
 
@@ -22,6 +23,9 @@ class MemoryPort(Protocol):
 
     def rest(self, served: Served) -> None:
         """It begins out of memory."""
+
+    def pause_ns(self, device: DeviceName) -> int:
+        """How long after the end of a process on ``device`` a fault of that is seen, if it has one."""
 
     def memory_of(self, served: Served) -> tuple[int, int]:
         """What it takes now, and how much of that are its weights."""

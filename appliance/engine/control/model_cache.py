@@ -27,7 +27,7 @@ from appliance.engine.control.sizes import Costs, Sizes
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.port import Tensor
-from appliance.engine.requests.outcome import not_ready, result_of
+from appliance.engine.requests.outcome import result_of, unserved
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.waiting_room import Refusal, WaitingRoom, refusal
 from appliance.engine.versions.routes import Routes
@@ -38,6 +38,8 @@ from appliance.workers.port import PoolEvent, WorkerExited, WorkerPort
 
 HOST: Final = CPU
 """The device through whose memory versions are loaded for devices that have no budget."""
+SEEN_NS: Final = 2_000_000_000
+"""Devices are looked at each second, and a look takes its time."""
 SAMPLE_NS: Final = 1_000_000_000
 """How often it is looked how much models are used."""
 
@@ -100,8 +102,7 @@ class ModelCache:
         served = request.served
         self._drains.clear([served], now_ns)
         if served.id not in self._cached or request.is_mirrored:
-            why = f": {served.reason}" if served.barred else ""
-            return not_ready(request.plan.model, why), Result.UNAVAILABLE
+            return unserved(served), Result.UNAVAILABLE
         self._sample(now_ns)
         self._tally.count(misses=tensors is not None)
         asked = events.Asked(served.id, request.handle, request.deadline_ns, request.memory.nbytes)
@@ -382,6 +383,10 @@ class ModelCache:
         if news := self._devices.take(states):
             self._tell(events.Changed(tuple(news)), now_ns)
         self._drains.look(now_ns)
+
+    def pause_ns(self, device: DeviceName) -> int:
+        """See MemoryPort."""
+        return SEEN_NS if self._devices.watched(device) else 0
 
     def needs(self, served: Served) -> int:
         """See Tenants."""

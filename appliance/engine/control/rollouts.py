@@ -352,6 +352,8 @@ class Rollouts:
         )
         at_work = culprit is None and (held.running or held.leased)
         delay_ns = 0 if at_work else self._restarts.restart_delay_ns(group.id, now_ns - worker.started_ns)
+        if self._memory is not None:  # a load on a device that failed would be held against the version
+            delay_ns = max(delay_ns, self._memory.pause_ns(group.device))
         self._groups.lost(worker, group, event.cause, now_ns + delay_ns, final=held.final)
         if culprit is not None:
             wish = worker.loading.get(culprit.id)
