@@ -143,6 +143,10 @@ class DeviceWorld(SwapWorld):
         self.refused.append(name)
 
     def _done(self, tag: int, outcome: Outcome) -> None:
+        if isinstance(outcome, ModelAway) and self.tight:
+            self.pending.remove(tag)
+            self.full += 1
+            return
         if isinstance(outcome, NotReady):  # it came before the fault was known
             name, _ = outcome.model
             assert not self.sound(name), f"{name} has a device, and a request of it ended with {outcome}"
