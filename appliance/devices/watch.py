@@ -34,6 +34,8 @@ class DeviceWatch:
         )
         self._accounts = {device: EnergyAccount() for device in found}
         self._counted: dict[Device, Look] = {}
+        self._homes: dict[str, DeviceName] = {}
+        """The device of each version, as it was told last."""
 
     def _wanted(self, now_s: float) -> bool:
         return self.busy or now_s - self._asked_s < ASKED_S
@@ -62,6 +64,11 @@ class DeviceWatch:
     ) -> tuple[DeviceFigures, ...]:
         """``work`` is what versions have done by their device."""
         self._asked_s = now_s
+        for device, account in self._accounts.items():
+            for name, done in work.get(device.called, {}).items():
+                if self._homes.get(name, device.called) != device.called:
+                    account.arrive(name, done)
+        self._homes = {name: device for device, versions in work.items() for name in versions}
         return tuple(
             self._figures(device, look, work.get(device.called, {})) for device, look in self.looks()
         )

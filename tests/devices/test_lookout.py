@@ -9,7 +9,7 @@ from collections.abc import Callable
 from appliance.devices.energy import Work
 from appliance.devices.lookout import SILENT_S
 from appliance.devices.watch import DeviceWatch, find_devices
-from appliance.domain.device import Device, DeviceKind, Reading, cuda
+from appliance.domain.device import Device, DeviceFigures, DeviceKind, Reading, cuda
 
 
 def device(index: int) -> Device:
@@ -92,3 +92,21 @@ def test_joules_are_shared_out_among_the_versions_of_each_device() -> None:
         first, second = watch.figures(at_s, work)
     assert (first.idle_w, set(first.energy), first.energy["a/1"].joules) == (80.0, {"a/1"}, 1_000.0)
     assert (second.energy["b/1"].joules, second.energy["b/1"].inferences) == (1_000.0, 500)
+
+
+def test_what_a_version_did_on_another_device_is_not_counted_on_this_one() -> None:
+    driver, now_s = Scripted(), [0.0]
+    watch = DeviceWatch(driver, clock=lambda: now_s[0])
+    figures: tuple[DeviceFigures, ...] = ()
+    for at_s, energy_j, run_ns, index in (
+        (0.0, 0.0, 0, 0),
+        (10.0, 800.0, 0, 0),
+        (20.0, 2_600.0, 1_000, 0),
+        (30.0, 3_400.0, 1_000, 1),
+        (40.0, 5_200.0, 1_500, 1),
+    ):
+        now_s[0], driver.energy_j = at_s, energy_j
+        watch.look()
+        figures = watch.figures(at_s, {cuda(index): {"a/1": Work(run_ns, run_ns)}})
+    assert [set(each.energy) for each in figures] == [set(), {"a/1"}]
+    assert (figures[1].energy["a/1"].inferences, figures[1].energy["a/1"].joules) == (500, 1_000.0)
