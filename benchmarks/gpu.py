@@ -21,6 +21,7 @@ import numpy as np
 import onnxruntime
 
 from appliance.devices.nvml import Nvml
+from appliance.domain.device import ON_CUDA
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.runtimes import onnx
@@ -214,7 +215,7 @@ def version_of(name: str, folder: Path) -> ModelVersion:
     )
     return ModelVersion(
         name=name, version=1, platform="", backend="", runtime="onnx", path=str(path), file_bytes=path.stat().st_size,
-        inputs=(given,), outputs=(taken,), max_batch_size=16, device="cuda",
+        inputs=(given,), outputs=(taken,), max_batch_size=16, device=ON_CUDA,
     )  # fmt: skip
 
 
@@ -258,7 +259,7 @@ def weights(result: Result) -> None:
         version = ModelVersion(
             name="large", version=1, platform="", backend="", runtime="onnx", path=str(home / "model.onnx"),
             file_bytes=size, inputs=(TensorSpec(name="x", datatype=Datatype.FP32, shape=(rows,)),),
-            outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=(columns,)),), max_batch_size=4, device="cuda",
+            outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=(columns,)),), max_batch_size=4, device=ON_CUDA,
         )  # fmt: skip
         took = []
         for _ in range(4):

@@ -25,6 +25,7 @@ from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.footprint import Footprint, Residency
+from appliance.domain.device import CPU
 from benchmarks.residency_traces import Trace
 
 NEVER = 1 << 62
@@ -154,7 +155,7 @@ def bound(trace: Trace) -> int:
 
 def ours(trace: Trace) -> int:
     """The same game for the accountant, in nanoseconds; fetching ahead is charged as well."""
-    accountant = Accountant(ResidencyPolicy(), [Budget("cpu", trace.budget_bytes)])
+    accountant = Accountant(ResidencyPolicy(), [Budget(CPU, trace.budget_bytes)])
     paid_ns = 0
 
     def tell(event: events.Event, now_ns: int) -> None:
@@ -177,7 +178,7 @@ def ours(trace: Trace) -> int:
     for number, traced in enumerate(trace.models):
         footprint = Footprint(traced.bytes, traced.bytes)
         costs_ns = traced.cost_ns, traced.cost_ns
-        tell(events.Added(number, "cpu", Residency.WEIGHTS_EVICTED, footprint, *costs_ns), 0)
+        tell(events.Added(number, CPU, Residency.WEIGHTS_EVICTED, footprint, *costs_ns), 0)
     for request, (at_ns, number) in enumerate(trace.requests):
         model = accountant.model(number)
         if model is not None and model.residency is Residency.RESIDENT:

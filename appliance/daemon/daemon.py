@@ -156,6 +156,7 @@ class Daemon:
 
     async def _open_and_serve(self, first: RepositoryScan, announce: Callable[[Started], None]) -> None:
         self._parts.ticker.attach(self._parts.engine)
+        self._parts.devices.start(asyncio.get_running_loop(), self._parts.engine)
         self._parts.reconciler.take(first)
         bound = await self._parts.front_end.open()
         self._parts.listening.bound = bound

@@ -22,9 +22,11 @@ from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
+from appliance.daemon.device_care import DeviceCare
 from appliance.daemon.signals import Rereading, Shutdown
 from appliance.devices.watch import find_devices
 from appliance.domain.binding import extended
+from appliance.domain.device import DeviceName, DeviceState
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.engine.control.recorder import SwapTerms
 from appliance.engine.control.sizes import Costs
@@ -45,6 +47,7 @@ from appliance.frontend.choice import (
 from appliance.frontend.listening.certificates import CertificateEnds
 from appliance.frontend.listening.sockets import place_problem
 from appliance.frontend.port import Backend, FrontEnd, Listening
+from appliance.frontend.quotas import Quotas
 from appliance.frontend.regions.registry import Regions
 from appliance.frontend.regions.users import users_of
 from appliance.maintenance.interpreter import Collector
@@ -57,7 +60,6 @@ from appliance.store.catalog import InstalledVersion
 from appliance.store.layout import FORMS, SERVE, VIEWS
 from appliance.store.privacy import Mended, keep_private
 from appliance.store.running import RunningVersion
-from appliance.telemetry.device_work import device_figures
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.outlet import Outlet, Sight
 from appliance.telemetry.recent import RecentFigures
@@ -89,6 +91,7 @@ class Parts:
     rereading: Rereading
     collector: Collector
     recent: RecentFigures
+    devices: DeviceCare
     outlet: Outlet | None
     closing: tuple[tuple[str, Close], ...]
 
@@ -104,7 +107,8 @@ def make_parts(
     ticker = Ticker(loop, partial(end.failed_part, "the engine"))
     tell: Callable[[PoolEvent], None] = lambda event: engine.pool_event(event)  # noqa: E731, PLW0108  it is made of it
     pool = WorkerPool(arena, config.workers, loop, tell, config.repository.runtimes, rings=lane_memory(kind))
-    engine = _make_engine(config, arena, pool, records, _make_shell(ticker, log, tracer))
+    devices = DeviceCare(find_devices(), log.event)
+    engine = _make_engine(config, arena, pool, records, devices, _make_shell(ticker, log, tracer))
     source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
     backend = _make_backend(
         config,
@@ -119,18 +123,7 @@ def make_parts(
     reconciler = Reconciler(source, engine, config.reload, config.repository, records, log.event)
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
     certificates = CertificateEnds({"grpc": config.grpc, "http": config.http})
-    meters = Meters(
-        engine=engine,
-        front_end=front_end.figures,
-        http=front_end.http_statistics,
-        store=figures,
-        quotas=quotas.figures if quotas is not None else None,
-        traces=tracer.figures if tracer is not None else None,
-        addresses=backend.listening.urls,
-        certificates=certificates.ends,
-        wall_ms=wall_ms,
-        devices=partial(device_figures, find_devices()),
-    )
+    meters = _make_meters(engine, front_end, figures, quotas, tracer, backend, certificates, devices)
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
     outlet = _make_outlet(config, meters, records, log)
@@ -140,6 +133,7 @@ def make_parts(
         ("telling the fleet", outlet.close if outlet is not None else None),
         ("closing the front end", front_end.close),
         ("the end of the hour's figures", backend.recent.close),
+        ("the end of looking at devices", devices.close),
         ("stopping the workers", engine.stop_workers),
         ("the end of the workers", pool.close),
         ("closing the tensors' memory", arena.close),
@@ -160,8 +154,34 @@ def make_parts(
         rereading=Rereading(reconciler, front_end, certificates, quotas, reread, log, failed),
         collector=collector,
         recent=backend.recent,
+        devices=devices,
         outlet=outlet,
         closing=tuple((what, close) for what, close in closing if close is not None),
+    )
+
+
+def _make_meters(
+    engine: Engine,
+    front_end: FrontEnd,
+    store: Callable[[], StoreFigures] | None,
+    quotas: Quotas | None,
+    tracer: Tracer | None,
+    backend: Backend,
+    certificates: CertificateEnds,
+    devices: DeviceCare,
+) -> Meters:
+    return Meters(
+        engine=engine,
+        front_end=front_end.figures,
+        http=front_end.http_statistics,
+        store=store,
+        quotas=quotas.figures if quotas is not None else None,
+        traces=tracer.figures if tracer is not None else None,
+        addresses=backend.listening.urls,
+        certificates=certificates.ends,
+        wall_ms=wall_ms,
+        devices=devices.figures,
+        devices_problem=devices.problem,
     )
 
 
@@ -191,7 +211,12 @@ def _make_backend(
 
 
 def _make_engine(
-    config: ApplianceConfig, arena: Arena, pool: WorkerPool, records: Records, shell: Shell
+    config: ApplianceConfig,
+    arena: Arena,
+    pool: WorkerPool,
+    records: Records,
+    devices: DeviceCare,
+    shell: Shell,
 ) -> Engine:
     environment = EnvironmentFingerprint(this_cpu())
     return Engine(
@@ -200,7 +225,7 @@ def _make_engine(
             placement=config.placement,
             restart=extended(RestartPolicy, config.restart),
             swap=SwapTerms(extended(RolloutPolicy, config.swap), records, environment),
-            residency=_residency(config, Costs(records, environment)),
+            residency=_residency(config, Costs(records, environment), devices.states),
             workers=WorkerTerms(
                 config=config.workers,
                 roots=_model_roots(config),
@@ -322,11 +347,16 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _residency(config: ApplianceConfig, costs: Costs) -> ResidencyTerms:
+def _residency(config: ApplianceConfig, costs: Costs, devices: tuple[DeviceState, ...]) -> ResidencyTerms:
     policy = extended(ResidencyPolicy, config.residency)
     configured = bool(policy.budget_bytes)
     budget = Budget(HOST, _memory_for_models(config), configured=configured)
-    return ResidencyTerms(policy, (budget,), lambda device: free_bytes(), costs)
+    return ResidencyTerms(policy, (budget,), _free_bytes, costs, devices)
+
+
+def _free_bytes(device: DeviceName) -> int:
+    """What may be taken above a budget: of the machine's memory what it has left, of a GPU's nothing."""
+    return free_bytes() if device.is_cpu else 0
 
 
 def _memory_for_models(config: ApplianceConfig) -> int:

@@ -41,6 +41,10 @@ class EnergyAccount:
         """By version; those that are gone are left out."""
         return dict(self._versions)
 
+    def arrive(self, name: str, work: Work) -> None:
+        """A version comes from another device, where it has done so much: that is not this one's."""
+        self._work = {**self._work, name: work}
+
     def take(self, now_s: float, joules: float, work: Mapping[str, Work]) -> None:
         """Look: the device's counter, and what the versions that are on it have done."""
         if self._joules is not None and joules >= self._joules:

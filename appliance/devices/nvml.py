@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from appliance.domain.device import CUDA, Device, Reading
+from appliance.domain.device import Device, DeviceKind, Reading, cuda
 
 try:
     import pynvml
@@ -57,18 +57,20 @@ class Nvml:
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             return self._told(index, handle), handle
-        except (pynvml.NVMLError, _Lost):
-            uuid = f"{CUDA}:{index}"
-            return Device(kind=CUDA, index=index, uuid=uuid, name="NVIDIA", driver=self._driver), None
+        except (pynvml.NVMLError, _Lost, _DriverChanged):
+            uuid = str(cuda(index))
+            return Device(
+                kind=DeviceKind.CUDA, index=index, uuid=uuid, name="NVIDIA", driver=self._driver
+            ), None
 
     def _told(self, index: int, handle: Any) -> Device:
         mode = _metric(pynvml.nvmlDeviceGetMigMode, handle)
         memory = _metric(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
         capability = _metric(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
         return Device(
-            kind=CUDA,
+            kind=DeviceKind.CUDA,
             index=index,
-            uuid=str(_metric(pynvml.nvmlDeviceGetUUID, handle) or f"{CUDA}:{index}"),
+            uuid=str(_metric(pynvml.nvmlDeviceGetUUID, handle) or str(cuda(index))),
             name=str(_metric(pynvml.nvmlDeviceGetName, handle) or "NVIDIA"),
             driver=self._driver,
             memory_bytes=None if memory is None else int(memory.total),
@@ -86,6 +88,8 @@ class Nvml:
             reading = _health(handle, _load(handle, Reading()))
         except _Lost:
             reading = Reading(lost=True)
+        except _DriverChanged:
+            return Reading(driver_changed=True)
         return replace(reading, xids=self._xids(device))
 
     def close(self) -> None:
@@ -110,6 +114,10 @@ class _Lost(Exception):
     """The device cannot be reached."""
 
 
+class _DriverChanged(Exception):
+    """The driver in the kernel is not the one whose library is loaded here, or none any more."""
+
+
 def _metric(call: Callable[..., Any], *arguments: Any) -> Any:
     """What ``call`` gives; None where that is not told here."""
     try:
@@ -117,6 +125,12 @@ def _metric(call: Callable[..., Any], *arguments: Any) -> Any:
     except pynvml.NVMLError as problem:
         if problem.value in {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}:
             raise _Lost from problem
+        if problem.value in {
+            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+            pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+            pynvml.NVML_ERROR_UNINITIALIZED,
+        }:
+            raise _DriverChanged from problem
         return None
 
 

@@ -1,60 +1,101 @@
-"""All devices of the machine, looked at once a second at most, and an account of energy for each."""
+"""All devices of the machine as they were seen last, and an account of energy for each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Protocol
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from appliance.devices.energy import EnergyAccount, Work
+from appliance.devices.lookout import Devices, Look, Lookout
 from appliance.devices.nvml import Nvml
-from appliance.domain.device import Device, DeviceFigures, Reading
+from appliance.domain.device import Device, DeviceFigures, DeviceName
 
-LOOK_S: Final = 1.0
-"""A look takes the event loop's time, and drivers do not renew their figures more often than ten times a second."""
-
-
-class Devices(Protocol):
-    """A driver that tells of its devices."""
-
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """In the driver's order."""
-
-    def read(self, device: Device) -> Reading:
-        """How the device is now."""
+ASKED_S: Final = 30.0
+"""Figures that were asked for are soon asked for again: so long devices are looked at each second."""
+FOUND_S: Final = 20.0
+"""Loading the driver's library and looking at all devices takes a second; with a device that is lost it may not end."""
 
 
 class DeviceWatch:
-    """What status, metrics and telemetry tell of devices; none where there is no driver. Used by one thread."""
+    """What status, metrics, telemetry and the engine are told of devices; none where there is no driver, for the reason
+    ``problem``. Used by one thread, and never waits for a driver. ``busy``: devices are in use."""
 
-    def __init__(self, driver: Devices | None) -> None:
-        self._driver = driver
-        self._accounts = {
-            device: EnergyAccount() for device in (driver.devices if driver is not None else ())
-        }
-        self._looked_s: float | None = None
-        self._figures: tuple[DeviceFigures, ...] = ()
+    def __init__(
+        self, driver: Devices | None, problem: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.problem = problem
+        self.busy = False
+        self._asked_s = -ASKED_S
+        found = driver.devices if driver is not None else ()
+        self._lookouts = tuple(
+            Lookout(driver, device, self._wanted, clock) for device in found if driver is not None
+        )
+        self._accounts = {device: EnergyAccount() for device in found}
+        self._counted: dict[Device, Look] = {}
+        self._homes: dict[str, DeviceName] = {}
+        """The device of each version, as it was told last."""
 
-    def figures(self, now_s: float, work: Mapping[int, Mapping[str, Work]]) -> tuple[DeviceFigures, ...]:
-        """``work`` is what versions have done by the index of their device."""
-        if self._looked_s is None or now_s - self._looked_s >= LOOK_S:
-            self._looked_s = now_s
-            self._figures = tuple(
-                self._look(device, now_s, work.get(device.index, {})) for device in self._accounts
-            )
-        return self._figures
+    def _wanted(self, now_s: float) -> bool:
+        return self.busy or now_s - self._asked_s < ASKED_S
 
-    def _look(self, device: Device, now_s: float, work: Mapping[str, Work]) -> DeviceFigures:
-        assert self._driver is not None
-        account, reading = self._accounts[device], self._driver.read(device)
-        if reading.energy_j is not None:
-            account.take(now_s, reading.energy_j, work)
-        return DeviceFigures(device=device, reading=reading, idle_w=account.idle_w, energy=account.versions)
+    def look(self) -> None:
+        """Look at all devices once, however long that takes."""
+        for lookout in self._lookouts:
+            lookout.look()
+
+    def start(self) -> None:
+        """Look at them from now on, each in a thread of its own."""
+        for lookout in self._lookouts:
+            lookout.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        for lookout in self._lookouts:
+            lookout.close()
+
+    def looks(self) -> tuple[tuple[Device, Look], ...]:
+        """How each device was when it was looked at last."""
+        return tuple((lookout.device, lookout.last()) for lookout in self._lookouts)
+
+    def figures(
+        self, now_s: float, work: Mapping[DeviceName, Mapping[str, Work]]
+    ) -> tuple[DeviceFigures, ...]:
+        """``work`` is what versions have done by their device."""
+        self._asked_s = now_s
+        for device, account in self._accounts.items():
+            for name, done in work.get(device.called, {}).items():
+                if self._homes.get(name, device.called) != device.called:
+                    account.arrive(name, done)
+        self._homes = {name: device for device, versions in work.items() for name in versions}
+        return tuple(
+            self._figures(device, look, work.get(device.called, {})) for device, look in self.looks()
+        )
+
+    def _figures(self, device: Device, look: Look, work: Mapping[str, Work]) -> DeviceFigures:
+        account = self._accounts[device]
+        if look.reading.energy_j is not None and self._counted.get(device) != look:
+            self._counted[device] = look
+            account.take(look.at_s, look.reading.energy_j, work)
+        return DeviceFigures(
+            device=device, reading=look.reading, idle_w=account.idle_w, energy=account.versions
+        )
 
 
-def find_devices() -> DeviceWatch:
-    """The watch of this machine's devices."""
-    try:
-        return DeviceWatch(Nvml())
-    except OSError:  # no driver: a box without a GPU, which is nothing to tell of
-        return DeviceWatch(None)
+def find_devices(open_driver: Callable[[], Devices] = Nvml, patience_s: float = FOUND_S) -> DeviceWatch:
+    """The watch of this machine's devices, each of which has been looked at; gives up a driver that does not answer."""
+    found: list[DeviceWatch] = []
+
+    def find() -> None:
+        try:
+            watch = DeviceWatch(open_driver())
+            watch.look()
+        except OSError as problem:
+            watch = DeviceWatch(None, str(problem))
+        found.append(watch)
+
+    thread = threading.Thread(target=find, name="find-devices", daemon=True)
+    thread.start()
+    thread.join(patience_s)
+    return found[0] if found else DeviceWatch(None, f"NVML has not answered for {patience_s:g} s")

@@ -1,4 +1,4 @@
-"""A device that models run on, in words: what it is, how it is, what ails it.
+"""A device that models run on, in words: what it is called, what it is, how it is, what ails it.
 
 What a driver does not tell is None, never zero: who adds figures up must be able to leave it out.
 """
@@ -7,11 +7,83 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-CPU: Final = "cpu"
-CUDA: Final = "cuda"
+
+class DeviceKind(Enum):
+    """What a device is."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceName:
+    """One device of this machine: ``index`` is how the driver counts those of its kind. Of processors there is one."""
+
+    kind: DeviceKind
+    index: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.index >= 0, "devices are counted from nothing"
+        assert not (self.index and self.is_cpu), "there is one processor"
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is the processor."""
+        return self.kind is DeviceKind.CPU
+
+    def __str__(self) -> str:
+        """``cpu``, or ``cuda:1``."""
+        return self.kind.value if self.is_cpu else f"{self.kind.value}:{self.index}"
+
+
+def parse_device(text: str) -> DeviceName:
+    """The device that ``text`` names; ``cuda`` alone is the first one. Raises ValueError."""
+    word, colon, index = text.partition(":")
+    kinds = [each.value for each in DeviceKind]
+    counted = index.isascii() and index.isdecimal() and len(index) < DIGITS_MAX
+    if word not in kinds or (colon and (not counted or word == DeviceKind.CPU.value)):
+        raise ValueError(
+            f"'{text[:40]}' is no device; expected one of {', '.join(kinds)}, cuda:0, cuda:1 and so on"
+        )
+    return DeviceName(DeviceKind(word), int(index or 0))
+
+
+DIGITS_MAX: Final = 10
+CPU: Final = DeviceName(DeviceKind.CPU)
+
+
+def cuda(index: int) -> DeviceName:
+    """The GPU of that number."""
+    return DeviceName(DeviceKind.CUDA, index)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWish:
+    """What a version asks for: a kind, and which of those (none named: any)."""
+
+    kind: DeviceKind
+    indexes: tuple[int, ...] = ()
+
+    @property
+    def first(self) -> DeviceName:
+        """The device that it gets where nothing is known of any."""
+        return DeviceName(self.kind, min(self.indexes, default=0))
+
+    def allows(self, device: DeviceName) -> bool:
+        """Whether the version may run there."""
+        return device.kind is self.kind and (not self.indexes or device.index in self.indexes)
+
+    def __str__(self) -> str:
+        """``cpu``, ``cuda``, or ``cuda:0,2``."""
+        return f"{self.kind.value}:{','.join(map(str, self.indexes))}" if self.indexes else self.kind.value
+
+
+ON_CPU: Final = DeviceWish(DeviceKind.CPU)
+ON_CUDA: Final = DeviceWish(DeviceKind.CUDA)
 
 FATAL_XIDS: Final = frozenset({48, 64, 74, 79, 95, 119, 120, 140})
 """Errors after which NVIDIA asks for a reset: double-bit ECC, a row that could not be remapped, NVLink, fallen off the
@@ -21,10 +93,21 @@ THROTTLED: Final = ("hardware slowdown", "hardware thermal slowdown", "power bra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """How a device stands to versions: what they may take of its memory together, why it takes none of them ("": it
+    does), and whether what it holds is gone with it."""
+
+    device: DeviceName
+    budget_bytes: int
+    fault: str = ""
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """``index`` is how the driver counts it, ``uuid`` stays with the board; ``capability`` is CUDA's."""
 
-    kind: str
+    kind: DeviceKind
     index: int
     uuid: str
     name: str
@@ -34,11 +117,18 @@ class Device:
     numa_node: int | None = None
     mig: bool | None = None
 
+    @property
+    def called(self) -> DeviceName:
+        """Its name."""
+        return DeviceName(self.kind, self.index)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """A device at one moment. ``energy_j`` counts since the driver was loaded; ``throttle`` are the reasons of clocks
-    below what was asked; ``xids`` the driver's errors since the reading before, ``processes`` bytes by process."""
+    below what was asked; ``xids`` the driver's errors, the newest last, ``processes`` bytes by process. ``lost``: the
+    driver cannot reach it; ``silent``: the driver does not come back from asking it; ``driver_changed``: it is not the
+    driver any more whose library this process has loaded."""
 
     power_w: float | None = None
     power_limit_w: float | None = None
@@ -61,6 +151,8 @@ class Reading:
     processes: Mapping[int, int] | None = None
     xids: tuple[int, ...] = ()
     lost: bool = False
+    silent: bool = False
+    driver_changed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,27 +173,44 @@ class VersionEnergy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFigures:
     """A device with its last reading. ``idle_w`` is what it draws when nothing runs (None: not seen yet); ``energy`` is
-    by version, ``NAME/VERSION``."""
+    by version, ``NAME/VERSION``; ``budget_bytes`` is what versions may take of its memory, ``others_bytes`` what other
+    processes have (None: that is not known)."""
 
     device: Device
     reading: Reading
     idle_w: float | None = None
     energy: Mapping[str, VersionEnergy] = field(default_factory=lambda: MappingProxyType({}))
+    budget_bytes: int | None = None
+    others_bytes: int | None = None
 
 
-def troubles(reading: Reading) -> Iterator[str]:
-    """Why nothing should be trusted to the device as it is; one sentence's end for each."""
+def faults(reading: Reading) -> Iterator[str]:
+    """Why nothing is to be trusted to the device; one sentence's end for each."""
     if reading.lost:
         yield "is lost: the driver cannot reach it any more; power the machine off and on"
+    if reading.silent:
+        yield "does not answer: the driver has not come back from asking it; power the machine off and on"
     if reading.ecc_uncorrected:
         yield f"had {reading.ecc_uncorrected} uncorrected memory errors since the driver was loaded; reset it"
     if reading.remap_failed:
         yield "could not remap a broken row of its memory; replace it"
-    elif reading.remap_pending:
-        yield "has a row of memory to remap, which its next reset does"
-    fatal = [xid for xid in reading.xids if xid in FATAL_XIDS]
+    fatal = dict.fromkeys(xid for xid in reading.xids if xid in FATAL_XIDS)
     if fatal:
         yield f"reported Xid {', '.join(map(str, fatal))}; reset it, and replace it when that comes back"
+
+
+def is_gone(reading: Reading) -> bool:
+    """Whether what the device held is gone with it."""
+    return reading.lost or reading.silent
+
+
+def troubles(reading: Reading) -> Iterator[str]:
+    """All that ails the device: its faults, and what is to be seen to."""
+    yield from faults(reading)
+    if reading.remap_pending and not reading.remap_failed:
+        yield "has a row of memory to remap, which its next reset does"
     throttled = [reason for reason in reading.throttle or () if reason in THROTTLED]
     if throttled:
         yield f"runs slowly because of {', '.join(throttled)}; look at its cooling and its power"
+    if reading.driver_changed:
+        yield "is not told of any more: its driver was changed under the appliance; start the appliance anew"

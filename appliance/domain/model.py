@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from appliance.domain.device import ON_CPU, DeviceKind, DeviceWish
 from appliance.domain.tensor import TensorSpec
 
 RUN_TIMEOUT_PARAMETER = "run_timeout_ms"
@@ -131,7 +132,7 @@ class ModelVersion:
     """One version of one model as it is served.
 
     ``inputs`` and ``outputs`` are in graph order, without the batch dimension when ``max_batch_size`` > 0.
-    ``batching`` is None when requests are never merged. ``device`` is "cpu" or "cuda". ``labels`` maps an output name
+    ``batching`` is None when requests are never merged. ``device`` is what it asks for. ``labels`` maps an output name
     to its class labels, ``label_files`` to the file they come from. ``input_reshapes`` and ``output_reshapes`` map the
     name of a tensor to the model's own shape where clients see another, ``formats`` that of an input to how pictures
     lie in it. ``noted`` is the JSON of what is shown to clients alone, ``notes`` tell what of the configuration has no
@@ -161,7 +162,7 @@ class ModelVersion:
     max_batch_size: int = 0
     batching: Batching | None = None
     instance_count: int = 1
-    device: str = "cpu"
+    device: DeviceWish = ON_CPU
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     label_files: Mapping[str, str] = field(default_factory=dict)
     input_reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -191,7 +192,7 @@ class ModelVersion:
     @property
     def on_cpu(self) -> bool:
         """Whether it runs on the processor."""
-        return self.device == "cpu"
+        return self.device.kind is DeviceKind.CPU
 
 
 class VersionState(Enum):

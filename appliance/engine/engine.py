@@ -20,6 +20,7 @@ from appliance.core.processes.blame import Blame
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.scheduler import Scheduler
+from appliance.domain.device import DeviceName, DeviceState
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, UnknownModel
 from appliance.domain.inference import RequestHead, RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
@@ -397,6 +398,19 @@ class Engine:
         """Something happened to a worker; handled in the next turn."""
         self._turn.pool_event(event)
         self._shell.pace.news()
+
+    def devices_told(self, states: tuple[DeviceState, ...]) -> None:
+        """This is how all devices are now; handled in the next turn."""
+        self._turn.devices_told(states)
+        self._shell.pace.soon()
+
+    def worker_pids(self) -> dict[DeviceName, set[int]]:
+        """The processes that run versions, by their device."""
+        found: dict[DeviceName, set[int]] = {}
+        for worker, group in self._rollouts.groups.workers():
+            if worker.pid:
+                found.setdefault(group.device, set()).add(worker.pid)
+        return found
 
     # --- one turn
 

@@ -5,6 +5,7 @@ Workers are told first, so that they are busy again before answers are encoded. 
 
 from __future__ import annotations
 
+from appliance.domain.device import DeviceState
 from appliance.engine.control.hangs import Hangs
 from appliance.engine.control.instance_group import Held
 from appliance.engine.control.model_cache import ModelCache
@@ -44,6 +45,7 @@ class Turn:
         self._hangs = hangs
         self._news: list[workers.PoolEvent] = []
         self._left_queued = 0
+        self._devices: tuple[DeviceState, ...] = ()
 
     @property
     def may_wait(self) -> bool:
@@ -55,9 +57,16 @@ class Turn:
         """Take in at the next turn that something happened to a worker."""
         self._news.append(event)
 
+    def devices_told(self, states: tuple[DeviceState, ...]) -> None:
+        """Take in at the next turn how devices are."""
+        self._devices = states
+
     def take(self, now_ns: int) -> None:
         """Take a turn."""
         finished, ended = self._take_news(now_ns)
+        if self._devices:
+            states, self._devices = self._devices, ()
+            self._cache.devices_told(states, now_ns)
         self.take_mirrored()
         self._rollouts.tick(now_ns)
         self._cache.tick(now_ns)

@@ -74,7 +74,7 @@ def model_config(model: ModelVersion) -> dict[str, Json]:
         "instance_group": [
             {
                 "name": model.name,
-                "kind": "KIND_GPU" if model.device == "cuda" else "KIND_CPU",
+                "kind": "KIND_GPU" if not model.on_cpu else "KIND_CPU",
                 "count": model.instance_count,
             }
         ],

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from appliance.config.repository import RepositoryConfig
+from appliance.domain.device import ON_CPU, DeviceKind, DeviceWish
 from appliance.domain.interface import ALLOWED_PARAMETER, allowance_problem
 from appliance.domain.model import (
     RUN_TIMEOUT_PARAMETER,
@@ -65,6 +66,8 @@ _UNOFFERED_INSTANCES: Final = MappingProxyType(
         "passive": "is not offered: every instance takes requests; remove it",
     }
 )
+GPUS_MAX: Final = 64
+"""Numbers of GPUs that can be named: more than any machine has."""
 INSTANCES_MAX: Final = 64
 """Worker processes of one model version: more than any edge box has processors for."""
 
@@ -91,10 +94,10 @@ _REFUSED: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """Workers of one model version and the device ("cpu" or "cuda") they run on, and the groups as written."""
+    """Workers of one model version and the device that they ask for, and the groups as written."""
 
     count: int = 1
-    device: str = "cpu"
+    device: DeviceWish = ON_CPU
     groups: tuple[dict[str, Json], ...] = ()
 
 
@@ -380,7 +383,9 @@ def _read_instances(section: Section, settings: RepositoryConfig) -> Instances:
     if not groups:
         return ONE_INSTANCE
     if len({group.device for group in groups}) > 1:
-        section.problem("instance_group", "groups on different devices are not offered; keep one kind")
+        section.problem(
+            "instance_group", "groups on different devices are not offered; keep one kind, and the same gpus"
+        )
     count = sum(group.count for group in groups)
     if count > INSTANCES_MAX:
         section.problem("instance_group", f"asks for {count} instances; the limit is {INSTANCES_MAX}")
@@ -392,15 +397,13 @@ def _read_group(group: Section, settings: RepositoryConfig) -> Instances:
     group.refuse(_UNOFFERED_INSTANCES)
     group.ignore(("host_policy",), NO_EFFECT)
     device = _read_device(group, settings)
-    if any(gpus := group.integers("gpus")) or (group.has("gpus") and device == "cpu"):
-        group.problem("gpus", "only GPU 0 is offered, and only with KIND_GPU; leave it out or say [ 0 ]")
     count = group.integer("count", default=1) or 1
     host_policy = group.text("host_policy")
     written: dict[str, Json] = {
         "name": group.text("name"),
-        "kind": "KIND_GPU" if device == "cuda" else "KIND_CPU",
+        "kind": "KIND_CPU" if device.kind is DeviceKind.CPU else "KIND_GPU",
         "count": count,
-        "gpus": list[Json](gpus),
+        "gpus": list[Json](device.indexes),
         "host_policy": host_policy,
     }
     group.close()
@@ -409,9 +412,19 @@ def _read_group(group: Section, settings: RepositoryConfig) -> Instances:
     )
 
 
-def _read_device(group: Section, settings: RepositoryConfig) -> str:
+def _read_device(group: Section, settings: RepositoryConfig) -> DeviceWish:
+    """The kind, and the GPUs that are allowed; which of those there are is not known here."""
     kind = group.name("kind") or "KIND_AUTO"
-    devices = {"KIND_CPU": "cpu", "KIND_GPU": "cuda", "KIND_AUTO": settings.auto_device}
-    if kind not in devices:
-        group.problem("kind", f"'{kind}' is not offered; expected one of {', '.join(devices)}")
-    return devices.get(kind, "cpu")
+    kinds = {
+        "KIND_CPU": DeviceKind.CPU,
+        "KIND_GPU": DeviceKind.CUDA,
+        "KIND_AUTO": DeviceKind(settings.auto_device),
+    }
+    if kind not in kinds:
+        group.problem("kind", f"'{kind}' is not offered; expected one of {', '.join(kinds)}")
+    found = kinds.get(kind, DeviceKind.CPU)
+    gpus = tuple(sorted(set(group.integers("gpus", maximum=GPUS_MAX - 1))))
+    if group.has("gpus") and found is DeviceKind.CPU:
+        group.problem("gpus", "GPUs are named, and the group is not of KIND_GPU; say so, or leave them out")
+        return ON_CPU
+    return DeviceWish(found, gpus)

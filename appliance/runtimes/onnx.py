@@ -32,7 +32,7 @@ MODEL_FILE: Final = "model.onnx"
 GRAPH_BYTES_MAX: Final = (1 << 31) - 1
 FATAL_ONLY: Final = 4
 CPU_PROVIDER: Final = "CPUExecutionProvider"
-PROVIDERS: Final[Mapping[str, str]] = MappingProxyType({"cpu": CPU_PROVIDER, "cuda": "CUDAExecutionProvider"})
+PROVIDERS: Final = MappingProxyType({"cpu": CPU_PROVIDER, "cuda": "CUDAExecutionProvider"})
 CUDA_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         # what is asked for, not the next power of two: the rest of the device is for other models
@@ -144,7 +144,7 @@ def _load_on_cuda(version: ModelVersion, settings: RuntimeSettings) -> CudaSessi
         return Made(_create_session(version, settings, stream=stream), graphs=False)
 
     try:
-        session = CudaSession(version, _cuda(0), make, graphs=version.cuda_graphs)
+        session = CudaSession(version, _cuda(settings.device.index), make, graphs=version.cuda_graphs)
     except CudaFailed as problem:
         raise LoadFailed(f"{version.key}: asks for device '{version.device}': {problem}") from problem
     try:
@@ -163,9 +163,7 @@ def _cuda(index: int) -> Cuda:
 
 def _provider_of(version: ModelVersion) -> str:
     """Its name. Raises LoadFailed where it is not to be had."""
-    provider = PROVIDERS.get(version.device)
-    if provider is None:
-        raise LoadFailed(f"{version.key}: device '{version.device}' is not one of {', '.join(PROVIDERS)}")
+    provider = PROVIDERS[version.device.kind.value]
     available = onnxruntime.get_available_providers()
     if provider not in available:
         raise LoadFailed(
@@ -185,7 +183,9 @@ def _create_session(
     options = _options(settings, version)
     model = _model(version, options)
     providers = (
-        [CPU_PROVIDER] if version.on_cpu else [(provider, _cuda_options(stream, graphs)), CPU_PROVIDER]
+        [CPU_PROVIDER]
+        if version.on_cpu
+        else [(provider, _cuda_options(settings.device.index, stream, graphs)), CPU_PROVIDER]
     )
     try:
         session = onnxruntime.InferenceSession(model, options, providers, enable_fallback=0)
@@ -197,8 +197,8 @@ def _create_session(
     return session._sess
 
 
-def _cuda_options(stream: int, graphs: bool) -> dict[str, str]:
-    options = dict(CUDA_OPTIONS)
+def _cuda_options(index: int, stream: int, graphs: bool) -> dict[str, str]:
+    options = {"device_id": str(index), **CUDA_OPTIONS}
     if stream:
         options["user_compute_stream"] = str(stream)
     if graphs:

@@ -15,6 +15,7 @@ from os.path import normpath
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
+from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ConfigInvalid, LoadFailed, Problem
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, Datatype, TensorSpec
@@ -89,11 +90,13 @@ class Port:
 class RuntimeSettings:
     """``threads`` a session may compute with; it runs on the calling thread when 1. ``quick``: weights stay as they are
     in their file and the graph as it is, for the sake of a session that is ready at once. ``packed``: the graph is a
-    packed form (see Packer), to be run as it is."""
+    packed form (see Packer), to be run as it is. ``device`` is the one that was chosen of those that the version asks
+    for, by the driver's count, in the order of the bus."""
 
     threads: int = 1
     quick: bool = False
     packed: bool = False
+    device: DeviceName = CPU
 
 
 class Weights(Protocol):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from enum import Enum
 
 from appliance.devices.energy import METHOD, WINDOW_S, Work
 from appliance.devices.watch import DeviceWatch
-from appliance.domain.device import CUDA, DeviceFigures, troubles
+from appliance.domain.device import DeviceFigures, DeviceName, troubles
 from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.snapshot import EngineStatus
 
@@ -14,13 +15,12 @@ Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 
 def device_figures(watch: DeviceWatch, status: EngineStatus) -> tuple[DeviceFigures, ...]:
-    """Devices as they are now. All versions on CUDA run on the first one: no other is offered."""
-    on_first = {
-        f"{each.name}/{each.version}": _work(each.statistics)
-        for each in status.versions
-        if each.device == CUDA
-    }
-    return watch.figures(status.now_ns / 1_000_000_000, {0: on_first})
+    """Devices as they are now, with what the versions on each of them did."""
+    work: dict[DeviceName, dict[str, Work]] = {}
+    for each in status.versions:
+        done = work.setdefault(each.device, {})
+        done[f"{each.name}/{each.version}"] = _work(each.statistics)
+    return watch.figures(status.now_ns / 1_000_000_000, work)
 
 
 def device_document(figures: DeviceFigures) -> dict[str, Json]:
@@ -37,12 +37,16 @@ def device_document(figures: DeviceFigures) -> dict[str, Json]:
         for name, each in figures.energy.items()
     }
     how: dict[str, Json] = {"method": METHOD, "window_s_min": WINDOW_S, "idle_w": figures.idle_w}
+    shares = {"budget_bytes": figures.budget_bytes, "others_bytes": figures.others_bytes}
+    known |= {key: size for key, size in shares.items() if size is not None}
     return {**known, "troubles": list(troubles(figures.reading)), "energy": {**how, "models": energy}}
 
 
 def _json(value: object) -> Json:
     if isinstance(value, dict):
         return {str(key): each for key, each in value.items()}
+    if isinstance(value, Enum):
+        return str(value.value)
     if isinstance(value, tuple):
         return list(value)
     assert isinstance(value, bool | int | float | str)

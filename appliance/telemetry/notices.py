@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from appliance.domain.device import troubles
+from appliance.domain.device import DeviceFigures, troubles
 from appliance.domain.moment import moment
 from appliance.telemetry.snapshot import Snapshot, StoreFigures
 
 DAY_S: Final = 86_400
 SOON_S: Final = 30 * DAY_S
 """Before its end a certificate is told of: long enough to have a new one made at a site without a network."""
+FOREIGN: Final = 0.1
+"""Of a device's memory other processes may have before that is told."""
 NEARLY: Final = 0.9
 """Of its quota the store may take before that is told."""
 
@@ -27,8 +29,24 @@ def notices(snapshot: Snapshot) -> Iterator[str]:
     for each in snapshot.devices:
         for trouble in troubles(each.reading):
             yield f"Device {each.device.index} ({each.device.name}, {each.device.uuid}) {trouble}."
+    yield from _of_memory(snapshot.devices)
+    if snapshot.devices_problem and any(not each.device.is_cpu for each in snapshot.engine.versions):
+        yield (
+            f"Models ask for a GPU, and nothing tells of one ({snapshot.devices_problem}): they have no budget there, "
+            "and no fault of it is seen."
+        )
     if snapshot.store is not None and snapshot.store.free_bytes:
         yield from _of_store(snapshot.store)
+
+
+def _of_memory(devices: Sequence[DeviceFigures]) -> Iterator[str]:
+    for each in devices:
+        memory, others = each.device.memory_bytes, each.others_bytes
+        if memory and others is not None and each.budget_bytes is not None and others >= memory * FOREIGN:
+            yield (
+                f"Device {each.device.index} ({each.device.name}, {each.device.uuid}): other processes have "
+                f"{_gibibytes(others)} of its memory; models may take {_gibibytes(each.budget_bytes)}."
+            )
 
 
 def _of_store(store: StoreFigures) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Outlook
-from appliance.domain.device import CPU, DeviceFigures
+from appliance.domain.device import CPU, DeviceFigures, DeviceName
 from appliance.domain.model import VersionState
 from appliance.telemetry.exemplars import Buckets
 from appliance.telemetry.meter import VersionStatistics
@@ -167,7 +167,7 @@ class VersionStatus:
     running: int
     workers: tuple[int, ...]
     statistics: VersionStatistics
-    device: str = CPU
+    device: DeviceName = CPU
     residency: str = "resident"
     trial: TrialStatus | None = None
     tries_left: int = 0
@@ -310,7 +310,8 @@ class Snapshot:
     served from (None: a directory is), ``quotas`` what clients were refused (None: no client is bounded), ``traces``
     what became of them (None: there are none); ``certificates`` says of ports that speak TLS when the server's
     certificate ends (seconds since 1970), on the wall clock that says ``wall_s`` now; ``pid`` is its process (0: not
-    told), ``addresses`` where it listens by protocol; ``devices`` are the accelerators that a driver tells of."""
+    told), ``addresses`` where it listens by protocol; ``devices`` are the accelerators that a driver tells of,
+    ``devices_problem`` why none does."""
 
     engine: EngineStatus
     front_end: FrontEndFigures
@@ -323,6 +324,7 @@ class Snapshot:
     pid: int = 0
     addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
     devices: tuple[DeviceFigures, ...] = ()
+    devices_problem: str = ""
 
 
 class MeteredEngine(Protocol):
@@ -346,6 +348,7 @@ class Meters:
     certificates: Callable[[], Mapping[str, int]] = dict
     wall_ms: Callable[[], int] = int
     devices: Callable[[EngineStatus], tuple[DeviceFigures, ...]] = lambda _: ()
+    devices_problem: str = ""
 
     def read(self) -> Snapshot:
         """Everything, as of now."""
@@ -362,4 +365,5 @@ class Meters:
             pid=os.getpid(),
             addresses=self.addresses(),
             devices=self.devices(engine),
+            devices_problem=self.devices_problem,
         )

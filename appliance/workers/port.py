@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from appliance.config.workers import WorkersConfig
+from appliance.domain.device import CPU, DeviceName
 from appliance.domain.model import ModelVersion
 from appliance.workers.jail.access import FileAccess, access_to, access_to_build
 from appliance.workers.jail.user import UserIds
@@ -206,7 +207,8 @@ class ModelLoaded(NamedTuple):
     """``seeds`` are measured (rows, nanoseconds) pairs from warm-up. ``memory_bytes`` is the process's growth,
     which the pool believes as far as it sees it.
     ``assessment`` is None unless one was asked for. ``evictable_bytes`` is what evicting its weights gives back, 0 when
-    that cannot be done. ``packed``: it runs from the packed form that was built on this box."""
+    that cannot be done. ``packed``: it runs from the packed form that was built on this box. ``device_bytes`` is what
+    its session holds of a device with memory of its own (0: it has none, or the runtime does not know)."""
 
     worker: int
     model: int
@@ -216,6 +218,7 @@ class ModelLoaded(NamedTuple):
     assessment: Assessment | None = None
     evictable_bytes: int = 0
     packed: bool = False
+    device_bytes: int = 0
 
 
 class ModelRefused(NamedTuple):
@@ -343,21 +346,25 @@ PoolEvent = (
 class WorkerSettings(NamedTuple):
     """How one worker process runs. ``cpus`` empty: no affinity. ``memory_limit_bytes`` 0: none. ``access`` is all that
     its jail leaves it of the file system; None: it is in no jail, which only tests want. ``user``: whom it becomes (see
-    ``jail.user``)."""
+    ``jail.user``); ``device`` is the one that its models run on."""
 
     threads: int
     cpus: tuple[int, ...]
     memory_limit_bytes: int
     access: FileAccess | None = None
     user: UserIds = ()
+    device: DeviceName = CPU
 
-    def serving(self, versions: Sequence[ModelVersion], *, shared: bool, devices: bool) -> WorkerSettings:
-        """Give those of a worker that serves ``versions``; one that is ``shared`` may get any other, too."""
+    def serving(
+        self, versions: Sequence[ModelVersion], *, shared: bool, device: DeviceName = CPU
+    ) -> WorkerSettings:
+        """Give those of a worker that serves ``versions`` on ``device``; one that is ``shared`` may get any other,
+        too."""
         if self.access is None:
-            return self
+            return self._replace(device=device)
         if shared or len(versions) != 1:
-            return self._replace(access=self.access._replace(devices=devices))
-        return self._replace(access=access_to(versions[0]))
+            return self._replace(access=self.access._replace(devices=not device.is_cpu), device=device)
+        return self._replace(access=access_to(versions[0]), device=device)
 
     def building(self, version: ModelVersion) -> WorkerSettings:
         """Give those of a worker that builds the packed form of ``version``."""

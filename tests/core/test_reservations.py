@@ -19,6 +19,9 @@ from appliance.core.memory.budget import (
 )
 from appliance.core.memory.footprint import Footprint, Residency
 from appliance.core.memory.reservations import PATIENCE_NS, SPARE_BYTES
+from appliance.domain.device import CPU, cuda
+
+GPU = cuda(0)
 
 MB = 1_000_000
 OLD, NEW, OTHER = 1, 2, 3
@@ -28,7 +31,7 @@ class Rig:
     """An accountant with a budget of 100 MB, in a machine with ``free_bytes`` left; what it asks for is not done."""
 
     def __init__(self, free_bytes: int = 0) -> None:
-        self.accountant = Accountant(ResidencyPolicy(), [Budget("cpu", 100 * MB)])
+        self.accountant = Accountant(ResidencyPolicy(), [Budget(CPU, 100 * MB)])
         self.free_bytes = free_bytes
         self.busy: set[int] = set()
 
@@ -47,28 +50,28 @@ class Rig:
         return found
 
     def serve(self, model: int, size_bytes: int, residency: Residency = Residency.RESIDENT) -> None:
-        self.tell(events.Added(model, "cpu", residency, Footprint(size_bytes, 0)))
+        self.tell(events.Added(model, CPU, residency, Footprint(size_bytes, 0)))
 
     def want(
         self, model: int, size_bytes: int, replaces: int | None = None, now_ns: int = 0
     ) -> actions.Reply:
-        wanted = events.ReservationWanted(model, "cpu", size_bytes, replaces)
+        wanted = events.ReservationWanted(model, CPU, size_bytes, replaces)
         (reply,) = [each for each in self.tell(wanted, now_ns) if isinstance(each, actions.Reply)]
         return reply
 
     def flip(self, new: int, new_bytes: int, old: int, old_bytes: int) -> None:
         """``new`` serves in the place of ``old``, which leaves."""
         left = events.Left(old, old_bytes, new, new_bytes)
-        added = events.Added(new, "cpu", Residency.RESIDENT, Footprint(new_bytes, 0))
+        added = events.Added(new, CPU, Residency.RESIDENT, Footprint(new_bytes, 0))
         self.tell(events.Changed((left, added)))
 
     @property
     def left_bytes(self) -> int:
-        return self.accountant.statistics("cpu").left_bytes
+        return self.accountant.statistics(CPU).left_bytes
 
     @property
     def other_bytes(self) -> int:
-        return self.accountant.statistics("cpu").other_bytes
+        return self.accountant.statistics(CPU).other_bytes
 
 
 def limit(kept_bytes: int = 0) -> Limit:
@@ -79,7 +82,7 @@ def test_memory_is_kept_for_a_candidate_until_it_serves_and_then_for_what_it_rep
     rig = Rig()
     rig.serve(OLD, 40 * MB)
     rig.serve(OTHER, 50 * MB)
-    wanted = events.ReservationWanted(NEW, "cpu", 30 * MB, OLD)
+    wanted = events.ReservationWanted(NEW, CPU, 30 * MB, OLD)
     assert rig.tell(wanted)[0] == HoldReservation(NEW)
     assert rig.left_bytes == 70 * MB
     assert rig.accountant.model(OTHER).move.value == "unloading", "and not the one to be replaced"  # type: ignore[union-attr]
@@ -150,7 +153,7 @@ def test_a_version_that_room_is_made_for_does_not_start_cold_meanwhile() -> None
     rig.serve(OLD, 90 * MB)
     rig.busy.add(OLD)
     size = Footprint(30 * MB, 0)
-    resting, coming = (events.ColdStartOffered(model, "cpu", size) for model in (OTHER, NEW))
+    resting, coming = (events.ColdStartOffered(model, CPU, size) for model in (OTHER, NEW))
     assert rig.tell(resting) == [actions.StartCold(OTHER)]
     assert rig.want(NEW, 30 * MB) == HoldReservation(NEW)
     assert not rig.tell(coming), "what is kept for it is its own"
@@ -163,10 +166,10 @@ def test_a_version_that_room_is_made_for_does_not_start_cold_meanwhile() -> None
 def test_evicted_weights_are_room_enough_to_start() -> None:
     rig = Rig()
     rig.serve(OLD, 50 * MB)
-    assert not rig.tell(events.ColdStartOffered(NEW, "cpu", Footprint(80 * MB, 60 * MB)))
+    assert not rig.tell(events.ColdStartOffered(NEW, CPU, Footprint(80 * MB, 60 * MB)))
     rig.serve(OTHER, 40 * MB)
-    assert rig.tell(events.ColdStartOffered(NEW, "cpu", Footprint(80 * MB, 60 * MB)))
-    assert not rig.tell(events.ColdStartOffered(NEW, "cpu", Footprint(120 * MB, 0))), "it never fits"
+    assert rig.tell(events.ColdStartOffered(NEW, CPU, Footprint(80 * MB, 60 * MB)))
+    assert not rig.tell(events.ColdStartOffered(NEW, CPU, Footprint(120 * MB, 0))), "it never fits"
 
 
 def test_what_never_fits_says_why_and_takes_nothing() -> None:
@@ -221,9 +224,9 @@ def test_memory_that_nobody_gives_is_not_kept_for_ever() -> None:
 
 
 def test_what_is_wanted_of_a_second_device_is_none_of_the_first_ones_business() -> None:
-    accountant = Accountant(ResidencyPolicy(), [Budget("cpu", 10 * MB), Budget("cuda", 100 * MB)])
-    assert accountant.step(events.ReservationWanted(NEW, "cuda", 60 * MB), 0) == [GrantReservation(NEW)]
-    assert accountant.statistics("cpu").left_bytes == 10 * MB
-    assert accountant.statistics("cuda").left_bytes == 40 * MB
+    accountant = Accountant(ResidencyPolicy(), [Budget(CPU, 10 * MB), Budget(GPU, 100 * MB)])
+    assert accountant.step(events.ReservationWanted(NEW, GPU, 60 * MB), 0) == [GrantReservation(NEW)]
+    assert accountant.statistics(CPU).left_bytes == 10 * MB
+    assert accountant.statistics(GPU).left_bytes == 40 * MB
     assert accountant.step(events.Gone(NEW), 0) == []
-    assert accountant.statistics("cuda").left_bytes == 100 * MB
+    assert accountant.statistics(GPU).left_bytes == 100 * MB

@@ -14,6 +14,9 @@ from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.footprint import Footprint, LoadCost, LoadSpeed, Residency
 from appliance.core.memory.misses import Queued, arrival_ns
 from appliance.core.memory.popularity import Popularity
+from appliance.domain.device import CPU, cuda
+
+GPU = cuda(0)
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -25,7 +28,7 @@ class Rig:
     back."""
 
     def __init__(self, budget: int, policy: ResidencyPolicy | None = None) -> None:
-        self.accountant = Accountant(policy or ResidencyPolicy(), [Budget("cpu", budget)])
+        self.accountant = Accountant(policy or ResidencyPolicy(), [Budget(CPU, budget)])
         self.now_ns = SECOND
         self.in_use: Collection[int] = ()
         self.checked: set[int] = set()
@@ -51,10 +54,10 @@ class Rig:
         self, model: int, residency: Residency = Residency.RESIDENT, bytes_: int = 100, evictable: int = 90
     ) -> None:
         footprint = Footprint(bytes_, evictable)
-        assert not self.tell(events.Added(model, "cpu", residency, footprint, 100 * MS, 10 * MS))
+        assert not self.tell(events.Added(model, CPU, residency, footprint, 100 * MS, 10 * MS))
 
     def limit(self, size_bytes: int) -> list[Action]:
-        return self.tell(events.BudgetSet(Budget("cpu", size_bytes)))
+        return self.tell(events.BudgetSet(Budget(CPU, size_bytes)))
 
     def ask(self, model: int, request: int, within_ms: int = 10_000) -> list[Action]:
         return self.tell(events.Asked(model, request, self.now_ns + within_ms * MS, 1))
@@ -151,7 +154,7 @@ def test_what_waits_is_bounded_in_number_and_bytes() -> None:
     rig.tell(events.Withdrawn(1, 1))
     assert isinstance(rig.ask(1, 5)[0], actions.Wait)
     assert rig.tell(events.Done(1, MS, 100)) == [actions.Release(1, (3, 5))]
-    assert rig.accountant.statistics("cpu").waiting_bytes == 0
+    assert rig.accountant.statistics(CPU).waiting_bytes == 0
 
 
 def test_a_refusal_for_want_of_places_to_wait_brings_the_model_all_the_same() -> None:
@@ -168,7 +171,7 @@ def test_a_refusal_for_want_of_places_to_wait_brings_the_model_all_the_same() ->
 def test_what_is_reserved_comes_back_and_what_is_pinned_does_not() -> None:
     rig = Rig(200)
     rig.add(1, Residency.COLD)
-    assert rig.tell(events.ReservationWanted(9, "cpu", 150)) == [actions.GrantReservation(9)]
+    assert rig.tell(events.ReservationWanted(9, CPU, 150)) == [actions.GrantReservation(9)]
     assert rig.ask(1, 7) == [actions.Refuse(1, 7, Miss.NO_ROOM, SECOND)]
     assert rig.tell(events.Gone(9)) == [actions.Load(1, False)], "its client was told to come back"
     rig.tell(events.Done(1, 100 * MS, 100))
@@ -339,16 +342,16 @@ def test_nobody_asks_whether_a_model_is_in_use_that_time_keeps_in_memory() -> No
 
 
 def test_each_device_has_a_budget_of_its_own() -> None:
-    accountant = Accountant(ResidencyPolicy(), [Budget("cpu", 100), Budget("cuda", 100)])
-    for model, device in ((1, "cpu"), (2, "cuda"), (3, "cuda")):
+    accountant = Accountant(ResidencyPolicy(), [Budget(CPU, 100), Budget(GPU, 100)])
+    for model, device in ((1, CPU), (2, GPU), (3, GPU)):
         footprint = Footprint(100, 0)
         residency = Residency.COLD if model == 3 else Residency.RESIDENT
         assert not accountant.step(events.Added(model, device, residency, footprint, MS, MS), 1)
     asked = accountant.step(events.Asked(3, 7, LATE, 1), 2)
     assert asked[1:] == [
-        actions.CheckUse("cuda", (2,)),
+        actions.CheckUse(GPU, (2,)),
     ]
-    assert accountant.step(events.UseChecked("cuda", frozenset({2})), 2)[0] == actions.Unload(2)
-    assert accountant.statistics("cpu").used_bytes == 100
-    assert accountant.step(events.BudgetSet(Budget("cpu", 50)), 3) == [actions.CheckUse("cpu", (1,))]
+    assert accountant.step(events.UseChecked(GPU, frozenset({2})), 2)[0] == actions.Unload(2)
+    assert accountant.statistics(CPU).used_bytes == 100
+    assert accountant.step(events.BudgetSet(Budget(CPU, 50)), 3) == [actions.CheckUse(CPU, (1,))]
     accountant.check_integrity()

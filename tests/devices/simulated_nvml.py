@@ -8,6 +8,10 @@ from typing import Any
 
 import pynvml
 
+ANY = "*"
+"""In the place of a function's name: whatever is asked."""
+_BY_INDEX = ("nvmlDeviceGetHandleByIndex_v2",)
+
 
 @dataclass
 class Board:
@@ -20,25 +24,45 @@ class Board:
     processes: tuple[tuple[int, int], ...] = ((4711, 512 << 20),)
     xids: list[int] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
+    ecc: int = 0
+    memory_bytes: int = 80 << 30
+    used_bytes: int = 1 << 30
+    uuid: str = "GPU-simulated"
 
 
 class SimulatedNvml:
-    """Stands where ``pynvml`` keeps the library: functions by name, with the C calling convention."""
+    """Stands where ``pynvml`` keeps the library: functions by name, with the C calling convention. ``boards`` are the
+    devices in order; what is asked of none of them is the first one's."""
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
+    def __init__(self, *boards: Board) -> None:
+        self.board = boards[0]
+        self.boards = boards
+        self._handles: list[tuple[Any, Board]] = []
+        """Of devices and of sets of events, which are told apart by what they are."""
+
+    def _of(self, handle: Any) -> Board:
+        return next((board for known, board in self._handles if known is handle), self.board)
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         """A function that the real library has; AttributeError, as ctypes says it, for what this driver lacks."""
-        error = self.board.errors.get(name)
-        if error == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+        if self.board.errors.get(name) == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
             raise AttributeError(name)
-        if error is not None:
-            return lambda *_: error
         value = _NUMBERS.get(name)
-        if value is not None:
-            return lambda *arguments: _set(arguments[-1], value(self.board))
-        return getattr(self, f"_{name}")  # type: ignore[no-any-return]
+
+        def call(*arguments: Any) -> int:
+            board = self._of(arguments[0]) if arguments else self.board
+            if name in _BY_INDEX:
+                board = self.boards[arguments[0].value]
+            error = board.errors.get(name, board.errors.get(ANY))
+            if error is not None:
+                return error
+            if value is not None:
+                return _set(arguments[-1], value(board))
+            if name == "nvmlDeviceGetCount_v2":
+                return _set(arguments[-1], len(self.boards))
+            return getattr(self, f"_{name}")(*arguments)  # type: ignore[no-any-return]
+
+        return call
 
     def _nvmlInitWithFlags(self, _: int) -> int:  # noqa: N802
         return 0
@@ -50,11 +74,12 @@ class SimulatedNvml:
         text.value = b"simulated"
         return 0
 
-    def _nvmlDeviceGetHandleByIndex_v2(self, _: Any, __: Any) -> int:  # noqa: N802
+    def _nvmlDeviceGetHandleByIndex_v2(self, index: Any, handle: Any) -> int:  # noqa: N802
+        self._handles.append((handle._obj, self.boards[index.value]))
         return 0
 
-    def _nvmlDeviceGetUUID(self, _: Any, text: Any, __: Any) -> int:  # noqa: N802
-        text.value = b"GPU-simulated"
+    def _nvmlDeviceGetUUID(self, handle: Any, text: Any, __: Any) -> int:  # noqa: N802
+        text.value = self._of(handle).uuid.encode()
         return 0
 
     def _nvmlDeviceGetName(self, _: Any, text: Any, __: Any) -> int:  # noqa: N802
@@ -67,8 +92,10 @@ class SimulatedNvml:
     def _nvmlDeviceGetMigMode(self, _: Any, now: Any, pending: Any) -> int:  # noqa: N802
         return _set(now, 0) + _set(pending, 0)
 
-    def _nvmlDeviceGetMemoryInfo_v2(self, _: Any, memory: Any) -> int:  # noqa: N802
-        memory._obj.total, memory._obj.used, memory._obj.free = 80 << 30, 1 << 30, 79 << 30
+    def _nvmlDeviceGetMemoryInfo_v2(self, handle: Any, memory: Any) -> int:  # noqa: N802
+        board, told = self._of(handle), memory._obj
+        told.total, told.used = board.memory_bytes, board.used_bytes
+        told.free = board.memory_bytes - board.used_bytes
         return 0
 
     def _nvmlDeviceGetTemperatureV(self, _: Any, told: Any) -> int:  # noqa: N802
@@ -79,11 +106,11 @@ class SimulatedNvml:
         told._obj.gpu, told._obj.memory = 50, 10
         return 0
 
-    def _nvmlDeviceGetRemappedRows(self, _: Any, *told: Any) -> int:  # noqa: N802
-        return sum(_set(each, value) for each, value in zip(told, self.board.rows, strict=True))
+    def _nvmlDeviceGetRemappedRows(self, handle: Any, *told: Any) -> int:  # noqa: N802
+        return sum(_set(each, value) for each, value in zip(told, self._of(handle).rows, strict=True))
 
-    def _nvmlDeviceGetComputeRunningProcesses_v3(self, _: Any, count: Any, room: Any) -> int:  # noqa: N802
-        have = self.board.processes
+    def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, room: Any) -> int:  # noqa: N802
+        have = self._of(handle).processes
         if room is None or count._obj.value < len(have):
             count._obj.value = len(have)
             return pynvml.NVML_ERROR_INSUFFICIENT_SIZE if have else 0
@@ -97,25 +124,26 @@ class SimulatedNvml:
     def _nvmlEventSetFree(self, _: Any) -> int:  # noqa: N802
         return 0
 
-    def _nvmlDeviceRegisterEvents(self, *_: Any) -> int:  # noqa: N802
+    def _nvmlDeviceRegisterEvents(self, handle: Any, _: Any, events: Any) -> int:  # noqa: N802
+        self._handles.append((events, self._of(handle)))
         return 0
 
-    def _nvmlEventSetWait_v2(self, _: Any, data: Any, __: Any) -> int:  # noqa: N802
-        if not self.board.xids:
+    def _nvmlEventSetWait_v2(self, events: Any, data: Any, __: Any) -> int:  # noqa: N802
+        xids = self._of(events).xids
+        if not xids:
             return int(pynvml.NVML_ERROR_TIMEOUT)
-        data._obj.eventData = self.board.xids.pop(0)
+        data._obj.eventData = xids.pop(0)
         return 0
 
 
 _NUMBERS: dict[str, Callable[[Board], int]] = {
-    "nvmlDeviceGetCount_v2": lambda _: 1,
     "nvmlDeviceGetNumaNodeId": lambda _: 0,
     "nvmlDeviceGetPowerUsage": lambda board: board.power_mw,
     "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
     "nvmlDeviceGetTotalEnergyConsumption": lambda board: board.energy_mj,
     "nvmlDeviceGetClockInfo": lambda _: 345,
     "nvmlDeviceGetCurrentClocksEventReasons": lambda board: board.reasons,
-    "nvmlDeviceGetTotalEccErrors": lambda _: 0,
+    "nvmlDeviceGetTotalEccErrors": lambda board: board.ecc,
     "nvmlDeviceGetPcieReplayCounter": lambda _: 1,
     "nvmlDeviceGetCurrPcieLinkGeneration": lambda _: 5,
     "nvmlDeviceGetCurrPcieLinkWidth": lambda _: 16,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.devices.energy import EnergyAccount, Work
-from appliance.devices.watch import DeviceWatch
-from appliance.domain.device import CUDA, Device, Reading, VersionEnergy
+from appliance.domain.device import VersionEnergy
 
 SECOND = 1_000_000_000
 
@@ -49,27 +48,3 @@ def test_a_counter_and_a_version_that_began_anew_count_from_there() -> None:
     assert account.versions["a/1"] == VersionEnergy(joules=1_000.0, inferences=10, window_s=10.0)
     account.take(50.0, 3_500.0, {})
     assert account.versions == {}
-
-
-class Scripted:
-    """A driver of one device that counts its readings."""
-
-    devices = (Device(kind=CUDA, index=0, uuid="GPU-0", name="scripted", driver="0"),)
-
-    def __init__(self) -> None:
-        self.readings = 0
-
-    def read(self, _: Device) -> Reading:
-        """One that has no counter of energy."""
-        self.readings += 1
-        return Reading(power_w=1.0)
-
-
-def test_a_device_is_looked_at_once_a_second_at_most() -> None:
-    driver = Scripted()
-    watch = DeviceWatch(driver)
-    for at_s in (1.0, 1.5, 1.9, 2.0):
-        (figures,) = watch.figures(at_s, {})
-        assert (figures.idle_w, dict(figures.energy)) == (None, {})
-    assert driver.readings == 2
-    assert DeviceWatch(None).figures(0.0, {}) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from appliance.domain.device import ON_CPU, ON_CUDA, DeviceWish
 from appliance.domain.model import (
     Batching,
     ModelVersion,
@@ -37,7 +38,7 @@ EVERYTHING = ModelVersion(
         priority_queue_policy={2: QueuePolicy(timeout_action=TimeoutAction.DELAY, default_timeout_us=5)},
     ),
     instance_count=2,
-    device="cuda",
+    device=ON_CUDA,
     labels={"y": ("zero", "one")},
     label_files={"y": "classes.txt"},
     model_file="model.onnx",
@@ -71,7 +72,7 @@ def make_version(
     batching: Batching | None = Batching(),  # noqa: B008  frozen
     file_bytes: int = 1000,
     instance_count: int = 1,
-    device: str = "cpu",
+    device: DeviceWish = ON_CPU,
     parameters: dict[str, str] | None = None,
 ) -> ModelVersion:
     """A batchable model with one FP32 input ``x`` [4] and one output ``y`` [2], unless told otherwise."""

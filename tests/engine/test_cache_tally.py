@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.domain.device import ON_CUDA
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.engine.control.cache_report import CacheTally
 from appliance.workers.port import ModelLoaded, ModelRefused, WeightsPagedIn
@@ -51,7 +52,7 @@ def test_a_refusal_counts_if_the_weights_are_to_blame() -> None:
     [
         replace(VERSION, weights=None),
         replace(VERSION, weights=replace(FILE, pieces=())),
-        replace(VERSION, device="cuda"),
+        replace(VERSION, device=ON_CUDA),
     ],
     ids=["no file of weights", "no digests", "not in memory"],
 )

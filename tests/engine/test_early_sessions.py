@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.domain.device import ON_CPU, ON_CUDA, DeviceWish
 from appliance.domain.model import WeightsFile
 from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
 from appliance.engine.versions.served import Served
@@ -25,14 +26,14 @@ def served() -> Served:
 @pytest.mark.parametrize(
     ("weights", "device", "quickly"),
     [
-        (LARGE, "cpu", True),
-        (LARGE, "cuda", False),
-        (replace(LARGE, size=999), "cpu", False),
-        (None, "cpu", False),
+        (LARGE, ON_CPU, True),
+        (LARGE, ON_CUDA, False),
+        (replace(LARGE, size=999), ON_CPU, False),
+        (None, ON_CPU, False),
     ],
 )
 def test_large_versions_with_weights_of_their_own_come_back_quickly(
-    weights: WeightsFile | None, device: str, quickly: bool
+    weights: WeightsFile | None, device: DeviceWish, quickly: bool
 ) -> None:
     assert comes_quickly(replace(make_version("a", 1), weights=weights, device=device), 1000) is quickly
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from appliance.config.workers import PlacementConfig
 from appliance.core.processes.placement import GroupLoad, place
+from appliance.domain.device import CPU, ON_CUDA, cuda
 from tests.domain.sample import make_version
 
 CONFIG = PlacementConfig(max_processes=4, share_below_bytes=1000)
@@ -31,19 +32,19 @@ def test_beyond_that_small_ones_share_evenly_and_large_ones_never() -> None:
 
 def test_newcomers_join_the_emptiest_shared_group() -> None:
     groups = [
-        GroupLoad(group=7, device="cpu", shared=True, processes=1, models=5),
-        GroupLoad(group=8, device="cpu", shared=True, processes=1, models=2),
-        GroupLoad(group=9, device="cpu", shared=False, processes=2, models=1),
+        GroupLoad(group=7, device=CPU, shared=True, processes=1, models=5),
+        GroupLoad(group=8, device=CPU, shared=True, processes=1, models=2),
+        GroupLoad(group=9, device=CPU, shared=False, processes=2, models=1),
     ]
     (placement,) = place([make_version("a", file_bytes=1), make_version("b", file_bytes=1)], groups, CONFIG)
     assert (placement.group, len(placement.models), placement.processes) == (8, 2, 0)
 
 
 def test_all_versions_on_a_gpu_share_its_one_process() -> None:
-    (placement,) = place([make_version(name, device="cuda") for name in "abc"], [], CONFIG)
-    assert (placement.device, placement.processes, len(placement.models)) == ("cuda", 1, 3)
-    there = [GroupLoad(group=3, device="cuda", shared=True, processes=1, models=3)]
-    (placement,) = place([make_version("d", device="cuda")], there, CONFIG)
+    (placement,) = place([make_version(name, device=ON_CUDA) for name in "abc"], [], CONFIG)
+    assert (placement.device, placement.processes, len(placement.models)) == (cuda(0), 1, 3)
+    there = [GroupLoad(group=3, device=cuda(0), shared=True, processes=1, models=3)]
+    (placement,) = place([make_version("d", device=ON_CUDA)], there, CONFIG)
     assert (placement.group, placement.processes) == (3, 0)
 
 

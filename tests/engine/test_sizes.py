@@ -10,6 +10,7 @@ import pytest
 from appliance.core.memory.budget import Limit, NeverFits, ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES, Residency
 from appliance.core.rollout.phase import Phase
+from appliance.domain.device import CPU
 from appliance.domain.model import VersionState
 from appliance.engine.control.cache_report import Situation, problems
 from appliance.engine.control.sizes import Costs, Sizes
@@ -22,7 +23,7 @@ from tests.domain.sample import make_version
 from tests.engine.versions import make_served
 
 MB = 1_000_000
-LIMITS = {"cpu": 100 * MB}
+LIMITS = {CPU: 100 * MB}
 
 
 def version(number: int, size_bytes: int, name: str = "m") -> Served:
@@ -104,7 +105,7 @@ def found(
     serving = [served for served in versions if served.state is VersionState.READY]
     for served in serving:
         measured(sizes, served, served.model.file_bytes)
-    limits = {"cpu": Limit(bytes=100 * MB, configured=False)}
+    limits = {CPU: Limit(bytes=100 * MB, configured=False)}
     now = Situation(versions=versions, serving=serving, unfit=unfit or {}, limits=limits)
     return list(problems(config, sizes, routes, now))
 

@@ -100,7 +100,7 @@ def test_the_digits_on_cuda_answer_as_on_the_processor(nvml: Nvml, models: Path)
         ready(server)
         assert np.abs(infer(server, pictures) - reference(pictures, 1)).max() < 1e-4
         status = server.status()
-        assert [each["device"] for each in status["models"]] == ["cuda"]
+        assert [each["device"] for each in status["models"]] == ["cuda:0"]
         assert [each["uuid"] for each in status["devices"]] == [each.uuid for each in nvml.devices]
         assert nvml.devices[0].uuid in server.get("/metrics").decode()
         now = nvml.read(nvml.devices[0]).memory_used_bytes

@@ -18,6 +18,7 @@ PROGRAM = r"""
 import ctypes, sys
 import numpy as np
 from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.domain.device import ON_CUDA, cuda
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.runtime import RuntimeSettings
@@ -31,9 +32,9 @@ PTX = b'''.version 7.0
 version = ModelVersion(
     name="digits", version=1, platform="", backend="", runtime="onnx", path=sys.argv[1], file_bytes=1,
     inputs=(TensorSpec(name="image", datatype=Datatype.FP32, shape=(8, 8)),),
-    outputs=(TensorSpec(name="probabilities", datatype=Datatype.FP32, shape=(10,)),), max_batch_size=8, device="cuda",
+    outputs=(TensorSpec(name="probabilities", datatype=Datatype.FP32, shape=(10,)),), max_batch_size=8, device=ON_CUDA,
 )
-session = OnnxRuntime().load(version, RuntimeSettings())
+session = OnnxRuntime().load(version, RuntimeSettings(device=cuda(0)))
 memory = Memory(np.ones((1, 8, 8), np.float32))
 for _ in range(5):
     memory.run(session, (0,))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from appliance.domain.device import ON_CPU, ON_CUDA, DeviceKind, DeviceWish
 from appliance.domain.model import Batching, QueuePolicy, TimeoutAction, VersionChoice, VersionPolicy
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.repository.model_directory import CONFIG_BYTES_MAX, LABEL_BYTES_MAX
@@ -58,7 +59,7 @@ def test_everything_a_config_can_say(read_model: ReadModel) -> None:
     assert (model.label_files, model.model_file) == ({"y": "labels.txt"}, "model.onnx")
     assert model.policy == VersionPolicy(count=2)
     assert model.labels == {"y": ("zero", "one", "", "three")}
-    assert (model.instance_count, model.device) == (3, "cpu")
+    assert (model.instance_count, model.device) == (3, ON_CPU)
     assert model.parameters == {"run_timeout_ms": "250", "allow_interface_change": "false", "empty": ""}
     assert model.batching == Batching(
         preferred_batch_size=(4, 8),
@@ -265,8 +266,13 @@ PROBLEMS: list[tuple[str, str, str]] = [
         "instance_group",
         "groups on different devices",
     ),
-    ("instance_group { kind: KIND_CPU gpus: [ 0 ] }", "instance_group[0].gpus", "only GPU 0 is offered"),
-    ("instance_group { kind: KIND_GPU gpus: [ 1 ] }", "instance_group[0].gpus", "only GPU 0 is offered"),
+    ("instance_group { kind: KIND_CPU gpus: [ 0 ] }", "instance_group[0].gpus", "not of KIND_GPU"),
+    ("instance_group { kind: KIND_GPU gpus: [ 64 ] }", "instance_group[0].gpus[0]", "63"),
+    (
+        "instance_group [ { kind: KIND_GPU gpus: [ 0 ] }, { kind: KIND_GPU gpus: [ 1 ] } ]",
+        "instance_group",
+        "the same gpus",
+    ),
     ("instance_group { rate_limiter { } }", "instance_group[0].rate_limiter", "is not offered"),
     ("instance_group { passive: true }", "instance_group[0].passive", "is not offered"),
     ('instance_group { profile: "0" }', "instance_group[0].profile", "is not offered"),
@@ -354,9 +360,12 @@ HARMLESS: list[tuple[str, dict[str, Any]]] = [
     (_io('batch_input [ ] metric_tags [ ] runtime: ""'), {"max_batch_size": 8}),
     ("dynamic_batching { preferred_batch_size: 32 }", {"batching": Batching(preferred_batch_size=(32,))}),
     ("max_batch_size: 0 dynamic_batching { }", {"max_batch_size": 0, "batching": Batching()}),
-    ("instance_group { }", {"instance_count": 1, "device": "cpu"}),
+    ("instance_group { }", {"instance_count": 1, "device": ON_CPU}),
     ("instance_group { count: 0 }", {"instance_count": 1}),
-    ("instance_group { count: 4 kind: KIND_GPU gpus: [ 0 ] }", {"instance_count": 4, "device": "cuda"}),
+    (
+        "instance_group { count: 4 kind: KIND_GPU gpus: [ 2, 0, 2 ] }",
+        {"instance_count": 4, "device": DeviceWish(DeviceKind.CUDA, (0, 2))},
+    ),
     ("version_policy { latest { } }", {"version": 1}),
     ("", {"cuda_graphs": True}),
     ("optimization { cuda { } }", {"cuda_graphs": True}),
@@ -460,5 +469,5 @@ def test_labels_of_one_file_are_kept_once(read_model: ReadModel) -> None:
 
 
 def test_instances_of_kind_auto_run_where_the_operator_says(read_model: ReadModel) -> None:
-    assert served(read_model("instance_group { count: 2 }", auto_device="cuda")).device == "cuda"
-    assert served(read_model("instance_group { kind: KIND_CPU }", auto_device="cuda")).device == "cpu"
+    assert served(read_model("instance_group { count: 2 }", auto_device="cuda")).device == ON_CUDA
+    assert served(read_model("instance_group { kind: KIND_CPU }", auto_device="cuda")).device == ON_CPU

@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from appliance.domain.device import ON_CUDA, cuda
 from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx
@@ -147,10 +148,25 @@ def test_a_failed_run_tells_the_reason_and_no_place_in_the_runtimes_source(
     assert text == text.strip()
 
 
-def test_a_device_that_nobody_knows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_session_is_asked_for_on_the_device_that_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int
+) -> None:
+    """An onnxruntime that has the provider, and notes what it is asked for."""
     path = write_model("mlp", tmp_path) / "1" / "model.onnx"
-    with pytest.raises(LoadFailed, match="device 'abacus' is not one of cpu, cuda"):
-        OnnxRuntime().load(version_of(path, *MLP, device="abacus"), SETTINGS)
+    both = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    asked: list[Any] = []
+
+    def refuse(path: str, options: Any, providers: list[Any], **_: Any) -> None:
+        asked.extend(providers)
+        raise RuntimeError("no such device here")
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: both)
+    runtime = OnnxRuntime()
+    monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
+    with pytest.raises(LoadFailed, match="no such device here"):
+        runtime.load(version_of(path, *MLP, device=ON_CUDA), replace(SETTINGS, device=cuda(index)))
+    assert asked == [("CUDAExecutionProvider", {"device_id": index}), "CPUExecutionProvider"]
 
 
 def test_a_session_that_silently_runs_elsewhere_is_refused(
@@ -168,7 +184,7 @@ def test_a_session_that_silently_runs_elsewhere_is_refused(
         lambda path, options, providers, **_: real(path, options, providers=providers[1:]),
     )
     with pytest.raises(LoadFailed, match="silently runs on CPUExecutionProvider; check the driver"):
-        OnnxRuntime().load(version_of(path, *MLP, device="cuda"), SETTINGS)
+        OnnxRuntime().load(version_of(path, *MLP, device=ON_CUDA), SETTINGS)
 
 
 def test_strings_in_with_bfloat16_out_is_refused(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.events import Event
 from appliance.core.memory.footprint import Footprint, Residency
 from appliance.core.memory.model import ARRIVING, LEAVING, Model, Move
+from appliance.domain.device import CPU
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 MIB = 1 << 20
-DEVICE = "cpu"
+DEVICE = CPU
 FORCING = (
     events.BudgetSet,
     events.Measured,

@@ -17,7 +17,7 @@ from onnxruntime import get_available_providers
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.domain.device import CPU, CUDA
+from appliance.domain.device import ON_CPU, ON_CUDA, DeviceWish
 from appliance.domain.errors import ArtefactError, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype
@@ -221,13 +221,13 @@ def test_what_a_worker_says_is_told() -> None:
 @pytest.mark.parametrize(
     ("path", "device", "said"),
     [
-        ("/dev/full", CUDA, "opened"),
-        ("/dev/full", CPU, "Operation not permitted (its jail refused system calls: openat)"),
-        ("/dev/tty", CUDA, "Permission denied"),
+        ("/dev/full", ON_CUDA, "opened"),
+        ("/dev/full", ON_CPU, "Operation not permitted (its jail refused system calls: openat)"),
+        ("/dev/tty", ON_CUDA, "Permission denied"),
     ],
 )
 def test_a_worker_for_accelerators_may_use_the_devices_that_its_runtime_names(
-    path: str, device: str, said: str
+    path: str, device: DeviceWish, said: str
 ) -> None:
     if kernel_support().lacking:
         pytest.skip("this kernel cannot keep a process from all")

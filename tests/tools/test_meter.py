@@ -11,7 +11,7 @@ import pytest
 
 from appliance.devices.nvml import Nvml
 from appliance.devices.rapl import Rapl
-from appliance.domain.device import Device, Reading
+from appliance.domain.device import Device, DeviceKind, Reading
 from appliance.tools.evaluation import meter
 from appliance.tools.evaluation.meter import (
     DeviceMeter,
@@ -102,7 +102,7 @@ def test_where_processes_are_not_known_what_was_taken_since_counts() -> None:
     class Driver:
         """Of one device, as another container's process sees it."""
 
-        devices = (Device(kind="cuda", index=0, uuid="u", name="d", driver="r"),)
+        devices = (Device(kind=DeviceKind.CUDA, index=0, uuid="u", name="d", driver="r"),)
         now = Reading(memory_used_bytes=1_000, processes={99: 5})
 
         def read(self, device: Device) -> Reading:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from appliance.domain.device import ON_CUDA
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.workers.port import ItemStatus, ModelRefused, RunResult, WorkerExited
 from models.generate import write_model
@@ -329,7 +330,7 @@ def test_a_cuda_model_on_a_machine_without_cuda_is_refused(
     shared_bench: Bench, worker: int, tmp_path: Path
 ) -> None:
     path = write_model("mlp", tmp_path) / "1" / "model.onnx"
-    version = version_of(path, [spec("x", FP32, 64)], [spec("y", FP32, 10)], max_batch_size=4, device="cuda")
+    version = version_of(path, [spec("x", FP32, 64)], [spec("y", FP32, 10)], max_batch_size=4, device=ON_CUDA)
     refused = shared_bench.try_load(worker, version)
     assert isinstance(refused, ModelRefused)
     assert (

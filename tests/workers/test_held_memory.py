@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.domain.device import ON_CUDA
 from appliance.workers.daemon.held_memory import HeldMemory
 from appliance.workers.lane import FrameWriter
 from appliance.workers.messages import FromWorker
@@ -91,4 +92,4 @@ def test_no_model_has_what_another_took_or_what_came_between(monkeypatch: pytest
     assert [memory.took(300, fake(), said) for said in (much, much, 40, 0)] == [50, 50, 40, 0]
     memory.left(100)
     assert memory.took(300, fake(), much) == 150
-    assert memory.took(300, replace(fake(), device="cuda"), much) == much
+    assert memory.took(300, replace(fake(), device=ON_CUDA), much) == much

@@ -16,6 +16,7 @@ from appliance.core.memory.budget import Budget, Limit, NeverFits, ResidencyPoli
 from appliance.core.memory.device import DeviceMemory
 from appliance.core.memory.events import Event
 from appliance.core.memory.model import Model
+from appliance.domain.device import DeviceName
 
 NEVER_NS: Final = 1 << 62
 
@@ -87,7 +88,7 @@ class Accountant:
     # --- what others ask
 
     @property
-    def devices(self) -> Mapping[str, DeviceMemory]:
+    def devices(self) -> Mapping[DeviceName, DeviceMemory]:
         """To be looked at only."""
         return self._devices
 
@@ -99,6 +100,11 @@ class Accountant:
         """The model with that number, if it serves; to be looked at only."""
         home = self._find(number)
         return home.books.table.models.get(number) if home is not None else None
+
+    def home(self, number: int) -> DeviceName | None:
+        """The device on which a version takes memory, or asked for some."""
+        home = self._find(number)
+        return home.books.budget.device if home is not None else None
 
     def outside(self) -> set[int]:
         """Versions that take memory or asked for some, and do not serve."""
@@ -115,16 +121,16 @@ class Accountant:
             unfit |= device.books.reservations.unfit
         return unfit
 
-    def limit(self, device: str) -> Limit:
+    def limit(self, device: DeviceName) -> Limit:
         """What there is of a device."""
         return self._devices[device].books.reservations.limit(0)
 
-    def limit_beside(self, device: str, model: int) -> Limit:
+    def limit_beside(self, device: DeviceName, model: int) -> Limit:
         """What there is of a device, and what cannot be taken of it from other models than this."""
         books = self._devices[device].books
         return books.reservations.limit(books.table.retained_beside(model))
 
-    def statistics(self, device: str) -> MemoryStatistics:
+    def statistics(self, device: DeviceName) -> MemoryStatistics:
         """Sums of a device as of now."""
         return self._devices[device].books.statistics()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from appliance.core.memory.budget import WaitsForMemory
+from appliance.core.memory.budget import AbsentDevice, WaitsForMemory
+from appliance.domain.device import DeviceName
 
 
 class Miss(Enum):
@@ -85,14 +86,14 @@ class WakeAt(NamedTuple):
 class CheckUse(NamedTuple):
     """Say with UseChecked which of these models have nothing in flight: some of them are to leave."""
 
-    device: str
+    device: DeviceName
     models: tuple[int, ...]
 
 
 class MeasureFree(NamedTuple):
     """Say with FreeMeasured how much memory the machine has left."""
 
-    device: str
+    device: DeviceName
 
 
 class GrantReservation(NamedTuple):
@@ -109,10 +110,11 @@ class HoldReservation(NamedTuple):
 
 class RefuseReservation(NamedTuple):
     """Nothing is reserved. ``reason`` says what the version waits for that may never come (None: it is another one's
-    turn); ``again_ns`` is when to ask again (0: at any time)."""
+    turn; AbsentDevice: for nothing, as what it asks for is not here); ``again_ns`` is when to ask again (0: at any
+    time)."""
 
     model: int
-    reason: WaitsForMemory | None
+    reason: WaitsForMemory | AbsentDevice | None
     again_ns: int
 
 

@@ -127,6 +127,11 @@ class Books:
         self.table.become(model, model.residency, Move.PAGING_IN if by_page_in else Move.LOADING)
         return by_page_in
 
+    @property
+    def promised_bytes(self) -> int:
+        """What all versions would take that are at home here, were they in memory at once."""
+        return sum(model.footprint.bytes for model in self.table) + self.reservations.other_bytes
+
     def numbers(self) -> list[int]:
         """All versions that are known here."""
         return [*self.table.models, *self.reservations.outside()]

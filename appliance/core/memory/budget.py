@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from appliance.config.engine import ResidencyConfig
+from appliance.domain.device import DeviceName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class ResidencyPolicy(ResidencyConfig):
 class Budget(NamedTuple):
     """So many bytes of ``device`` are for models: ``configured`` by an operator, or what the machine has."""
 
-    device: str
+    device: DeviceName
     bytes: int
     configured: bool = False
 
@@ -93,4 +94,21 @@ class WaitsForMachine:
     limit: Limit
 
 
-WaitsForMemory = NeverFits | WaitsBesidePins | WaitsForIdle | WaitsForOvercommit | WaitsForMachine
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsForDevice:
+    """None of the devices that it may run on takes versions now; each with its fault."""
+
+    faults: tuple[tuple[DeviceName, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbsentDevice:
+    """It names devices that this machine does not have; ``there`` are those that it has."""
+
+    asked: tuple[int, ...]
+    there: tuple[DeviceName, ...]
+
+
+WaitsForMemory = (
+    NeverFits | WaitsBesidePins | WaitsForIdle | WaitsForOvercommit | WaitsForMachine | WaitsForDevice
+)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from appliance.core.memory.budget import Budget
 from appliance.core.memory.footprint import Footprint, Residency
+from appliance.domain.device import DeviceName
 
 
 class Added(NamedTuple):
@@ -13,7 +14,7 @@ class Added(NamedTuple):
     not known). What was reserved for it is its own."""
 
     model: int
-    device: str
+    device: DeviceName
     residency: Residency
     footprint: Footprint
     load_ns: int = 0
@@ -115,7 +116,7 @@ class Failed(NamedTuple):
 class UseChecked(NamedTuple):
     """Of the models that CheckUse named, these have nothing in flight."""
 
-    device: str
+    device: DeviceName
     idle: frozenset[int]
 
 
@@ -124,7 +125,7 @@ class ReservationWanted(NamedTuple):
     by GrantReservation, HoldReservation or RefuseReservation; to be asked again until it is granted."""
 
     model: int
-    device: str
+    device: DeviceName
     bytes: int
     replaces: int | None = None
 
@@ -132,7 +133,7 @@ class ReservationWanted(NamedTuple):
 class FreeMeasured(NamedTuple):
     """The machine has so much memory left."""
 
-    device: str
+    device: DeviceName
     bytes: int
 
 
@@ -140,7 +141,7 @@ class ColdStartOffered(NamedTuple):
     """A version that is known to serve can begin out of memory: StartCold when there is no room for it now."""
 
     model: int
-    device: str
+    device: DeviceName
     footprint: Footprint
 
 

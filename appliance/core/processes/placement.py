@@ -7,10 +7,11 @@ one box. Versions for a GPU always share one process per device, because a CUDA 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from appliance.config.workers import PlacementConfig
+from appliance.domain.device import CPU, DeviceName
 from appliance.domain.model import ModelVersion
 
 
@@ -19,7 +20,7 @@ class GroupLoad:
     """A group as it is: how many processes it has, how many models, whether small models may join it."""
 
     group: int
-    device: str
+    device: DeviceName
     shared: bool
     processes: int
     models: int
@@ -30,7 +31,7 @@ class Placement:
     """Models for one group. ``group`` is -1 for a new one."""
 
     group: int
-    device: str
+    device: DeviceName
     shared: bool
     processes: int
     models: tuple[ModelVersion, ...]
@@ -42,18 +43,20 @@ def place(
     config: PlacementConfig,
     *,
     alone: bool = False,
+    device_of: Callable[[ModelVersion], DeviceName] = lambda model: model.device.first,
 ) -> tuple[Placement, ...]:
     """Where each of ``wanted`` goes, next to the ``groups`` there are. Every model is in exactly one placement.
-    ``alone``: those for the CPU share with nobody, however many processes there are."""
+    ``alone``: those for the CPU share with nobody, however many processes there are; ``device_of`` says which device
+    was chosen for a version."""
     if alone:
         config = replace(config, share_below_bytes=0)
-    on_gpu = [model for model in wanted if model.device != "cpu"]
+    on_gpu = [model for model in wanted if not model.on_cpu]
     large = [model for model in wanted if model.on_cpu and not _may_share(model, config)]
     small = [model for model in wanted if model.on_cpu and _may_share(model, config)]
-    placements = [*_on_devices(on_gpu, groups), *map(_alone, large)]
+    placements = [*_on_devices(on_gpu, groups, device_of), *map(_alone, large)]
     used = sum(group.processes for group in groups) + sum(placement.processes for placement in placements)
     left = config.max_processes - used
-    sharing = [group for group in groups if group.shared and group.device == "cpu"]
+    sharing = [group for group in groups if group.shared and group.device.is_cpu]
     if len(small) <= left:
         placements.extend(map(_alone, small))
     elif small:
@@ -67,13 +70,17 @@ def _may_share(model: ModelVersion, config: PlacementConfig) -> bool:
 
 def _alone(model: ModelVersion) -> Placement:
     return Placement(
-        group=-1, device=model.device, shared=False, processes=max(model.instance_count, 1), models=(model,)
+        group=-1, device=CPU, shared=False, processes=max(model.instance_count, 1), models=(model,)
     )
 
 
-def _on_devices(models: Sequence[ModelVersion], groups: Sequence[GroupLoad]) -> list[Placement]:
+def _on_devices(
+    models: Sequence[ModelVersion],
+    groups: Sequence[GroupLoad],
+    device_of: Callable[[ModelVersion], DeviceName],
+) -> list[Placement]:
     placements = []
-    for device in sorted({model.device for model in models}):
+    for device in sorted(set(map(device_of, models)), key=str):
         there = next((group for group in groups if group.device == device), None)
         placements.append(
             Placement(
@@ -81,7 +88,7 @@ def _on_devices(models: Sequence[ModelVersion], groups: Sequence[GroupLoad]) -> 
                 device=device,
                 shared=True,
                 processes=0 if there else 1,
-                models=tuple(model for model in models if model.device == device),
+                models=tuple(model for model in models if device_of(model) == device),
             )
         )
     return placements
@@ -99,7 +106,7 @@ def _spread(small: Sequence[ModelVersion], sharing: Sequence[GroupLoad], new: in
         filled[emptiest][2].append(model)
         counts[emptiest] += 1
     return [
-        Placement(group=group, device="cpu", shared=True, processes=int(group < 0), models=tuple(models))
+        Placement(group=group, device=CPU, shared=True, processes=int(group < 0), models=tuple(models))
         for _, group, models in filled
         if models
     ]

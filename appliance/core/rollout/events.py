@@ -104,7 +104,8 @@ class FiguresRead(NamedTuple):
 class MemoryAnswered(NamedTuple):
     """Answers ReserveMemory; ``asked``: with what became of its ``reserve``. ``rests``: it begins out of memory, for
     there is no room; else ``there``: it may be loaded; else ``reason`` says what it waits for if that may never come,
-    ``again_ns`` when to ask again (0: soon), and ``kept`` that memory is kept for it."""
+    ``again_ns`` when to ask again (0: soon), and ``kept`` that memory is kept for it; ``refused``: why that can never
+    be on this machine, in words."""
 
     version: int
     asked: bool = True
@@ -113,6 +114,7 @@ class MemoryAnswered(NamedTuple):
     reason: WaitsForMemory | None = None
     again_ns: int = 0
     kept: bool = False
+    refused: str = ""
 
 
 class AttemptsRecorded(NamedTuple):
@@ -135,12 +137,29 @@ class FormDropped(NamedTuple):
     refused: bool
 
 
+class Displaced(NamedTuple):
+    """The device of a version that serves takes versions no more, and another one that it may run on does."""
+
+    version: int
+
+
 class Drained(NamedTuple):
     """The last requests of these versions have ended."""
 
     versions: tuple[int, ...]
 
 
-VersionEvent = Loaded | Opened | Refused | Crashed | Compared | Missed | FiguresRead | FormBuilt | FormDropped
+VersionEvent = (
+    Loaded
+    | Opened
+    | Refused
+    | Crashed
+    | Compared
+    | Missed
+    | FiguresRead
+    | FormBuilt
+    | FormDropped
+    | Displaced
+)
 """What happened to the version that it names, which may have gone meanwhile."""
 Event = VersionEvent | Wanted | Tick | Changed | Stopping | MemoryAnswered | AttemptsRecorded | Drained

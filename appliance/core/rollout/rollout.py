@@ -99,6 +99,9 @@ class Rollout:
             case told.FormBuilt() if version is not None:
                 yield from self.succession.repack(version, now_ns)
                 yield from self._starts.start(now_ns)
+            case told.Displaced() if version is not None:
+                yield from self.succession.move(version, now_ns)
+                yield from self._starts.start(now_ns)
             case told.Opened() if attempt is not None and attempt.phase is Phase.LOADING:
                 yield from self.trials.take_place(attempt, now_ns)
                 yield do.WakeAt(0)

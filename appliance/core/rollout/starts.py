@@ -15,7 +15,7 @@ from appliance.core.rollout import events as told
 from appliance.core.rollout.attempt import Attempt, Steps
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import NotCounted
+from appliance.core.rollout.reasons import LoadRefused, NotCounted
 from appliance.core.rollout.succession import Succession
 from appliance.core.rollout.trials import Trials
 
@@ -88,6 +88,10 @@ class Starts:
         assert attempt.version.id == event.version, "another one was asked for"
         if self._trials.attempts.get(event.version) is not attempt:
             pass  # it left meanwhile
+        elif event.refused:
+            yield from self._succession.give_up(
+                attempt.version, LoadRefused(detail=event.refused), now_ns, form=False
+            )
         elif event.rests:
             round_.resting.append(attempt)
         elif event.there:

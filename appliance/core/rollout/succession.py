@@ -17,7 +17,7 @@ from appliance.core.rollout.reasons import Failed, NoLongerWanted, RolledBack, S
 from appliance.core.rollout.records import Change, Ending
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trials import Trials
-from appliance.core.rollout.version import Artifact, Version
+from appliance.core.rollout.version import Artifact, Version, VersionSpec
 
 
 class Succession:
@@ -99,7 +99,7 @@ class Succession:
         if before.phase is Phase.STANDBY:
             yield from self._trials.watch_again(before, now_ns)
         if before.slot == version.slot:
-            if not version.is_packed:
+            if not version.is_copy:
                 self._registry.setbacks[version.slot] = RolledBack(why=reason)
             before.retiring = version.retiring  # it may have been kept while another number was wanted
             yield from self.place(before, now_ns)
@@ -138,7 +138,7 @@ class Succession:
         if incoming:
             del self._registry.incoming[version.slot]
             self._registry.versions.pop(version.id, None)
-            if not version.is_packed:
+            if not version.is_copy:
                 self._registry.failed[version.slot] = version
                 self._registry.setbacks[version.slot] = Failed(why=reason)
         yield from self._trials.given_up(version, was, reason, now_ns, noted=noted)
@@ -151,18 +151,33 @@ class Succession:
 
     def lacks_form(self, version: Version) -> bool:
         """Whether it is here to stay, and runs from no form."""
+        return self._stays(version) and not version.packed
+
+    def _stays(self, version: Version) -> bool:
+        """Whether it is what its name and number mean, and nothing is to take its place."""
         stays = self._registry.find(version.slot) is version and version.slot not in self._registry.incoming
-        return stays and not version.retiring and not version.packed
+        return stays and not version.retiring
 
     def repack(self, version: Version, now_ns: int) -> Steps:
         """Its form was built: swap it for itself."""
         if not self.lacks_form(version):
             return
-        spec = replace(version.spec, id=self._registry.take_id(), artifact=Artifact.PACKED)
-        packed = Version(spec=spec)
-        yield do.Add(packed)
-        self._registry.versions[packed.id] = self._registry.incoming[version.slot] = packed
-        self._trials.begin(packed, version, TrialWish(), now_ns, background=True)
+        spec = replace(version.spec, id=self._registry.take_id(), artifact=Artifact.PACKED, moved=False)
+        yield from self._copy(version, spec, now_ns, background=True)
+
+    # --- other devices
+
+    def move(self, version: Version, now_ns: int) -> Steps:
+        """Swap it for itself, on another device; it serves until that one does."""
+        if self._stays(version) and version.phase in SERVING:
+            spec = replace(version.spec, id=self._registry.take_id(), moved=True)
+            yield from self._copy(version, spec, now_ns, background=False)
+
+    def _copy(self, version: Version, spec: VersionSpec, now_ns: int, *, background: bool) -> Steps:
+        copy = Version(spec=spec)
+        yield do.Add(copy)
+        self._registry.versions[copy.id] = self._registry.incoming[version.slot] = copy
+        self._trials.begin(copy, version, TrialWish(), now_ns, background=background)
 
     # --- leaving
 

@@ -22,13 +22,14 @@ class Artifact(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSpec:
     """``id`` is the version's towards scheduler and workers; ``fingerprint`` and ``identity`` are those of its
-    CatalogVersion."""
+    CatalogVersion; ``moved``: it is what serves already, for another device."""
 
     id: int
     model: ModelVersion
     fingerprint: str
     identity: str = ""
     artifact: Artifact = Artifact.AS_PACKAGED
+    moved: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -88,6 +89,11 @@ class Version:
     def is_packed(self) -> bool:
         """Whether it is there to run from its packed form."""
         return self.spec.artifact is Artifact.PACKED
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is what serves already, in another form or for another device: if it fails, that one has not."""
+        return self.is_packed or self.spec.moved
 
     def run_ns(self, rows: int) -> int:
         """How long a run of ``rows`` rows takes, as was measured when it was loaded; 0: not known."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from appliance.core.memory.budget import Limit, NeverFits, ResidencyPolicy
+from appliance.domain.device import DeviceName
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.sizes import Sizes
 from appliance.engine.versions.routes import Routes
@@ -64,7 +65,7 @@ class Situation:
     versions: Iterable[Served]
     serving: Iterable[Served]
     unfit: Mapping[int, NeverFits]
-    limits: Mapping[str, Limit]
+    limits: Mapping[DeviceName, Limit]
 
 
 def problems(config: ResidencyPolicy, sizes: Sizes, routes: Routes, now: Situation) -> Iterator[str]:
@@ -80,7 +81,7 @@ def problems(config: ResidencyPolicy, sizes: Sizes, routes: Routes, now: Situati
                 yield f"residency.{key} names '{name}', and there is no such model"
     for device, limit in now.limits.items():
         pinned = [largest[name] for name in config.pins if name in largest]
-        needed = sum(sizes.expected(served).bytes for served in pinned if served.model.device == device)
+        needed = sum(sizes.expected(served).bytes for served in pinned if served.memory.device == device)
         if needed > limit.bytes:
             yield f"residency.pins need about {megabytes(needed)}, and {limit_text(limit)}"
     for served in now.versions:
@@ -91,7 +92,7 @@ def problems(config: ResidencyPolicy, sizes: Sizes, routes: Routes, now: Situati
 
 def _too_large(config: ResidencyPolicy, sizes: Sizes, now: Situation) -> Iterator[str]:
     for device, limit in now.limits.items():
-        here = {each: sizes.footprint(each).bytes for each in now.serving if each.model.device == device}
+        here = {each: sizes.footprint(each).bytes for each in now.serving if each.memory.device == device}
         stays = {each: size for each, size in here.items() if each.model.name in config.pins}
         for served, size_bytes in here.items():
             others = sum(stays.values()) - stays.get(served, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from appliance.domain.device import DeviceName
 from appliance.engine.versions.served import Served
 from appliance.workers.port import LoadWish
 
@@ -64,7 +65,7 @@ class InstanceGroup:
     the longest its models took to load, for predicting when a replacement serves."""
 
     id: int
-    device: str
+    device: DeviceName
     shared: bool
     processes: int
     models: list[Served] = field(default_factory=list)

@@ -14,6 +14,7 @@ from appliance.core.processes.restart import Restarts
 from appliance.core.rollout.attempt import Attempt
 from appliance.core.rollout.phase import ON_ITS_WAY, Phase
 from appliance.core.scheduling.events import GroupClosed, GroupOpened, LaneClosed, LaneOpened
+from appliance.domain.device import DeviceName
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.instance_group import Ids, InstanceGroup, Worker
 from appliance.engine.environment import Pace
@@ -80,9 +81,10 @@ class InstanceGroups:
         ]
         by_model = {id(served.model): served for served in fresh}
         together, apart = self._sharing([served.model for served in fresh], alone=alone)
+        device_of = lambda model: by_model[id(model)].memory.device  # noqa: E731
         placements = (
-            *place(together, loads, self._placement),
-            *place(apart, loads, self._placement, alone=True),
+            *place(together, loads, self._placement, device_of=device_of),
+            *place(apart, loads, self._placement, alone=True, device_of=device_of),
         )
         for placement in placements:
             self._fill(placement, [by_model[id(model)] for model in placement.models], now_ns)
@@ -131,8 +133,8 @@ class InstanceGroups:
 
     def _settings_of(self, worker: Worker, group: InstanceGroup) -> WorkerSettings:
         models = [served.model for served in group.models]
-        devices = group.device != "cpu"
-        return self._processes.settings(worker.number).serving(models, shared=group.shared, devices=devices)
+        settings = self._processes.settings(worker.number)
+        return settings.serving(models, shared=group.shared, device=group.device)
 
     def _free_number(self) -> int:
         """The lowest number no process has, so that a replacement gets the processors of the one that ended."""
@@ -283,6 +285,12 @@ class InstanceGroups:
         if group.closing and not group.workers and self._groups.pop(group.id, None) is not None:
             self._restarts.group_closed(group.id)
             self._feed.put(GroupClosed(group.id))
+
+    def end_left(self, device: DeviceName) -> None:
+        """End the processes that are to leave a device which is gone: what they still run cannot end well."""
+        for worker in self._workers.values():
+            if worker.stopping and self._groups[worker.group].device == device:
+                self._port.kill(worker.id, ExitCause.STOPPED)
 
     def stop_all(self) -> None:
         """The daemon ends: every worker is asked to leave."""

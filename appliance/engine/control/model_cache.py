@@ -13,20 +13,21 @@ from typing import Final, NamedTuple
 
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
-from appliance.core.memory.actions import Action, Reply, StartCold
-from appliance.core.memory.budget import Budget, ResidencyPolicy
+from appliance.core.memory.actions import Action, RefuseReservation, Reply, StartCold
+from appliance.core.memory.budget import AbsentDevice, Budget, ResidencyPolicy, WaitsForDevice
 from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.phase import LEAVING, SERVING, Phase
+from appliance.domain.device import CPU, DeviceName, DeviceState
 from appliance.domain.errors import CapacityError
-from appliance.domain.model import ModelVersion
 from appliance.engine.control.cache_moves import Cached, CacheMoves
 from appliance.engine.control.cache_report import CacheTally, Situation, problems
+from appliance.engine.control.devices import Devices, Drains
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.control.sizes import Costs, Sizes
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.port import Tensor
-from appliance.engine.requests.outcome import not_ready, result_of
+from appliance.engine.requests.outcome import result_of, unserved
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.waiting_room import Refusal, WaitingRoom, refusal
 from appliance.engine.versions.routes import Routes
@@ -35,24 +36,28 @@ from appliance.telemetry.meter import Result
 from appliance.telemetry.snapshot import ResidencyFigures
 from appliance.workers.port import PoolEvent, WorkerExited, WorkerPort
 
-HOST: Final = "cpu"
+HOST: Final = CPU
 """The device through whose memory versions are loaded for devices that have no budget."""
+SEEN_NS: Final = 2_000_000_000
+"""Devices are looked at each second, and a look takes its time."""
 SAMPLE_NS: Final = 1_000_000_000
 """How often it is looked how much models are used."""
 
 
 class ResidencyTerms(NamedTuple):
     """What residency goes by: ``budgets`` are what models and their workers may take of each device; ``free_bytes``
-    tells what the machine has left of one, ``costs`` what models cost before."""
+    tells what the machine has left of one, ``costs`` what models cost before; ``devices`` are those that have a state,
+    at the start, and are told of from then on."""
 
     config: ResidencyPolicy = ResidencyPolicy()
     budgets: tuple[Budget, ...] = (Budget(HOST, 1 << 62),)
-    free_bytes: Callable[[str], int] = lambda device: 1 << 62
+    free_bytes: Callable[[DeviceName], int] = lambda device: 1 << 62
     costs: Costs | None = None
+    devices: tuple[DeviceState, ...] = ()
 
 
 class ModelCache:
-    """Implements ColdStarts."""
+    """Implements ColdStarts, MemoryPort and Tenants."""
 
     def __init__(
         self,
@@ -65,15 +70,18 @@ class ModelCache:
         room: WaitingRoom,
         shell: Shell,
     ) -> None:
-        limits = {budget.device: budget.bytes for budget in terms.budgets}
+        budgets = (*terms.budgets, *(Budget(each.device, each.budget_bytes) for each in terms.devices))
+        limits = {budget.device: budget.bytes for budget in budgets}
         self._terms = terms
         self._routes = routes
         self._rollouts = rollouts
         self._leases = leases
         self._room = room
         self._shell = shell
-        self._memory = Accountant(terms.config, terms.budgets)
+        self._memory = Accountant(terms.config, budgets)
         self._sizes = Sizes(terms.config.evict_weights, limits, terms.costs)
+        self._devices = Devices(self._memory, terms.devices)
+        self._drains = Drains(self._devices, rollouts, self, shell)
         self._tally = CacheTally()
         self._moves = CacheMoves(
             config=terms.config,
@@ -92,8 +100,9 @@ class ModelCache:
     def ask(self, request: Request, tensors: Sequence[Tensor] | None, now_ns: int) -> Refusal | None:
         """See ColdStarts."""
         served = request.served
+        self._drains.clear([served], now_ns)
         if served.id not in self._cached or request.is_mirrored:
-            return not_ready(request.plan.model), Result.UNAVAILABLE
+            return unserved(served), Result.UNAVAILABLE
         self._sample(now_ns)
         self._tally.count(misses=tensors is not None)
         asked = events.Asked(served.id, request.handle, request.deadline_ns, request.memory.nbytes)
@@ -119,7 +128,7 @@ class ModelCache:
         return True
 
     def _refusal(self, served: Served, action: actions.Refuse) -> CapacityError:
-        limit = self._memory.limit_beside(served.model.device, served.id)
+        limit = self._memory.limit_beside(served.memory.device, served.id)
         return refusal(served.model.name, action, self._sizes.footprint(served).bytes, limit)
 
     # --- time
@@ -179,13 +188,14 @@ class ModelCache:
 
     def _settles(self, served: Served) -> bool:
         """Whether a version is to be looked after from now on."""
-        serves = served.phase in SERVING and self._device(served.model) is not None
+        serves = served.phase in SERVING and self._device(served) is not None and not served.memory.barred
         there = served.opened or served.memory.residency is not Residency.RESIDENT
         return serves and there and self._sizes.knows(served.id)
 
-    def _device(self, model: ModelVersion) -> str | None:
+    def _device(self, served: Served) -> DeviceName | None:
         """The device on which it is looked after; None: that has no budget."""
-        return model.device if model.device in self._memory.devices else None
+        device = served.memory.device
+        return device if device in self._memory.devices else None
 
     def _ends(self, arriving: set[int]) -> Iterator[events.Told]:
         """What became of versions that were on their way, or are to leave."""
@@ -201,7 +211,7 @@ class ModelCache:
             return events.Gone(served.id)
         heir = self._routes.current(served.model.name)
         size_bytes = self._sizes.bytes_now(served)
-        if heir is None:
+        if heir is None or heir.memory.device != served.memory.device:
             return events.Left(served.id, size_bytes)
         heir_bytes = self._sizes.footprint(heir).bytes if self._sizes.knows(heir.id) else 0
         return events.Left(served.id, size_bytes, heir.id, heir_bytes)
@@ -209,7 +219,7 @@ class ModelCache:
     def _add(self, served: Served) -> events.Added:
         self._moves.add(served)
         footprint, costs_ns = self._sizes.footprint(served), self._sizes.costs_ns(served)
-        return events.Added(served.id, served.model.device, served.memory.residency, footprint, *costs_ns)
+        return events.Added(served.id, served.memory.device, served.memory.residency, footprint, *costs_ns)
 
     def _retained(self, served: Served) -> events.Retained:
         """What is wished of it: by the operator, and for as long as a version is tried beside it."""
@@ -240,8 +250,11 @@ class ModelCache:
 
     def reserve(self, served: Served, before: Served | None, now_ns: int) -> Reply:
         """Have memory be kept to load a version that is on its way to serving, in the place of ``before``."""
-        device = self._device(served.model) or HOST
         need_bytes = self._sizes.guessed(served).bytes
+        homeless = self._find_home(served, need_bytes, now_ns)
+        if homeless is not None:
+            return RefuseReservation(served.id, homeless, now_ns + SAMPLE_NS)
+        device = self._device(served) or HOST
         replaces = before.id if before is not None else None
         replies = self._tell(events.ReservationWanted(served.id, device, need_bytes, replaces), now_ns)
         (reply,) = [each for each in replies if not isinstance(each, StartCold)]
@@ -249,14 +262,36 @@ class ModelCache:
 
     def rests(self, served: Served, now_ns: int) -> bool:
         """Whether a version that is known to serve begins COLD, because memory has no room for it at the start."""
-        config, name, device = self._terms.config, served.model.name, self._device(served.model)
-        if device is None or name in config.pins or config.keep_warm_s.get(name):
+        config, name, size = self._terms.config, served.model.name, self._sizes.guessed(served)
+        if name in config.pins or config.keep_warm_s.get(name):
             return False
-        offer = events.ColdStartOffered(served.id, device, self._sizes.guessed(served))
+        homeless = self._find_home(served, size.bytes, now_ns)
+        device = self._device(served)
+        if homeless is not None or device is None:
+            return False
+        offer = events.ColdStartOffered(served.id, device, size)
         rests = bool(self._tell(offer, now_ns))
         if rests:
             self._sizes.assumed(served)
         return rests
+
+    def _find_home(
+        self, served: Served, need_bytes: int, now_ns: int
+    ) -> AbsentDevice | WaitsForDevice | None:
+        """Choose the device of a version that has none yet, or one that takes none any more; gives why there is
+        none."""
+        if served.model.on_cpu:
+            return None
+        home = self._memory.home(served.id)
+        if home is not None and served.id not in self._memory.unfit() and not self._devices.fault(home):
+            return None
+        if home is not None:
+            self._tell(events.Gone(served.id), now_ns)
+        chosen = self._devices.choose(served, need_bytes)
+        if not isinstance(chosen, DeviceName):
+            return chosen
+        served.memory.device = chosen
+        return None
 
     def rest(self, served: Served) -> None:
         """Have a version begin COLD."""
@@ -341,6 +376,44 @@ class ModelCache:
                 self._tell(self._remove(self._cached[served.id], now_ns), now_ns)
         self._tell_all(self._moves.exited(event, held, now_ns), now_ns)
 
+    # --- devices
+
+    def devices_told(self, states: Iterable[DeviceState], now_ns: int) -> None:
+        """This is how devices are now: budgets change, and versions leave those that have a fault."""
+        if news := self._devices.take(states):
+            self._tell(events.Changed(tuple(news)), now_ns)
+        self._drains.look(now_ns)
+
+    def pause_ns(self, device: DeviceName) -> int:
+        """See MemoryPort."""
+        return SEEN_NS if self._devices.watched(device) else 0
+
+    def needs(self, served: Served) -> int:
+        """See Tenants."""
+        return self._sizes.expected(served).bytes
+
+    def take_out(self, versions: Sequence[Served], now_ns: int) -> None:
+        """See Tenants."""
+        news: list[events.Told] = []
+        for served in versions:
+            cached = self._cached.get(served.id)
+            news.append(self._remove(cached, now_ns) if cached is not None else events.Gone(served.id))
+            self._rollouts.put_out(served, now_ns)
+            served.memory.residency = Residency.COLD
+            served.memory.returning = served.memory.quick = False
+        self._tell(events.Changed(tuple(news)), now_ns)
+
+    def settle(self, served: Served, device: DeviceName, now_ns: int) -> None:
+        """See Tenants."""
+        served.memory.barred, served.memory.device = "", device
+        self._rollouts.touch()
+        self.look(now_ns)
+
+    def bar(self, served: Served, why: str) -> None:
+        """See Tenants."""
+        served.memory.barred = why
+        self._rollouts.touch()
+
     # --- small things
 
     def _running(self, model: int) -> bool:
@@ -360,12 +433,13 @@ class ModelCache:
 
     def figures(self) -> ResidencyFigures:
         """For people, as of now."""
-        sums = [self._memory.statistics(device) for device in self._memory.devices]
+        stood = {device: self._memory.statistics(device) for device in self._memory.devices}
+        host, sums = stood.get(HOST), stood.values()
         served = [cached.served for cached in self._cached.values()]
         evicted = [each for each in served if each.memory.residency is Residency.WEIGHTS_EVICTED]
         return self._tally.figures._replace(
-            budget_bytes=sum(each.budget_bytes for each in sums),
-            used_bytes=sum(each.used_bytes + each.other_bytes for each in sums),
+            budget_bytes=host.budget_bytes if host is not None else 0,
+            used_bytes=host.used_bytes + host.other_bytes if host is not None else 0,
             problems=self._problems,
             waiting=sum(each.waiting_requests for each in sums),
             waiting_bytes=sum(each.waiting_bytes for each in sums),

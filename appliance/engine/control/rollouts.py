@@ -10,10 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from appliance.config.workers import PlacementConfig
-from appliance.core.memory.actions import GrantReservation, HoldReservation, RefuseReservation, Reply
 from appliance.core.processes.restart import RestartPolicy, Restarts, culprit_of
 from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
@@ -30,6 +28,7 @@ from appliance.engine.control.convictions import Convictions
 from appliance.engine.control.forms import Forms
 from appliance.engine.control.instance_group import Held
 from appliance.engine.control.instance_groups import InstanceGroups
+from appliance.engine.control.memory_port import MemoryPort, memory_answered
 from appliance.engine.control.recorder import Recorder, SwapTerms
 from appliance.engine.control.traffic import Traffic
 from appliance.engine.environment import Shell
@@ -61,22 +60,6 @@ class RolloutTerms:
     placement: PlacementConfig
     restart: RestartPolicy
     workers: WorkerTerms
-
-
-class MemoryPort(Protocol):
-    """What tells whether there is memory for a version."""
-
-    def reserve(self, served: Served, before: Served | None, now_ns: int) -> Reply:
-        """Whether there is memory to load a version that is on its way to serving, in the place of ``before``."""
-
-    def rests(self, served: Served, now_ns: int) -> bool:
-        """Whether a version that is known to serve begins out of memory, because there is no room for it."""
-
-    def rest(self, served: Served) -> None:
-        """It begins out of memory."""
-
-    def memory_of(self, served: Served) -> tuple[int, int]:
-        """What it takes now, and how much of that are its weights."""
 
 
 class Rollouts:
@@ -208,11 +191,7 @@ class Rollouts:
         if not action.reserve:
             return told.MemoryAnswered(served.id, asked=False)
         before = self._served[action.before] if action.before is not None else None
-        reply = self._memory.reserve(served, before, now_ns)
-        if isinstance(reply, RefuseReservation):
-            return told.MemoryAnswered(served.id, reason=reply.reason, again_ns=reply.again_ns)
-        there, kept = isinstance(reply, GrantReservation), isinstance(reply, HoldReservation)
-        return told.MemoryAnswered(served.id, there=there, kept=kept)
+        return memory_answered(served.id, self._memory.reserve(served, before, now_ns))
 
     def _recorded(self, versions: tuple[int, ...], problem: str | None) -> None:
         self._tell(told.AttemptsRecorded(versions, problem), self._shell.clock())
@@ -373,6 +352,8 @@ class Rollouts:
         )
         at_work = culprit is None and (held.running or held.leased)
         delay_ns = 0 if at_work else self._restarts.restart_delay_ns(group.id, now_ns - worker.started_ns)
+        if self._memory is not None:  # a load on a device that failed would be held against the version
+            delay_ns = max(delay_ns, self._memory.pause_ns(group.device))
         self._groups.lost(worker, group, event.cause, now_ns + delay_ns, final=held.final)
         if culprit is not None:
             wish = worker.loading.get(culprit.id)
@@ -422,6 +403,18 @@ class Rollouts:
         """Load it again, for it serves: it is taken back when a worker has it."""
         self._groups.place([served], now_ns)
 
+    # --- devices
+
+    def move(self, served: Served, now_ns: int) -> bool:
+        """Have it be loaded for another device, and take its own place; whether that is under way."""
+        self._tell(told.Displaced(served.id), now_ns)
+        copy = self._core.registry.incoming.get(served.version.slot)
+        return copy is not None and copy.spec.moved
+
+    def on_devices(self) -> list[Served]:
+        """All versions that run, or are to run, on a device other than the processor."""
+        return [served for served in self._served.values() if not served.model.on_cpu]
+
     # --- what else happens
 
     def form_built(self, event: FormBuilt, now_ns: int) -> None:
@@ -464,7 +457,7 @@ class Rollouts:
     def said(self) -> dict[int, Said]:
         """What there is to say of each version, by its id."""
         registry = self._core.registry
-        return {served.id: said_of(served.version, registry) for served in self._routes.all()}
+        return {served.id: said_of(served, registry) for served in self._routes.all()}
 
     def headers(self) -> tuple[str, ...]:
         """Headers by whose values requests are led to versions on trial."""

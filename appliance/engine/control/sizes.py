@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from appliance.core.memory.footprint import Footprint, Residency, Size
+from appliance.domain.device import DeviceName
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.records import Cost, Records
 from appliance.engine.versions.served import Served
@@ -72,7 +73,9 @@ class Sizes:
     """``evict_weights``: weights may leave memory alone; ``limits`` are what there is of each device; ``costs`` keeps
     what was measured across restarts."""
 
-    def __init__(self, evict_weights: bool, limits: Mapping[str, int], costs: Costs | None = None) -> None:
+    def __init__(
+        self, evict_weights: bool, limits: Mapping[DeviceName, int], costs: Costs | None = None
+    ) -> None:
         self._evict_weights = evict_weights
         self._limits = limits
         self._costs = costs
@@ -80,6 +83,11 @@ class Sizes:
 
     def measured(self, served: Served, event: ModelLoaded) -> None:
         """Take in what a worker said that has loaded it; the largest of them counts."""
+        if not served.model.on_cpu:  # of the device's memory, of which weights cannot leave alone
+            known = self._sizes.get(served.id) or self._guess(served)
+            said_bytes = min(event.device_bytes, self._limits.get(served.memory.device, 1 << 62))
+            device_bytes = said_bytes or known.memory_bytes + known.weights_bytes
+            event = event._replace(memory_bytes=device_bytes, evictable_bytes=0)
         size = Size(event.memory_bytes, event.evictable_bytes, event.load_ns, event.packed)
         self._sizes[served.id] = size.widened(self._sizes.get(served.id))
         if self._costs is not None:
@@ -142,6 +150,8 @@ class Sizes:
         return known.load_ns or size.load_ns, known.page_in_ns
 
     def _of(self, served: Served, size: Size) -> Footprint:
+        if not served.model.on_cpu:  # one session, in the one process that all on the device share
+            return Footprint(size.memory_bytes + size.weights_bytes, 0)
         return size.footprint(served.model.instance_count, evict_weights=self._evict_weights)
 
     def _guess(self, served: Served) -> Size:
@@ -149,7 +159,7 @@ class Sizes:
         known = self._costs.of(served) if self._costs is not None else None
         if known is not None:
             before = Size(known.memory_bytes, known.weights_bytes, known.load_ns, known.packed)
-            if self._of(served, before).bytes <= self._limits.get(served.model.device, 1 << 62):
+            if self._of(served, before).bytes <= self._limits.get(served.memory.device, 1 << 62):
                 return before
         weights = served.model.weights
         mapped = weights.size if weights is not None else 0

@@ -24,6 +24,7 @@ from appliance.engine.environment import RequestLog
 from appliance.engine.requests.request import Request
 from appliance.engine.versions import routes
 from appliance.engine.versions.routes import Routes
+from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import Result
 
 Ended = actions.Refused | actions.Expired | actions.Dropped | actions.Lost
@@ -51,6 +52,12 @@ def _delays(plan: RequestPlan) -> bool:
 
 def not_ready(model: ModelVersion) -> NotReady:
     return routes.not_ready(model.name, model.version)
+
+
+def unserved(served: Served) -> NotReady:
+    """The error of a request for a version that serves no more, or has no device now."""
+    why = f"; version {served.model.version} {served.reason}" if served.barred else ""
+    return routes.not_ready(served.model.name, served.model.version, why)
 
 
 def result_of(error: ApplianceError) -> Result:

@@ -73,6 +73,20 @@ class Rerouting:
         self._table.aim(request, *heir)
         return True
 
+    def stays(self, request: Request) -> bool:
+        """Aim a request at its own version once more, which serves on, and left memory with requests in its queue: its
+        device has a fault. False when it does not."""
+        served, head = request.served, request.plan.head
+        if request.is_mirrored or served.opened:
+            return False
+        try:
+            same = self._routes.resolve(head.model_name, head.model_version) is served
+        except ApplianceError:
+            return False
+        if same:
+            self._table.aim(request, request.plan, served)
+        return same
+
     def _heir(self, request: Request) -> tuple[RequestPlan, Served] | None:
         """What serves now in the place of its version, and what it is to that; None when that would not take it."""
         head = request.plan.head

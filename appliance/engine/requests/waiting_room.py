@@ -24,7 +24,7 @@ from appliance.domain.inference import NO_DEADLINE
 from appliance.engine.environment import Pace
 from appliance.engine.port import Tensor
 from appliance.engine.requests.completion import Completion
-from appliance.engine.requests.outcome import not_ready
+from appliance.engine.requests.outcome import unserved
 from appliance.engine.requests.request import Request
 from appliance.engine.requests.rerouting import Rerouting
 from appliance.engine.requests.table import RequestTable
@@ -79,9 +79,9 @@ class Displaced:
             return Cancelled("Request cancelled"), Result.CANCELLED
         if self._rerouting.reroute(request):
             return None
-        if self._rerouting.follow(request):
+        if self._rerouting.follow(request) or self._rerouting.stays(request):
             return cold.ask(request, None, now_ns)
-        return not_ready(request.plan.model), Result.UNAVAILABLE
+        return unserved(request.served), Result.UNAVAILABLE
 
 
 class WaitingRoom:

@@ -31,7 +31,7 @@ class EnvironmentFingerprint:
         runtime = self._runtimes.get(model.runtime)
         if runtime is None:
             runtime = self._runtimes[model.runtime] = _runtime(model.runtime)
-        return f"{runtime}, {model.device}, {self._cpu}"
+        return f"{runtime}, {model.device.kind.value}, {self._cpu}"
 
 
 def cpu_identity(text: str) -> str:

@@ -72,7 +72,8 @@ class Routes:
         return _Meaning(self.current(name), answering, tuple(served.trial.split for served in answering))
 
     def _in(self, name: str, phases: frozenset[Phase]) -> list[Served]:
-        return [served for served in self._names.get(name, {}).values() if served.phase in phases]
+        there = self._names.get(name, {}).values()
+        return [served for served in there if served.phase in phases and not served.barred]
 
     def put(self, served: Served) -> list[Served]:
         """Make ``served`` the one for its name and version."""
@@ -139,7 +140,7 @@ class Routes:
             if (name, version) in told or (name, "") in told:
                 raise not_ready(name, number)
             raise UnknownModel(f"Request for unknown model: '{name}' version {number} is not found")
-        if found.phase not in ANSWERING:
+        if found.phase not in ANSWERING or found.barred:
             raise not_ready(name, number, _waiting([found]))
         return found
 
@@ -194,7 +195,9 @@ class Routes:
 def _waiting(versions: Iterable[Served]) -> str:
     """Why those do not serve that could, in the words behind an error."""
     known = [
-        each for each in versions if each.state is VersionState.LOADING and each.version.waiting is not None
+        each
+        for each in versions
+        if each.barred or (each.state is VersionState.LOADING and each.version.waiting is not None)
     ]
     return "".join(f"; version {each.model.version} {each.reason}" for each in known)
 

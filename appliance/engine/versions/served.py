@@ -17,8 +17,9 @@ from zlib import crc32
 
 from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.catalog import TrialWish
-from appliance.core.rollout.phase import STATES, Phase
+from appliance.core.rollout.phase import ANSWERING, STATES, Phase
 from appliance.core.rollout.version import Version
+from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestPlan
 from appliance.domain.model import ModelVersion, VersionState
@@ -46,12 +47,14 @@ class TrialRouting:
 @dataclass(slots=True, kw_only=True, eq=False)
 class InMemory:
     """``residency`` is how much of a version is in memory while it is not open; ``returning``: it is loaded to serve
-    again, ``quick``: with sessions that are there at once and are exchanged for fast ones later. Changed by the model
-    cache alone."""
+    again, ``quick``: with sessions that are there at once and are exchanged for fast ones later; ``device`` is where it
+    is, or is to be; ``barred`` is why it cannot be anywhere now, "" where it can. Changed by the model cache alone."""
 
     residency: Residency = Residency.RESIDENT
     returning: bool = False
     quick: bool = False
+    device: DeviceName = CPU
+    barred: str = ""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -109,6 +112,7 @@ class Served:
     def __post_init__(self) -> None:
         self.id, self.model = self.version.id, self.version.model
         self.expectations = Expectations(self.model)
+        self.memory.device = self.model.device.first
 
     def layout(self, plan: RequestPlan) -> Layout:
         """How requests of ``plan`` lie in memory; remembered."""
@@ -126,13 +130,20 @@ class Served:
 
     @property
     def state(self) -> VersionState:
-        """What clients are told of its phase."""
-        return STATES[self.version.phase]
+        """What clients are told of it."""
+        return VersionState.UNAVAILABLE if self.barred else STATES[self.version.phase]
+
+    @property
+    def barred(self) -> bool:
+        """Whether it would serve, and has no device."""
+        return bool(self.memory.barred) and self.version.phase in ANSWERING
 
     @property
     def reason(self) -> str:
         """Why it is not READY, in words."""
         version = self.version
+        if self.barred:
+            return self.memory.barred
         if version.refusal is not None:
             return remark_text(version.refusal)
         return wait_text(version.waiting) if version.waiting is not None else ""

@@ -14,6 +14,7 @@ from appliance.domain.model import VersionState
 from appliance.engine.port import IndexEntry
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.wording import (
+    DEVICE,
     STILL_PREVIOUS,
     Said,
     change_words,
@@ -56,7 +57,7 @@ def version_status(
     return VersionStatus(
         name=served.model.name,
         version=served.model.version,
-        device=served.model.device,
+        device=served.memory.device,
         state=served.state,
         reason=said.reason,
         outlook=said.outlook,
@@ -133,15 +134,18 @@ def _idle(entry: IndexEntry) -> VersionStatus:
     )
 
 
-def said_of(version: Version, registry: Registry) -> Said:
+def said_of(served: Served, registry: Registry) -> Said:
     """Why what its name and number mean is not READY, or what keeps it from serving the files that were asked for last.
-    The form that a version is to run from is no file that was asked for."""
+    The form that a version is to run from is no file that was asked for, nor is its copy for another device."""
+    version = served.version
+    if served.barred:
+        return Said(served.reason, waiting=DEVICE)
     if version.phase not in SERVING:
         why = version.refusal if version.refusal is not None else version.waiting
         return Said(remark_text(why) if why is not None else "", waiting=waiting_word(version.waiting))
     name, slot = version.model.name, version.slot
     new = registry.incoming.get(slot)
-    if new is not None and not new.is_packed:
+    if new is not None and not new.is_copy:
         return _said_beside(new)
     if (setback := registry.setbacks.get(slot)) is not None:
         return Said(f"{STILL_PREVIOUS} {setback_text(setback)}", Outlook.SUCCESSOR_FAILED)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from appliance.core.memory import budget
 from appliance.core.rollout import reasons
 from appliance.core.rollout.reasons import Outlook, Refusal, Remark, Verdict, WaitReason
+from appliance.domain.device import DeviceName
 from appliance.domain.interface import ALLOWED_PARAMETER, BatchChange, InterfaceChange
 from appliance.domain.moment import moment
 from appliance.domain.tensor import TensorSpec
 from appliance.engine.port import NEVER
 
 MB: Final = 1_000_000
+DEVICE: Final = "device"
+"""What a version waits for that has no sound device, in a word."""
 CHANGES_SHOWN: Final = 3
 NAME_SHOWN: Final = 80
 STILL_PREVIOUS: Final = "still serving the previous file; the new one"
@@ -61,6 +65,8 @@ def wait_text(waiting: WaitReason) -> str:
                 f"that serves; {limit_text(limit)}, and the machine has {megabytes(left)} left, too little to try it "
                 "above the budget"
             )
+        case budget.WaitsForDevice(faults=faults):
+            return f"waits for a device: {faults_text(faults)}"
         case reasons.WaitsForServing():
             return "waits for a version that serves, to be tried beside it"
         case reasons.WaitsForTrialOf(version=version):
@@ -78,8 +84,24 @@ def waiting_word(waiting: WaitReason | None) -> str:
             return NEVER
         case reasons.WaitsForServing() | reasons.WaitsForTrialOf() | reasons.WaitsForWanted():
             return "trial"
+        case budget.WaitsForDevice():
+            return DEVICE
         case _:
             return "memory"
+
+
+def faults_text(faults: Iterable[tuple[DeviceName, str]]) -> str:
+    """Why devices take no versions."""
+    return "; ".join(f"{device} is drained, as it {fault}" for device, fault in faults)
+
+
+def absent_text(absent: budget.AbsentDevice) -> str:
+    """Which devices are asked for, and which there are."""
+    asked = ", ".join(map(str, absent.asked))
+    return (
+        f"asks for GPU {asked} (instance_group.gpus), and the driver tells of {', '.join(map(str, absent.there))}; "
+        "name one of those, or none"
+    )
 
 
 def remark_text(remark: Remark | WaitReason) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from appliance.domain.device import DeviceFigures, Reading, troubles
+from appliance.domain.device import DeviceFigures, Reading, faults, troubles
 from appliance.telemetry.metrics.exposition import Family, family, label_text
 
 _READ: Final[tuple[tuple[str, str, Callable[[Reading], float | None]], ...]] = (
@@ -43,6 +43,21 @@ def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
             for each in devices
         ],
     )
+    for name, meaning, figure in (
+        ("budget_bytes", "Memory that models may take.", lambda each: each.budget_bytes),
+        ("others_bytes", "Memory that other processes have.", lambda each: each.others_bytes),
+        (
+            "faulty",
+            "1 where it takes no models because of a fault.",
+            lambda each: int(any(faults(each.reading))),
+        ),
+    ):
+        shares = [(label_text({"device": each.device.uuid}), figure(each)) for each in devices]
+        yield family(
+            f"appliance_device_{name}",
+            meaning,
+            [(labels, size) for labels, size in shares if size is not None],
+        )
     models = [
         (
             label_text(

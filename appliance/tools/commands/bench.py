@@ -19,7 +19,7 @@ from appliance.cli.arguments import natural
 from appliance.cli.failure import Exit, printable
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import steps_bar
-from appliance.domain.device import CPU, CUDA
+from appliance.domain.device import DeviceKind
 from appliance.tools.commands.options import (
     add_shapes,
     add_source,
@@ -31,7 +31,8 @@ from appliance.tools.evaluation.jobs import PRECISIONS, MeasureJob
 from appliance.tools.evaluation.process import measure
 
 BUDGET_MS = 1_000
-DEVICES = (CPU, CUDA)
+CPU = DeviceKind.CPU.value
+DEVICES = tuple(kind.value for kind in DeviceKind)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.domain.device import CPU, CUDA
+from appliance.domain.device import ON_CPU, ON_CUDA
 from appliance.domain.errors import ApplianceError
 from appliance.runtimes.runtime import offers
 from appliance.tools.conformance.check import check_runtime
@@ -52,7 +52,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check(arguments: argparse.Namespace) -> int:
     try:
-        device = CUDA if arguments.accelerator else CPU
+        device = ON_CUDA if arguments.accelerator else ON_CPU
         outcomes = list(check_runtime(arguments.name, arguments.model, device))
     except ApplianceError as error:
         raise CommandFailed(str(error)) from error

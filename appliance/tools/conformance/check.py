@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from appliance.domain.device import CPU
+from appliance.domain.device import ON_CPU, DeviceWish
 from appliance.domain.errors import OperatorError
 from appliance.runtimes.runtime import known_runtimes
 from appliance.tools.conformance.identity import identity_version, version_directory, write_onnx
@@ -17,7 +17,7 @@ from appliance.tools.conformance.outcome import Outcome, from_line
 from appliance.workers.daemon.zygote_client import environment_of_workers
 
 
-def check_runtime(name: str, model: Path | None, device: str = CPU) -> Iterator[Outcome]:
+def check_runtime(name: str, model: Path | None, device: DeviceWish = ON_CPU) -> Iterator[Outcome]:
     """Give the outcomes one by one; ``model`` None: the identity model as ONNX. Raises OperatorError for a name that no
     installed package offers, and ArtefactError for a model that is not there."""
     if name not in known_runtimes():
@@ -36,9 +36,9 @@ def check_runtime(name: str, model: Path | None, device: str = CPU) -> Iterator[
             yield jailed(identity_version(name, str(folder), device))
 
 
-def _in_processes(name: str, folder: Path, nothing: Path, device: str) -> Iterator[Outcome]:
+def _in_processes(name: str, folder: Path, nothing: Path, device: DeviceWish) -> Iterator[Outcome]:
     program = [sys.executable, "-P", "-m", "appliance.tools.conformance.child"]
-    command = [*program, name, str(folder), str(nothing), device]
+    command = [*program, name, str(folder), str(nothing), str(device.first)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment_of_workers()) as child:
         assert child.stdout is not None
         yield from map(from_line, child.stdout)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from appliance.domain.device import DeviceWish, parse_device
 from appliance.runtimes.runtime import Runtime, open_runtimes
 from appliance.tools.conformance.cases import CASES, Case, NotConforming, Rig
 from appliance.tools.conformance.identity import identity_version
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
     say(made(runtime, name, _threads()))
     gc.collect()
     gc.freeze()  # as the zygote does: no case finds what another process left to be swept
-    version = identity_version(name, folder, device)
+    version = identity_version(name, folder, DeviceWish(parse_device(device).kind))
     rig = Rig(runtime, version, replace(version, path=nothing))
     for case in CASES:
         say(apart(case, rig))

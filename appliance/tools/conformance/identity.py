@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from appliance.domain.device import CPU
+from appliance.domain.device import ON_CPU, DeviceWish
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, Datatype, TensorSpec
@@ -68,9 +68,9 @@ def version_directory(path: Path) -> Path:
     return path.resolve() / str(max(numbers)) if numbers else path.resolve()
 
 
-def identity_version(runtime: str, folder: str, device: str = CPU) -> ModelVersion:
-    """Give what the daemon would make of a ``config.pbtxt`` for the files in ``folder``; with the device CUDA, of one
-    that says KIND_GPU."""
+def identity_version(runtime: str, folder: str, device: DeviceWish = ON_CPU) -> ModelVersion:
+    """Give what the daemon would make of a ``config.pbtxt`` for the files in ``folder``; with ON_CUDA, of one that
+    says KIND_GPU."""
     return ModelVersion(
         name=NAME,
         version=1,

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.binding import bind
-from appliance.domain.device import CPU
+from appliance.domain.device import DeviceKind
 from appliance.domain.golden import EXACT, Tolerance
 from appliance.domain.manifest import LatencyPromise
 
@@ -211,7 +211,7 @@ class TrialJob:
     precision: str
     golden: str
     file: str = ""
-    device: str = CPU
+    device: str = DeviceKind.CPU.value
     rows: tuple[int, ...] = ()
     budget_ms: int = 1_000
     threads: int = 1

@@ -10,10 +10,10 @@ import os
 from typing import Final, Protocol
 
 from appliance.devices import energy, rapl
+from appliance.devices.lookout import Devices
 from appliance.devices.nvml import Nvml
 from appliance.devices.rapl import Rapl, used_joules
-from appliance.devices.watch import Devices
-from appliance.domain.device import CPU
+from appliance.domain.device import DeviceKind
 
 WINDOW_S_MIN: Final = 0.1
 """Shorter runs are not counted: drivers renew their counters as seldom as ten times a second."""
@@ -105,7 +105,7 @@ class NoMeter:
 
 def open_meter(device: str) -> Meter:
     """What can count for models on ``device`` here."""
-    if device == CPU:
+    if device == DeviceKind.CPU.value:
         return ProcessorMeter(Rapl())
     try:
         driver = Nvml()

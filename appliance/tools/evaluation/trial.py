@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from appliance.domain.device import DeviceKind, DeviceWish
 from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.runtime import Runtime
@@ -64,7 +65,7 @@ def try_precision(job: TrialJob, version: ModelVersion, runtime: Runtime, progre
 
 def placed(version: ModelVersion, device: str) -> ModelVersion:
     """The version as it is loaded on ``device``; "" for its own."""
-    return replace(version, device=device) if device else version
+    return replace(version, device=DeviceWish(DeviceKind(device))) if device else version
 
 
 def _batch(runner: Runner, inputs: Inputs, budget_ns: int, meter: Meter) -> BatchFigures:

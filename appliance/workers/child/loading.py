@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
+from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
 from appliance.domain.golden import TENSORS_NAME
 from appliance.domain.model import ModelVersion, WeightsFile
@@ -116,12 +117,14 @@ class _Measured(NamedTuple):
 
 
 class Loader:
-    """Makes sessions with the runtimes of ``worker``."""
+    """Makes sessions with the runtimes of ``worker``, on its device."""
 
-    def __init__(self, worker: int, runtimes: Mapping[str, Runtime], threads: int) -> None:
+    def __init__(
+        self, worker: int, runtimes: Mapping[str, Runtime], threads: int, device: DeviceName = CPU
+    ) -> None:
         self._worker = worker
         self._runtimes = runtimes
-        self._settings = RuntimeSettings(threads=threads)
+        self._settings = RuntimeSettings(threads=threads, device=device)
 
     def load(self, load: Load, *, alone: bool, tell: Tell, judge: Judge) -> Opened:
         """Load; ``alone``: the worker holds no other model; ``tell`` says how far it is, and ``judge`` what is to
@@ -149,7 +152,8 @@ class Loader:
             gc.freeze()
             trim_heap()
         session = proven.model.session
-        grown = max(private_bytes(os.getpid()) - before, 0) + session.memory()
+        own, held = max(private_bytes(os.getpid()) - before, 0), session.memory()
+        grown, device_bytes = (own + held, 0) if load.version.on_cpu else (own, held)
         evictable_bytes = 0 if session.weights is None else session.weights.nbytes
         took = time.monotonic_ns() - begin
         said = ModelLoaded(
@@ -161,6 +165,7 @@ class Loader:
             measured.assessment,
             evictable_bytes,
             proven.packed,
+            device_bytes,
         )
         return Opened(proven.model, said, proven.arrival)
 

@@ -307,7 +307,7 @@ class PendingReplies:
         if any(not 1 <= rows <= COUNT_MAX or ns < 1 for rows, ns in message.seeds):
             raise MessageInvalid("measurements that cannot be")
         _check_times(owed, message.load_ns, *(ns for _, ns in message.seeds))
-        _check_sizes(message.memory_bytes, message.evictable_bytes)
+        _check_sizes(message.memory_bytes, message.evictable_bytes, message.device_bytes)
         if message.evictable_bytes > longest_file(asked.version):
             raise MessageInvalid("more weights than there are of its version")
         if message.assessment is not None:

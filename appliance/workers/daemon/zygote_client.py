@@ -50,12 +50,15 @@ ENVIRONMENT: Final = (
     ("OMP_NUM_THREADS", "1"),
     ("MALLOC_MMAP_THRESHOLD_", str(1 << 20)),
     ("MALLOC_TRIM_THRESHOLD_", str(1 << 20)),
+    ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),  # as NVML counts; else the fastest is the first
     ("MALLOC_ARENA_MAX", "1"),  # what a thread that is gone has freed shall not be kept for the next one
 )
 
 PASSED_ON: Final = frozenset(
     {"PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV"}
 )
+NOT_PASSED_ON: Final = frozenset({"CUDA_VISIBLE_DEVICES"})
+"""With it a worker would count GPUs otherwise than NVML does, and `gpus` of a model means that count."""
 PASSED_ON_PREFIXES: Final = (
     "LC_",
     "PYTHON",
@@ -408,7 +411,7 @@ def environment_of_workers() -> dict[str, str]:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
+        if name in PASSED_ON or (name.startswith(PASSED_ON_PREFIXES) and name not in NOT_PASSED_ON)
     }
     environment.update(ENVIRONMENT)
     root = Path(__file__).resolve().parents[3]

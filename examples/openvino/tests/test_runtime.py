@@ -14,6 +14,7 @@ import pytest
 from appliance_openvino.runtime import OpenVinoRuntime
 from openvino import opset13 as op
 
+from appliance.domain.device import ON_CUDA
 from appliance.domain.errors import InvalidRequest, LoadFailed
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.runtimes.runtime import RuntimeSettings
@@ -86,7 +87,7 @@ def test_what_it_does_not_carry_is_refused_with_the_reason(tmp_path: Path) -> No
     with pytest.raises(LoadFailed, match="input 'a' is of type bf16, which this runtime does not carry"):
         OpenVinoRuntime().load(version, SETTINGS)
     with pytest.raises(LoadFailed, match="device 'cuda' is not offered"):
-        OpenVinoRuntime().load(replace(version, device="cuda"), SETTINGS)
+        OpenVinoRuntime().load(replace(version, device=ON_CUDA), SETTINGS)
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.domain.device import CUDA, Device, DeviceFigures, Reading, VersionEnergy
+from appliance.domain.device import Device, DeviceFigures, DeviceKind, Reading, VersionEnergy
 from appliance.domain.model import VersionState
 from appliance.telemetry.meter import Result, VersionMeter
 from appliance.telemetry.snapshot import (
@@ -113,13 +113,17 @@ def made_up_devices() -> tuple[DeviceFigures, ...]:
     energy = {"busy/3": VersionEnergy(joules=12.0, inferences=600, window_s=10.5)}
     return (
         DeviceFigures(
-            device=Device(kind=CUDA, index=0, uuid="GPU-0", name="made up", driver="0", capability=(9, 0)),
+            device=Device(
+                kind=DeviceKind.CUDA, index=0, uuid="GPU-0", name="made up", driver="0", capability=(9, 0)
+            ),
             reading=told,
             idle_w=80.0,
             energy=energy,
+            budget_bytes=70 << 30,
+            others_bytes=9 << 30,
         ),
         DeviceFigures(
-            device=Device(kind=CUDA, index=1, uuid="GPU-1", name="silent", driver="0"),
+            device=Device(kind=DeviceKind.CUDA, index=1, uuid="GPU-1", name="silent", driver="0"),
             reading=Reading(lost=True),
         ),
     )

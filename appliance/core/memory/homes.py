@@ -1,0 +1,50 @@
+"""Which device a version gets: of those that it asks for, the one with most memory that no other version is to have.
+
+Devices of which nothing is known - no driver tells of any of the kind - are taken at their word: the worker will see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from appliance.core.memory.budget import AbsentDevice, WaitsForDevice
+from appliance.domain.device import CPU, DeviceName, DeviceWish
+
+GIB: Final = 1 << 30
+CONTEXT_BYTES: Final = GIB
+"""Of each GPU, for what its worker takes before it has a model: the context and CUDA's libraries took 828 MiB with two
+small ones on an H200."""
+
+
+class Home(NamedTuple):
+    """A device as it is: ``budget_bytes`` are for versions, ``free_bytes`` of those are no version's, in memory or out
+    of it (below zero where more are at home there than fit); ``fault`` is why it takes none, "" where it does."""
+
+    device: DeviceName
+    budget_bytes: int
+    free_bytes: int
+    fault: str = ""
+
+
+def choose(
+    wish: DeviceWish, need_bytes: int, homes: Sequence[Home]
+) -> DeviceName | AbsentDevice | WaitsForDevice:
+    """The device for a version that needs ``need_bytes``, or why there is none."""
+    there = [home for home in homes if home.device.kind is wish.kind]
+    if wish.first == CPU or not there:
+        return wish.first
+    absent = set(wish.indexes) - {home.device.index for home in there}
+    if absent:
+        return AbsentDevice(asked=tuple(sorted(absent)), there=tuple(home.device for home in there))
+    allowed = [home for home in there if wish.allows(home.device)]
+    sound = [home for home in allowed if not home.fault]
+    if not sound:
+        return WaitsForDevice(faults=tuple((home.device, home.fault) for home in allowed))
+    large = [home for home in sound if home.budget_bytes >= need_bytes] or sound
+    return max(large, key=lambda home: (home.free_bytes, -home.device.index)).device
+
+
+def gpu_budget(memory_bytes: int, others_bytes: int) -> int:
+    """What versions may take of a GPU with so much memory, of which other processes have so much."""
+    return max(memory_bytes - others_bytes - CONTEXT_BYTES, 0)

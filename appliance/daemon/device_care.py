@@ -1,0 +1,136 @@
+"""Tells the engine how devices are: what versions may take of each, and which have a fault.
+
+What other processes have of a device's memory is no version's. It is told where it changes by more than allocators move
+it by themselves; where the driver cannot say whose memory is whose, what it was before counts. Owner: the event loop's
+thread, on which nothing here waits for a driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from appliance.core.memory.homes import gpu_budget
+from appliance.devices.health import others_bytes
+from appliance.devices.lookout import LOOK_S
+from appliance.devices.watch import DeviceWatch
+from appliance.domain.device import Device, DeviceFigures, DeviceName, DeviceState, Reading, faults, is_gone
+from appliance.telemetry.device_work import device_figures
+from appliance.telemetry.snapshot import EngineStatus
+
+STEP_BYTES: Final = 64 << 20
+"""Others' memory counts as changed from here on: contexts and allocators take and give back less all the time."""
+UNBOUNDED_BYTES: Final = 1 << 62
+"""The budget of a device whose driver does not tell of its memory."""
+
+
+class DevicesOfEngine(Protocol):
+    """What is told of devices."""
+
+    def devices_told(self, states: tuple[DeviceState, ...]) -> None:
+        """This is how all devices are now."""
+
+    def worker_pids(self) -> Mapping[DeviceName, Collection[int]]:
+        """The processes that run versions, by their device."""
+
+
+class DeviceCare:
+    """``event`` writes a line of the log."""
+
+    def __init__(self, watch: DeviceWatch, event: Callable[..., None]) -> None:
+        self._watch = watch
+        self._event = event
+        self._others: dict[DeviceName, int] = {}
+        self._told: dict[DeviceName, DeviceState] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._take({})
+
+    @property
+    def states(self) -> tuple[DeviceState, ...]:
+        """How devices were when they were looked at last."""
+        return tuple(self._told.values())
+
+    @property
+    def problem(self) -> str:
+        """Why no device is told of; "" where one is."""
+        return self._watch.problem
+
+    def start(self, loop: asyncio.AbstractEventLoop, engine: DevicesOfEngine) -> None:
+        """Look, and tell ``engine``, from now on."""
+        if self._told:
+            self._watch.start()
+            self._timer = loop.call_later(LOOK_S, self._again, loop, engine)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._watch.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _again(self, loop: asyncio.AbstractEventLoop, engine: DevicesOfEngine) -> None:
+        self._timer = loop.call_later(LOOK_S, self._again, loop, engine)
+        self.look(engine)
+
+    def look(self, engine: DevicesOfEngine) -> None:
+        """See how devices are, and tell what has changed; faults are told again and again, as what they lead to is
+        derived from what is so."""
+        before, pids = self.states, engine.worker_pids()
+        self._watch.busy = any(not device.is_cpu for device in pids)
+        self._take(pids)
+        if self.states != before or any(state.fault for state in self.states):
+            engine.devices_told(self.states)
+
+    def _take(self, pids: Mapping[DeviceName, Collection[int]]) -> None:
+        for device, look in self._watch.looks():
+            self._count(device, look.reading, pids.get(device.called, ()))
+            state = DeviceState(
+                device=device.called,
+                budget_bytes=self._budget(device),
+                fault="; ".join(faults(look.reading)),
+                gone=is_gone(look.reading),
+            )
+            before = self._told.get(device.called)
+            if state.fault != (before.fault if before is not None else ""):
+                self._say_fault(device, state.fault)
+            self._told[device.called] = state
+
+    def _count(self, device: Device, reading: Reading, own: Collection[int]) -> None:
+        others, before = others_bytes(reading, own), self._others.get(device.called)
+        if others is None or (before is not None and abs(others - before) < STEP_BYTES):
+            return
+        self._others[device.called] = others
+        if before is not None:
+            self._event(
+                "others hold memory of a device",
+                device=str(device.called),
+                others_bytes=others,
+                before_bytes=before,
+                models_bytes=self._budget(device),
+            )
+
+    def _budget(self, device: Device) -> int:
+        if device.memory_bytes is None:
+            return UNBOUNDED_BYTES
+        return gpu_budget(device.memory_bytes, self._others.get(device.called, 0))
+
+    def _say_fault(self, device: Device, fault: str) -> None:
+        fields = {"device": str(device.called), "name": device.name, "uuid": device.uuid}
+        if fault:
+            self._event("a device has a fault and takes no models", **fields, reason=fault)
+        else:
+            self._event("a device has no fault any more", **fields)
+
+    def figures(self, status: EngineStatus) -> tuple[DeviceFigures, ...]:
+        """Devices for people, with what their models used."""
+        return tuple(
+            replace(
+                each,
+                budget_bytes=self._told[each.device.called].budget_bytes
+                if each.device.memory_bytes is not None
+                else None,
+                others_bytes=self._others.get(each.device.called),
+            )
+            for each in device_figures(self._watch, status)
+        )

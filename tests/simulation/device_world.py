@@ -1,0 +1,205 @@
+"""A world of GPUs that get faults and lose them: models are swapped among them under load; all follows from a seed.
+
+Beside what holds in the world of swaps:
+
+* nothing is loaded on a device that has a fault;
+* a request fails only where none of the devices that its model may run on is without one, or, for once, where all
+  memory of those is taken by models on their way.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from appliance.config.engine import ResidencyConfig
+from appliance.core.memory.budget import Budget, ResidencyPolicy
+from appliance.core.rollout.policy import RolloutPolicy
+from appliance.domain.binding import extended
+from appliance.domain.device import DeviceKind, DeviceName, DeviceState, DeviceWish, cuda
+from appliance.domain.errors import ModelAway, NotReady
+from appliance.domain.inference import Outcome
+from appliance.domain.model import ModelVersion
+from appliance.engine.control.model_cache import HOST, ResidencyTerms
+from appliance.workers import port
+from appliance.workers.arena import Arena
+from tests.simulation.scripted_workers import MS, World
+from tests.simulation.swap_world import SOUND, FatedWorkers, SwapWorld
+
+MB = 1_000_000
+ROOMY = 1_000 * MB
+LOST = "is lost: the driver cannot reach it any more"
+ECC = "had 3 uncorrected memory errors"
+
+
+class GpuWorkers(FatedWorkers):
+    """Workers that know their device; ``faulty`` are those on which nothing may be loaded."""
+
+    def __init__(self, world: World, arena: Arena, emit: object) -> None:
+        super().__init__(world, arena, emit)
+        self.devices: dict[int, DeviceName] = {}
+        self.faulty: set[DeviceName] = set()
+        self.loaded_on: list[tuple[str, DeviceName]] = []
+
+    def start(self, worker: int, group: int, settings: port.WorkerSettings) -> None:
+        self.devices[worker] = settings.device
+        super().start(worker, group, settings)
+
+    def load(
+        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
+    ) -> None:
+        device = self.devices[worker]
+        assert version.device.allows(device), f"{version.key} does not ask for {device}"
+        assert device not in self.faulty, f"{version.key} is loaded on {device}, which has a fault"
+        self.loaded_on.append((version.key, device))
+        super().load(worker, model, version, wish)
+
+
+class DeviceWorld(SwapWorld):
+    """``gpus`` by model are those that it names; ``budgets`` are those of the GPUs in order."""
+
+    workers_type = GpuWorkers
+    workers: GpuWorkers
+
+    def __init__(
+        self, seed: int, gpus: Sequence[tuple[int, ...]], budgets: Sequence[int], file_bytes: int = MB
+    ) -> None:
+        self.states = {
+            cuda(index): DeviceState(device=cuda(index), budget_bytes=size)
+            for index, size in enumerate(budgets)
+        }
+        terms = ResidencyTerms(
+            extended(ResidencyPolicy, ResidencyConfig()),
+            (Budget(HOST, ROOMY),),
+            devices=tuple(self.states.values()),
+        )
+        self.tight = sum(budgets) < len(gpus) * file_bytes
+        self.refused: list[str] = []
+        self.full = 0
+        super().__init__(seed, names=len(gpus), swap=RolloutPolicy(watch_s=0.1), residency=terms)
+        for name, indexes in zip(self.names, gpus, strict=True):
+            wish = DeviceWish(DeviceKind.CUDA, indexes)
+            self.wanted[name] = replace(self.wanted[name], device=wish, file_bytes=file_bytes)
+
+    # --- what happens
+
+    def tell(
+        self, index: int, fault: str = "", *, gone: bool = False, budget_bytes: int | None = None
+    ) -> None:
+        """The device is so from now on."""
+        before = self.states[cuda(index)]
+        size = before.budget_bytes if budget_bytes is None else budget_bytes
+        self.states[cuda(index)] = DeviceState(device=cuda(index), budget_bytes=size, fault=fault, gone=gone)
+        self.look()
+
+    def look(self) -> None:
+        """Somebody looks at all devices."""
+        self.devices_told(tuple(self.states.values()))
+
+    def devices_told(self, states: tuple[DeviceState, ...]) -> None:
+        """Tell the engine, and remember what it was told."""
+        self.states |= {state.device: state for state in states}
+        self.workers.faulty = {each.device for each in self.states.values() if each.fault}
+        self.engine.devices_told(states)
+
+    def worker_pids(self) -> dict[DeviceName, set[int]]:
+        """The engine's."""
+        return self.engine.worker_pids()
+
+    def looks(self, duration_ms: int) -> None:
+        """Time passes, and devices are looked at each second, as the daemon does."""
+        for at_ms in range(0, duration_ms, 1_000):
+            self.world.after(at_ms * MS, self.look)
+        self.world.run(self.world.now + duration_ms * MS)
+
+    def sound(self, name: str) -> bool:
+        """Whether one of the devices that a model may run on has no fault."""
+        wish = self.wanted[name].device
+        return any(wish.allows(each.device) and not each.fault for each in self.states.values())
+
+    def load_of(self, duration_ms: int, requests: int) -> None:
+        """Requests for all models, at random times; one for a model without a device is refused at once."""
+        rand = self.world.random
+        for _ in range(requests):
+            self.world.after(rand.randrange(duration_ms) * MS, partial(self.ask, rand.choice(self.names)))
+
+    def ask(self, name: str) -> None:
+        """One request."""
+        before = set(self.pending)
+        try:
+            self.client(name)
+        except NotReady:
+            pass
+        except ModelAway:
+            assert self.tight, "there is room for all"
+            self.full += 1
+            self.pending = before
+            return
+        else:
+            return
+        assert not self.sound(name), f"{name} has a device, and is refused"
+        self.refused.append(name)
+
+    def _done(self, tag: int, outcome: Outcome) -> None:
+        if isinstance(outcome, ModelAway) and self.tight:
+            self.pending.remove(tag)
+            self.full += 1
+            return
+        if isinstance(outcome, NotReady):  # it came before the fault was known
+            name, _ = outcome.model
+            assert not self.sound(name), f"{name} has a device, and a request of it ended with {outcome}"
+            self.pending.remove(tag)
+            self.refused.append(str(outcome))
+            return
+        super()._done(tag, outcome)
+
+    def check(self) -> None:
+        """The invariants that hold after every turn."""
+        self.scheduler.check_integrity()
+        self.engine._cache._memory.check_integrity()
+
+    def device_of(self, name: str) -> str:
+        """Where it is, or is to be."""
+        (found,) = [each for each in self.engine.status().versions if each.name == name]
+        return str(found.device)
+
+    def reason_of(self, name: str) -> tuple[str, str]:
+        """Its state and why."""
+        (found,) = [each for each in self.engine.status().versions if each.name == name]
+        return found.state.value, found.reason
+
+    # --- the run
+
+    def play_faults(self, duration_ms: int = 8_000, requests: int = 600) -> None:
+        """Devices get faults and lose them under load; at the end all are well, and all models serve."""
+        rand = self.world.random
+        self.start()
+        self.load_of(duration_ms, requests)
+        for at_ms in range(500, duration_ms, 700):
+            index = rand.randrange(len(self.states))
+            fault, gone = rand.choice((("", False), (ECC, False), (LOST, True)))
+            self.world.after(at_ms * MS, partial(self.tell, index, fault, gone=gone))
+        self.looks(duration_ms)
+        for index in range(len(self.states)):
+            self.tell(index)
+        self.looks(3_000)
+        for name in self.names:
+            self.ask(name)
+        self.looks(3_000)
+        assert not self.pending, "requests without an outcome"
+        for name in self.names:
+            assert self.reason_of(name)[0] == "READY"
+        self.settle()
+
+
+def main() -> None:
+    """Replay one seed."""
+    world = DeviceWorld(int(sys.argv[1]), [(), (), (0,), (1,)], (ROOMY, ROOMY))
+    world.play_faults()
+    print(dict(world.answers), len(world.refused), world.workers.loaded_on, SOUND)
+
+
+if __name__ == "__main__":
+    main()
