@@ -151,6 +151,8 @@ class LoadStage(Enum):
     WARM_UP = "warm-up"
     GOLDEN = "golden"
     MEASURING = "measuring"
+    BUILDING = "building"
+    """Of a packed form, which is no load: parts of a hundred in the place of bytes."""
 
 
 class Deviation(NamedTuple):
@@ -193,7 +195,7 @@ class WorkerStarted(NamedTuple):
 
 class ModelProgress(NamedTuple):
     """A load has come to ``stage``; of the file of weights ``done_bytes`` of ``total_bytes`` are read (0: it has
-    none). Only of loads that were asked to tell."""
+    none). Only of loads that were asked to tell, and of packed forms while they are built."""
 
     worker: int
     model: int
@@ -271,8 +273,7 @@ class FormVerdict(Enum):
 
 
 class FormJudged(NamedTuple):
-    """The packed form ``name`` of a model that is being loaded or built. The pool leaves a mark of it on the disk; the
-    engine is not told."""
+    """The packed form ``name`` of a model that is being loaded or built. The pool has left a mark of it on the disk."""
 
     worker: int
     model: int
@@ -334,6 +335,7 @@ PoolEvent = (
     | WeightsEvicted
     | WeightsPagedIn
     | FormBuilt
+    | FormJudged
     | RunFinished
     | Fetched
     | WorkerExited

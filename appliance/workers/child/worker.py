@@ -265,7 +265,9 @@ class Worker:
         begin = time.monotonic_ns()
         name, nbytes, failure, later = "", 0, None, False
         try:
-            name, nbytes = self._loader.build(build.version, partial(self._judge, build.model))
+            name, nbytes = self._loader.build(
+                build.version, partial(self._judge, build.model), partial(self._tell, build.model)
+            )
         except Exception as problem:  # noqa: BLE001 - as for a load
             failure, later = _reason(build.version.key, problem), isinstance(problem, FormHasNoRoom)
         return FormBuilt(self._number, build.model, name, nbytes, time.monotonic_ns() - begin, failure, later)
