@@ -105,7 +105,8 @@ class RuntimeSettings:
     """``threads`` a session may compute with; it runs on the calling thread when 1. ``quick``: weights stay as they are
     in their file and the graph as it is, for the sake of a session that is ready at once. ``packed``: the graph is a
     packed form (see Packer), to be run as it is. For building one: ``kept`` is what was kept when one of the version
-    was built before, as it was written then (b"": nothing), and ``progress`` is told so many parts done, of so many."""
+    was built before, as it was written then (b"": nothing), and ``progress`` is told so many parts done, of so many;
+    what it raises is to end the building."""
 
     threads: int = 1
     quick: bool = False
