@@ -105,12 +105,9 @@ class EngineSession:
         self._engine_bytes = engine_bytes + sum(map(engine.context_bytes, range(len(self._contexts))))
         try:
             self._take_memory()
-        except ApplianceError as problem:
+        except Exception as problem:
             self.close()
-            raise LoadFailed(f"{version.key}: {problem}") from problem
-        except BaseException:
-            self.close()
-            raise
+            raise LoadFailed(f"{version.key}: its engine cannot be made ready: {problem}") from problem
 
     def run(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
