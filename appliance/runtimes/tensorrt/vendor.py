@@ -99,9 +99,8 @@ class Library:
 
     def _add_profile(self, builder: Any, config: Any, profile: Profile, words: Any) -> None:
         added = builder.create_optimization_profile()
-        for name, limits in profile.inputs.items():
-            added.set_shape(name, *limits)
-        if config.add_optimization_profile(added) < 0:
+        shaped = all(_takes(added.set_shape, name, *limits) for name, limits in profile.inputs.items())
+        if not shaped or config.add_optimization_profile(added) < 0:
             raise LoadFailed(f"TensorRT takes no engine for {profile.text}: {_last(words)}")
 
     def open(self, engine: bytes) -> Engine:
@@ -130,7 +129,7 @@ class Engine:
     def context(self, profile: int, stream: int) -> Context:
         """What runs shapes of one profile. Raises LoadFailed."""
         made = _made(self._engine.create_execution_context, "execution context", self._words)
-        if not made.set_optimization_profile_async(profile, stream):
+        if not _takes(made.set_optimization_profile_async, profile, stream):
             raise LoadFailed(f"TensorRT takes no profile {profile}: {_last(self._words)}")
         return Context(made, self._words)
 
@@ -169,7 +168,7 @@ class Context:
 
     def set_input_shape(self, name: str, shape: Shape) -> None:
         """Say what shape an input of the next run has."""
-        if not self._context.set_input_shape(name, shape):
+        if not _takes(self._context.set_input_shape, name, shape):
             raise RunFailed(
                 f"TensorRT does not take the shape {list(shape)} of '{name}': {_last(self._words)}"
             )
@@ -180,12 +179,12 @@ class Context:
 
     def set_address(self, name: str, address: int) -> None:
         """Say where on the device a tensor lies."""
-        if not self._context.set_tensor_address(name, address):
+        if not _takes(self._context.set_tensor_address, name, address):
             raise RunFailed(f"TensorRT does not take the address of '{name}': {_last(self._words)}")
 
     def run(self, stream: int) -> None:
         """Put a run into a stream."""
-        if not self._context.execute_async_v3(stream):
+        if not _takes(self._context.execute_async_v3, stream):
             raise RunFailed(f"TensorRT cannot run this: {_last(self._words)}")
 
 
@@ -234,8 +233,16 @@ def _take_cache(config: Any, data: bytes) -> None:
     or release."""
     for content in (data, b"") if data else (b"",):
         cache = config.create_timing_cache(content)
-        if cache is not None and config.set_timing_cache(cache, False):
+        if cache is not None and _takes(config.set_timing_cache, cache, False):
             return
+
+
+def _takes(call: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether TensorRT does as it is told. Its bindings say no by what they give, or raise it."""
+    try:
+        return call(*arguments) is not False
+    except (RuntimeError, ValueError):
+        return False
 
 
 def _made(make: Callable[[], Any], what: str, words: Any) -> Any:

@@ -20,6 +20,7 @@ from appliance.domain.model import ModelVersion
 from appliance.runtimes.onnx import ELEMENT_TYPES, OnnxRuntime
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.runtimes.tensorrt.profiles import Limits, Profile, Shape
+from appliance.runtimes.tensorrt.runtime import TensorrtRuntime
 from appliance.runtimes.tensorrt.tie import Driver
 from appliance.runtimes.tensorrt.vendor import Built, EngineTensor
 
@@ -215,3 +216,13 @@ class SimulatedCuda:
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         self.loaded += 1
         return self._runtime.load(replace(version, device="cpu"), settings)
+
+
+class SimulatedRuntime(TensorrtRuntime):
+    """The runtime as a worker process gets it, by an entry point, with everything of NVIDIA's simulated."""
+
+    name = "simulated_tensorrt"
+
+    def __init__(self) -> None:
+        device = HostDevice()
+        super().__init__(lambda: SimulatedLibrary(device), lambda: DRIVER, lambda: device, SimulatedCuda())
