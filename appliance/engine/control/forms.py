@@ -89,9 +89,12 @@ class Forms:
         self._port.stop(event.worker)
         if event.failure is None:
             took_ms = event.ns // 1_000_000
+            served.unbuilt = ""
             self._log.event("packed form built", model=served.key, bytes=event.nbytes, took_ms=took_ms)
             return served
         self._log.event("no packed form", model=served.key, reason=event.failure)
+        if served.model.runtime in FORMED_WHOLE:
+            served.unbuilt = f"it has no engine, and runs without: {event.failure}"
         if event.later:
             self._pace.at(self._queue.put_off(served, now_ns))
         return None
