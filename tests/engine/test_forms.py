@@ -197,7 +197,10 @@ def test_what_becomes_of_a_form_goes_into_the_log(
 
 def test_a_version_says_why_it_has_no_engine_until_it_has_one(rig: Rig, served: Served) -> None:
     served.model = replace(served.model, runtime="tensorrt", weights=None)
-    for failure, note in (("node 'n' (Unique)", "it has no engine, and runs without: node 'n' (Unique)"), (None, "")):
+    for failure, note in (
+        ("node 'n' (Unique)", "it has no engine, and runs without: node 'n' (Unique)"),
+        (None, ""),
+    ):
         rig.forms.consider(served)
         rig.forms.build()
         rig.forms.ended(FormBuilt(rig.taken - 1, rig.taken, "" if failure else "form", 0, 1, failure), 0)

@@ -1,13 +1,15 @@
 """A simulated TensorRT and a simulated device, for where there is neither: nothing here is NVIDIA's.
 
-An engine is the graph with its profiles in front, and ONNX Runtime computes. The device's memory is this process's, and
-what is put into a stream is not done before somebody waits for it, so that a session that forgets to gets old bytes.
+An engine is the graph with its profiles in front, and where its weights lie, which no real one needs to know; ONNX
+Runtime computes. The device's memory is this process's, and what is put into a stream is not done before somebody waits
+for it, so that a session that forgets to gets old bytes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -126,23 +128,28 @@ class SimulatedLibrary:
         for done in range(0, 1001, 10):
             progress(done, 1000)
         limits = [{name: list(each) for name, each in profile.inputs.items()} for profile in profiles]
-        return Built(json.dumps(limits).encode() + b"\n" + graph, b"learned")
+        header = {"profiles": limits, "weights": os.path.dirname(path)}
+        return Built(json.dumps(header).encode() + b"\n" + graph, b"learned")
 
     def open(self, engine: bytes) -> SimulatedEngine:
         self.opened += 1
-        header, _, graph = engine.partition(b"\n")
+        line, _, graph = engine.partition(b"\n")
+        header = json.loads(line)
         profiles = tuple(
             Profile(inputs={name: Limits(*map(tuple, each)) for name, each in inputs.items()})
-            for inputs in json.loads(header)
+            for inputs in header["profiles"]
         )
-        return SimulatedEngine(profiles, graph, self.device)
+        return SimulatedEngine(profiles, graph, header["weights"], self.device)
 
 
 class SimulatedEngine:
-    def __init__(self, profiles: tuple[Profile, ...], graph: bytes, device: HostDevice) -> None:
+    def __init__(self, profiles: tuple[Profile, ...], graph: bytes, weights: str, device: HostDevice) -> None:
         self.profiles = profiles
         self.device = device
-        self.session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", weights)
+        self.session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         self.types = {
             each.name: ELEMENT_TYPES[each.type]
             for each in (*self.session.get_inputs(), *self.session.get_outputs())
@@ -218,11 +225,15 @@ class SimulatedCuda:
         return self._runtime.load(replace(version, device="cpu"), settings)
 
 
-class SimulatedRuntime(TensorrtRuntime):
-    """The runtime as a worker process gets it, by an entry point, with everything of NVIDIA's simulated."""
-
-    name = "simulated_tensorrt"
+class SimulatedTensorrt(TensorrtRuntime):
+    """The runtime as workers have it, with everything of NVIDIA's simulated."""
 
     def __init__(self) -> None:
         device = HostDevice()
         super().__init__(lambda: SimulatedLibrary(device), lambda: DRIVER, lambda: device, SimulatedCuda())
+
+
+class SimulatedRuntime(SimulatedTensorrt):
+    """The same by an entry point."""
+
+    name = "simulated_tensorrt"

@@ -28,6 +28,7 @@ from appliance.tools.conformance.memory import Memory, any_floats
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.runtimes.tensorrt.simulated import HostDevice
 from tests.workers.bench import spec, version_of
+from tests.workers.transformers import write_version
 
 SOURCE = Path(__file__).with_name("libnvinfer.cpp")
 MODELS = Path(__file__).parents[3] / "models"
@@ -198,6 +199,14 @@ class TestRealBuilderOfTensorrtRtx:
         assert len(built.engine) > 10_000
         assert told == sorted(told)
         assert len(set(told)) > 10
+
+    def test_weights_in_a_file_of_their_own_are_found_beside_the_graph(
+        self, rtx: Library, tmp_path: Path
+    ) -> None:
+        version = write_version(tmp_path)
+        assert version.weights is not None
+        built = build(rtx, Path(version.path).read_bytes(), version)
+        assert len(built.engine) > version.weights.size * 0.9
 
     def test_it_gives_up_when_it_is_told_to(self, rtx: Library) -> None:
         class Enough(Exception):
