@@ -6,6 +6,7 @@ CLIENTS := .venv-clients
 WHEELS := .venv-wheels
 ANSIBLE := .venv-ansible
 OPENVINO := .venv-openvino
+TENSORRT := .venv-tensorrt
 BIN := $(VENV)/bin
 ARGS ?=
 MINUTES ?= 10
@@ -32,7 +33,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test ansible-test example-test test-gpu wheels deb packages image image-test lock clean install-test install-clients install-ansible install-native
+.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test ansible-test example-test tensorrt-test test-gpu wheels deb packages image image-test lock clean install-test install-clients install-ansible install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -119,6 +120,13 @@ example-test: $(OPENVINO)/bin/python ## examples/openvino: its tests, and `appli
 	cd examples/openvino && $(CURDIR)/$(OPENVINO)/bin/python -m pytest -q -c pyproject.toml tests
 	$(OPENVINO)/bin/appliance runtime check openvino
 
+# NVIDIA's own packages, which are no part of `make test`: proprietary, freely installable, and a hundred megabytes. A
+# folder that Python is told of, so that nothing of them comes near .venv.
+TENSORRT_PACKAGES := tensorrt-cu13-bindings==11.4.0.106 tensorrt-rtx-cu13-bindings==1.7.1.116 tensorrt-rtx-cu13-libs==1.7.1.116
+tensorrt-test: $(TEST_STAMP) ## the runtime for TensorRT: NVIDIA's bindings over a simulated library, and TensorRT-RTX's real builder (fetches both)
+	@[ -e $(TENSORRT)/.installed ] || { $(BIN)/python $(PIP) install --no-deps --target $(TENSORRT) $(TENSORRT_PACKAGES) && touch $(TENSORRT)/.installed; }
+	PYTHONPATH=$(CURDIR)/$(TENSORRT) $(BIN)/python -m pytest -n 0 -q -rs tests/runtimes/tensorrt
+
 # On Debian or one like it: dpkg-deb, and mmdebstrap for the image, which a container engine that runs as root or has user
 # namespaces can run. Neither takes root.
 deb: wheels
@@ -179,7 +187,7 @@ lock: ## resolve the lock files anew (needs 'uv' on the PATH)
 	  image/requirements-gpu.in -o image/requirements-gpu.lock
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) $(CLIENTS) $(WHEELS) $(ANSIBLE) $(OPENVINO) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(CLIENTS) $(WHEELS) $(ANSIBLE) $(OPENVINO) $(TENSORRT) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python $(CLIENTS)/bin/python $(WHEELS)/bin/python $(ANSIBLE)/bin/python $(OPENVINO)/bin/python:

@@ -36,7 +36,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
-class CudaFailed(Exception):
+class CudaFailed(OSError):
     """CUDA would not; the text is its own word, and what was asked."""
 
 

@@ -147,7 +147,7 @@ class ModelVersion:
     this box lie (``workers/forms``), "" to load without one; ``form_room`` is what they may take. ``trust`` is who
     vouches for the package: "key KEYID", "unsigned", or "" for a plain directory. ``digests`` are those of the files
     that a worker reads, by their paths, but for the weights: it uses no others than these bytes. None are known of a
-    plain directory's.
+    plain directory's. ``sealed`` are the digests of the documents of those of its forms that this box has sealed.
     """
 
     name: str
@@ -183,6 +183,7 @@ class ModelVersion:
     form_room: FormRoom = FormRoom()
     trust: str = ""
     digests: Mapping[str, str] = field(default_factory=dict)
+    sealed: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

@@ -14,8 +14,11 @@ INTER_OP: Final = "inter_op_thread_count"
 MODE: Final = "execution_mode"
 ARENA: Final = "enable_mem_arena"
 PATTERN: Final = "enable_mem_pattern"
+ENGINE_FREE_MAX: Final = "tensorrt_free_max"
+"""How long free dimensions other than the batch can be, for an engine of TensorRT; 0: nobody knows."""
+FREE_MAX: Final = 1 << 24
 LARGEST: Final[Mapping[str, int]] = MappingProxyType(
-    {INTRA_OP: THREADS_MAX, INTER_OP: THREADS_MAX, MODE: 1, ARENA: 1, PATTERN: 1}
+    {INTRA_OP: THREADS_MAX, INTER_OP: THREADS_MAX, MODE: 1, ARENA: 1, PATTERN: 1, ENGINE_FREE_MAX: FREE_MAX}
 )
 """The parameters that are obeyed, each a whole number from 0 up to this."""
 
@@ -41,7 +44,7 @@ def option_problem(key: str, said: str) -> str:
     if (
         said.isascii()
         and said.isdecimal()
-        and len(said) <= len(str(THREADS_MAX))
+        and len(said) <= len(str(LARGEST[key]))
         and int(said) <= LARGEST[key]
     ):
         return ""

@@ -35,7 +35,7 @@ from appliance.repository.pbtxt import Message
 from appliance.repository.section import INT64_MAX, Section
 from appliance.repository.tensor_config import TensorConfig, read_input, read_output
 from appliance.repository.warmup_config import WARMUPS_MAX, WarmupConfig, read_warmup
-from appliance.runtimes.runtime import known_runtimes
+from appliance.runtimes.runtime import READ_ONNX, known_runtimes
 
 ONNX_RUNTIME: Final = "onnx"
 ONNX_BACKEND: Final = "onnxruntime"
@@ -110,6 +110,11 @@ class Kind(NamedTuple):
     platform: str
     backend: str
     runtime: str
+
+    @property
+    def reads_onnx(self) -> bool:
+        """Whether a model is an ONNX file, whose graph is read and judged here."""
+        return self.runtime in READ_ONNX
 
 
 ONNX: Final = Kind(ONNX_PLATFORM, ONNX_BACKEND, ONNX_RUNTIME)
@@ -253,6 +258,8 @@ def _read_kind(section: Section, settings: RepositoryConfig) -> Kind:
         advice = backend_advice(backend) or f"enabled are: {', '.join(enabled)}"
         if backend in known_runtimes() and backend != ONNX_RUNTIME:
             advice = "a package for it is installed: add it to the setting repository.runtimes"
+        if backend in READ_ONNX and backend != ONNX_RUNTIME:
+            advice = f"give it the ONNX model, and add '{backend}' to the setting repository.runtimes"
         section.problem(
             "backend",
             f"'{backend or ONNX_BACKEND}' is not enabled; {advice}",

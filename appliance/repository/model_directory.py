@@ -26,7 +26,6 @@ from appliance.repository.findings import PROBLEMS_MAX, Findings, Place
 from appliance.repository.misplaced import SUFFIX, in_its_place, misplaced, misplaced_file
 from appliance.repository.model_config import (
     MODEL_FILE,
-    ONNX,
     VERSIONS_MAX,
     ModelConfig,
     model_file_of,
@@ -266,7 +265,7 @@ class _VersionReader:
         foreign: tuple[ModelFile, ...] = ()
         agreement: Agreement | None = None
         if self._has_directory():
-            if self._config.kind == ONNX:
+            if self._config.kind.reads_onnx:
                 files, agreement = self._from_graph()
             else:
                 agreement = from_config_alone(self._config, self._findings)

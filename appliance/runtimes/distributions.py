@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-DISTRIBUTIONS: Final = {"onnx": ("onnxruntime", "onnxruntime-gpu")}
+DISTRIBUTIONS: Final = {
+    "onnx": ("onnxruntime", "onnxruntime-gpu"),
+    "tensorrt": ("tensorrt-cu13-bindings", "tensorrt-cu12-bindings"),
+}
 """What to ask for the version of a runtime, by its name."""
 
 

@@ -25,7 +25,20 @@ DEVICES: Final = "/dev/"
 
 Shape = tuple[int, ...]
 
-_BUILT_IN: Final[Mapping[str, str]] = MappingProxyType({"onnx": "appliance.runtimes.onnx:OnnxRuntime"})
+_BUILT_IN: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "onnx": "appliance.runtimes.onnx:OnnxRuntime",
+        "tensorrt": "appliance.runtimes.tensorrt.runtime:TensorrtRuntime",
+    }
+)
+READ_ONNX: Final = frozenset({"onnx", "tensorrt"})
+"""Runtimes whose models are ONNX files, which are read and judged before a runtime sees them."""
+FORMED_WHOLE: Final = frozenset({"tensorrt"})
+"""Runtimes that have a packed form of any version, not of those alone that have a file of weights."""
+GRAPH_FILE: Final = "graph.onnx"
+ENGINE_FILE: Final = "engine.plan"
+KEPT_FILE: Final = "timing.cache"
+"""What building a form has learned, for the next time that one is built of the version."""
 
 
 class Offer(NamedTuple):
@@ -86,17 +99,25 @@ class Port:
     optional: bool = False
 
 
+def _say_nothing(done: int, total: int) -> None:
+    """How far a form is concerns nobody."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSettings:
     """``threads`` a session may compute with; it runs on the calling thread when 1. ``quick``: weights stay as they are
     in their file and the graph as it is, for the sake of a session that is ready at once. ``packed``: the graph is a
     packed form (see Packer), to be run as it is. ``device`` is the one that was chosen of those that the version asks
-    for, by the driver's count, in the order of the bus."""
+    for, by the driver's count, in the order of the bus. For building one: ``kept`` is what was kept when one of the
+    version was built before, as it was written then (b"": nothing), and ``progress`` is told so many parts done, of so
+    many; what it raises is to end the building."""
 
     threads: int = 1
     quick: bool = False
     packed: bool = False
     device: DeviceName = CPU
+    kept: bytes = b""
+    progress: Callable[[int, int], None] = _say_nothing
 
 
 class Weights(Protocol):
@@ -169,15 +190,21 @@ class Runtime(Protocol):
 
 @runtime_checkable
 class Packer(Protocol):
-    """A runtime that can write a version in a form which this machine runs at full speed from mapped weights."""
+    """A runtime that can write a version in a form which this machine runs at full speed.
+
+    It may have ``form_file``, what the form's graph is called (GRAPH_FILE, or ENGINE_FILE for what is no graph any
+    more), and ``sealed``, True where what reads a form would believe whatever lies in it: then one is only loaded when
+    this box has sealed it, for the same ``identity``."""
 
     @property
     def identity(self) -> str:
-        """What a packed form depends on beside the version and the processor: the runtime and its release."""
+        """What a packed form depends on beside the version and the processor: the runtime and its release, and the
+        driver and the device where it is tied to them. For people as well."""
 
     def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
         """Write the packed form of ``version`` into the new files ``graph`` and ``weights``, which are in one
-        directory, what runs touch first in ``weights``. Raises LoadFailed."""
+        directory, what runs touch first in ``weights``, which may stay away. May write KEPT_FILE beside them. Raises
+        LoadFailed."""
 
 
 def check_signature(version: ModelVersion, session: Session) -> None:
@@ -252,6 +279,16 @@ def region_maker(session: Session) -> Callable[[int], Region] | None:
     """What gives memory of so many bytes that the session's device copies from and to by itself: its ``pin``, if it has
     one. The caller lets go of it before the process ends; the session may go first."""
     return cast("Callable[[int], Region] | None", getattr(session, "pin", None))
+
+
+def form_file(runtime: Packer) -> str:
+    """What the graph of the runtime's packed forms is called: its ``form_file``, if it has one."""
+    return str(getattr(runtime, "form_file", GRAPH_FILE))
+
+
+def is_sealed(runtime: Packer) -> bool:
+    """Whether a packed form is only loaded when this box has sealed it: its ``sealed``, if it has that."""
+    return bool(getattr(runtime, "sealed", False))
 
 
 def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:

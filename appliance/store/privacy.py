@@ -72,7 +72,7 @@ def _mode(found: os.stat_result, name: str, root: os.stat_result) -> int:
         return (
             SHARED if _shared(root) else own | found.st_mode & stat.S_ISGID
         )  # as made below such a directory
-    return own | (own & 0o400) >> 3 if _shared(root) and not name.endswith(".lock") else own
+    return own | (own & 0o400) >> 3 if _shared(root) and not name.endswith((".lock", ".key")) else own
 
 
 def _shared(root: os.stat_result) -> bool:

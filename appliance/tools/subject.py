@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -20,6 +20,7 @@ from appliance.repository.model_files import ModelHome
 from appliance.repository.onnx.firewall import graph_flaws, graph_limits
 from appliance.repository.onnx.graph import read_graph
 from appliance.repository.version_files import external_files, golden_files
+from appliance.runtimes.runtime import READ_ONNX
 
 FIRST_VERSION: Final = 1
 VERSION_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
@@ -95,10 +96,11 @@ def _version(home: Path, number: int, settings: RepositoryConfig) -> Subject:
     if not reading.servable:
         raise ModelInvalid(problem for broken in reading.broken for problem in broken.problems)
     version = reading.servable[0].model
-    if version.runtime != ONNX.runtime:
+    if version.runtime not in READ_ONNX:
         raise ArtefactError(
             f"'{home}' is a model of the runtime '{version.runtime}'; only ONNX models can be tried"
         )
+    version = replace(version, runtime=ONNX.runtime)  # whatever serves it
     return Subject(version=version, home=str(home), folder=str(home / str(number)))
 
 

@@ -5,7 +5,7 @@ its bytes depend on: the runtime's release and the processor. Rules kept here: a
 taken only with the sizes that it says, and its graph and its weights are verified as they load; one that cannot be read
 as it was written is dropped and may be built anew, once: if the first load of the new one fails as well, or a form
 answered wrongly or took its worker down, it is refused: neither used nor built again until it is removed. Values
-and files only; building is in ``form_builder``.
+and files only; building is in ``form_builder``, and who may read a form that has to be sealed in ``seal``.
 """
 
 from __future__ import annotations
@@ -27,32 +27,38 @@ from appliance.domain.binding import bind
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ArtefactError, ConfigInvalid
 from appliance.domain.model import ModelVersion, WeightsFile
+from appliance.domain.regular_file import read_file
+from appliance.runtimes.runtime import ENGINE_FILE, GRAPH_FILE, KEPT_FILE
 from appliance.store.layout import BUILDING_FORM, REFUSED_FORM, form_digest
 
 FORMAT: Final = 1
 FORM_FILE: Final = "form.json"
-GRAPH_FILE: Final = "graph.onnx"
 WEIGHTS_FILE: Final = "weights.bin"
 REFUSED_FILE: Final = REFUSED_FORM
 DROPPED_FILE: Final = "dropped"
 """In the place of a form that could not be read."""
 ANEW_FILE: Final = "anew"
 """In a form that was built in the place of one that was dropped, until it has been loaded."""
-FILES: Final = frozenset({FORM_FILE, GRAPH_FILE, WEIGHTS_FILE, ANEW_FILE})
+FILES: Final = frozenset({FORM_FILE, GRAPH_FILE, ENGINE_FILE, WEIGHTS_FILE, KEPT_FILE, ANEW_FILE})
+"""What a builder may leave. A seal is not among them."""
 BUILDING: Final = BUILDING_FORM
 FORM_BYTES_MAX: Final = 16 << 20
+KEPT_BYTES_MAX: Final = 8 << 20
 REASON_BYTES_MAX: Final = 4096
 IDENTITY_CHARACTERS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedForm:
-    """A form on disk: its directory, graph and weights."""
+    """A form on disk: its directory, graph and weights. ``tie`` is the identity that it was built for where it has to
+    be sealed, "" else, ``document`` the digest of its document."""
 
     path: str
     graph: str
     graph_digest: str
     weights: WeightsFile
+    tie: str = ""
+    document: str = ""
 
     def version_of(self, version: ModelVersion) -> ModelVersion:
         """The version with the form's files in the place of its own."""
@@ -62,7 +68,7 @@ class PackedForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormDocument:
-    """The document of ``form.json``."""
+    """The document of ``form.json``. ``tie`` and ``kept_digest`` are left out where they are ""."""
 
     format: int = field(metadata={"choices": (FORMAT,)})
     graph_bytes: int = field(metadata={"min": 1, "unit": "bytes"})
@@ -70,6 +76,8 @@ class FormDocument:
     weights_bytes: int = field(metadata={"min": 0, "unit": "bytes"})
     weights_digest: str
     pieces: tuple[str, ...]
+    tie: str = ""
+    kept_digest: str = ""
 
 
 def form_name(digest: str, runtime: str) -> str:
@@ -90,14 +98,14 @@ def processor() -> str:
     return " ".join([platform.machine(), *sorted(flags)])
 
 
-def find_form(forms: str, name: str) -> PackedForm | None:
-    """The form called ``name``, None when there is none that can be used. Raises ArtefactError saying what is wrong
-    with one that is there."""
+def find_form(forms: str, name: str, graph_file: str = GRAPH_FILE) -> PackedForm | None:
+    """The form called ``name`` with its graph in ``graph_file``, None when there is none that can be used. Raises
+    ArtefactError saying what is wrong with one that is there."""
     path = os.path.join(forms, name)
     if not os.path.isdir(path) or not _is_usable(path):
         return None
-    document = _document(os.path.join(path, FORM_FILE))
-    graph, weights = os.path.join(path, GRAPH_FILE), os.path.join(path, WEIGHTS_FILE)
+    document, digest = read_document(os.path.join(path, FORM_FILE))
+    graph, weights = os.path.join(path, graph_file), os.path.join(path, WEIGHTS_FILE)
     for file, size in ((graph, document.graph_bytes), (weights, document.weights_bytes)):
         found = os.path.getsize(file) if os.path.isfile(file) else -1
         if found != size:
@@ -109,12 +117,37 @@ def find_form(forms: str, name: str) -> PackedForm | None:
         weights=WeightsFile(
             path=weights, size=document.weights_bytes, digest=document.weights_digest, pieces=document.pieces
         ),
+        tie=document.tie,
+        document=digest,
     )
+
+
+def tied_elsewhere(forms: str, digest: str, tie: str) -> Iterator[tuple[str, str]]:
+    """Names of the forms of a version that could be used if they were not tied to something else than ``tie``, and what
+    that is."""
+    for path in _of_version(forms, digest):
+        if _is_usable(path):
+            with suppress(ArtefactError):
+                document, _ = read_document(os.path.join(path, FORM_FILE))
+                if document.tie not in ("", tie):
+                    yield os.path.basename(path), document.tie
+
+
+def find_kept(forms: str, digest: str, sealed: Collection[str]) -> bytes:
+    """What was kept when a form of the version was built, as it was then; b"" where there is nothing that is sealed,
+    which is that the digest of its document is in ``sealed``."""
+    for path in _of_version(forms, digest):
+        with suppress(ArtefactError, OSError):
+            document, its_digest = read_document(os.path.join(path, FORM_FILE))
+            if document.kept_digest and its_digest in sealed:
+                return read_file(os.path.join(path, KEPT_FILE), KEPT_BYTES_MAX, document.kept_digest)
+    return b""
 
 
 def encode_document(document: FormDocument) -> bytes:
     """The bytes of ``form.json``."""
-    return (json.dumps(asdict(document), indent=1) + "\n").encode()
+    plain = {name: value for name, value in asdict(document).items() if value != ""}
+    return (json.dumps(plain, indent=1) + "\n").encode()
 
 
 def refuse_form(path: str, reason: str) -> bool:
@@ -135,7 +168,7 @@ def make_site(forms: str, name: str) -> str:
     Path(forms).mkdir(mode=0o700, exist_ok=True)  # and nothing above it: its disk may not be mounted
     site = os.path.join(forms, f"{BUILDING}{name}")
     shutil.rmtree(site, ignore_errors=True)
-    remove_superseded(forms, form_digest(name), name)
+    _strip_superseded(forms, form_digest(name), name)
     os.mkdir(site, 0o700)
     return site
 
@@ -155,6 +188,7 @@ def place_form(forms: str, name: str, bytes_max: int) -> int:
                 raise ArtefactError("its builder left other files, or larger ones, than a form has")
     shutil.rmtree(path, ignore_errors=True)
     os.rename(site, path)
+    remove_superseded(forms, form_digest(name), name)
     if os.geteuid() == 0:  # its builder may have been another user, to whom it belongs no longer
         for each in (path, *os.scandir(path)):
             os.chown(each, 0, 0, follow_symlinks=False)
@@ -196,7 +230,7 @@ def _strip(path: str, mark: str, reason: str) -> bool:
         Path(path, mark).write_bytes(reason.encode(errors="replace")[:REASON_BYTES_MAX])
     except OSError:
         return False
-    for name in (WEIGHTS_FILE, GRAPH_FILE):
+    for name in (WEIGHTS_FILE, GRAPH_FILE, ENGINE_FILE):
         with suppress(OSError):
             os.unlink(os.path.join(path, name))
     return True
@@ -224,6 +258,15 @@ def remove_superseded(forms: str, digest: str, name: str) -> None:
     before this box was changed. Marks of forms that proved wrong stay."""
     for path in _of_version(forms, digest):
         if os.path.basename(path) != name and not _is_refused(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _strip_superseded(forms: str, digest: str, name: str) -> None:
+    """As ``remove_superseded``, but for what was kept for the form that is built now."""
+    for path in _of_version(forms, digest):
+        if os.path.basename(path) != name and os.path.exists(os.path.join(path, KEPT_FILE)):
+            _strip(path, DROPPED_FILE, "another one is built in its place")
+        elif os.path.basename(path) != name and not _is_refused(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -276,13 +319,14 @@ def _of_version(forms: str, digest: str) -> Iterator[str]:
                 yield os.path.join(forms, name)
 
 
-def _document(path: str) -> FormDocument:
+def read_document(path: str) -> tuple[FormDocument, str]:
+    """A ``form.json`` and its digest. Raises ArtefactError."""
     try:
         with open(path, "rb") as file:
             data = file.read(FORM_BYTES_MAX + 1)
         plain: Any = json.loads(data)
         if len(data) > FORM_BYTES_MAX or not isinstance(plain, Mapping):
             raise ValueError("it is not the document of a form")
-        return bind(FormDocument, plain, path)
+        return bind(FormDocument, plain, path), digest_of(data)
     except (OSError, ValueError, RecursionError, ConfigInvalid) as problem:
         raise ArtefactError(f"packed form: {path} cannot be used: {problem}") from problem

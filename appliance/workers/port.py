@@ -152,6 +152,8 @@ class LoadStage(Enum):
     WARM_UP = "warm-up"
     GOLDEN = "golden"
     MEASURING = "measuring"
+    BUILDING = "building"
+    """Of a packed form, which is no load: parts of a hundred in the place of bytes."""
 
 
 class Deviation(NamedTuple):
@@ -194,7 +196,7 @@ class WorkerStarted(NamedTuple):
 
 class ModelProgress(NamedTuple):
     """A load has come to ``stage``; of the file of weights ``done_bytes`` of ``total_bytes`` are read (0: it has
-    none). Only of loads that were asked to tell."""
+    none). Only of loads that were asked to tell, and of packed forms while they are built."""
 
     worker: int
     model: int
@@ -274,8 +276,7 @@ class FormVerdict(Enum):
 
 
 class FormJudged(NamedTuple):
-    """The packed form ``name`` of a model that is being loaded or built. The pool leaves a mark of it on the disk; the
-    engine is not told."""
+    """The packed form ``name`` of a model that is being loaded or built. The pool has left a mark of it on the disk."""
 
     worker: int
     model: int
@@ -337,6 +338,7 @@ PoolEvent = (
     | WeightsEvicted
     | WeightsPagedIn
     | FormBuilt
+    | FormJudged
     | RunFinished
     | Fetched
     | WorkerExited
@@ -366,9 +368,10 @@ class WorkerSettings(NamedTuple):
             return self._replace(access=self.access._replace(devices=not device.is_cpu), device=device)
         return self._replace(access=access_to(versions[0]), device=device)
 
-    def building(self, version: ModelVersion) -> WorkerSettings:
-        """Give those of a worker that builds the packed form of ``version``."""
-        return self if self.access is None else self._replace(access=access_to_build(version))
+    def building(self, version: ModelVersion, device: DeviceName = CPU) -> WorkerSettings:
+        """Give those of a worker that builds the packed form of ``version``, which serves on ``device``."""
+        access = None if self.access is None else access_to_build(version)
+        return self._replace(access=access, device=device)
 
     def covers(self, version: ModelVersion) -> bool:
         """Whether a worker that versions share could read this one."""

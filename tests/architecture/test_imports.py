@@ -100,6 +100,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     ),
     "sqlalchemy": ("appliance/controller/",),
     "structlog": ("appliance/telemetry/log.py",),
+    "tensorrt": ("appliance/runtimes/tensorrt/vendor.py",),
     "tuf": (
         "appliance/sync/signed_metadata.py",
         "appliance/controller/root.py",

@@ -147,6 +147,9 @@ def test_a_closed_group_leaves_nothing() -> None:
     assert (statistics.queued, statistics.running, statistics.lanes, statistics.batch_keys) == (0, 0, (), ())
     assert rig.settle(1_000) == []
     assert rig.arrive(3, at=1_000) == [Refused(3, Refusal.UNKNOWN, 0)]
+    assert rig.step(on.ModelClosed(1), 1_000) == [], (
+        "whoever watched a version at the end of the daemon closes it late"
+    )
 
 
 def test_contradictions_are_programmers_errors() -> None:

@@ -16,7 +16,7 @@ from appliance.engine.control.forms import Forms
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import FormBuilt, WorkerTerms
+from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, ModelProgress, WorkerTerms
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
 from tests.engine.versions import make_served
@@ -33,11 +33,13 @@ class Rig:
         self.asked_for: list[int] = []
         """Times at which it wants to be called."""
         self.said: list[str] = []
+        self.fields: list[dict[str, object]] = []
         shell = SimpleNamespace(pace=SimpleNamespace(at=self.asked_for.append, soon=lambda: None), log=self)
         self.forms = Forms(workers=self.workers, processes=WorkerTerms(), ids=self, shell=cast(Shell, shell))
 
     def event(self, what: str, **fields: object) -> None:
         self.said.append(what)
+        self.fields.append(fields)
 
     def take_id(self) -> int:
         self.taken += 1
@@ -156,3 +158,62 @@ def test_a_builder_is_ended_with_its_version_alone(rig: Rig, served: Served) -> 
     assert rig.said == ["building the packed form", "the packed form is left unbuilt"]
     rig.consider_and_build(served)
     assert rig.builds == 2, "if it comes again, so may a form"
+
+
+def progress(rig: Rig, done: int, total: int = 100) -> ModelProgress:
+    return ModelProgress(rig.taken - 1, rig.taken, LoadStage.BUILDING, done, total)
+
+
+def test_how_far_a_form_is_goes_into_the_log_by_quarters(rig: Rig, served: Served) -> None:
+    rig.forms.consider(served)
+    rig.forms.build()
+    for done in range(1, 101):
+        rig.forms.told(progress(rig, done), None)
+    rig.forms.told(progress(rig, 0, 0), None)
+    assert rig.said[1:] == ["the packed form is under way"] * 3
+    assert [fields["percent"] for fields in rig.fields[1:]] == [25, 50, 75]
+    assert rig.fields[1]["model"] == served.key
+    rig.forms.told(progress(rig, 100)._replace(worker=3), None)
+    assert len(rig.said) == 4, "of another worker, and of nothing known"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        (FormVerdict.DROPPED, ["packed form dropped"]),
+        (FormVerdict.REFUSED, ["packed form refused"]),
+        (FormVerdict.PROVEN, []),
+    ],
+)
+def test_what_becomes_of_a_form_goes_into_the_log(
+    rig: Rig, served: Served, verdict: FormVerdict, said: list[str]
+) -> None:
+    judged = FormJudged(1, 2, f"{DIGEST}-0", verdict, "another driver")
+    rig.forms.told(judged, None)
+    rig.forms.told(judged, served)
+    assert rig.said == said
+    assert rig.fields == [{"model": served.key, "reason": "another driver"}] * len(said)
+
+
+def test_a_version_says_why_it_has_no_engine_until_it_has_one(rig: Rig, served: Served) -> None:
+    served.model = replace(served.model, runtime="tensorrt", weights=None)
+    for failure, note in (
+        ("node 'n' (Unique)", "it has no engine, and runs without: node 'n' (Unique)"),
+        (None, ""),
+    ):
+        rig.forms.consider(served)
+        rig.forms.build()
+        rig.forms.ended(FormBuilt(rig.taken - 1, rig.taken, "" if failure else "form", 0, 1, failure), 0)
+        assert served.unbuilt == note
+        rig.forms.forget(served.identity)
+
+
+def test_a_version_without_a_file_of_weights_has_a_form_where_its_runtime_makes_engines(
+    rig: Rig, served: Served
+) -> None:
+    served.model = replace(served.model, weights=None)
+    rig.forms.consider(served)
+    assert rig.forms.next is None
+    served.model = replace(served.model, runtime="tensorrt")
+    rig.forms.consider(served)
+    assert rig.forms.next is served

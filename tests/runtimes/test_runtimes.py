@@ -64,7 +64,7 @@ def test_unknown_runtimes_are_named_all_at_once() -> None:
         registry.open_runtimes(("fake", "nosuch", "neither"))
     assert [problem.key for problem in caught.value.problems] == ["repository.runtimes"] * 2
     assert "runtime 'nosuch' is not available" in str(caught.value)
-    assert "known here: fake, hostile, onnx" in str(caught.value)
+    assert "known here: fake, hostile, onnx, simulated_tensorrt, tensorrt" in str(caught.value)
 
 
 def test_third_parties_offer_runtimes_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_third_parties_offer_runtimes_by_entry_point(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(importlib.metadata, "entry_points", find)
     assert isinstance(registry.open_runtimes(("theirs",))["theirs"], FakeRuntime)
-    assert registry.known_runtimes() == ("onnx", "theirs")
+    assert registry.known_runtimes() == ("onnx", "tensorrt", "theirs")
 
 
 def test_devices_lie_where_devices_are(monkeypatch: pytest.MonkeyPatch) -> None:

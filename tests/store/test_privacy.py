@@ -161,7 +161,7 @@ def test_a_group_may_look_where_the_operator_says_so(reachable: Path, umask: int
     for path, status in entries(reachable).items():
         assert status.st_gid == GROUP, path
         assert not status.st_mode & 0o027, path
-        assert bool(status.st_mode & 0o040) is not path.endswith(".lock"), path
+        assert bool(status.st_mode & 0o040) is not path.endswith((".lock", ".key")), path
     assert "digits" in as_user(NOBODY, [GROUP], lambda: read_catalog(reachable))
     for lock in (LOCK, RUNNING_LOCK, SCRUB_LOCK):
         assert as_user(NOBODY, [GROUP], partial(is_held, reachable / lock)) == "PermissionError"

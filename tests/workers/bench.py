@@ -22,6 +22,7 @@ from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.jail.access import FileAccess
 from appliance.workers.port import (
     Fetch,
+    FormJudged,
     LaneMemory,
     ModelLoaded,
     ModelRefused,
@@ -125,6 +126,8 @@ class Bench:
             self.arena, WorkersConfig(**config), self.loop, self.events.put_nowait, runtimes, rings
         )
         self.pids: dict[int, int] = {}
+        self.judged: list[FormJudged] = []
+        """What workers have said of packed forms, beside everything else."""
         self._ids = itertools.count(1)
         try:
             self.loop.run_until_complete(self.pool.open())
@@ -154,8 +157,12 @@ class Bench:
         return got
 
     def any_event(self) -> PoolEvent:
-        """The next event."""
-        return self.loop.run_until_complete(asyncio.wait_for(self.events.get(), EVENT_TIMEOUT_S))
+        """The next event that is more than a word about a packed form."""
+        while True:
+            got = self.loop.run_until_complete(asyncio.wait_for(self.events.get(), EVENT_TIMEOUT_S))
+            if not isinstance(got, FormJudged):
+                return got
+            self.judged.append(got)
 
     def wait(self, said: asyncio.Event) -> None:
         """Until it is set."""

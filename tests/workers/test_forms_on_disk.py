@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from appliance.domain.model import ModelVersion
+from appliance.runtimes.runtime import GRAPH_FILE
 from appliance.workers.daemon.forms_on_disk import mark_form, take_up_form
 from appliance.workers.forms import (
     ANEW_FILE,
     DROPPED_FILE,
     FORM_BYTES_MAX,
     FORM_FILE,
-    GRAPH_FILE,
     REFUSED_FILE,
     WEIGHTS_FILE,
     make_site,

@@ -203,7 +203,7 @@ def test_only_a_form_that_answers_wrongly_is_refused_at_once(
     def judge(name: str, said: FormVerdict, reason: str) -> None:
         judged.append((name, said, reason))
 
-    def failing(forms: str, name: str) -> None:
+    def failing(*arguments: str) -> None:
         raise problem
 
     monkeypatch.setattr("appliance.workers.child.loading.find_form", failing)

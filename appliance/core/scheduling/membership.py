@@ -78,7 +78,9 @@ class Membership(State):
         return actions
 
     def _model_closed(self, event: on.ModelClosed) -> list[Action]:
-        model = self._models[event.model]
+        model = self._models.get(event.model)
+        if model is None:  # its group was closed before, as when the daemon ends while it is watched
+            return []
         model.closed = True
         evicted: list[Action] = [Evicted(request) for request in self._empty(model.batch_keys)]
         self._drop_if_done(model)

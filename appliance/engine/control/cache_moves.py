@@ -19,6 +19,8 @@ from appliance.engine.control.sizes import Sizes
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
 from appliance.workers.port import (
+    FormJudged,
+    LoadStage,
     LoadWish,
     ModelLoaded,
     ModelProgress,
@@ -180,6 +182,8 @@ class CacheMoves:
         match event:
             case ModelLoaded():
                 told += self._loaded(event, now_ns)
+            case FormJudged() | ModelProgress(stage=LoadStage.BUILDING):
+                self._rollouts.forms.told(event, self._rollouts.served(event.model))
             case ModelProgress():
                 self._rollouts.groups.progressed(event, self._rollouts.served(event.model))
             case ModelRefused():

@@ -7,12 +7,26 @@ Owner: the rollouts.
 
 from __future__ import annotations
 
+from typing import Final
+
 from appliance.core.processes.form_queue import FormQueue
 from appliance.engine.control.instance_group import Ids
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
+from appliance.runtimes.runtime import FORMED_WHOLE
 from appliance.workers.forms import refuse_forms
-from appliance.workers.port import ExitCause, FormBuilt, WorkerPort, WorkerTerms
+from appliance.workers.port import (
+    ExitCause,
+    FormBuilt,
+    FormJudged,
+    FormVerdict,
+    ModelProgress,
+    WorkerPort,
+    WorkerTerms,
+)
+
+TOLD_PARTS: Final = 4
+"""How far a form is goes into the log by quarters."""
 
 
 class Forms:
@@ -27,11 +41,14 @@ class Forms:
         self._queue: FormQueue[Served] = FormQueue()
         self._building: tuple[int, int, Served] | None = None
         """Worker, the model's id there, and the version; None: nothing is built now."""
+        self._quarters = 0
+        """Of what is built now, as far as that was told."""
 
     def consider(self, served: Served) -> None:
         """``served`` is proven: a form of it is worth building, unless it runs from one or was built before."""
         model = served.model
-        if served.packed or (model.forms and model.digest and model.weights is not None):
+        formed = model.weights is not None or model.runtime in FORMED_WHOLE
+        if served.packed or (model.forms and model.digest and formed):
             self._queue.consider(served)
         self._pace.soon()  # what waited for the proof is looked at as well
 
@@ -57,10 +74,12 @@ class Forms:
     def build(self) -> None:
         """Build the form of the next one: nothing else is on its way."""
         served, worker, model = self._queue.take(), self._ids.take_id(), self._ids.take_id()
-        self._building = (worker, model, served)
+        self._building, self._quarters = (worker, model, served), 0
         self._log.event("building the packed form", model=served.key)
         alone = worker  # in a group that no request is for
-        self._port.start(worker, alone, self._processes.settings(0).building(served.model))
+        self._port.start(
+            worker, alone, self._processes.settings(0).building(served.model, served.memory.device)
+        )
         self._port.build_form(worker, model, served.model)
 
     def ended(self, event: FormBuilt, now_ns: int) -> Served | None:
@@ -72,12 +91,31 @@ class Forms:
         self._port.stop(event.worker)
         if event.failure is None:
             took_ms = event.ns // 1_000_000
+            served.unbuilt = ""
             self._log.event("packed form built", model=served.key, bytes=event.nbytes, took_ms=took_ms)
             return served
         self._log.event("no packed form", model=served.key, reason=event.failure)
+        if served.model.runtime in FORMED_WHOLE:
+            served.unbuilt = f"it has no engine, and runs without: {event.failure}"
         if event.later:
             self._pace.at(self._queue.put_off(served, now_ns))
         return None
+
+    def told(self, event: FormJudged | ModelProgress, served: Served | None) -> None:
+        """A worker says what is to become of a form of ``served``, or how far the one is that it builds."""
+        if self._building is not None and self._building[:2] == (event.worker, event.model):
+            served = self._building[2]
+        if served is None:
+            return
+        if isinstance(event, ModelProgress):
+            done = TOLD_PARTS * event.done_bytes // max(event.total_bytes, 1)
+            if self._quarters < done < TOLD_PARTS:
+                self._quarters = done
+                self._log.event(
+                    "the packed form is under way", model=served.key, percent=100 * done // TOLD_PARTS
+                )
+        elif event.verdict is not FormVerdict.PROVEN:
+            self._log.event(f"packed form {event.verdict.value}", model=served.key, reason=event.reason)
 
     def exited(self, worker: int, detail: str) -> None:
         """A process is gone that belongs to no group."""

@@ -95,12 +95,12 @@ class Rollouts:
             attempts=self._core.trials.attempts,
             restarts=self._restarts,
         )
-        self._forms = Forms(workers=workers, processes=terms.workers, ids=self._core.registry, shell=shell)
+        self.forms = Forms(workers=workers, processes=terms.workers, ids=self._core.registry, shell=shell)
         self.convictions = Convictions(
             served=served,
             routes=routes,
             restarts=self._restarts,
-            forms=self._forms,
+            forms=self.forms,
             attempts=self._core.trials.attempts,
             pace=shell.pace,
         )
@@ -199,17 +199,17 @@ class Rollouts:
     def _form(self, action: do.ConsiderForm | do.RefuseForm | do.ForgetForm) -> None:
         match action:
             case do.ForgetForm():
-                self._forms.forget(action.identity)
+                self.forms.forget(action.identity)
             case do.ConsiderForm():
                 self._consider_form(self._served[action.version])
             case do.RefuseForm():
                 served = self._served[action.version]
                 if not served.memory.quick:  # that session runs from no form
-                    self._forms.refuse(served, remark_text(action.reason))
+                    self.forms.refuse(served, remark_text(action.reason))
 
     def _consider_form(self, served: Served) -> None:
         if self._core.config.packed_forms:
-            self._forms.consider(served)
+            self.forms.consider(served)
 
     def _report(self, action: do.Report) -> None:
         fields = dict(action.fields)
@@ -242,7 +242,7 @@ class Rollouts:
         self._groups.tick(now_ns)
         self._convicted(now_ns)
         self._tell(told.Tick(frozenset(self._groups.loading_aside()), self._shell.wall_ms()), now_ns)
-        self._forms.tick(now_ns)
+        self.forms.tick(now_ns)
         if self._core.calm:
             self._build_form()
         drained = tuple(each.id for each in self._core.registry.leaving if self._is_idle(each.id))
@@ -251,11 +251,11 @@ class Rollouts:
 
     def _build_form(self) -> None:
         """Build the next form that its version would still change over to."""
-        while (served := self._forms.next) is not None:
+        while (served := self.forms.next) is not None:
             if self._core.succession.lacks_form(served.version):
-                self._forms.build()
+                self.forms.build()
             else:
-                self._forms.skip()
+                self.forms.skip()
 
     def _is_idle(self, model: int) -> bool:
         """Whether a version has no request anywhere."""
@@ -333,7 +333,7 @@ class Rollouts:
         """A process is gone: close its lane, find the culprit, plan the replacement."""
         known = self._groups.exited(event.worker)
         if known is None:
-            self._forms.exited(event.worker, event.detail)
+            self.forms.exited(event.worker, event.detail)
             return
         worker, group = known
         if worker.stopping or event.cause is ExitCause.STOPPED:
@@ -419,13 +419,13 @@ class Rollouts:
 
     def form_built(self, event: FormBuilt, now_ns: int) -> None:
         """A packed form is there, or is not to be had."""
-        served = self._forms.ended(event, now_ns)
+        served = self.forms.ended(event, now_ns)
         if served is not None:
             self._tell(told.FormBuilt(served.id), now_ns)
 
     def stop_all(self) -> None:
         """The daemon ends: every worker is asked to leave."""
-        self._forms.stop()
+        self.forms.stop()
         self._groups.stop_all()
 
     # --- what others ask

@@ -93,7 +93,7 @@ class Served:
 
     ``opened``: the scheduler takes requests for it; ``epoch`` counts how often front ends had to forget their templates
     of it: both are changed by the rollouts alone, and others in groups of their own. ``expectations`` are how much room
-    its outputs will take.
+    its outputs will take. ``unbuilt`` is why it has no engine, "" where that is not so: the forms change it.
     """
 
     version: Version
@@ -103,6 +103,7 @@ class Served:
     expectations: Expectations = field(init=False)
     opened: bool = False
     epoch: int = 0
+    unbuilt: str = ""
     trial: TrialRouting = field(default_factory=TrialRouting)
     memory: InMemory = field(default_factory=InMemory)
     placed: Placed = field(default_factory=Placed)

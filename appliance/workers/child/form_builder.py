@@ -17,7 +17,15 @@ from appliance.domain.digest import digest_of, digests_of_file
 from appliance.domain.errors import ArtefactError, FormHasNoRoom, LoadFailed
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.runtimes import reshape
-from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, check_signature
+from appliance.runtimes.runtime import (
+    KEPT_FILE,
+    Packer,
+    Runtime,
+    RuntimeSettings,
+    check_signature,
+    form_file,
+    is_sealed,
+)
 from appliance.store.layout import BLOBS
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.proof import compare_answers, open_golden, run_golden
@@ -26,12 +34,12 @@ from appliance.workers.forms import (
     BUILDING,
     FORM_FILE,
     FORMAT,
-    GRAPH_FILE,
     WEIGHTS_FILE,
     FormDocument,
     PackedForm,
     encode_document,
     find_form,
+    find_kept,
     form_bytes,
     form_name,
     make_site,
@@ -73,7 +81,9 @@ def build_form(
         raise LoadFailed(f"{version.key}: its packed form was refused before: {reason}")
     path, site = os.path.join(version.forms, name), os.path.join(version.forms, f"{BUILDING}{name}")
     try:
-        form = find_form(version.forms, name)
+        form = find_form(version.forms, name, form_file(runtime))
+        if form is not None:
+            check_seal(version, runtime, form)
     except ArtefactError as problem:
         judge(name, FormVerdict.DROPPED, str(problem))
         form = None
@@ -85,7 +95,8 @@ def build_form(
         _check_room(version)
         if was_dropped(path):
             Path(site, ANEW_FILE).write_bytes(b"")
-        _build(version, runtime, settings, site)
+        kept = find_kept(version.forms, version.digest, version.sealed)
+        _build(version, runtime, replace(settings, kept=kept), site)
         _check_quota(version, 0)  # what was installed meanwhile comes first
     except BaseException:
         for entry in os.scandir(site):  # the daemon removes it
@@ -101,8 +112,11 @@ def _bytes_in(path: str) -> int:
 
 def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, directory: str) -> None:
     assert isinstance(runtime, Packer)
-    graph, weights = os.path.join(directory, GRAPH_FILE), os.path.join(directory, WEIGHTS_FILE)
+    graph, weights = os.path.join(directory, form_file(runtime)), os.path.join(directory, WEIGHTS_FILE)
     runtime.pack(version, settings, graph, weights)
+    if not os.path.exists(weights):
+        Path(weights).write_bytes(b"")
+    kept = Path(directory, KEPT_FILE)
     digests = digests_of_file(weights)
     file = WeightsFile(path=weights, size=digests.size, digest=digests.digest, pieces=digests.pieces)
     graph_digest = digest_of(Path(graph).read_bytes())
@@ -115,12 +129,29 @@ def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, d
         weights_bytes=digests.size,
         weights_digest=digests.digest,
         pieces=digests.pieces,
+        tie=runtime.identity if is_sealed(runtime) else "",
+        kept_digest=digest_of(kept.read_bytes()) if kept.exists() else "",
     )
     with open(os.path.join(directory, FORM_FILE), "xb") as target:
         target.write(encode_document(document))
-    for name in (GRAPH_FILE, WEIGHTS_FILE, FORM_FILE):
-        _sync(os.path.join(directory, name))
+    for each in os.scandir(directory):
+        _sync(each.path)
     _sync(directory)
+
+
+def check_seal(version: ModelVersion, runtime: Packer, form: PackedForm) -> None:
+    """Raise ArtefactError where the runtime wants its forms sealed, and this one is not, or for something else."""
+    if not is_sealed(runtime):
+        return
+    name = os.path.basename(form.path)
+    if form.document not in version.sealed:
+        raise ArtefactError(
+            f"packed form {name}: this box has not sealed it, or it was changed since; it is not read, and built anew"
+        )
+    if form.tie != runtime.identity:
+        raise ArtefactError(
+            f"packed form {name}: it was built for {form.tie}, and this is {runtime.identity}"
+        )
 
 
 def _prove(version: ModelVersion, form: PackedForm, runtime: Runtime, settings: RuntimeSettings) -> None:

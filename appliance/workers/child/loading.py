@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from appliance.domain.device import CPU, DeviceName
@@ -23,15 +24,23 @@ from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.regular_file import check_digest, opened
 from appliance.domain.session_options import session_options
 from appliance.runtimes import reshape
-from appliance.runtimes.runtime import Packer, Runtime, RuntimeSettings, Session, check_signature
+from appliance.runtimes.runtime import (
+    Packer,
+    Runtime,
+    RuntimeSettings,
+    Session,
+    check_signature,
+    form_file,
+    is_sealed,
+)
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import LoadedModel
-from appliance.workers.child.form_builder import Judge, build_form
+from appliance.workers.child.form_builder import Judge, build_form, check_seal
 from appliance.workers.child.measurement import PASSES_MIN, assess, measure_passes
 from appliance.workers.child.proof import Golden, open_golden, run_golden, run_warmups
 from appliance.workers.child.tensors import fixed_shapes
-from appliance.workers.forms import ANEW_FILE, PackedForm, find_form, form_name
+from appliance.workers.forms import ANEW_FILE, PackedForm, find_form, form_name, tied_elsewhere
 from appliance.workers.memory import private_bytes
 from appliance.workers.messages import Load
 from appliance.workers.port import Assessment, Deviation, FormVerdict, LoadStage, LoadWish, ModelLoaded
@@ -42,6 +51,10 @@ SILENCE_NS: Final = 50_000_000
 """Between two words about how much is read."""
 READS_MAX: Final = 200
 """Words about that for one file: the daemon takes only so many."""
+TOLD_MAX: Final = 2
+"""Forms of one version that are dropped by one load because they are for another driver, device or release."""
+BUILT_PARTS: Final = 100
+"""Parts in which it is told how far a form is."""
 
 
 Tell = Callable[[LoadStage, int, int], None]
@@ -169,13 +182,14 @@ class Loader:
         )
         return Opened(proven.model, said, proven.arrival)
 
-    def build(self, version: ModelVersion, judge: Judge) -> tuple[str, int]:
+    def build(self, version: ModelVersion, judge: Judge, tell: Tell) -> tuple[str, int]:
         """Build the packed form of a version in the background. See ``form_builder``."""
+        settings = replace(self._settings, progress=_in_parts(tell))
 
         def build() -> tuple[str, int]:
             yield_disk()
             yield_processor()
-            return build_form(version, self.runtime_of(version), self._settings, judge)
+            return build_form(version, self.runtime_of(version), settings, judge)
 
         return in_thread(build)
 
@@ -185,10 +199,17 @@ class Loader:
         if manner.wish.quick or not version.forms or not version.digest or not isinstance(runtime, Packer):
             return None
         name = form_name(version.digest, runtime.identity)
+        if is_sealed(runtime):
+            for other, tie in islice(
+                tied_elsewhere(version.forms, version.digest, runtime.identity), TOLD_MAX
+            ):
+                reason = f"it was built for {tie}, and this is {runtime.identity}; it is built anew"
+                manner.judge(other, FormVerdict.DROPPED, reason)
         try:
-            form = find_form(version.forms, name)
+            form = find_form(version.forms, name, form_file(runtime))
             if form is None:
                 return None
+            check_seal(version, runtime, form)
             proven = self._proven(version, form, manner, golden)
         except AssessmentFailed as problem:
             manner.judge(name, FormVerdict.REFUSED, str(problem))
@@ -255,6 +276,20 @@ class Loader:
                 f"(enabled: {', '.join(self._runtimes)}); add it to the configuration"
             )
         return runtime
+
+
+def _in_parts(tell: Tell) -> Callable[[int, int], None]:
+    """What tells how far a form is, in hundredths, and each of them once."""
+    told = 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal told
+        part = BUILT_PARTS * done // max(total, 1)
+        if told < part <= BUILT_PARTS:
+            told = part
+            tell(LoadStage.BUILDING, part, BUILT_PARTS)
+
+    return progress
 
 
 def _check_beside(version: ModelVersion) -> None:

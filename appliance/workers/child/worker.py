@@ -170,6 +170,10 @@ class Worker:
 
         self._background.submit(model, task)
 
+    def _tell_on(self, model: int, stage: LoadStage, done: int, total: int) -> None:
+        """As ``_tell``, of what ends when there is nobody to tell any more. Raises LaneClosed."""
+        self._say(ModelProgress(self._number, model, stage, done, total))
+
     def _tell(self, model: int, stage: LoadStage, done_bytes: int, total_bytes: int) -> None:
         with suppress(LaneClosed):  # as above
             self._say(ModelProgress(self._number, model, stage, done_bytes, total_bytes))
@@ -265,7 +269,9 @@ class Worker:
         begin = time.monotonic_ns()
         name, nbytes, failure, later = "", 0, None, False
         try:
-            name, nbytes = self._loader.build(build.version, partial(self._judge, build.model))
+            name, nbytes = self._loader.build(
+                build.version, partial(self._judge, build.model), partial(self._tell_on, build.model)
+            )
         except Exception as problem:  # noqa: BLE001 - as for a load
             failure, later = _reason(build.version.key, problem), isinstance(problem, FormHasNoRoom)
         return FormBuilt(self._number, build.model, name, nbytes, time.monotonic_ns() - begin, failure, later)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
 from appliance.workers.forms import (
+    BUILDING,
     FORM_BYTES_MAX,
+    FORM_FILE,
     discard_site,
     drop_form,
     place_form,
@@ -25,11 +28,17 @@ from appliance.workers.forms import (
 from appliance.workers.jail.access import longest_file
 from appliance.workers.messages import Build, Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict
+from appliance.workers.seal import seal_form, sealed_documents
 
 LOOK_S: Final = 0.5
 BUILDING_COPIES: Final = 3
 """A form is written twice, and has a document."""
 BUILDING_FILES_MAX: Final = 16
+
+
+def for_worker(version: ModelVersion) -> ModelVersion:
+    """The version without what only front ends need, which may be large, and with what is known here of its forms."""
+    return replace(version, labels={}, sealed=sealed_documents(version))
 
 
 def mark_form(asked: object, judged: FormJudged) -> None:
@@ -99,7 +108,10 @@ def take_up_form(version: ModelVersion, built: FormBuilt | None) -> FormBuilt | 
     builder has ended. Removing large files takes a while: not for the event loop."""
     if built is not None and built.failure is None:
         try:
+            new = os.path.isfile(os.path.join(version.forms, f"{BUILDING}{built.name}", FORM_FILE))
             nbytes = place_form(version.forms, built.name, longest_file(version) + FORM_BYTES_MAX)
+            if new:  # what was there before has its seal, or is to have none
+                seal_form(version.forms, built.name)
             return built._replace(nbytes=nbytes)
         except (OSError, ArtefactError) as problem:
             reason = f"{version.key}: its packed form could not be put into its place: {problem}"

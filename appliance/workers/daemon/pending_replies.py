@@ -239,8 +239,8 @@ class PendingReplies:
                 yield line[0].asked
 
     def _check_progress(self, message: ModelProgress) -> Load | Build:
-        """Of a load that is under way and was asked to tell."""
-        told = (each for each in self._under_way(message.model) if isinstance(each, Load) and each.wish.tell)
+        """Of a load that is under way and was asked to tell, or of a form that is built."""
+        told = (each for each in self._under_way(message.model) if isinstance(each, Build) or each.wish.tell)
         asked = self._check_count(message, next(told, None), PROGRESS_MAX)
         if message.done_bytes > message.total_bytes:
             raise MessageInvalid("a load that is further than its end")

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -20,7 +19,7 @@ from appliance.config.workers import WorkersConfig
 from appliance.domain.model import RUN_TIMEOUT_PARAMETER, ModelVersion, run_timeout_ms
 from appliance.workers.arena import Arena
 from appliance.workers.codec import MessageInvalid
-from appliance.workers.daemon.forms_on_disk import after_builder, mark_form, watch_site
+from appliance.workers.daemon.forms_on_disk import after_builder, for_worker, mark_form, watch_site
 from appliance.workers.daemon.pending_replies import BackgroundTask
 from appliance.workers.daemon.process import WorkerProcess, describe_status, has_ended, was_killed
 from appliance.workers.daemon.zygote_client import ZygoteClient
@@ -160,7 +159,7 @@ class WorkerPool:
         if state is None:
             return  # WorkerExited is on its way
         try:
-            load, run_timeout_ns = Load(model, _for_worker(version), wish), self.run_timeout_ns(version)
+            load, run_timeout_ns = Load(model, for_worker(version), wish), self.run_timeout_ns(version)
             if not state.pending.loads:
                 state.held.weigh()
             self._say(state, load)
@@ -181,7 +180,7 @@ class WorkerPool:
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         """Build a packed form."""
-        self._ask_in_background(worker, Build(model, _for_worker(version)), background=True)
+        self._ask_in_background(worker, Build(model, for_worker(version)), background=True)
         if state := self._workers.get(worker):
             stop = partial(self._condemn, state, ExitCause.NONSENSE)
             watch_site(self._loop, version, lambda: worker in self._workers, stop)
@@ -346,6 +345,7 @@ class WorkerPool:
         asked = state.pending.settle(message)
         if isinstance(message, FormJudged):
             mark_form(asked, message)
+            self._on_event(message)
             return
         event = state.seen(message, asked, now_ns)
         after = state.pending.awaited
@@ -493,8 +493,3 @@ class WorkerPool:
         state.kill_sent = False
         state.since_ns = now_ns
         self._zygote.kill(state.id)
-
-
-def _for_worker(version: ModelVersion) -> ModelVersion:
-    """The version without what only front ends need, which may be large."""
-    return replace(version, labels={})

@@ -1,0 +1,145 @@
+"""The ``tensorrt`` runtime: a version runs from the engine that this box has built of it, and until there is one from
+the CUDA session that the ``onnx`` runtime makes.
+
+Engines are packed forms: built beside serving, proven and compared before they serve, sealed, and dropped when what
+they are tied to is another. None comes from outside: a model is an ONNX file. A version whose graph TensorRT does not
+take stays with its CUDA session, and the log says which node is to blame.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from appliance.devices.cuda import Cuda
+from appliance.domain.errors import LoadFailed
+from appliance.domain.model import ModelVersion
+from appliance.domain.regular_file import read_file
+from appliance.runtimes.onnx import GRAPH_BYTES_MAX, MODEL_FILE, OnnxRuntime
+from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, Runtime, RuntimeSettings, Session
+from appliance.runtimes.tensorrt.device_memory import DeviceMemory
+from appliance.runtimes.tensorrt.profiles import Profile, profiles_of
+from appliance.runtimes.tensorrt.session import Engine, EngineSession
+from appliance.runtimes.tensorrt.tie import Driver, find_driver, tie_of
+from appliance.runtimes.tensorrt.vendor import Built, import_tensorrt
+
+ENGINE_BYTES_MAX: Final = 64 << 30
+KEPT_MAX: Final = 8 << 20
+"""A timing cache that is larger is not kept."""
+FREE_PARTS: Final = 2
+"""A builder works with one part of so many of what is free on the device: serving goes on beside it."""
+
+
+class Library(Protocol):
+    """TensorRT; see ``vendor``."""
+
+    release: str
+
+    def build(
+        self,
+        graph: bytes,
+        path: str,
+        profiles: tuple[Profile, ...],
+        *,
+        workspace_bytes: int,
+        cache: bytes,
+        progress: Callable[[int, int], None],
+    ) -> Built: ...
+    def open(self, engine: bytes) -> Engine: ...
+
+
+class TensorrtRuntime:
+    """Runs versions on a CUDA device. What it needs of the machine can be exchanged for tests."""
+
+    name = "tensorrt"
+    form_file = ENGINE_FILE
+    sealed = True
+
+    def __init__(
+        self,
+        library: Callable[[], Library] = import_tensorrt,
+        driver: Callable[[], Driver] = find_driver,
+        device: Callable[[int], DeviceMemory] | None = None,
+        plain: Runtime | None = None,
+    ) -> None:
+        """Import TensorRT, and ask the driver, in another process. Raises ImportError."""
+        self._library = library()
+        self._driver = driver()
+        self._device = device or Cuda
+        self._plain = plain or OnnxRuntime()
+
+    @property
+    def identity(self) -> str:
+        """Release, driver and devices."""
+        return tie_of(self._library.release, self._driver)
+
+    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+        """The engine, where it is the version's form that is to be loaded; else the CUDA session."""
+        if version.on_cpu:
+            raise LoadFailed(
+                f"{version.key}: TensorRT runs on a GPU alone; say instance_group [ {{ kind: KIND_GPU }} ] in "
+                f"config.pbtxt, or leave backend out to run it on the processor"
+            )
+        if not settings.packed:
+            return self._plain.load(replace(version, runtime=self._plain.name), settings)
+        device, data = self._ready(version, settings), self._engine_of(version)
+        return EngineSession(self._library.open(data), len(data), version, device)
+
+    def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
+        """Build the engine into ``graph``, and keep what TensorRT learned beside it. It has no file of weights."""
+        device, profiles = self._ready(version, settings), profiles_of(version)
+        free_bytes, _ = device.memory()
+
+        try:
+            built = self._library.build(
+                *_graph_of(version),
+                profiles,
+                workspace_bytes=free_bytes // FREE_PARTS,
+                cache=unwrapped(settings.kept, self._library.release),
+                progress=settings.progress,
+            )
+        except LoadFailed as problem:
+            raise LoadFailed(f"{version.key}: {problem}") from problem
+        Path(graph).write_bytes(built.engine)
+        if 0 < len(built.cache) <= KEPT_MAX - len(self._library.release):
+            Path(graph).with_name(KEPT_FILE).write_bytes(wrapped(built.cache, self._library.release))
+
+    def _ready(self, version: ModelVersion, settings: RuntimeSettings) -> DeviceMemory:
+        """The device. TensorRT takes the process with it where no driver answers: nothing of it is touched then. Raises
+        LoadFailed."""
+        if not self._driver.devices:
+            raise LoadFailed(f"{version.key}: TensorRT has no device: {self._driver.problem}")
+        try:
+            return self._device(settings.device.index)
+        except OSError as problem:
+            raise LoadFailed(f"{version.key}: {settings.device} cannot be opened: {problem}") from problem
+
+    def _engine_of(self, version: ModelVersion) -> bytes:
+        """The engine's bytes, which are those that were sealed. Raises LoadFailed for what nobody has vouched for."""
+        digest = version.digests.get(version.path)
+        if digest is None:
+            raise LoadFailed(f"{version.key}: an engine whose digest is not known is never read")
+        return read_file(
+            version.path, ENGINE_BYTES_MAX, digest, f"{version.key}: {os.path.basename(version.path)}"
+        )
+
+
+def _graph_of(version: ModelVersion) -> tuple[bytes, str]:
+    """The model's bytes, and where they lie."""
+    path = os.path.join(version.path, MODEL_FILE) if os.path.isdir(version.path) else version.path
+    called = f"{version.key}: {os.path.basename(path)}"
+    return read_file(path, GRAPH_BYTES_MAX, version.digests.get(path, ""), called), path
+
+
+def wrapped(cache: bytes, release: str) -> bytes:
+    """A timing cache with the release that made it in front."""
+    return f"{release}\n".encode() + cache
+
+
+def unwrapped(kept: bytes, release: str) -> bytes:
+    """The timing cache that was kept; b"" where another release made it."""
+    made_by, _, cache = kept.partition(b"\n")
+    return cache if made_by.decode(errors="replace") == release else b""

@@ -1,0 +1,113 @@
+"""Seals of packed forms that whoever reads them would believe: engines, which are programs.
+
+The daemon seals the document of such a form when it puts the form into its place: with a key of this box, over the
+form's name, which has the version's digest in it, and the document, which says what the form is tied to and has the
+digests of its files. The daemon looks at the seals again when it has a version loaded or built, and tells the worker
+which documents hold; the worker takes no others, and verifies the files by the document. So no worker ever has the key,
+and a form of another box, or one that was changed, is not read by anything.
+
+The key lies beside the directory of forms, for its owner alone. It is made when it is first needed; one that others may
+have read, or that is cut short, is thrown away, and with it whatever it has sealed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import ArtefactError
+from appliance.domain.model import ModelVersion
+from appliance.store.layout import FORMS_KEY
+from appliance.workers.forms import FORM_BYTES_MAX, FORM_FILE, read_document
+
+SEAL_FILE: Final = "seal"
+KEY_BYTES: Final = 32
+SEAL_BYTES: Final = hashlib.sha256().digest_size
+
+
+def seal_form(forms: str, name: str) -> None:
+    """Seal the form ``name``, which is in its place and which no builder can change any more, if it is tied to
+    something. Raises OSError."""
+    path = os.path.join(forms, name)
+    try:
+        if not read_document(os.path.join(path, FORM_FILE))[0].tie:
+            return
+    except ArtefactError:
+        return  # whoever loads it finds out
+    document = _contents(os.path.join(path, FORM_FILE), FORM_BYTES_MAX)
+    _write_new(os.path.join(path, SEAL_FILE), _seal(_key(forms) or _make_key(forms), name, document))
+
+
+def sealed_documents(version: ModelVersion) -> tuple[str, ...]:
+    """The digests of the documents of those of the version's forms that this box has sealed."""
+    return tuple(_holding(version)) if version.forms and version.digest else ()
+
+
+def _holding(version: ModelVersion) -> Iterator[str]:
+    with suppress(OSError):
+        for name in os.listdir(version.forms):
+            seal = os.path.join(version.forms, name, SEAL_FILE)
+            if not name.startswith(f"{version.digest}-") or not os.path.exists(seal):
+                continue
+            with suppress(OSError):  # it may be removed meanwhile
+                document = _contents(os.path.join(version.forms, name, FORM_FILE), FORM_BYTES_MAX)
+                key = _key(version.forms)
+                if key and hmac.compare_digest(_contents(seal, SEAL_BYTES), _seal(key, name, document)):
+                    yield digest_of(document)
+
+
+def _seal(key: bytes, name: str, document: bytes) -> bytes:
+    return hmac.digest(key, b"\n".join((b"packed form", name.encode(), document)), "sha256")
+
+
+def _key_path(forms: str) -> str:
+    return os.path.join(os.path.dirname(forms), FORMS_KEY)
+
+
+def _key(forms: str) -> bytes:
+    """The key; b"" where there is none that only this user can have read."""
+    try:
+        descriptor = os.open(_key_path(forms), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return b""
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        ours = found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o600
+        key = file.read(KEY_BYTES + 1)
+    return key if ours and len(key) == KEY_BYTES else b""
+
+
+def _make_key(forms: str) -> bytes:
+    """A new key in the place of what may be there."""
+    path, key = _key_path(forms), secrets.token_bytes(KEY_BYTES)
+    making = f"{path}.new"
+    with suppress(FileNotFoundError):
+        os.unlink(making)
+    _write_new(making, key)
+    os.rename(making, path)
+    return key
+
+
+def _write_new(path: str, data: bytes) -> None:
+    """Write a file that is not there, for its owner alone, so that it survives a power cut."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _contents(path: str, most: int) -> bytes:
+    """All of a file. Raises OSError, for one that is longer than it can be, too."""
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(f"{path} has more than {most} bytes")
+    return data

@@ -1,0 +1,1 @@
+"""The runtime for TensorRT: simulated, and with what of NVIDIA's runs without a GPU."""

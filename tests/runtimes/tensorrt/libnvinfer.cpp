@@ -1,0 +1,309 @@
+// A simulated libnvinfer, for NVIDIA's real Python bindings on a machine without TensorRT and without a GPU.
+//
+// It opens engines that are lines of text, and its runs copy each input to the output that has its place. It knows the
+// entry points that the bindings link, and of three interfaces the places in their tables of functions that opening and
+// running an engine takes. Whatever else is called says so and ends the process. Nothing of it computes on a device:
+// addresses are those of this process, and streams are not looked at.
+//
+// An engine: "SIMULATED", then "tensor NAME in|out TYPE LOCATION RANK SIZE...", and for each input of each profile
+// "profile NUMBER NAME" with the least, the usual and the largest size of each dimension.
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Function = void (*)();
+
+struct Dims {
+    int32_t rank;
+    int64_t sizes[8];
+};
+
+struct Tensor {
+    std::string name;
+    bool input;
+    int32_t type;
+    int32_t location;
+    Dims shape;
+};
+
+using Limits = std::map<std::string, std::vector<Dims>>;
+
+struct Engine {
+    std::vector<Tensor> tensors;
+    std::vector<Limits> profiles;
+};
+
+// What a pointer of an interface leads to: a table of functions, and the object that is behind it.
+struct Object {
+    Function* table;
+    void* behind;
+};
+
+constexpr int SLOTS = 96;
+constexpr int32_t NOWHERE = -1;
+
+template <int SLOT> [[noreturn]] void unexpected() {
+    std::fprintf(stderr, "the simulated libnvinfer has nothing in place %d\n", SLOT);
+    std::abort();
+}
+
+template <int... SLOT> void fill(Function* table, std::integer_sequence<int, SLOT...>) {
+    ((table[SLOT] = &unexpected<SLOT>), ...);
+}
+
+template <typename F> void put(Function* table, int slot, F* function) {
+    table[slot] = reinterpret_cast<Function>(function);
+}
+
+void* logger = nullptr;
+
+void complain(char const* text) {
+    // An interface of the caller: its language, what it is called, two destructors, then what takes a word.
+    auto* table = *static_cast<Function**>(logger);
+    reinterpret_cast<void (*)(void*, int32_t, char const*)>(table[4])(logger, 1, text);
+}
+
+void nothing(void*) {}
+
+// What the bindings hold: a destructor that is called when Python lets go of it, and the object behind.
+Object* shown(void* behind) {
+    static Function table[2] = {};
+    put(table, 0, &nothing);
+    put(table, 1, &nothing);
+    return new Object{table, behind};
+}
+
+Function* new_table() {
+    auto* table = new Function[SLOTS];
+    fill(table, std::make_integer_sequence<int, SLOTS>{});
+    return table;
+}
+
+// --- contexts
+
+struct Context {
+    Function* table;
+    Engine const* engine;
+    int32_t profile;
+    std::map<std::string, Dims> shapes;
+    std::map<std::string, char*> addresses;
+};
+
+int64_t elements(Dims const& dims) {
+    int64_t count = 1;
+    for (int32_t i = 0; i < dims.rank; ++i)
+        count *= dims.sizes[i];
+    return count;
+}
+
+int64_t width(int32_t type) {
+    static int64_t const widths[] = {4, 2, 1, 4, 1, 1, 1, 2, 8};
+    return widths[type];
+}
+
+// The input whose place among the inputs an output has among the outputs.
+Tensor const& source_of(Engine const& engine, std::string const& output) {
+    std::vector<Tensor const*> inputs, outputs;
+    for (auto const& tensor : engine.tensors)
+        (tensor.input ? inputs : outputs).push_back(&tensor);
+    for (size_t i = 0; i < outputs.size(); ++i)
+        if (outputs[i]->name == output)
+            return *inputs[i % inputs.size()];
+    std::abort();
+}
+
+bool set_profile(Context* context, int32_t number, void*) {
+    bool known = number >= 0 && static_cast<size_t>(number) < context->engine->profiles.size();
+    if (known)
+        context->profile = number;
+    else
+        complain("no such profile");
+    return known;
+}
+
+bool set_input_shape(Context* context, char const* name, Dims const& dims) {
+    auto const& limits = context->engine->profiles[context->profile].at(name);
+    bool held = dims.rank == limits[0].rank;
+    for (int32_t i = 0; held && i < dims.rank; ++i)
+        held = limits[0].sizes[i] <= dims.sizes[i] && dims.sizes[i] <= limits[2].sizes[i];
+    if (held)
+        context->shapes[name] = dims;
+    else
+        complain("the shape is outside of the profile");
+    return held;
+}
+
+Dims context_shape(Context const* context, char const* name) {
+    for (auto const& tensor : context->engine->tensors)
+        if (tensor.name == name) {
+            auto const& source = tensor.input ? tensor : source_of(*context->engine, name);
+            auto found = context->shapes.find(source.name);
+            return found == context->shapes.end() ? source.shape : found->second;
+        }
+    return Dims{NOWHERE, {}};
+}
+
+bool set_address(Context* context, char const* name, void* address) {
+    if (address == nullptr) {
+        complain("no address");
+        return false;
+    }
+    context->addresses[name] = static_cast<char*>(address);
+    return true;
+}
+
+bool run(Context* context, void*) {
+    for (auto const& tensor : context->engine->tensors) {
+        if (tensor.input)
+            continue;
+        auto const& source = source_of(*context->engine, tensor.name);
+        if (!context->addresses.count(tensor.name) || !context->shapes.count(source.name)) {
+            complain("a tensor has no address or no shape");
+            return false;
+        }
+        auto nbytes = elements(context->shapes[source.name]) * width(tensor.type);
+        std::memcpy(context->addresses[tensor.name], context->addresses[source.name], nbytes);
+    }
+    return true;
+}
+
+// --- engines
+
+struct Opened {
+    Function* table;
+    Engine engine;
+};
+
+Tensor const& named(Opened const* opened, char const* name) {
+    for (auto const& tensor : opened->engine.tensors)
+        if (tensor.name == name)
+            return tensor;
+    std::abort();
+}
+
+int32_t profile_count(Opened const* opened) { return static_cast<int32_t>(opened->engine.profiles.size()); }
+int32_t tensor_count(Opened const* opened) { return static_cast<int32_t>(opened->engine.tensors.size()); }
+char const* tensor_name(Opened const* opened, int32_t i) { return opened->engine.tensors.at(i).name.c_str(); }
+Dims tensor_shape(Opened const* opened, char const* name) { return named(opened, name).shape; }
+int32_t tensor_type(Opened const* opened, char const* name) { return named(opened, name).type; }
+int32_t tensor_location(Opened const* opened, char const* name) { return named(opened, name).location; }
+int32_t tensor_mode(Opened const* opened, char const* name) { return named(opened, name).input ? 1 : 2; }
+bool learns_shapes(Opened const*, char const*) { return false; }
+int64_t context_memory(Opened const*, int32_t profile) { return 1000 + profile; }
+
+Dims profile_shape(Opened const* opened, char const* name, int32_t number, int32_t which) {
+    return opened->engine.profiles.at(number).at(name).at(which);
+}
+
+void* new_context(Opened const* opened, int32_t) {
+    static Function* table = [] {
+        auto* made = new_table();
+        put(made, 16, &set_profile);
+        put(made, 20, &set_input_shape);
+        put(made, 21, &context_shape);
+        put(made, 23, &set_address);
+        put(made, 36, &run);
+        return made;
+    }();
+    return shown(new Context{table, &opened->engine, 0, {}, {}});
+}
+
+bool read_engine(std::string const& text, Engine& engine) {
+    std::istringstream lines(text);
+    std::string line, word;
+    if (!std::getline(lines, line) || line != "SIMULATED")
+        return false;
+    while (std::getline(lines, line)) {
+        std::istringstream words(line);
+        words >> word;
+        if (word == "tensor") {
+            Tensor tensor{};
+            std::string way;
+            words >> tensor.name >> way >> tensor.type >> tensor.location >> tensor.shape.rank;
+            tensor.input = way == "in";
+            for (int32_t i = 0; i < tensor.shape.rank; ++i)
+                words >> tensor.shape.sizes[i];
+            engine.tensors.push_back(tensor);
+        } else if (word == "profile") {
+            size_t number = 0;
+            std::string name;
+            words >> number >> name;
+            engine.profiles.resize(std::max(engine.profiles.size(), number + 1));
+            for (int which = 0; which < 3; ++which) {
+                Dims dims{};
+                for (auto const& tensor : engine.tensors)
+                    if (tensor.name == name)
+                        dims.rank = tensor.shape.rank;
+                for (int32_t i = 0; i < dims.rank; ++i)
+                    words >> dims.sizes[i];
+                engine.profiles[number][name].push_back(dims);
+            }
+        }
+    }
+    return !engine.tensors.empty();
+}
+
+// --- the runtime
+
+struct Runtime {
+    Function* table;
+};
+
+void allow_host_code(Runtime*, bool) {}
+
+void* open_engine(Runtime*, void const* data, size_t size) {
+    static Function* table = [] {
+        auto* made = new_table();
+        put(made, 5, &new_context);
+        put(made, 8, &profile_count);
+        put(made, 15, &tensor_shape);
+        put(made, 16, &tensor_type);
+        put(made, 17, &tensor_location);
+        put(made, 18, &learns_shapes);
+        put(made, 19, &tensor_mode);
+        put(made, 25, &profile_shape);
+        put(made, 26, &tensor_count);
+        put(made, 27, &tensor_name);
+        put(made, 45, &context_memory);
+        return made;
+    }();
+    auto* opened = new Opened{table, {}};
+    if (read_engine(std::string(static_cast<char const*>(data), size), opened->engine))
+        return shown(opened);
+    complain("the magic number does not match");
+    delete opened;
+    return nullptr;
+}
+
+} // namespace
+
+extern "C" {
+
+void* createInferRuntime_INTERNAL(void* words, int32_t) {
+    static Function* table = [] {
+        auto* made = new_table();
+        put(made, 3, &open_engine);
+        put(made, 20, &allow_host_code);
+        return made;
+    }();
+    logger = words;
+    return shown(new Runtime{table});
+}
+
+void* createInferBuilder_INTERNAL(void*, int32_t) { return nullptr; }
+void* createInferRefitter_INTERNAL(void*, void*, int32_t) { return nullptr; }
+void* createNvOnnxParser_INTERNAL(void*, void*, int32_t) { return nullptr; }
+void* createNvOnnxParserRefitter_INTERNAL(void*, void*, int32_t) { return nullptr; }
+void* getBuilderPluginRegistry(int32_t) { return nullptr; }
+void* getPluginRegistry() { return nullptr; }
+int32_t getNvOnnxParserVersion() { return 0; }
+bool initLibNvInferPlugins(void*, char const*) { return true; }
+}

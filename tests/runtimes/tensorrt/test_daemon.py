@@ -1,0 +1,177 @@
+"""The whole way of a model of TensorRT through a daemon: packed, installed, served at once, then from its engine.
+
+Its processes have a simulated TensorRT, device and CUDA session in the place of NVIDIA's; everything else is real.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.cli.main import main
+from appliance.runtimes.runtime import ENGINE_FILE
+from tests.appliance_process import ApplianceProcess
+from tests.conftest import Serve
+from tests.workers.transformers import flip_bit
+
+pytestmark = pytest.mark.timeout(240)  # each test starts two daemons, and waits for workers at the idle class
+
+MODELS = Path(__file__).parents[3] / "models"
+SECTIONS = {
+    "store": {"free_floor_bytes": 0},
+    "packages": {"unsigned": "allow"},
+    "repository": {"runtimes": ["onnx", "tensorrt"]},
+    "swap": {"watch_s": 0.3},
+}
+SIMULATED = """
+from types import MappingProxyType
+
+from appliance.runtimes import runtime
+
+PLACE = "tests.runtimes.tensorrt.simulated:SimulatedTensorrt"
+runtime._BUILT_IN = MappingProxyType({**runtime._BUILT_IN, "tensorrt": PLACE})
+"""
+"""Run by each process before anything else."""
+
+
+class Site:
+    """A store with the digits in it, for TensorRT; daemons that serve it one after the other."""
+
+    def __init__(self, folder: Path, serve: Serve) -> None:
+        self.state, self._serve = folder / "state", serve
+        self.state.mkdir()
+        self._python = folder / "python"
+        self._python.mkdir()
+        (self._python / "sitecustomize.py").write_text(SIMULATED)
+        install(folder, self.state)
+
+    def start(self, **environment: str) -> ApplianceProcess:
+        paths = os.pathsep.join((str(self._python), os.environ["PYTHONPATH"]))
+        return self._serve(
+            None,
+            SECTIONS,
+            arguments=("--state-dir", str(self.state)),
+            environment={"PYTHONPATH": paths, **environment},
+        )
+
+    @property
+    def engine(self) -> Path:
+        (engine,) = (self.state / "serve" / "forms").glob(f"*/{ENGINE_FILE}")
+        return engine
+
+
+CONFIG = """
+backend: "tensorrt"
+instance_group [ { kind: KIND_GPU } ]
+dynamic_batching { preferred_batch_size: [ 4 ] }
+"""
+BOX = """
+[store]
+free_floor_bytes = 0
+[packages]
+unsigned = "allow"
+[repository]
+runtimes = ["onnx", "tensorrt"]
+"""
+
+
+def install(folder: Path, state: Path) -> None:
+    """Pack the digits for TensorRT, without a proof, which would take a GPU, and install them."""
+    home, config, package = folder / "sources" / "digits", folder / "box.toml", folder / "digits.model"
+    (home / "1").mkdir(parents=True)
+    (home / "1" / "model.onnx").write_bytes((MODELS / "digits" / "1" / "model.onnx").read_bytes())
+    (home / "config.pbtxt").write_text(CONFIG)
+    config.write_text(BOX)
+    named = ("-o", str(package), "--config", str(config))
+    assert main(["model", "pack", str(home), "--version", "1", "--no-proof", *named]) == 0
+    place = ("--state-dir", str(state), "--config", str(config))
+    assert main(["model", "install", str(package), *place]) == 0
+
+
+@pytest.fixture
+def site(tmp_path: Path, serve: Serve) -> Site:
+    return Site(tmp_path, serve)
+
+
+def ask(daemon: ApplianceProcess, rows: int) -> list[float]:
+    """What the model says of ``rows`` equal pictures, which has to be the same of each."""
+    tensor = {"name": "image", "shape": [rows, 8, 8], "datatype": "FP32", "data": [0.5] * 64 * rows}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    with urllib.request.urlopen(f"http://{daemon.http}/v2/models/digits/infer", body, timeout=60) as answer:
+        data: list[float] = json.load(answer)["outputs"][0]["data"]
+    assert len(data) == 10 * rows
+    assert all(data[10 * row : 10 * row + 10] == pytest.approx(data[:10]) for row in range(rows))
+    return data[:10]
+
+
+def entry(document: dict[str, Any]) -> dict[str, Any]:
+    (model,) = document["models"]
+    assert isinstance(model, dict)
+    return model
+
+
+def is_packed(document: dict[str, Any]) -> bool:
+    return bool(entry(document)["packed"]) and entry(document)["state"] == "READY"
+
+
+def until_packed(daemon: ApplianceProcess) -> None:
+    daemon.until("an engine that serves", is_packed)
+
+
+def stop(daemon: ApplianceProcess) -> None:
+    daemon.signal(signal.SIGTERM)
+    assert daemon.process.wait(30) == 0, daemon.log()
+
+
+def test_it_answers_at_once_and_then_the_same_from_its_engine_which_is_there_after_a_restart(
+    site: Site,
+) -> None:
+    daemon = site.start()
+    first = ask(daemon, 1)
+    until_packed(daemon)
+    assert [ask(daemon, rows) for rows in (1, 4, 7, 32)] == [pytest.approx(first, abs=1e-6)] * 4
+    assert "the packed form is under way" in daemon.log()
+    assert entry(daemon.status())["notes"] == []
+    stop(daemon)
+    inode = site.engine.stat().st_ino
+    daemon = site.start()
+    until_packed(daemon)
+    assert ask(daemon, 3) == pytest.approx(first, abs=1e-6)
+    assert "building the packed form" not in daemon.log()
+    assert site.engine.stat().st_ino == inode
+
+
+@pytest.mark.parametrize(
+    ("spoil", "environment", "said"),
+    [
+        (lambda site: flip_bit(str(site.engine), 5), {}, "is not"),
+        (lambda site: (site.engine.parent / "seal").unlink(), {}, "this box has not sealed it"),
+        (lambda site: None, {"CUDA_VISIBLE_DEVICES": "1"}, "it was built for TensorRT"),
+    ],
+    ids=["flipped", "unsealed", "another device"],
+)
+def test_an_engine_that_does_not_hold_any_more_is_dropped_aloud_and_built_anew_while_the_model_serves(
+    site: Site, spoil: Callable[[Site], None], environment: dict[str, str], said: str
+) -> None:
+    daemon = site.start()
+    until_packed(daemon)
+    stop(daemon)
+    spoil(site)
+    daemon = site.start(**environment)
+    ask(daemon, 2)
+    until_packed(daemon)
+    daemon.wait_log("packed form dropped")
+    (line,) = [line for line in daemon.log().splitlines() if "packed form dropped" in line]
+    assert said in line
+    assert "packed form built" in daemon.log()
+    end = time.monotonic() + 30
+    while len(list((site.state / "serve" / "forms").iterdir())) > 1:
+        assert time.monotonic() < end, "what was there before does not leave"

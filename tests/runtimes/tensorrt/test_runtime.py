@@ -1,0 +1,283 @@
+"""The runtime with a simulated TensorRT, a simulated device and a simulated CUDA session: from the first load to a
+sealed engine that serves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from appliance.config.repository import RepositoryConfig
+from appliance.domain.device import ON_CPU, ON_CUDA, cuda
+from appliance.domain.errors import ConfigInvalid, LoadFailed
+from appliance.domain.model import ModelVersion
+from appliance.repository.model_directory import read_model_directory
+from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, RuntimeSettings, open_runtimes
+from appliance.runtimes.tensorrt.runtime import TensorrtRuntime, unwrapped, wrapped
+from appliance.runtimes.tensorrt.session import EngineSession
+from appliance.runtimes.tensorrt.tie import Driver
+from appliance.workers.child.form_builder import build_form
+from appliance.workers.child.loading import Loader
+from appliance.workers.daemon.forms_on_disk import for_worker, mark_form, take_up_form
+from appliance.workers.forms import DROPPED_FILE
+from appliance.workers.messages import Load
+from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, LoadWish
+from tests.runtimes.tensorrt.simulated import DRIVER, HostDevice, SimulatedCuda, SimulatedLibrary
+from tests.workers.transformers import flip_bit
+
+MODELS = Path(__file__).parents[3] / "models"
+DIGEST = "d" * 64
+NO_DRIVER = Driver(problem="NVML: Driver Not Loaded")
+
+
+class Box:
+    """A box with a GPU that is simulated, on which the digits are to run on TensorRT."""
+
+    def __init__(self, state: Path) -> None:
+        self.forms = state / "forms"
+        self.device = HostDevice()
+        self.library = SimulatedLibrary(self.device)
+        self.plain = SimulatedCuda()
+        self.driver = DRIVER
+        state.mkdir()
+        reading = read_model_directory(str(MODELS), "digits", RepositoryConfig())
+        assert reading is not None
+        model = reading.servable[-1].model
+        assert model.golden
+        self.version = replace(
+            model, runtime="tensorrt", device=ON_CUDA, digest=DIGEST, forms=str(self.forms), weights=None
+        )
+        self.judged: list[tuple[FormVerdict, str]] = []
+
+    @property
+    def runtime(self) -> TensorrtRuntime:
+        return TensorrtRuntime(
+            lambda: self.library, lambda: self.driver, lambda index: self.device, self.plain
+        )
+
+    def judge(self, name: str, verdict: FormVerdict, reason: str) -> None:
+        self.judged.append((verdict, reason))
+        mark_form(Load(1, self.version), FormJudged(1, 1, name, verdict, reason))
+
+    def build(self, settings: RuntimeSettings | None = None) -> Path:
+        asked = for_worker(self.version)
+        name, nbytes = build_form(asked, self.runtime, settings or RuntimeSettings(), self.judge)
+        built = take_up_form(self.version, FormBuilt(1, 1, name, nbytes, 1, None))
+        assert built is not None
+        assert built.failure is None
+        return self.forms / name
+
+    def loads_packed(self) -> bool:
+        """Whether it runs from its engine, right according to its golden set either way."""
+        loader = Loader(1, {"tensorrt": self.runtime}, 1)
+        load = Load(1, for_worker(self.version), LoadWish(assess=True))
+        opened = loader.load(load, alone=True, tell=lambda *told: None, judge=self.judge)
+        assert opened.said.assessment is not None
+        assert opened.said.assessment.cases > 0
+        assert isinstance(opened.model.session, EngineSession) is opened.said.packed
+        opened.model.session.close()
+        return opened.said.packed
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box(tmp_path / "serve")
+
+
+def test_it_serves_from_the_cuda_session_first_and_from_its_engine_once_that_is_built(box: Box) -> None:
+    assert not box.loads_packed()
+    assert (box.plain.loaded, box.library.opened) == (1, 0)
+    form = box.build()
+    assert (box.plain.loaded, box.library.opened) == (1, 1), "it was proven by the golden set"
+    assert box.loads_packed()
+    assert not box.device.taken
+    assert not box.judged
+    assert {ENGINE_FILE, KEPT_FILE} < {each.name for each in form.iterdir()}
+
+
+def test_it_is_compared_with_the_cuda_session_where_there_is_no_golden_set(box: Box) -> None:
+    box.version = replace(box.version, golden="")
+    box.build()
+    assert (box.plain.loaded, box.library.opened) == (1, 1)
+
+
+def test_it_is_built_for_the_batches_of_the_model_with_half_of_what_is_free(box: Box) -> None:
+    box.build()
+    (asked,) = box.library.asked
+    assert [profile.inputs["image"].most[0] for profile in asked.profiles] == [box.version.max_batch_size]
+    assert asked.workspace_bytes == box.device.left // 2
+
+
+def test_it_is_told_how_far_the_build_is(box: Box) -> None:
+    told: list[tuple[LoadStage, int, int]] = []
+    Loader(1, {"tensorrt": box.runtime}, 1).build(
+        for_worker(box.version), box.judge, lambda *word: told.append(word)
+    )
+    assert told == [(LoadStage.BUILDING, part, 100) for part in range(1, 101)]
+
+
+def test_what_raises_when_it_is_told_ends_the_build_and_leaves_nothing(box: Box) -> None:
+    class Gone(Exception):
+        pass
+
+    def gone(done: int, total: int) -> None:
+        raise Gone
+
+    with pytest.raises(Gone):
+        box.build(RuntimeSettings(progress=gone))
+    (site,) = box.forms.iterdir()
+    assert not list(site.iterdir())
+
+
+def test_a_graph_that_tensorrt_does_not_take_says_which_node_and_stays_with_the_cuda_session(
+    box: Box,
+) -> None:
+    box.library.refuses = "TensorRT does not take node 'n' (Unique): unsupported node: no"
+    with pytest.raises(LoadFailed, match=r"^digits/\d+: TensorRT does not take node 'n' \(Unique\)"):
+        box.build()
+    assert not box.loads_packed()
+
+
+def test_an_engine_that_answers_wrongly_is_not_taken(box: Box) -> None:
+    graph = (MODELS / "digits" / "1" / "model.onnx").read_bytes()
+    honest = box.library.build
+    assert "/2/" in box.version.path
+
+    def wrong(*arguments: object, **more: object) -> object:
+        return honest(graph, *arguments[1:], **more)  # type: ignore[arg-type]
+
+    box.library.build = wrong  # type: ignore[method-assign,assignment]
+    box.version = replace(box.version, golden="")
+    with pytest.raises(LoadFailed, match="output 'probabilities'"):
+        box.build()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda box: setattr(box, "driver", Driver(release="590", devices=DRIVER.devices)),
+        lambda box: setattr(box, "driver", Driver(release=DRIVER.release, devices=("another",))),
+        lambda box: setattr(box.library, "release", "TensorRT 11.5 (simulated)"),
+    ],
+    ids=["driver", "device", "release"],
+)
+def test_another_driver_device_or_release_drops_the_engine_aloud_and_it_is_built_anew(
+    box: Box, change: Callable[[Box], None]
+) -> None:
+    before = box.build()
+    change(box)
+    opened = box.library.opened
+    assert not box.loads_packed()
+    assert box.library.opened == opened, "it is not even opened"
+    ((verdict, reason),) = box.judged
+    assert verdict is FormVerdict.DROPPED
+    assert "it was built for TensorRT 11.4 (simulated), driver 580.1, Simulated H200 GPU-1" in reason
+    assert (before / DROPPED_FILE).exists()
+    assert box.build() != before
+    assert box.loads_packed()
+
+
+def test_a_changed_engine_is_never_opened(box: Box) -> None:
+    flip_bit(str(box.build() / ENGINE_FILE), 9)
+    opened = box.library.opened
+    assert not box.loads_packed()
+    assert box.library.opened == opened
+    assert [verdict for verdict, _ in box.judged] == [FormVerdict.DROPPED]
+
+
+def test_an_engine_whose_digest_nobody_has_said_is_never_opened(box: Box) -> None:
+    engine = box.build() / ENGINE_FILE
+    opened = box.library.opened
+    with pytest.raises(LoadFailed, match="is never read"):
+        box.runtime.load(replace(box.version, path=str(engine)), RuntimeSettings(packed=True))
+    assert box.library.opened == opened
+
+
+def test_what_a_build_has_learned_is_there_for_the_next_of_the_same_release(box: Box) -> None:
+    box.build()
+    box.driver = Driver(release="590", devices=DRIVER.devices)
+    box.build()
+    box.library.release = "TensorRT 11.5 (simulated)"
+    box.build()
+    assert [asked.cache for asked in box.library.asked] == [b"", b"learned", b""]
+    assert unwrapped(wrapped(b"a\nb", "11.4"), "11.4") == b"a\nb"
+    assert unwrapped(b"\xff\n", "11.4") == b""
+
+
+def test_without_a_driver_nothing_of_tensorrt_is_touched(box: Box) -> None:
+    box.build()
+    box.driver = NO_DRIVER
+    opened, asked = box.library.opened, len(box.library.asked)
+    with pytest.raises(LoadFailed, match="TensorRT has no device: NVML: Driver Not Loaded"):
+        box.runtime.pack(box.version, RuntimeSettings(), "graph", "weights")
+    with pytest.raises(LoadFailed, match="TensorRT has no device"):
+        box.runtime.load(box.version, RuntimeSettings(packed=True))
+    assert (box.library.opened, len(box.library.asked)) == (opened, asked)
+
+
+def test_a_device_that_cannot_be_opened_is_told_of(box: Box) -> None:
+    def absent(index: int) -> HostDevice:
+        assert index == 1
+        raise OSError("CUDA: no device")
+
+    runtime = TensorrtRuntime(lambda: box.library, lambda: DRIVER, absent, box.plain)
+    with pytest.raises(LoadFailed, match="cuda:1 cannot be opened: CUDA: no device"):
+        runtime.load(box.version, RuntimeSettings(packed=True, device=cuda(1)))
+
+
+def test_a_model_for_the_processor_is_refused(box: Box) -> None:
+    with pytest.raises(LoadFailed, match="KIND_GPU"):
+        box.runtime.load(replace(box.version, device=ON_CPU), RuntimeSettings())
+
+
+def config_of(home: Path, text: str) -> ModelVersion | str:
+    """What a box with this runtime makes of the digits with another configuration, or what is wrong with it."""
+    folder = home / "digits" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.onnx").write_bytes((MODELS / "digits" / "1" / "model.onnx").read_bytes())
+    (home / "digits" / "config.pbtxt").write_text(text)
+    reading = read_model_directory(str(home), "digits", RepositoryConfig(runtimes=("onnx", "tensorrt")))
+    assert reading is not None
+    if reading.servable:
+        return reading.servable[0].model
+    return json.dumps([problem.text for problem in reading.broken[0].problems])
+
+
+def test_its_models_are_read_and_judged_like_any_onnx_file(tmp_path: Path) -> None:
+    model = config_of(
+        tmp_path,
+        'backend: "tensorrt"\ninstance_group [ { kind: KIND_GPU } ]\n'
+        'parameters { key: "tensorrt_free_max" value { string_value: "512" } }\n',
+    )
+    assert isinstance(model, ModelVersion), model
+    assert (model.runtime, model.device, model.inputs[0].name) == ("tensorrt", ON_CUDA, "image")
+    assert not model.notes
+
+
+@pytest.mark.parametrize("said", ["many", "-1", "16777217"])
+def test_a_wrong_end_of_free_dimensions_is_told_of_when_it_is_read(tmp_path: Path, said: str) -> None:
+    text = (
+        f'backend: "tensorrt"\nparameters {{ key: "tensorrt_free_max" value {{ string_value: "{said}" }} }}\n'
+    )
+    assert "tensorrt_free_max must be a whole number from 0 to 16777216" in str(config_of(tmp_path, text))
+
+
+def test_an_engine_in_the_place_of_the_model_is_refused(tmp_path: Path) -> None:
+    home = tmp_path / "digits" / "1"
+    home.mkdir(parents=True)
+    (home / "model.onnx").write_bytes(b"ftrt" + bytes(100))
+    (tmp_path / "digits" / "config.pbtxt").write_text('backend: "tensorrt"\n')
+    reading = read_model_directory(str(tmp_path), "digits", RepositoryConfig(runtimes=("tensorrt",)))
+    assert reading is not None
+    assert "a TensorRT engine, which fits one device alone" in str(reading.broken[0].problems)
+
+
+def test_it_is_known_and_says_what_is_missing_where_tensorrt_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "tensorrt", None)
+    with pytest.raises(ConfigInvalid, match="runtime 'tensorrt' is not available"):
+        open_runtimes(("tensorrt",))

@@ -1,0 +1,251 @@
+"""What NVIDIA's own code does with the one file that knows TensorRT, on a machine without a GPU: `make tensorrt-test`.
+
+Two things. NVIDIA's real Python bindings of TensorRT over a *simulated* libnvinfer, which is compiled here: opening and
+running. And TensorRT-RTX, which is real from its bindings down, and builds engines without a device: building. Neither
+computes anything on a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from appliance.config.repository import RepositoryConfig
+from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
+from appliance.domain.model import Batching, ModelVersion
+from appliance.domain.tensor import Datatype
+from appliance.repository.model_directory import read_model_directory
+from appliance.runtimes.tensorrt.profiles import profiles_of
+from appliance.runtimes.tensorrt.session import EngineSession
+from appliance.runtimes.tensorrt.vendor import Built, EngineTensor, Library
+from appliance.tools.conformance.memory import Memory, any_floats
+from models.generators.graph import model_bytes, node, tensor_port
+from tests.runtimes.tensorrt.simulated import HostDevice
+from tests.workers.bench import spec, version_of
+from tests.workers.transformers import write_version
+
+SOURCE = Path(__file__).with_name("libnvinfer.cpp")
+MODELS = Path(__file__).parents[3] / "models"
+NEEDS = "run `make tensorrt-test`, which fetches it"
+ENGINE = b"""SIMULATED
+tensor a in 0 0 2 -1 3
+tensor b in 0 0 2 -1 2
+tensor p out 0 0 2 -1 3
+tensor q out 0 0 2 -1 2
+profile 0 a 4 3 4 3 4 3
+profile 0 b 4 2 4 2 4 2
+profile 1 a 1 3 4 3 8 3
+profile 1 b 1 2 4 2 8 2
+"""
+PAIRS = version_of(
+    "pairs",
+    [spec("a", Datatype.FP32, 3), spec("b", Datatype.FP32, 2)],
+    [spec("p", Datatype.FP32, 3), spec("q", Datatype.FP32, 2)],
+    max_batch_size=8,
+    batching=Batching(preferred_batch_size=(4,)),
+)
+BOTH = (0, 1)
+
+
+class PromptDevice(HostDevice):
+    """Does what is put into a stream at once, as the simulated libnvinfer does."""
+
+    def put(self, do: object) -> None:
+        assert callable(do)
+        do()
+
+
+def compile_libraries(compiler: str, folder: Path) -> None:
+    """The three libraries that the bindings link, all of which are one that is simulated."""
+    for name, source in (
+        ("nvinfer", str(SOURCE)),
+        ("nvinfer_plugin", "/dev/null"),
+        ("nvonnxparser", "/dev/null"),
+    ):
+        library = f"lib{name}.so.11"
+        flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-x", "c++")
+        command = [compiler, *flags, f"-Wl,-soname,{library}", "-o", str(folder / library), source]
+        subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def bindings(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """NVIDIA's real bindings, which find libraries by name among those that are loaded."""
+    compiler = shutil.which("g++")
+    if importlib.util.find_spec("tensorrt_bindings") is None:
+        pytest.skip(f"tensorrt_bindings is not installed: {NEEDS}")
+    if compiler is None:
+        pytest.skip("there is no g++ to compile the simulated libnvinfer")
+    folder = tmp_path_factory.mktemp("simulated")
+    compile_libraries(compiler, folder)
+    for each in folder.iterdir():
+        ctypes.CDLL(str(each))
+    return importlib.import_module("tensorrt_bindings")
+
+
+@pytest.fixture
+def library(bindings: ModuleType) -> Library:
+    return Library(bindings)
+
+
+@pytest.fixture
+def session(library: Library) -> EngineSession:
+    return EngineSession(library.open(ENGINE), len(ENGINE), PAIRS, PromptDevice())
+
+
+class TestBindingsOverSimulatedLibnvinfer:
+    def test_an_engine_tells_its_tensors_and_profiles(self, library: Library) -> None:
+        engine = library.open(ENGINE)
+        assert engine.tensors == (
+            EngineTensor("a", True, Datatype.FP32, (-1, 3)),
+            EngineTensor("b", True, Datatype.FP32, (-1, 2)),
+            EngineTensor("p", False, Datatype.FP32, (-1, 3)),
+            EngineTensor("q", False, Datatype.FP32, (-1, 2)),
+        )
+        assert engine.profiles == profiles_of(PAIRS)
+        assert [engine.context_bytes(number) for number in (0, 1)] == [1000, 1001]
+
+    @pytest.mark.parametrize("rows", [1, 4, 5, 8])
+    def test_requests_are_run_in_the_profile_that_holds_them(self, session: EngineSession, rows: int) -> None:
+        a, b = any_floats(rows, 3, rows), any_floats(rows, 2, 9)
+        memory = Memory(a, b)
+        for _ in range(2):
+            produced = memory.run(session, BOTH)
+            assert produced.shapes == ((rows, 3), (rows, 2))
+            assert memory.outputs(produced) == [a.tobytes(), b.tobytes()]
+        session.close()
+
+    def test_what_is_outside_of_all_profiles_is_refused_before_tensorrt_sees_it(
+        self, session: EngineSession
+    ) -> None:
+        with pytest.raises(InvalidRequest, match=r"takes 'a' \[1, 3\] to \[8, 3\]"):
+            Memory(any_floats(9, 3), any_floats(9, 2)).run(session, BOTH)
+
+    def test_each_no_of_tensorrt_is_an_error_with_its_words(self, library: Library) -> None:
+        engine = library.open(ENGINE)
+        with pytest.raises(LoadFailed, match="takes no profile 5: no such profile"):
+            engine.context(5, 0)
+        context = engine.context(0, 0)
+        with pytest.raises(RunFailed, match=r"shape \[9, 3\] of 'a': .*the shape is outside of the profile"):
+            context.set_input_shape("a", (9, 3))
+        with pytest.raises(RunFailed, match=r"address of 'a': .*no address"):
+            context.set_address("a", 0)
+        with pytest.raises(RunFailed, match=r"cannot run this: .*no address or no shape"):
+            context.run(0)
+
+    def test_what_is_no_engine_is_refused_with_tensorrt_s_words(self, library: Library) -> None:
+        with pytest.raises(LoadFailed, match="does not take its own engine: the magic number does not match"):
+            library.open(b"an engine of another release")
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [
+            (b"tensor a in 6 0 2 -1 3", "'a' is FP8, which no request can carry"),
+            (b"tensor a in 0 1 2 -1 3", "used on the"),
+        ],
+    )
+    def test_tensors_that_cannot_be_served_are_told_of(
+        self, library: Library, line: bytes, reason: str
+    ) -> None:
+        with pytest.raises(LoadFailed, match=reason):
+            library.open(ENGINE.replace(b"tensor a in 0 0 2 -1 3", line))
+
+    def test_a_builder_that_cannot_be_made_is_told_of(self, library: Library) -> None:
+        with pytest.raises(LoadFailed, match="makes no builder"):
+            build(library, b"", PAIRS)
+
+
+@pytest.fixture(scope="module")
+def rtx() -> Library:
+    """TensorRT-RTX, all of it NVIDIA's."""
+    if importlib.util.find_spec("tensorrt_rtx_bindings") is None:
+        pytest.skip(f"TensorRT-RTX is not installed: {NEEDS}")
+    return Library(importlib.import_module("tensorrt_rtx_bindings"))
+
+
+def build(library: Library, graph: bytes, version: ModelVersion, told: list[int] | None = None) -> Built:
+    def progress(done: int, total: int) -> None:
+        assert total == 1000
+        if told is not None:
+            told.append(done)
+
+    return library.build(
+        graph,
+        version.path,
+        profiles_of(version),
+        workspace_bytes=1 << 28,
+        cache=b"rubbish",
+        progress=progress,
+    )
+
+
+def digits() -> ModelVersion:
+    reading = read_model_directory(str(MODELS), "digits", RepositoryConfig())
+    assert reading is not None
+    return reading.servable[0].model
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # RTX keeps no timing caches
+class TestRealBuilderOfTensorrtRtx:
+    def test_it_builds_an_engine_of_the_digits_and_tells_how_far_it_is(self, rtx: Library) -> None:
+        version, told = digits(), list[int]()
+        built = build(rtx, Path(version.path).read_bytes(), version, told)
+        assert len(built.engine) > 10_000
+        assert told == sorted(told)
+        assert len(set(told)) > 10
+
+    def test_weights_in_a_file_of_their_own_are_found_beside_the_graph(
+        self, rtx: Library, tmp_path: Path
+    ) -> None:
+        version = write_version(tmp_path)
+        assert version.weights is not None
+        built = build(rtx, Path(version.path).read_bytes(), version)
+        assert len(built.engine) > version.weights.size * 0.9
+
+    def test_it_gives_up_when_it_is_told_to(self, rtx: Library) -> None:
+        class Enough(Exception):
+            pass
+
+        def enough(done: int, total: int) -> None:
+            raise Enough
+
+        version = digits()
+        with pytest.raises(Enough):
+            rtx.build(
+                Path(version.path).read_bytes(),
+                version.path,
+                profiles_of(version),
+                workspace_bytes=1 << 28,
+                cache=b"",
+                progress=enough,
+            )
+
+    def test_it_says_which_node_it_does_not_take(self, rtx: Library) -> None:
+        graph = model_bytes(
+            "unique",
+            [node("Unique", ["a"], ["p"])],
+            inputs=[tensor_port("a", "FP32", [4])],
+            outputs=[tensor_port("p", "FP32", ["n"])],
+        )
+        version = version_of("unique", [spec("a", Datatype.FP32, 4)], [spec("p", Datatype.FP32, -1)])
+        with pytest.raises(LoadFailed, match=r"does not take node '\w*' \(Unique\): unsupported node"):
+            build(rtx, graph, version)
+
+    def test_a_profile_that_the_graph_does_not_have_is_told_of(self, rtx: Library) -> None:
+        version = version_of("digits", [spec("image", Datatype.FP32, 9, 9)], [spec("p", Datatype.FP32, 10)])
+        with pytest.raises(LoadFailed, match="TensorRT"):
+            build(rtx, Path(digits().path).read_bytes(), version)
+
+    def test_without_a_driver_it_opens_no_engine_and_says_why(self, rtx: Library) -> None:
+        version = digits()
+        built = build(rtx, Path(version.path).read_bytes(), version)
+        if Path("/proc/driver/nvidia/version").exists():
+            pytest.skip("there is a driver")
+        with pytest.raises(LoadFailed, match=r"does not take its own engine: .*CUDA driver"):
+            rtx.open(built.engine)

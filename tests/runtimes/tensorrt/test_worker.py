@@ -1,0 +1,101 @@
+"""Engines in real worker processes in their jails. TensorRT, the device and the CUDA session are simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from appliance.config.repository import RepositoryConfig
+from appliance.domain.device import ON_CUDA, cuda
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import Datatype
+from appliance.repository.model_directory import read_model_directory
+from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE
+from appliance.store.layout import FORMS_KEY
+from appliance.workers.forms import FORM_FILE
+from appliance.workers.port import FormBuilt, FormVerdict, LoadStage, LoadWish, ModelProgress
+from appliance.workers.seal import SEAL_FILE
+from tests.workers.bench import PLAIN, Bench
+from tests.workers.transformers import flip_bit, load, stop
+
+MODELS = Path(__file__).parents[3] / "models"
+DIGEST = "d" * 64
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    bench = Bench(runtimes=("onnx", "simulated_tensorrt"))
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def version(tmp_path: Path) -> ModelVersion:
+    reading = read_model_directory(str(MODELS), "digits", RepositoryConfig())
+    assert reading is not None
+    model = reading.servable[-1].model
+    (tmp_path / "serve").mkdir()
+    forms = str(tmp_path / "serve" / "forms")
+    return replace(model, runtime="simulated_tensorrt", device=ON_CUDA, digest=DIGEST, forms=forms)
+
+
+def build(bench: Bench, version: ModelVersion) -> tuple[FormBuilt, list[ModelProgress]]:
+    worker = bench.start(PLAIN.building(version))
+    bench.call(bench.pool.build_form, worker, 500, version)
+    told: list[ModelProgress] = []
+    while isinstance(event := bench.any_event(), ModelProgress):
+        told.append(event)
+    stop(bench, worker)
+    assert isinstance(event, FormBuilt)
+    return event, told
+
+
+def loads_packed(bench: Bench, version: ModelVersion) -> bool:
+    """Whether it runs from its engine; it answers its golden set either way."""
+    worker = bench.start(PLAIN.serving([version], shared=False, device=cuda(0)))
+    loaded = load(bench, worker, version, LoadWish(assess=True))
+    assert loaded.assessment is not None
+    assert loaded.assessment.cases > 0
+    stop(bench, worker)
+    return loaded.packed
+
+
+def test_an_engine_is_built_sealed_and_run_and_one_that_was_changed_is_built_anew(
+    bench: Bench, version: ModelVersion
+) -> None:
+    assert not loads_packed(bench, version)
+    built, told = build(bench, version)
+    assert built.failure is None
+    form = Path(version.forms) / built.name
+    assert {each.name for each in form.iterdir()} == {
+        ENGINE_FILE,
+        KEPT_FILE,
+        FORM_FILE,
+        SEAL_FILE,
+        "weights.bin",
+    }
+    assert (form.parent.parent / FORMS_KEY).exists()
+    assert [word.done_bytes for word in told] == list(range(1, 101))
+    assert {word.stage for word in told} == {LoadStage.BUILDING}
+    assert loads_packed(bench, version)
+    assert not bench.judged
+    flip_bit(str(form / ENGINE_FILE), 7)
+    assert not loads_packed(bench, version)
+    assert [judged.verdict for judged in bench.judged] == [FormVerdict.DROPPED]
+    assert build(bench, version)[0].failure is None
+    bench.judged.clear()
+    assert loads_packed(bench, version)
+    assert [judged.verdict for judged in bench.judged] == [FormVerdict.PROVEN]
+
+
+def test_a_graph_without_an_end_to_its_shapes_is_served_and_not_built(
+    bench: Bench, version: ModelVersion
+) -> None:
+    (only,) = version.inputs
+    assert only.datatype is Datatype.FP32
+    free = replace(version, inputs=(replace(only, shape=(-1, 8)),), parameters={})
+    built, _ = build(bench, free)
+    assert "tensorrt_free_max" in str(built.failure)
