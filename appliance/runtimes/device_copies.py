@@ -21,6 +21,7 @@ class DeviceCopies:
         """Raise CudaFailed."""
         self.cuda = cuda
         cuda.enter()
+        self._free_before = cuda.memory()[0]
         self.stream = cuda.stream()
         self._in = self._out = Region(memoryview(bytearray()), 0)
 
@@ -31,6 +32,13 @@ class DeviceCopies:
         except CudaFailed as problem:
             raise RunFailed(f"no {nbytes} bytes of pinned memory: {problem}") from problem
         return Region(pinned.view, pinned.address, pinned)
+
+    def taken(self) -> int:
+        """Bytes of the device that were taken since this was made; others may have had some of them."""
+        try:
+            return max(self._free_before - self.cuda.memory()[0], 0)
+        except CudaFailed:
+            return 0
 
     def renew(self) -> None:
         """Go on with another stream."""

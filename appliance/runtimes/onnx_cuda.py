@@ -27,7 +27,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from appliance.devices.cuda import Cuda, CudaFailed
+from appliance.devices.cuda import Cuda
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import element_count
 from appliance.runtimes.buckets import bucket, cut, filled_up, rows_of
@@ -127,7 +127,6 @@ class CudaSession:
         self._cuda = cuda
         self._make = make
         self._copies = DeviceCopies(cuda)
-        self._free_before = cuda.memory()[0]
         try:
             made = make(self._copies.stream, graphs)
         except BaseException:
@@ -159,12 +158,14 @@ class CudaSession:
         """Memory that the device copies from and to by itself. Raises RunFailed."""
         return self._copies.pin(nbytes)
 
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """The sizes that batches are filled up to."""
+        return tuple(sorted({bucket(rows, self._batch_max) for rows in range(1, self._batch_max + 1)}))
+
     def memory(self) -> int:
-        """Bytes of the device that were taken since the session was to be made; others may have had some of them."""
-        try:
-            return max(self._free_before - self._cuda.memory()[0], 0)
-        except CudaFailed:
-            return 0
+        """Bytes of the device that were taken since the session was to be made."""
+        return self._copies.taken()
 
     def run(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place

@@ -281,6 +281,12 @@ def region_maker(session: Session) -> Callable[[int], Region] | None:
     return cast("Callable[[int], Region] | None", getattr(session, "pin", None))
 
 
+def batch_sizes(session: Session) -> tuple[int, ...]:
+    """Sizes of batches each of whose first runs are dear, so that they are better done before it serves: its
+    ``batch_sizes``, if it has any."""
+    return tuple(getattr(session, "batch_sizes", ()))
+
+
 def form_file(runtime: Packer) -> str:
     """What the graph of the runtime's packed forms is called: its ``form_file``, if it has one."""
     return str(getattr(runtime, "form_file", GRAPH_FILE))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from appliance.runtimes.runtime import Port, Region, Session, Weights, region_maker
+from appliance.runtimes.runtime import Port, Region, Session, Weights, batch_sizes, region_maker
 
 
 class WrappedSession:
@@ -32,6 +32,11 @@ class WrappedSession:
     def weights(self) -> Weights | None:
         """As of the session."""
         return self._session.weights
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """As of the session."""
+        return batch_sizes(self._session)
 
     @property
     def pin(self) -> Callable[[int], Region] | None:

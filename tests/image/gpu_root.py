@@ -20,7 +20,11 @@ HEAD_BYTES: Final = 12
 """Of what the kernel calls a module_signature, whose last four bytes say how long the signature before it is."""
 MAKERS: Final = re.compile(r"(.*-)?(gcc|g\+\+|cc|c\+\+|cpp|ld|as|clang|make|dkms)(-[0-9.]+)?")
 """Programs by which programs are made."""
-MAKING: Final = re.compile(r"(gcc|g\+\+|cpp|binutils|make|dkms|linux-headers|linux-kbuild|libc6-dev)\b.*")
+MAKING: Final = re.compile(
+    r"(?!gcc-[0-9]+-base$)(gcc|g\+\+|cpp|binutils|make|dkms|linux-headers|linux-kbuild|libc6-dev)\b.*"
+)
+OF_PROGRAMS: Final = {"iproute2"}
+"""Headers that come with a program of the image."""
 """Their packages."""
 ENTER: Final = (
     'mount --bind "$0" "$0"; mount -o remount,bind,ro "$0"; mount --rbind /dev "$0/dev"; '
@@ -159,7 +163,7 @@ def _nothing_that_makes(root: Root) -> Facts:
         if MAKING.fullmatch(each)
     ]  # fmt: skip
     sources = [path.name for path in (root.folder / "usr/src").glob("*")]
-    headers = [path.name for path in (root.folder / "usr/include").glob("*")]
+    headers = [path.name for path in (root.folder / "usr/include").glob("*") if path.name not in OF_PROGRAMS]
     left = programs + packages + sources + headers
     demand(not left, f"left of the build: {left}")
     return {"compilers, headers, dkms": "none"}

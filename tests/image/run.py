@@ -91,6 +91,7 @@ def _run(world: World, scenario: Scenario, image: str, *, again: bool) -> None:
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
     }
     begun = time.monotonic()
+    world.folder(scenario.name).mkdir(parents=True, exist_ok=True)
     try:
         result |= {"outcome": "passed", "facts": scenario.run(world)}
     except Exception as error:  # noqa: BLE001  whatever it is, the others are run

@@ -164,9 +164,15 @@ def test_a_session_is_asked_for_on_the_device_that_was_chosen(
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: both)
     runtime = OnnxRuntime()
     monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
+    monkeypatch.setattr(onnx, "_cuda", lambda index: SimulatedCuda())
     with pytest.raises(LoadFailed, match="no such device here"):
         runtime.load(version_of(path, *MLP, device=ON_CUDA), replace(SETTINGS, device=cuda(index)))
-    assert asked == [("CUDAExecutionProvider", {"device_id": index}), "CPUExecutionProvider"]
+    (provider, options), last = asked
+    assert (provider, options["device_id"], last) == (
+        "CUDAExecutionProvider",
+        str(index),
+        "CPUExecutionProvider",
+    )
 
 
 def test_a_session_that_silently_runs_elsewhere_is_refused(

@@ -14,7 +14,7 @@ from appliance.domain.model import ModelVersion, Warmup, WarmupInput
 from appliance.domain.tensor import Datatype, TensorSpec, encode_bytes
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
 from appliance.workers.child.execution import LoadedModel
-from appliance.workers.child.measurement import measure_passes
+from appliance.workers.child.measurement import PRIME_RUNS, measure_passes
 from appliance.workers.child.proof import run_warmups
 from tests.workers.bench import spec, version_of
 
@@ -31,6 +31,7 @@ class RecordingSession:
 
     measurable = True
     weights = None
+    batch_sizes: tuple[int, ...] = ()
 
     def __init__(self, version: ModelVersion, fails_from_rows: int = 1 << 30) -> None:
         self.version = version
@@ -186,6 +187,17 @@ def test_seeds_by_rows(max_batch_size: int, rows: list[int]) -> None:
     assert first is not None
     assert first.shape == ((1, 3) if max_batch_size else (3,))
     assert not any(first.raw)
+
+
+def test_sizes_whose_first_runs_are_dear_are_run_before_they_are_measured() -> None:
+    model, session = model_of(X, max_batch_size=6)
+    session.batch_sizes = (1, 2, 3, 6, 8)
+    assert [each.rows for each in measure_passes(model)] == [1, 2, 4, 6]
+    tried = [seen.shape[0] for (seen,) in session.runs if seen is not None]
+    first = [1, *(rows for rows in (1, 2, 3, 6) for _ in range(PRIME_RUNS))]
+    assert tried[: len(first)] == first, (
+        "one that tells how much room outputs take, then these; 8 is more than it takes"
+    )
 
 
 def test_no_seeds_where_shapes_are_free() -> None:

@@ -115,7 +115,7 @@ class TensorrtRuntime:
         try:
             return self._device(settings.device.index)
         except OSError as problem:
-            raise LoadFailed(f"{version.key}: {settings.device} cannot be opened: {problem}") from problem
+            raise LoadFailed(f"{version.key}: TensorRT cannot open {settings.device}: {problem}") from problem
 
     def _engine_of(self, version: ModelVersion) -> bytes:
         """The engine's bytes, which are those that were sealed. Raises LoadFailed for what nobody has vouched for."""

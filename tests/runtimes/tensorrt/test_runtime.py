@@ -224,7 +224,7 @@ def test_a_device_that_cannot_be_opened_is_told_of(box: Box) -> None:
         raise OSError("CUDA: no device")
 
     runtime = TensorrtRuntime(lambda: box.library, lambda: DRIVER, absent, box.plain)
-    with pytest.raises(LoadFailed, match="cuda:1 cannot be opened: CUDA: no device"):
+    with pytest.raises(LoadFailed, match="TensorRT cannot open cuda:1: CUDA: no device"):
         runtime.load(box.version, RuntimeSettings(packed=True, device=cuda(1)))
 
 
