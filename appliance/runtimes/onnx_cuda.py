@@ -81,8 +81,8 @@ class Made(NamedTuple):
 @dataclass(slots=True, eq=False)
 class _Stage:
     """One combination of shapes. Inputs lie at ``offsets`` of the device's memory at ``inputs``, outputs at
-    ``addresses``, ``out_bytes`` in all from ``outputs`` on. ``graph`` is the number of its graph, captured by
-    ``thread``, which alone can replay it; 0: there is none."""
+    ``addresses``, ``out_bytes`` in all from ``outputs`` on; ``used`` rows of the inputs are not zero. ``graph`` is the
+    number of its graph, captured by ``thread``, which alone can replay it; 0: there is none."""
 
     offsets: tuple[int, ...]
     inputs: int
@@ -93,6 +93,7 @@ class _Stage:
     outputs: int = 0
     out_bytes: int = 0
     binding: Any = None
+    used: int = 0
     runs: int = 0
     graph: int = 0
     thread: int = 0
@@ -230,6 +231,7 @@ class CudaSession:
 
     def _replay(self, stage: _Stage, batch: _Batch, place: Place) -> Produced | None:
         """Run in the memory of a stage; None where the runtime left an output elsewhere. Raises whatever it likes."""
+        self._clear(stage, batch)
         self._copies.bring(batch.source, batch.feeds, stage.inputs, stage.offsets)
         graph = stage.graph if stage.thread == threading.get_ident() else 0
         self._session.run_with_iobinding(stage.binding, stage.options if graph else self._eager)
@@ -243,13 +245,24 @@ class CudaSession:
                 self._capture(stage, shape, _outputs_of(produced, place))
         return produced
 
+    def _clear(self, stage: _Stage, batch: _Batch) -> None:
+        """Leave nothing of an earlier batch in the rows that fill this one up: what looks at all rows of a batch, as a
+        quantisation that finds its own scale, finds the same whatever came before."""
+        if batch.rows < stage.used:
+            given = (feed for feed in batch.feeds if feed is not None)
+            for feed, offset in zip(given, stage.offsets, strict=True):
+                row = feed.nbytes // batch.rows
+                start = stage.inputs + offset + batch.rows * row
+                self._copies.fill(start, (stage.used - batch.rows) * row, 0)
+        stage.used = batch.rows
+
     # --- learning shapes
 
     def _learn(self, key: object | None, batch: _Batch, wanted: tuple[int, ...]) -> Produced:
         """Run with outputs in memory of the runtime's own; keep memory for what was found by ``key``, unless None."""
         offsets, in_bytes = layout([feed.nbytes for feed in batch.filled if feed is not None])
         elements = tuple(self._outputs[index][1] for index in wanted)
-        stage = _Stage(offsets, self._cuda.allocate(in_bytes), elements, self._eager)
+        stage = _Stage(offsets, self._cuda.allocate(in_bytes), elements, self._eager, used=batch.rows)
         try:
             if batch.rows < batch.size:
                 self._copies.fill(stage.inputs, in_bytes, 0)

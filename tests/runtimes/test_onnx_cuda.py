@@ -385,3 +385,24 @@ def test_what_has_no_row_for_each_row_is_not_filled_up(bench: Bench, tmp_path: P
         assert memory.outputs(memory.run(session, (0,))) == [np.float32(rows * 4).tobytes()]
     session.close()
     assert not bench.cuda.held
+
+
+def test_rows_that_fill_up_are_nothing_of_earlier_requests(bench: Bench, tmp_path: Path) -> None:
+    """What a model finds over all rows of a batch is the same whatever was there before."""
+    model = model_bytes(
+        "over_all",
+        [node("ReduceMax", ["x"], ["m"], keepdims=1), node("Sub", ["x", "m"], ["y"])],
+        inputs=[tensor_port("x", "FP32", ["n", 4])],
+        outputs=[tensor_port("y", "FP32", ["n", 4])],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    tensors = [spec("x", Datatype.FP32, 4)], [spec("y", Datatype.FP32, 4)]
+    session = bench.load(version_of(path, *tensors, max_batch_size=8), RuntimeSettings())
+    for rows, value in ((8, 900), (7, 2), (8, 800), (7, 3), (7, 1), (5, 9), (6, 700), (5, 4)):
+        x = np.full((rows, 4), value, np.float32)
+        x[0, 0] += 1
+        memory = Memory(x)
+        (found,) = memory.outputs(memory.run(session, (0,)))
+        assert np.frombuffer(found, np.float32).tolist() == (x - x.max()).ravel().tolist()
+    session.close()
