@@ -22,7 +22,7 @@ import onnxruntime
 
 from appliance.devices.nvml import Nvml
 from appliance.domain.device import ON_CUDA
-from appliance.domain.model import ModelVersion
+from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.runtimes import onnx
 from appliance.runtimes.onnx_sessions import BoundSession
@@ -215,7 +215,7 @@ def version_of(name: str, folder: Path) -> ModelVersion:
     )
     return ModelVersion(
         name=name, version=1, platform="", backend="", runtime="onnx", path=str(path), file_bytes=path.stat().st_size,
-        inputs=(given,), outputs=(taken,), max_batch_size=16, device=ON_CUDA,
+        inputs=(given,), outputs=(taken,), max_batch_size=16, batching=Batching(), device=ON_CUDA,
     )  # fmt: skip
 
 

@@ -144,8 +144,9 @@ class CudaSession:
         self._stages: dict[object, _Stage] = {}
         self._fixed = True
         """Shapes of outputs follow from those of inputs."""
-        self._batch_max = version.max_batch_size
-        """What batches are filled up to at most; 0: they are not."""
+        self._batch_max = 0 if version.batching is None else version.max_batch_size
+        """What batches are filled up to at most; 0: they are not, as where requests are never merged: only a model
+        whose requests may be says that its rows are each for itself."""
         self._eager = _options(NO_GRAPH)
         self.inputs: tuple[Port, ...] = ()
         self.outputs: tuple[Port, ...] = ()

@@ -15,12 +15,12 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from appliance.domain.errors import LoadFailed, RunFailed
-from appliance.domain.model import ModelVersion
+from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx_cuda
 from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
-from appliance.runtimes.runtime import Region, RuntimeSettings, Session, region_maker
+from appliance.runtimes.runtime import Region, RuntimeSettings, Session, batch_sizes, region_maker
 from appliance.tools.conformance.cases import Rig
 from appliance.tools.conformance.identity import INPUTS, OUTPUTS
 from appliance.tools.conformance.memory import Memory
@@ -241,7 +241,9 @@ def test_pinned_memory_is_copied_from_and_to_directly(bench: Bench, mlp: Session
 
 def test_a_batch_is_gathered_in_pinned_memory(mlp: Session, tmp_path: Path) -> None:
     path = tmp_path / "mlp" / "1" / "model.onnx"
-    model = LoadedModel(version=replace(version_of(path, *MLP), max_batch_size=8), session=mlp)
+    model = LoadedModel(
+        version=replace(version_of(path, *MLP), max_batch_size=8, batching=Batching()), session=mlp
+    )
     memory = Memory(np.arange(64, dtype=np.float32).reshape(1, 64), np.ones((1, 64), np.float32))
     items = tuple(
         RunItem(ticket, 1, ((1, 64),), (256,), feed.offset, (0,), 32 << 10, 4096)
@@ -330,7 +332,9 @@ def batched(bench: Bench, tmp_path: Path) -> Iterator[Session]:
         [spec(name, Datatype.FP32, size) for name, size in zip(names, (3, 20), strict=True)]
         for names in ("ab", "pq")
     )
-    session = bench.load(version_of(path, inputs, outputs, max_batch_size=8), RuntimeSettings())
+    session = bench.load(
+        version_of(path, inputs, outputs, max_batch_size=8, batching=Batching()), RuntimeSettings()
+    )
     yield session
     session.close()
     assert not bench.cuda.held
@@ -378,7 +382,13 @@ def test_what_has_no_row_for_each_row_is_not_filled_up(bench: Bench, tmp_path: P
     )
     path = tmp_path / "model.onnx"
     path.write_bytes(model)
-    version = version_of(path, [spec("x", Datatype.FP32, 4)], [spec("y", Datatype.FP32, 1)], max_batch_size=8)
+    version = version_of(
+        path,
+        [spec("x", Datatype.FP32, 4)],
+        [spec("y", Datatype.FP32, 1)],
+        max_batch_size=8,
+        batching=Batching(),
+    )
     session = bench.load(version, RuntimeSettings())
     for rows in (5, 7, 5):
         memory = Memory(np.ones((rows, 4), np.float32))
@@ -398,11 +408,24 @@ def test_rows_that_fill_up_are_nothing_of_earlier_requests(bench: Bench, tmp_pat
     path = tmp_path / "model.onnx"
     path.write_bytes(model)
     tensors = [spec("x", Datatype.FP32, 4)], [spec("y", Datatype.FP32, 4)]
-    session = bench.load(version_of(path, *tensors, max_batch_size=8), RuntimeSettings())
+    session = bench.load(version_of(path, *tensors, max_batch_size=8, batching=Batching()), RuntimeSettings())
     for rows, value in ((8, 900), (7, 2), (8, 800), (7, 3), (7, 1), (5, 9), (6, 700), (5, 4)):
         x = np.full((rows, 4), value, np.float32)
         x[0, 0] += 1
         memory = Memory(x)
         (found,) = memory.outputs(memory.run(session, (0,)))
         assert np.frombuffer(found, np.float32).tolist() == (x - x.max()).ravel().tolist()
+    session.close()
+
+
+def test_requests_that_are_never_merged_are_not_filled_up(bench: Bench, tmp_path: Path) -> None:
+    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
+    session = bench.load(
+        version_of(path, [spec("x", Datatype.FP32, 64)], [spec("y", Datatype.FP32, 10)], max_batch_size=8),
+        RuntimeSettings(),
+    )
+    assert batch_sizes(session) == ()
+    for rows in (5, 7):
+        answers(session, Memory(np.ones((rows, 64), np.float32)), 4)
+    assert [key[0] for key in session._stages] == [((5, 64),), ((7, 64),)]  # type: ignore[attr-defined]
     session.close()
