@@ -297,8 +297,25 @@ def is_sealed(runtime: Packer) -> bool:
     return bool(getattr(runtime, "sealed", False))
 
 
+class AbsentRuntime:
+    """Stands for a runtime that is known here and cannot be had: it refuses each model with the ``reason``."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+
+    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+        """Raise LoadFailed."""
+        raise LoadFailed(
+            f"{version.key}: runtime '{self.name}' cannot be had here: {self.reason}; install what it needs "
+            f"(docs/RUNTIMES.md) and start the appliance anew"
+        )
+
+
 def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
-    """The named runtimes, imported and ready; raises ConfigInvalid naming those that cannot be had."""
+    """The named runtimes, imported and ready. One that is known here and cannot be imported is an AbsentRuntime, so
+    that the models of the others serve. Raises ConfigInvalid naming those that nothing offers, or all where none can
+    be had."""
     runtimes: dict[str, Runtime] = {}
     problems: list[Problem] = []
     for name in names:
@@ -306,12 +323,21 @@ def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
             runtime = runtimes[name] = _factory(name)()
             if stray := [each for each in extra_devices(runtime) if not normpath(each).startswith(DEVICES)]:
                 raise LookupError(f"its devices {', '.join(stray)} are not below {DEVICES}")
-        except (ImportError, AttributeError, LookupError) as problem:
-            text = f"runtime '{name}' is not available: {problem}; known here: {', '.join(known_runtimes())}"
-            problems.append(Problem(file="configuration", key="repository.runtimes", text=text))
+        except (ImportError, AttributeError) as problem:
+            runtimes[name] = AbsentRuntime(name, str(problem))
+        except LookupError as problem:
+            problems.append(_unavailable(name, f"{problem}; known here: {', '.join(known_runtimes())}"))
+    absent = [each for each in runtimes.values() if isinstance(each, AbsentRuntime)]
+    if len(absent) == len(runtimes):
+        problems += [_unavailable(each.name, each.reason) for each in absent]
     if problems:
         raise ConfigInvalid(problems)
     return runtimes
+
+
+def _unavailable(name: str, reason: str) -> Problem:
+    text = f"runtime '{name}' is not available: {reason}"
+    return Problem(file="configuration", key="repository.runtimes", text=text)
 
 
 def known_runtimes() -> tuple[str, ...]:

@@ -57,6 +57,21 @@ def test_a_runtime_that_cannot_be_imported_is_told_wherever_the_log_goes(
     assert "before it was ready: appliance workers: configuration" in told
 
 
+def test_a_runtime_that_cannot_be_imported_costs_its_own_models_alone(serve: Serve, tmp_path: Path) -> None:
+    environment = _offer_runtime(tmp_path / "installed", "raise ImportError('libtheirs.so.9: no such file')")
+    models = tmp_path / "models"
+    write_fake(models, "ours")
+    write_fake(models, "other")
+    config = models / "other" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"fake"', '"theirs"'))
+    daemon = serve(models, _with_runtimes("fake", "theirs"), environment=environment)
+    assert ask(daemon.grpc, "ours").as_numpy("y") is not None
+    (other,) = [each for each in daemon.status()["models"] if each["name"] == "other"]
+    assert other["state"] == "UNAVAILABLE"
+    assert "runtime 'theirs' cannot be had here: libtheirs.so.9: no such file" in other["reason"]
+    assert "runtime 'theirs' cannot be had here: libtheirs.so.9" in daemon.log()
+
+
 @pytest.mark.every_front_end
 def test_sighup_during_the_start_is_heeded_after_it(serve: Serve, tmp_path: Path) -> None:
     write_fake(tmp_path / "models", "first")

@@ -11,8 +11,8 @@ from pathlib import Path
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.domain.device import ON_CPU, ON_CUDA
-from appliance.domain.errors import ApplianceError
-from appliance.runtimes.runtime import offers
+from appliance.domain.errors import ApplianceError, ConfigInvalid
+from appliance.runtimes.runtime import offers, open_runtimes
 from appliance.tools.conformance.check import check_runtime
 from appliance.tools.conformance.outcome import Outcome
 
@@ -22,15 +22,28 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found = offers()
+    found = [(offer, _absent(offer.name)) for offer in offers()]
     if arguments.json:
-        print(json.dumps([offer._asdict() for offer in found], indent=2))
+        print(json.dumps([{**offer._asdict(), "absent": why} for offer, why in found], indent=2))
     else:
         _print(
-            ("runtime", "made by", "package"),
-            [(offer.name, offer.place, offer.package or "built in") for offer in found],
+            ("runtime", "usable", "made by", "package"),
+            [
+                (each.name, "no" if why else "yes", each.place, each.package or "built in")
+                for each, why in found
+            ],
+            [why for _, why in found],
         )
     return Exit.OK
+
+
+def _absent(name: str) -> str:
+    """Why a runtime cannot be had here; "" where it can."""
+    try:
+        open_runtimes([name])
+    except ConfigInvalid as error:
+        return error.problems[0].text
+    return ""
 
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,8 +108,8 @@ def _print(titles: Sequence[str], rows: Sequence[Sequence[str]], said: Sequence[
 
 
 LIST = Command(
-    about="Show the runtimes that are installed here, and which package each is from. The setting repository.runtimes "
-    "says which of them serve.",
+    about="Show the runtimes that are known here, whether each can be had, and which package it is from. The setting "
+    "repository.runtimes says which of them serve.",
     add_arguments=_list_arguments,
     run=_list,
 )

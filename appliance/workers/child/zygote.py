@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.domain.errors import ApplianceError
-from appliance.runtimes.runtime import Runtime, extra_devices, extra_files, open_runtimes
+from appliance.runtimes.runtime import AbsentRuntime, Runtime, extra_devices, extra_files, open_runtimes
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.form_builder import prepare_site
 from appliance.workers.child.leased import import_native, open_ring_lane
@@ -267,6 +267,11 @@ def main(arguments: list[str]) -> int:
     except ApplianceError as problem:
         print(f"appliance workers: {problem}", file=sys.stderr)
         return 2
+    for runtime in runtimes.values():
+        if isinstance(runtime, AbsentRuntime):
+            print(
+                f"runtime '{runtime.name}' cannot be had here: {runtime.reason}", file=sys.stderr, flush=True
+            )
     try:
         Zygote(control, runtimes).serve()
     except ConnectionError:
