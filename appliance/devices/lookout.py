@@ -6,6 +6,7 @@ many as devices, and the process does not wait for them when it ends.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -77,9 +78,13 @@ class Lookout:
     def look(self) -> None:
         """Look once, however long that takes."""
         self._began_s = began_s = self._clock()
-        reading = self._health.take(self._driver.read(self.device))
-        self._last = Look(began_s, reading)
-        self._began_s = None
+        try:
+            self._last = Look(began_s, self._health.take(self._driver.read(self.device)))
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it is no fault of the device
+            self._last = Look(began_s, self._last.reading if self._last else Reading())
+            print(f"{self.device.called} cannot be read: {problem!r}", file=sys.stderr, flush=True)
+        finally:
+            self._began_s = None
 
     def last(self) -> Look:
         """The last reading, or that the driver does not answer."""

@@ -104,7 +104,7 @@ class Scrubbing:
     async def _pass(self) -> None:
         """One pass. Raises OperatorError when it failed, OSError when it cannot begin."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "appliance.maintenance.scrub_process"),
+            *(sys.executable, "-P", "-m", "appliance.maintenance.scrub_process"),
             *(str(self._state), str(self._config.scrub_bytes_per_s), str(os.getpid())),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,

@@ -302,3 +302,14 @@ def test_only_the_daemon_and_the_store_commands_look_at_the_wall_clock() -> None
         "appliance/cli/fleet/view.py",
         "appliance/controller/server.py",
     }
+
+
+def test_no_process_of_ours_looks_for_modules_where_it_is_started() -> None:
+    """``python -m`` puts the working directory, which may have come with a hostile model, in front of everything."""
+    started = [
+        f"{path}: {line.strip()}"
+        for path in python_files("appliance")
+        for line in path.read_text().splitlines()
+        if '"-m"' in line and "sys.executable" in line and '"-P"' not in line
+    ]
+    assert not started

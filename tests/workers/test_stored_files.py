@@ -8,20 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from appliance.domain.device import ON_CPU, ON_CUDA
 from appliance.domain.digest import digest_of
-from appliance.domain.errors import FileDiffers
+from appliance.domain.errors import FileDiffers, LoadFailed
 from appliance.domain.model import ModelVersion, Warmup, WarmupInput
 from appliance.domain.regular_file import read_file
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx
 from appliance.runtimes.onnx import OnnxRuntime
+from appliance.runtimes.runtime import RuntimeSettings, Session
+from appliance.workers.child.form_builder import build_form
 from appliance.workers.child.loading import Loader
 from appliance.workers.messages import Load
 from appliance.workers.port import LoadWish, ModelLoaded
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.workers.bench import spec, version_of
 from tests.workers.test_assessment import golden_of
-from tests.workers.transformers import flip_bit
+from tests.workers.transformers import DIGEST, flip_bit, read_version
 
 WISHES = [LoadWish(assess=True), LoadWish(assess=True, background=True), LoadWish(assess=True, quick=True)]
 
@@ -107,3 +110,45 @@ def test_weights_in_several_files_are_held_to_their_digests(version: ModelVersio
     flip_bit(str(beside), 3)
     with pytest.raises(FileDiffers, match=r"second\.bin is not what it was when it was stored"):
         load(version)
+
+
+class OnProcessor:
+    """Stands for a device: it runs what is for one on the processor."""
+
+    name = "onnx"
+
+    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+        return OnnxRuntime().load(replace(version, device=ON_CPU), settings)
+
+
+def test_weights_for_a_device_are_held_to_their_digests(home: Path) -> None:
+    """Nothing maps them there, so that nothing else would read and verify them."""
+    version = replace(read_version(home), device=ON_CUDA, runtime="onnx")
+    assert version.weights is not None
+    loader = Loader(1, {"onnx": OnProcessor()}, 1)
+
+    def load_it() -> None:
+        wish = LoadWish(verify=True)
+        opened = loader.load(
+            Load(1, version, wish), alone=False, tell=lambda *said: None, judge=lambda *said: None
+        )
+        opened.model.session.close()
+
+    load_it()
+    flip_bit(version.weights.path, version.weights.size // 2)
+    try:
+        with pytest.raises(LoadFailed, match="is not what it was when it was stored"):
+            load_it()
+    finally:
+        flip_bit(version.weights.path, version.weights.size // 2)
+
+
+def test_no_form_is_made_of_weights_that_rotted(home: Path, tmp_path: Path) -> None:
+    version = replace(read_version(home), digest=DIGEST, forms=str(tmp_path / "forms"))
+    assert version.weights is not None
+    flip_bit(version.weights.path, version.weights.size // 2)
+    try:
+        with pytest.raises(LoadFailed, match="is not what it was when it was stored"):
+            build_form(version, OnnxRuntime(), RuntimeSettings(), lambda *said: None)
+    finally:
+        flip_bit(version.weights.path, version.weights.size // 2)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from appliance import __version__
 from appliance.devices.cuda import Cuda
 from appliance.domain.errors import LoadFailed
 from appliance.domain.model import ModelVersion
@@ -74,7 +75,13 @@ class TensorrtRuntime:
     @property
     def identity(self) -> str:
         """Release, driver and devices."""
-        return tie_of(self._library.release, self._driver)
+        return tie_of(self._makers, self._driver)
+
+    @property
+    def _makers(self) -> str:
+        """Who has a hand in an engine: what one of them did wrong is not taken over by the release that mends it."""
+        plain = getattr(self._plain, "identity", self._plain.name)
+        return f"{self._library.release}, {plain}, appliance {__version__}"
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         """The engine, where it is the version's form that is to be loaded; else the CUDA session."""
@@ -98,14 +105,14 @@ class TensorrtRuntime:
                 *_graph_of(version),
                 profiles,
                 workspace_bytes=free_bytes // FREE_PARTS,
-                cache=unwrapped(settings.kept, self._library.release),
+                cache=unwrapped(settings.kept, self._makers),
                 progress=settings.progress,
             )
         except LoadFailed as problem:
             raise LoadFailed(f"{version.key}: {problem}") from problem
         Path(graph).write_bytes(built.engine)
-        if 0 < len(built.cache) <= KEPT_MAX - len(self._library.release):
-            Path(graph).with_name(KEPT_FILE).write_bytes(wrapped(built.cache, self._library.release))
+        if 0 < len(built.cache) <= KEPT_MAX - len(self._makers):
+            Path(graph).with_name(KEPT_FILE).write_bytes(wrapped(built.cache, self._makers))
 
     def _ready(self, version: ModelVersion, settings: RuntimeSettings) -> DeviceMemory:
         """The device. TensorRT takes the process with it where no driver answers: nothing of it is touched then. Raises
@@ -135,7 +142,7 @@ def _graph_of(version: ModelVersion) -> tuple[bytes, str]:
 
 
 def wrapped(cache: bytes, release: str) -> bytes:
-    """A timing cache with the release that made it in front."""
+    """A timing cache with the releases that made it in front."""
     return f"{release}\n".encode() + cache
 
 

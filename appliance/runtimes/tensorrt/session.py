@@ -203,18 +203,29 @@ class EngineSession:
                 f"the engine of {self._version.key} takes {self._engine.profiles[-1].text}, not "
                 + ", ".join(f"'{name}' {list(shape)}" for name, shape in shapes.items())
             )
-        inputs = tuple(_Copy(feed.offset, feed.nbytes, self._buffers[name]) for name, feed in given)
+        inputs = tuple(_Copy(feed.offset, feed.nbytes, self._room(name, feed.nbytes)) for name, feed in given)
         found, position, outputs = [], place.offset, []
         for index in wanted:
             spec = self._version.outputs[index]
             found.append(self._output_shape(number, shapes, spec.name))
             nbytes = element_count(found[-1]) * spec.datatype.size
-            outputs.append(_Copy(position, nbytes, self._buffers[spec.name]))
+            outputs.append(_Copy(position, nbytes, self._room(spec.name, nbytes)))
             position += aligned(nbytes)
         in_place = position - place.offset <= place.capacity
         sizes = tuple(copy.nbytes for copy in outputs)
         produced = Produced(tuple(found), sizes, None if in_place else ())
         return _Plan(number, shapes, inputs, tuple(outputs), produced)
+
+    def _room(self, name: str, nbytes: int) -> _Buffer:
+        """The memory of a tensor, which was taken for the largest inputs. Raises RunFailed where an output is larger
+        for smaller ones."""
+        buffer = self._buffers[name]
+        if nbytes > buffer.nbytes:
+            raise RunFailed(
+                f"'{name}' takes {nbytes} bytes for these shapes, more than the {buffer.nbytes} for the largest ones; "
+                f"the engine is not run with them"
+            )
+        return buffer
 
     def _go(self, plan: _Plan, source: Region, place: Place) -> None:
         """Do it, and wait for its end; what failed on the way has ended, too."""

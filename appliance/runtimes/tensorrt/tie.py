@@ -33,7 +33,7 @@ class Driver:
 
 def find_driver() -> Driver:
     """Ask the driver in another process, which may crash or hang there."""
-    command = [sys.executable, "-m", __name__]
+    command = [sys.executable, "-P", "-m", __name__]
     try:
         done = subprocess.run(command, capture_output=True, timeout=PROBE_S, check=False, text=True)
         return read_driver(done.stdout, done.returncode)

@@ -130,7 +130,7 @@ def check_equivalence(job: EquivalenceJob) -> Equivalence:
 
 
 def _try(action: str, job: Job, kind: type[T], progress: Progress) -> T:
-    command = [sys.executable, "-m", "appliance.tools.evaluation.child", action]
+    command = [sys.executable, "-P", "-m", "appliance.tools.evaluation.child", action]
     silence_s = SILENCE_S + getattr(job, "budget_ms", 0) / 1_000
     last, at = b"", "start"
     with tempfile.TemporaryFile() as errors:

@@ -89,4 +89,5 @@ def copy_home(subject: Subject, target: str) -> None:
         if source.is_file():
             place = Path(target, relative)
             place.parent.mkdir(parents=True, exist_ok=True)
+            place.unlink(missing_ok=True)  # a link that lies there would lead the bytes elsewhere
             shutil.copyfile(source, place)

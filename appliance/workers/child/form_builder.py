@@ -26,6 +26,7 @@ from appliance.runtimes.runtime import (
     form_file,
     is_sealed,
 )
+from appliance.runtimes.weights import read_ahead
 from appliance.store.layout import BLOBS
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.proof import compare_answers, open_golden, run_golden
@@ -113,6 +114,10 @@ def _bytes_in(path: str) -> int:
 def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, directory: str) -> None:
     assert isinstance(runtime, Packer)
     graph, weights = os.path.join(directory, form_file(runtime)), os.path.join(directory, WEIGHTS_FILE)
+    if version.weights is not None:
+        read_ahead(
+            version.weights, verify=True
+        )  # a form of weights that rotted would be as wrong, and proven by them
     runtime.pack(version, settings, graph, weights)
     if not os.path.exists(weights):
         Path(weights).write_bytes(b"")

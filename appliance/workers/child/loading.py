@@ -246,7 +246,7 @@ class Loader:
         """A session of verified weights whose pages are there, or are on their way for an early load."""
         runtime, wish = self.runtime_of(version), manner.wish
         _check_beside(version)
-        arrival = _arrival(version.weights if version.on_cpu else None, manner)
+        arrival = _arrival(version.weights, manner)
         settings = replace(self._settings, quick=wish.quick, packed=packed)
         try:
             session = reshape.load(runtime, version, settings)

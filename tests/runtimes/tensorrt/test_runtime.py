@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from appliance.config.repository import RepositoryConfig
+from appliance import __version__
 from appliance.domain.device import ON_CPU, ON_CUDA, cuda
 from appliance.domain.errors import ConfigInvalid, LoadFailed
 from appliance.domain.model import ModelVersion
@@ -174,7 +175,7 @@ def test_another_driver_device_or_release_drops_the_engine_aloud_and_it_is_built
     assert box.library.opened == opened, "it is not even opened"
     ((verdict, reason),) = box.judged
     assert verdict is FormVerdict.DROPPED
-    assert "it was built for TensorRT 11.4 (simulated), driver 580.1, Simulated H200 GPU-1" in reason
+    assert f"for TensorRT 11.4 (simulated), onnx, appliance {__version__}, driver 580.1, Simulated" in reason
     assert (before / DROPPED_FILE).exists()
     assert box.build() != before
     assert box.loads_packed()

@@ -178,3 +178,20 @@ def test_answers_that_do_not_fit_are_parts_until_the_next_run(session: EngineSes
     assert produced.parts is not None
     assert [bytes(part) for part in produced.parts] == [a.tobytes(), b.tobytes()]
     assert np.frombuffer(produced.parts[0], "<f4").size == 24
+
+
+def test_an_output_that_is_larger_for_smaller_inputs_is_not_run(
+    session: EngineSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory was taken for the largest inputs."""
+    real = SimulatedContext.output_shape
+
+    def grown(context: SimulatedContext, name: str) -> tuple[int, ...]:
+        rows, columns = real(context, name)
+        return (rows * 1_000, columns)
+
+    monkeypatch.setattr(SimulatedContext, "output_shape", grown)
+    with pytest.raises(RunFailed, match="for the largest ones"):
+        Memory(any_floats(1, 3), any_floats(1, 2), capacity=64 << 10).run(session, BOTH)
+    monkeypatch.undo()
+    echo(session, 1)
