@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.repository import RepositoryConfig
 from appliance import __version__
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.device import ON_CPU, ON_CUDA, cuda
 from appliance.domain.errors import ConfigInvalid, LoadFailed
 from appliance.domain.model import ModelVersion
