@@ -75,11 +75,13 @@ class Measurement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenJob:
     """Answer the cases in the folder ``cases`` (the form of a golden set, where inputs stand in for outputs), or
-    ``random`` ones of ``rows`` rows, and write the set into ``folder``. ``promise``: None for none, 0 us for what is
-    measured times ``margin_percent`` / 100. ``device`` "": that of the version."""
+    ``random`` ones of ``rows`` rows, and write the set into ``folder``; or write the set at ``keep`` again, cases and
+    answers as they are, with other ``tolerances`` or ``promise``. ``promise``: None for none, 0 us for what is measured
+    times ``margin_percent`` / 100. ``device`` "": that of the version."""
 
     source: str
     folder: str
+    keep: str = ""
     cases: str = ""
     random: int = 0
     seed: int = 0
@@ -96,11 +98,12 @@ class GoldenJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenMade:
-    """A golden set that was written."""
+    """A golden set that was written. ``kept`` of its cases were there before, with their answers."""
 
     path: str
     cases: int
     tensors_bytes: int
+    kept: int = 0
     promise: LatencyPromise | None = None
     measured: Speed | None = None
 
