@@ -162,8 +162,9 @@ class Equivalence:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputAccuracy:
     """How far an output is from the golden answers over all cases. ``same_top`` of ``tops`` rows have the same best
-    class; 0 of 0 where an output has no classes. ``strain`` is the largest distance as a multiple of what its tolerance
-    allows there: above 1 is outside. ``reason`` is that of the case with the largest of those that left it."""
+    class; 0 of 0 where an output has no classes. ``of_limit`` is the largest distance as a multiple of what is allowed
+    there (``allowed_absolute`` + ``allowed_relative`` x |right|): above 1 is outside; ``off_by`` is that distance.
+    ``reason`` is that of the case with the largest of those that left it."""
 
     output: str
     values: int
@@ -172,7 +173,10 @@ class OutputAccuracy:
     relative: float
     same_top: int = 0
     tops: int = 0
-    strain: float = 0.0
+    of_limit: float = 0.0
+    off_by: float = 0.0
+    allowed_absolute: float = 0.0
+    allowed_relative: float = 0.0
     reason: str = ""
 
 
