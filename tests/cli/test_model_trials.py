@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,53 @@ def test_golden_does_not_replace_a_set_unasked(digits: Path, capsys: pytest.Capt
     assert golden.tolerances == {"probabilities": Tolerance(absolute=0.5, relative=0.25)}
     assert golden.promise is not None
     assert (golden.promise.rows, golden.promise.p99_us) == (1, 100_000)
+
+
+def test_golden_keeps_the_cases_that_are_there_where_none_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "digits"
+    shutil.copytree(HOME, home, ignore=shutil.ignore_patterns("1"))
+    path = str(home / "2" / "golden" / "set.json")
+    before = read_golden(path)
+    tensors = bytes(read_tensors(path, before))
+    words = ["model", "golden", str(home), "--force"]
+    assert main([*words, "--tolerance", "probabilities=0.01,0"]) == 0
+    assert f"{path}: 12 cases kept, " in capsys.readouterr().out
+    golden = read_golden(path)
+    assert golden == replace(before, tolerances={"probabilities": Tolerance(absolute=0.01)})
+    assert bytes(read_tensors(path, golden)) == tensors, "answers are not made anew"
+
+    assert main([*words, "--promise", "measured", "--promise-rows", "4", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["cases"], said["kept"]) == (12, 12)
+    promised = read_golden(path)
+    assert promised.promise is not None
+    assert promised.promise.rows == 4
+    assert promised == replace(golden, promise=promised.promise)
+    assert main([*words, "--absolute", "0.5"]) == 0
+    wider = replace(promised, tolerances={"probabilities": Tolerance(absolute=0.5, relative=1e-3)})
+    assert read_golden(path) == wider
+
+    assert main(words) == 2
+    assert "nothing is given that would change" in capsys.readouterr().err
+    assert read_golden(path) == wider
+    assert main([*words, "--random", "1"]) == 0
+    assert ": 1 case, " in capsys.readouterr().out
+    assert [case.name for case in read_golden(path).cases] == ["random-1"]
+
+
+def test_golden_keeps_the_cases_that_all_versions_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "digits"
+    shutil.copytree(HOME, home, ignore=shutil.ignore_patterns("1"))
+    (home / "2" / "golden").rename(home / "own")
+    shutil.rmtree(home / "golden")
+    (home / "own").rename(home / "golden")
+    assert main(["model", "golden", str(home), "--force", "--tolerance", "probabilities=0.01"]) == 0
+    assert "12 cases kept" in capsys.readouterr().out
+    assert len(read_golden(str(home / "2" / "golden" / "set.json")).cases) == 12
 
 
 @pytest.mark.parametrize(

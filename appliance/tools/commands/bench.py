@@ -31,6 +31,8 @@ from appliance.tools.evaluation.jobs import PRECISIONS, MeasureJob
 from appliance.tools.evaluation.process import measure
 
 BUDGET_MS = 1_000
+ALL = "all"
+PICTURE = ".svg"
 CPU = DeviceKind.CPU.value
 DEVICES = tuple(kind.value for kind in DeviceKind)
 
@@ -51,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=natural(1), default=1, help="threads of the session (default 1)")
     parser.add_argument(
-        "--json", action="store_true", help="print JSON instead of a table, for 'pack --measured'"
+        "--json",
+        action="store_true",
+        help="print JSON instead of a table, for 'pack --measured' (with --variants it is no input of 'pack')",
     )
     _add_variants(parser)
 
@@ -62,7 +66,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         "--variants",
         type=_variants,
         metavar="NAME,NAME",
-        help=f"which to make and try, of {', '.join(PRECISIONS)}; fp32 is the model itself",
+        help=f"which to make and try, of {', '.join(PRECISIONS)}, or {ALL}; fp32 is the model itself",
     )
     group.add_argument(
         "--device", choices=DEVICES, help=f"where they run (default {CPU}), whatever config.pbtxt says"
@@ -71,7 +75,7 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         "--keep",
         type=Path,
         metavar="DIR",
-        help="write those that hold to DIR/PRECISION/NAME/VERSION, for 'pack'",
+        help="write those that hold to DIR/PRECISION/NAME/VERSION, for 'pack'; VERSION is above that of SOURCE",
     )
     group.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw latency, throughput and accuracy")
     parser.set_defaults(settle=(_settle,))
@@ -81,6 +85,10 @@ def _settle(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> N
     """What is for precisions alone."""
     if arguments.variants:
         arguments.device = arguments.device or CPU
+        if arguments.plot and arguments.plot.suffix.lower() != PICTURE:
+            parser.error(
+                f"--plot draws an SVG picture; '{printable(str(arguments.plot))}' does not end in {PICTURE}"
+            )
         return
     for option in ("device", "keep", "plot"):
         if getattr(arguments, option) is not None:
@@ -122,9 +130,11 @@ def _rows(text: str) -> tuple[int, ...]:
 
 def _variants(text: str) -> tuple[str, ...]:
     """Each once, in the order of the table."""
-    asked = [each.strip() for each in text.split(",")]
-    unknown = [each for each in dict.fromkeys(asked) if each not in PRECISIONS]
+    asked = [each.strip().lower() for each in text.split(",")]
+    unknown = [each for each in dict.fromkeys(asked) if each not in PRECISIONS and each != ALL]
     if unknown:
         shown = ", ".join(f"'{printable(each)}'" for each in unknown)
-        raise argparse.ArgumentTypeError(f"no such precision: {shown}; there are {', '.join(PRECISIONS)}")
-    return tuple(each for each in PRECISIONS if each in asked)
+        raise argparse.ArgumentTypeError(
+            f"no such precision: {shown}; there are {', '.join(PRECISIONS)}, {ALL}"
+        )
+    return tuple(each for each in PRECISIONS if each in asked or ALL in asked)

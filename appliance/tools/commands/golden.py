@@ -3,6 +3,9 @@
 Cases are files (.npz or .json with a value for each input; .npy files and pictures for a model with one input), values
 as 'appliance infer' takes them, or seeded random ones. The set is written beside the model file, as golden/set.json and
 golden/tensors.bin. From then on no version that answers otherwise is served in its place.
+
+With --force and without an option that says cases, those of the set that is there stay, with their answers, and
+what is given of tolerances and promise changes.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import argparse
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.cli.arguments import add_output, natural
@@ -18,8 +22,9 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import steps_bar
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.golden import SET_FILE
+from appliance.domain.golden import SET_FILE, Tolerance, read_golden
 from appliance.domain.manifest import LatencyPromise
+from appliance.domain.tensor import FLOATS
 from appliance.tools.commands.options import (
     add_shapes,
     add_source,
@@ -35,7 +40,9 @@ from appliance.tools.subject import Subject
 
 RANDOM_CASES = 4
 SEED = 1
+ABSOLUTE, RELATIVE = 1e-5, 1e-3
 NS_PER_US = 1_000
+SET_NAME = SET_FILE.rpartition("/")[2]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,14 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"random cases (default: {RANDOM_CASES} when no other case is given, else 0)",
     )
-    parser.add_argument("--seed", type=natural(0), default=SEED, help=f"of random cases (default {SEED})")
-    parser.add_argument("--rows", type=natural(1), default=1, help="rows of random cases (default 1)")
+    parser.add_argument("--seed", type=natural(0), help=f"of random cases (default {SEED})")
+    parser.add_argument("--rows", type=natural(1), help="rows of random cases (default 1)")
     add_shapes(parser)
     parser.add_argument(
-        "--absolute", type=float, default=1e-5, metavar="A", help="tolerance of numbers (default 1e-5)"
+        "--absolute", type=float, metavar="A", help=f"tolerance of numbers (default {ABSOLUTE})"
     )
     parser.add_argument(
-        "--relative", type=float, default=1e-3, metavar="R", help="tolerance of numbers (default 1e-3)"
+        "--relative", type=float, metavar="R", help=f"tolerance of numbers (default {RELATIVE})"
     )
     add_tolerances(parser)
     parser.add_argument(
@@ -80,7 +87,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a measured promise (default 200)",
     )
     add_output(parser, "where to write (default: golden/ by the model file)", metavar="DIR", dest="out")
-    parser.add_argument("--force", action="store_true", help="replace a golden set that is there")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="change a golden set that is there: new cases replace all of its; where none are said, they stay",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -90,12 +101,18 @@ def run(arguments: argparse.Namespace) -> int:
     settings = repository_of(arguments.config)
     subject = subject_of(arguments, settings)
     folder = folder or subject.golden_folder
-    if os.path.lexists(os.path.join(folder, SET_FILE.rpartition("/")[2])) and not arguments.force:
+    there = os.path.join(folder, SET_NAME)
+    if os.path.lexists(there) and not arguments.force:
         raise CommandFailed(
             f"'{folder}' has a golden set; replace it with --force, or write elsewhere with --out"
         )
+    if not os.path.lexists(there) and not arguments.out:
+        there = subject.version.golden  # of all versions of the model
     with tempfile.TemporaryDirectory() as drafts, sentences():
-        job = _job(arguments, subject, os.path.abspath(folder), drafts, settings)
+        if arguments.force and not _says_cases(arguments) and _has_cases(there):
+            job = _kept_job(arguments, subject, os.path.abspath(folder), os.path.abspath(there), settings)
+        else:
+            job = _job(arguments, subject, os.path.abspath(folder), drafts, settings)
         with steps_bar("golden set", quiet=arguments.json) as progress:
             made = make_golden(job, progress)
     print(json.dumps(to_plain(made)) if arguments.json else _sentence(made))
@@ -113,27 +130,81 @@ def _job(
     random = arguments.random if arguments.random is not None else 0 if given else RANDOM_CASES
     if not given and not random:
         raise CommandFailed("a golden set needs cases; give --case, --input or --random")
-    promise = None
-    if arguments.promise is not None:
-        promise = LatencyPromise(rows=arguments.promise_rows, p99_us=arguments.promise)
     return GoldenJob(
         source=subject.source,
         folder=folder,
-        cases=os.path.join(drafts, SET_FILE.rpartition("/")[2]) if given else "",
+        cases=os.path.join(drafts, SET_NAME) if given else "",
         random=random,
-        seed=arguments.seed,
-        rows=arguments.rows,
+        seed=SEED if arguments.seed is None else arguments.seed,
+        rows=arguments.rows or 1,
         shapes=dict(arguments.shape),
-        default=plain_tolerance(arguments.absolute, arguments.relative),
-        tolerances=tolerances_by_output(arguments.tolerance, [spec.name for spec in subject.version.outputs]),
+        default=_default(arguments),
+        tolerances=_by_output(arguments, subject),
+        promise=_asked_promise(arguments),
+        margin_percent=arguments.margin,
+        repository=settings,
+    )
+
+
+def _says_cases(arguments: argparse.Namespace) -> bool:
+    """Whether an option says which cases, or how random ones are made."""
+    lists = (arguments.case, arguments.input, arguments.shape)
+    return any(lists) or any(each is not None for each in (arguments.random, arguments.seed, arguments.rows))
+
+
+def _has_cases(path: str) -> bool:
+    """Whether there is a set with cases; one with a promise alone has none that could stay."""
+    return bool(path) and os.path.lexists(path) and bool(read_golden(path).cases)
+
+
+def _kept_job(
+    arguments: argparse.Namespace, subject: Subject, folder: str, there: str, settings: RepositoryConfig
+) -> GoldenJob:
+    """The cases of the set ``there``, held to other tolerances or with another promise."""
+    tolerances = dict(_by_output(arguments, subject))
+    if arguments.absolute is not None or arguments.relative is not None:
+        default = _default(arguments)
+        numbers = [spec.name for spec in subject.version.outputs if spec.datatype in FLOATS]
+        tolerances = {**dict.fromkeys(numbers, default), **tolerances}
+    promise = _asked_promise(arguments)
+    if not tolerances and promise is None:
+        raise CommandFailed(
+            f"nothing is given that would change '{there}'; give --tolerance, --absolute, --relative or --promise, or "
+            "other cases with --case, --input or --random"
+        )
+    return GoldenJob(
+        source=subject.source,
+        folder=folder,
+        keep=there,
+        tolerances=tolerances,
         promise=promise,
         margin_percent=arguments.margin,
         repository=settings,
     )
 
 
+def _default(arguments: argparse.Namespace) -> Tolerance:
+    return plain_tolerance(
+        ABSOLUTE if arguments.absolute is None else arguments.absolute,
+        RELATIVE if arguments.relative is None else arguments.relative,
+    )
+
+
+def _by_output(arguments: argparse.Namespace, subject: Subject) -> Mapping[str, Tolerance]:
+    return tolerances_by_output(arguments.tolerance, [spec.name for spec in subject.version.outputs])
+
+
+def _asked_promise(arguments: argparse.Namespace) -> LatencyPromise | None:
+    if arguments.promise is None:
+        return None
+    return LatencyPromise(rows=arguments.promise_rows, p99_us=arguments.promise)
+
+
 def _sentence(made: GoldenMade) -> str:
-    text = f"{printable(made.path)}: {made.cases} cases, {made.tensors_bytes:,} bytes of tensors"
+    cases = "1 case" if made.cases == 1 else f"{made.cases} cases"
+    if made.kept:
+        cases += " kept"
+    text = f"{printable(made.path)}: {cases}, {made.tensors_bytes:,} bytes of tensors"
     if made.promise is not None and made.measured is not None:
         text += (
             f"; promised: {made.promise.rows} rows in {made.promise.p99_us:,} us "

@@ -220,7 +220,8 @@ def _plain(candidate: Candidate) -> dict[str, object]:
             **to_plain(each),
             "absolute": _finite(each.absolute),
             "relative": _finite(each.relative),
-            "strain": _finite(each.strain),
+            "of_limit": _finite(each.of_limit),
+            "off_by": _finite(each.off_by),
         }
         for each in candidate.accuracy
     ]

@@ -15,6 +15,7 @@ from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import ShowSteps, steps_bar
 from appliance.config.repository import RepositoryConfig
+from appliance.domain.device import DeviceKind
 from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import GOLDEN_DIRECTORY, SET_FILE, read_golden
 from appliance.store.full_disk import reason_of
@@ -32,11 +33,15 @@ from appliance.tools.evaluation.jobs import (
     TrialJob,
 )
 from appliance.tools.evaluation.process import convert, make_golden, try_precision
+from appliance.tools.evaluation.runner import batch_sizes
 from appliance.tools.subject import Subject
 from appliance.tools.variants.output import copy_home, next_version, write_variant
 from appliance.tools.variants.suitability import unsuitable_reason
 
 RANDOM_CASES: Final = 8
+FP8: Final = "fp8"
+FP8_TYPE: Final = "float8"
+"""In what the runtime says of a type that it has no kernel for."""
 STEPS: Final = 100
 """Of the bar, for each precision."""
 
@@ -47,6 +52,8 @@ def run_variants(arguments: argparse.Namespace) -> int:
     subject = subject_of(arguments, settings)
     proven = _has_cases(subject)
     _check_request(arguments, subject, settings, proven)
+    with sentences():
+        batch_sizes(subject.version, arguments.rows)
     with tempfile.TemporaryDirectory() as folder, sentences():
         with steps_bar("precisions", quiet=arguments.json) as progress:
             golden = (
@@ -69,7 +76,7 @@ def run_variants(arguments: argparse.Namespace) -> int:
                 )
                 trials.append(_tried(job, folder, files, going_on))
         judgements = judge(trials, proven=proven)
-        kept = _kept(arguments.keep, subject, judgements, files)
+        kept = None if arguments.keep is None else _kept(arguments.keep, subject, judgements, files)
     report = Report(
         version=subject.version,
         device=arguments.device,
@@ -78,6 +85,7 @@ def run_variants(arguments: argparse.Namespace) -> int:
         proven=proven,
         judgements=judgements,
         kept=kept,
+        picture=str(arguments.plot or ""),
     )
     _show(arguments, report)
     return Exit.OK if passes(judgements) else Exit.REFUSED
@@ -161,20 +169,28 @@ def _tried(job: TrialJob, folder: str, files: dict[str, str], progress: Progress
         files[job.precision] = path
         return try_precision(replace(job, file=path), progress)
     except ArtefactError as error:
-        return Trial(precision=job.precision, problem=str(error))
+        return Trial(precision=job.precision, problem=_explained(job, str(error)))
+
+
+def _explained(job: TrialJob, problem: str) -> str:
+    """The runtime's own text, with what it comes from where that is known."""
+    on_cpu = job.device == DeviceKind.CPU.value
+    if job.precision == FP8 and on_cpu and FP8_TYPE in problem:
+        return f"ONNX Runtime's kernels for the processor do not take FP8: {problem}"
+    return problem
 
 
 def _kept(
-    keep: Path | None, subject: Subject, judgements: Sequence[Judgement], files: Mapping[str, str]
+    keep: Path, subject: Subject, judgements: Sequence[Judgement], files: Mapping[str, str]
 ) -> dict[str, str]:
-    """Where the variants that hold went."""
+    """Where the variants that hold went: versions above the original's, beside which they can be installed."""
     kept: dict[str, str] = {}
     for each in judgements:
         precision = each.trial.precision
-        if keep is None or each.verdict is not Verdict.HOLDS or precision not in files:
+        if each.verdict is not Verdict.HOLDS or precision not in files:
             continue
         target = str((keep / precision / subject.version.name).absolute())
-        number = next_version(target if os.path.isdir(target) else "")
+        number = max(next_version(target if os.path.isdir(target) else ""), subject.version.version + 1)
         try:
             kept[precision] = write_variant(
                 subject, precision, files[precision], target, number, {}, servable=True

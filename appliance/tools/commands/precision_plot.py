@@ -159,7 +159,7 @@ def _decades(report: Report, far: float) -> tuple[int, int]:
 def _distance(report: Report, each: Judgement) -> float:
     if each.worst is None:
         return 0.0
-    return each.worst.strain if report.proven else each.worst.absolute
+    return each.worst.of_limit if report.proven else each.worst.absolute
 
 
 def _logarithmic(value: float, low: int, high: int) -> float:

@@ -17,7 +17,8 @@ FP32 = "fp32"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """``on`` says in words where it was; ``cases`` are golden ones when it is ``proven``, else random values. ``kept``
-    are the directories of what was written, by precision."""
+    are the directories of what was written, by precision; None: nothing was to be kept. ``picture`` is the file of
+    that, "" for none."""
 
     version: ModelVersion
     device: str
@@ -25,7 +26,8 @@ class Report:
     cases: int
     proven: bool
     judgements: tuple[Judgement, ...]
-    kept: Mapping[str, str]
+    kept: Mapping[str, str] | None
+    picture: str = ""
 
     @property
     def inputs(self) -> str:
@@ -33,6 +35,16 @@ class Report:
         if self.proven:
             return f"{self.cases} golden cases"
         return f"{self.cases} random inputs, without a golden set"
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether none has figures."""
+        return all(each.verdict is Verdict.NO_FIGURES for each in self.judgements)
+
+    @property
+    def counts_joules(self) -> bool:
+        """Whether there is a figure of energy."""
+        return any(batch.row_joules is not None for each in self.judgements for batch in each.trial.batches)
 
     @property
     def reference(self) -> Trial | None:
@@ -51,7 +63,7 @@ def times_faster(reference: Trial | None, batch: BatchFigures) -> float | None:
 
 def to_json(report: Report) -> dict[str, Json]:
     """As programs read it; what was not told is left out, what is beyond all numbers is null."""
-    best = fastest(report.judgements)
+    drawn = {"plot": report.picture} if report.picture else {}
     return {
         "model": report.version.name,
         "version": report.version.version,
@@ -59,8 +71,9 @@ def to_json(report: Report) -> dict[str, Json]:
         "on": report.on,
         "cases": report.cases,
         "golden": report.proven,
-        "fastest": None if best is None else best.trial.precision,
+        "fastest": [each.trial.precision for each in fastest(report.judgements)],
         "variants": [_variant(report, each) for each in report.judgements],
+        **drawn,
     }
 
 
@@ -74,12 +87,12 @@ def _variant(report: Report, each: Judgement) -> dict[str, Json]:
         "worst_output": None if each.worst is None else each.worst.output,
         "device_bytes": trial.device_bytes,
         "device_name": trial.device_name or None,
-        "energy_method": trial.meter or None,
-        "kept": report.kept.get(trial.precision),
+        "kept": (report.kept or {}).get(trial.precision),
     }
     return {
         **said,
         **{key: value for key, value in told.items() if value is not None},
+        "energy_method": trial.meter or None,
         "file_bytes": trial.file_bytes,
         "load_ns": trial.load_ns,
         "memory_bytes": trial.memory_bytes,

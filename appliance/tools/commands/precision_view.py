@@ -13,7 +13,8 @@ from rich.text import Text
 from appliance.cli.failure import printable
 from appliance.tools.commands.precision_report import Report, times_faster
 from appliance.tools.commands.views import MB, NS_PER_MS
-from appliance.tools.evaluation.gate import Judgement, Verdict, fastest
+from appliance.tools.evaluation.gate import LIKE_PERCENT, Judgement, Verdict, fastest
+from appliance.tools.evaluation.jobs import OutputAccuracy, Trial
 
 STYLES: Final = {
     Verdict.HOLDS: "green",
@@ -22,12 +23,15 @@ STYLES: Final = {
     Verdict.NO_FIGURES: "dim",
 }
 NOTHING: Final = "-"
-STRAIN_SHOWN_MAX: Final = 10_000
+SHARE_SHOWN_MAX: Final = 10_000
 
 
 def report_view(report: Report) -> RenderableType:
-    """Two tables, then in words what they cannot say."""
-    lines: list[RenderableType] = [_verdicts(report), _speeds(report)]
+    """Two tables, then in words what they cannot say; no tables where there are no figures."""
+    head = f"{report.version.key} on {report.device}, {report.inputs}"
+    lines: list[RenderableType] = [Text(printable(head))]
+    if not report.unmeasured:
+        lines = [_verdicts(head, report), _speeds(report)]
     lines += [Text(printable(line)) for line in _words(report)]
     return Group(*lines)
 
@@ -38,15 +42,21 @@ def _table(title: str) -> Table:
     return table
 
 
-def _verdicts(report: Report) -> Table:
-    table = _table(f"{report.version.key} on {report.device}, {report.inputs}")
+def _verdicts(title: str, report: Report) -> Table:
+    table = _table(title)
     on_device = any(each.trial.device_bytes is not None for each in report.judgements)
-    device = ("device MB",) if on_device else ()
-    for heading in ("MB", "load ms", "memory MB", *device):
-        table.add_column(heading, justify="right")
-    table.add_column("worst output", overflow="fold")
-    for heading in ("off by", *(("of limit",) if report.proven else ())):
-        table.add_column(heading, justify="right")
+    several = any(len(each.trial.accuracy) > 1 for each in report.judgements)
+    device = ("device\nMB",) if on_device else ()
+    for heading in ("MB", "load\nms", "memory\nMB", *device):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if several:
+        table.add_column("worst output", overflow="fold")
+    classes = any(output.tops for each in report.judgements for output in each.trial.accuracy)
+    table.add_column("off by", justify="right", no_wrap=True)
+    if report.proven:
+        table.add_column("of limit", justify="right")
+    if classes:
+        table.add_column("same\nclass", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for each in report.judgements:
         trial, worst = each.trial, each.worst
@@ -56,17 +66,20 @@ def _verdicts(report: Report) -> Table:
             cells.append(f"{trial.memory_bytes / MB:.1f}")
             if on_device:
                 cells.append(NOTHING if trial.device_bytes is None else f"{trial.device_bytes / MB:.0f}")
-            cells.append(Text(NOTHING if worst is None else printable(worst.output)))
-            cells.append(NOTHING if worst is None else f"{worst.absolute:.3g}")
+            if several:
+                cells.append(Text(NOTHING if worst is None else printable(worst.output)))
+            cells.append(NOTHING if worst is None else f"{worst.off_by:.2g}")
             if report.proven:
-                cells.append(NOTHING if worst is None else strain_text(worst.strain))
+                cells.append(NOTHING if worst is None else share_text(worst.of_limit))
+            if classes:
+                cells.append(_same_class(trial))
         table.add_row(trial.precision, *cells, Text(each.verdict.value, style=STYLES[each.verdict]))
     return table
 
 
 def _speeds(report: Report) -> Table:
     table = _table(report.on)
-    joules = any(batch.row_joules is not None for each in report.judgements for batch in each.trial.batches)
+    joules = report.counts_joules
     times = ("times fp32",) if report.reference else ()
     for heading in ("rows", "p50 ms", "p99 ms", "rows/s", *times, *(("mJ/row",) if joules else ())):
         table.add_column(heading, justify="right")
@@ -86,37 +99,87 @@ def _speeds(report: Report) -> Table:
 
 
 def _words(report: Report) -> Iterator[str]:
+    if report.proven:
+        yield from _limits(report)
+    yield from _problems(report)
     for each in report.judgements:
         yield from _reasons(each)
-    if any(batch.row_joules is not None for each in report.judgements for batch in each.trial.batches):
-        meters = ", ".join(sorted({each.trial.meter for each in report.judgements if each.trial.meter}))
-        yield f"Joules are all that was drawn meanwhile, idle power included ({meters})."
+    if not report.unmeasured:
+        yield _energy(report)
+    if report.picture:
+        yield f"plot: written to {report.picture}"
+    yield from _outcome(report)
+
+
+def _outcome(report: Report) -> Iterator[str]:
+    """What came of it, and what was kept."""
     if not report.proven:
         yield "Nothing is proven: there is no golden set that says which answers are right ('appliance model golden')."
-    for precision, path in report.kept.items():
+    for precision, path in (report.kept or {}).items():
         yield f"{precision}: written to {path}"
-    best = fastest(report.judgements)
-    if best is not None:
-        yield f"Fastest of those that hold: {best.trial.precision}."
+    best = [each.trial.precision for each in fastest(report.judgements)]
+    if best:
+        alike = f", within {LIKE_PERCENT} %" if len(best) > 1 else ""
+        yield f"Fastest of those that hold: {' and '.join(best)}{alike}."
+    elif report.unmeasured:
+        yield f"Nothing could be measured on {report.device}."
     elif report.proven:
         yield "None of them holds."
+    if report.kept is not None and not report.kept:
+        yield "Nothing was kept: no variant that was made holds."
+
+
+def _limits(report: Report) -> Iterator[str]:
+    """The tolerances that applied."""
+    outputs = next((each.trial.accuracy for each in report.judgements if each.trial.accuracy), ())
+    for output in outputs:
+        yield f"limit of '{output.output}': {_limit(output)}"
+
+
+def _limit(output: OutputAccuracy) -> str:
+    relative = f"{output.allowed_relative:g} x |right|" if output.allowed_relative else ""
+    absolute = f"{output.allowed_absolute:g}" if output.allowed_absolute else ""
+    return " + ".join(filter(None, (absolute, relative))) or "none, answers must be the same"
+
+
+def _energy(report: Report) -> str:
+    meters = ", ".join(sorted({each.trial.meter for each in report.judgements if each.trial.meter}))
+    if report.counts_joules:
+        return f"Joules are all that was drawn meanwhile, idle power included ({meters})."
+    if meters:
+        return f"No joules: no size was run for as long as the counter needs ({meters}); raise --budget-ms."
+    return "No joules: nothing here counts energy that this user may read."
+
+
+def _same_class(trial: Trial) -> str:
+    """Rows with the right best class, of all outputs that have classes."""
+    same, tops = (sum(getattr(each, name) for each in trial.accuracy) for name in ("same_top", "tops"))
+    return f"{same}/{tops}" if tops else NOTHING
+
+
+def _problems(report: Report) -> Iterator[str]:
+    """Why some have no figures, each reason once."""
+    names: dict[str, list[str]] = {}
+    for each in report.judgements:
+        if each.trial.problem:
+            names.setdefault(each.trial.problem, []).append(each.trial.precision)
+    for problem, precisions in names.items():
+        yield f"{', '.join(precisions)}: {problem}"
 
 
 def _reasons(each: Judgement) -> Iterator[str]:
-    if each.trial.problem:
-        yield f"{each.trial.precision}: {each.trial.problem}"
     if each.verdict is not Verdict.REFUSED:
         return
     for output in each.trial.accuracy:
         if output.reason:
             yield (
-                f"{each.trial.precision}: output '{output.output}' is {strain_text(output.strain)} times what its "
+                f"{each.trial.precision}: output '{output.output}' is {share_text(output.of_limit)} times what its "
                 f"tolerance allows: {output.reason}"
             )
 
 
-def strain_text(strain: float) -> str:
+def share_text(share: float) -> str:
     """A multiple of a tolerance, as short as it can be told."""
-    if not math.isfinite(strain) or strain > STRAIN_SHOWN_MAX:
-        return f"over {STRAIN_SHOWN_MAX:,}"
-    return f"{strain:.3g}" if strain < 1_000 else f"{strain:,.0f}"
+    if not math.isfinite(share) or share > SHARE_SHOWN_MAX:
+        return f"over {SHARE_SHOWN_MAX:,}"
+    return f"{share:.3g}" if share < 1_000 else f"{share:,.0f}"

@@ -54,6 +54,8 @@ def read_cost(file: Path) -> Measured:
     table = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(table, dict):
         raise ValueError("not a JSON object")
+    if "variants" in table:
+        raise ValueError("this is the output of bench --variants; run bench without it")
     if "speeds" not in table:
         return bind(Measured, table, str(file))
     found = bind(Benched, table, str(file))

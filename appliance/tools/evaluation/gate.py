@@ -11,8 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from appliance.tools.evaluation.jobs import OutputAccuracy, Trial
+
+LIKE_PERCENT: Final = 5
+"""Of the time of a row: what two measurements of the same thing differ by."""
 
 
 class Verdict(Enum):
@@ -56,9 +60,12 @@ def passes(judgements: Sequence[Judgement]) -> bool:
     return Verdict.REFUSED not in verdicts and any(each is not Verdict.NO_FIGURES for each in verdicts)
 
 
-def fastest(judgements: Sequence[Judgement]) -> Judgement | None:
-    """The one of those that hold whose rows take least; None when none holds."""
-    return next((each for each in judgements if each.rank == 1), None)
+def fastest(judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
+    """Those that hold and whose rows take least, the fastest first: one that is hardly slower may be the faster one
+    next time."""
+    ranked = sorted((each for each in judgements if each.rank), key=lambda each: each.rank)
+    limit_ns = _row_ns(ranked[0].trial) * (100 + LIKE_PERCENT) / 100 if ranked else 0.0
+    return tuple(each for each in ranked if _row_ns(each.trial) <= limit_ns)
 
 
 def _verdict(trial: Trial, *, proven: bool) -> Verdict:
@@ -72,7 +79,7 @@ def _verdict(trial: Trial, *, proven: bool) -> Verdict:
 def _worst(trial: Trial, *, proven: bool) -> OutputAccuracy | None:
     return max(
         trial.accuracy,
-        key=lambda each: (bool(each.reason), each.strain) if proven else each.absolute,
+        key=lambda each: (bool(each.reason), each.of_limit) if proven else each.absolute,
         default=None,
     )
 

@@ -1,8 +1,10 @@
-"""Make a golden set from what a version answers now: to make it is to say that these answers are right."""
+"""Make a golden set from what a version answers now: to make it is to say that these answers are right. Or give one
+that is there other tolerances or another promise: what is right stays then as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from appliance.domain.errors import ArtefactError
@@ -36,27 +38,15 @@ class _Case(NamedTuple):
 
 
 def make_golden(job: GoldenJob, runner: Runner, progress: Progress) -> GoldenMade:
-    """Answer every case twice (an answer that is not the same again has no place in a golden set), measure the
-    promise, write. Raises ArtefactError and what runs raise."""
+    """Answer every case, or keep what is there; measure the promise, write. Raises ArtefactError and what runs
+    raise."""
     version = runner.version
-    total = _count(job)
-    file = TensorFile()
-    made = []
-    for number, case in enumerate(_cases(job, version)):
-        progress(number, total, f"case {case.name}")
-        made.append(_answered(case, runner, file))
-    tolerances = _tolerances(job, version)
+    golden, data = _kept(job, version) if job.keep else _made(job, runner, progress)
     promise, measured = _promise(job, runner, progress)
-    golden = GoldenSet(
-        cases=tuple(made),
-        tolerances=tolerances,
-        promise=promise,
-        note=f"random values of seed {job.seed}" if job.random else "given inputs",
-    )
+    golden = replace(golden, promise=promise or golden.promise)
     wrong = misfits(golden, version.inputs, version.outputs, version.max_batch_size)
     if wrong:
         raise ArtefactError("; ".join(wrong))
-    data = file.data()
     try:
         write_golden(job.folder, golden, data)
     except OSError as error:
@@ -64,7 +54,39 @@ def make_golden(job: GoldenJob, runner: Runner, progress: Progress) -> GoldenMad
             f"the golden set cannot be written into {job.folder}: {reason_of(error, job.folder)}"
         ) from error
     path = f"{job.folder}/{SET_FILE.rpartition('/')[2]}"
-    return GoldenMade(path=path, cases=len(made), tensors_bytes=len(data), promise=promise, measured=measured)
+    count = len(golden.cases)
+    return GoldenMade(
+        path=path,
+        cases=count,
+        kept=count if job.keep else 0,
+        tensors_bytes=len(data),
+        promise=promise,
+        measured=measured,
+    )
+
+
+def _made(job: GoldenJob, runner: Runner, progress: Progress) -> tuple[GoldenSet, bytes]:
+    """Answer every case twice: an answer that is not the same again has no place in a golden set."""
+    total = _count(job)
+    file = TensorFile()
+    made = []
+    for number, case in enumerate(_cases(job, runner.version)):
+        progress(number, total, f"case {case.name}")
+        made.append(_answered(case, runner, file))
+    golden = GoldenSet(
+        cases=tuple(made),
+        tolerances=_tolerances(job, runner.version),
+        note=f"random values of seed {job.seed}" if job.random else "given inputs",
+    )
+    return golden, file.data()
+
+
+def _kept(job: GoldenJob, version: ModelVersion) -> tuple[GoldenSet, bytes]:
+    """What is there, with the tolerances that are given."""
+    golden = read_golden(job.keep)
+    _check_known(job, version)
+    told = replace(golden, tolerances={**golden.tolerances, **job.tolerances})
+    return told, bytes(read_tensors(job.keep, golden))
 
 
 def _count(job: GoldenJob) -> int:
@@ -76,9 +98,9 @@ def _count(job: GoldenJob) -> int:
 
 
 def _cases(job: GoldenJob, version: ModelVersion) -> Iterator[_Case]:
-    if job.cases:
-        given = read_golden(job.cases)
-        tensors = read_tensors(job.cases, given)
+    if there := job.keep or job.cases:
+        given = read_golden(there)
+        tensors = read_tensors(there, given)
         for case in given.cases:
             yield _Case(case.name, golden_inputs(tensors, case))
     for number in range(job.random):
@@ -107,13 +129,17 @@ def _answered(case: _Case, runner: Runner, file: TensorFile) -> GoldenCase:
 
 def _tolerances(job: GoldenJob, version: ModelVersion) -> Mapping[str, Tolerance]:
     """Numbers are held to the default unless told otherwise; all else is exact."""
-    unknown = set(job.tolerances) - {spec.name for spec in version.outputs}
-    if unknown:
-        raise ArtefactError(f"the model has no output '{min(unknown)}' to give a tolerance to")
+    _check_known(job, version)
     return {
         spec.name: job.tolerances.get(spec.name, job.default if spec.datatype in FLOATS else EXACT)
         for spec in version.outputs
     }
+
+
+def _check_known(job: GoldenJob, version: ModelVersion) -> None:
+    unknown = set(job.tolerances) - {spec.name for spec in version.outputs}
+    if unknown:
+        raise ArtefactError(f"the model has no output '{min(unknown)}' to give a tolerance to")
 
 
 def _promise(

@@ -75,11 +75,13 @@ class Measurement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenJob:
     """Answer the cases in the folder ``cases`` (the form of a golden set, where inputs stand in for outputs), or
-    ``random`` ones of ``rows`` rows, and write the set into ``folder``. ``promise``: None for none, 0 us for what is
-    measured times ``margin_percent`` / 100. ``device`` "": that of the version."""
+    ``random`` ones of ``rows`` rows, and write the set into ``folder``; or write the set at ``keep`` again, cases and
+    answers as they are, with other ``tolerances`` or ``promise``. ``promise``: None for none, 0 us for what is measured
+    times ``margin_percent`` / 100. ``device`` "": that of the version."""
 
     source: str
     folder: str
+    keep: str = ""
     cases: str = ""
     random: int = 0
     seed: int = 0
@@ -96,11 +98,12 @@ class GoldenJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenMade:
-    """A golden set that was written."""
+    """A golden set that was written. ``kept`` of its cases were there before, with their answers."""
 
     path: str
     cases: int
     tensors_bytes: int
+    kept: int = 0
     promise: LatencyPromise | None = None
     measured: Speed | None = None
 
@@ -159,8 +162,9 @@ class Equivalence:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputAccuracy:
     """How far an output is from the golden answers over all cases. ``same_top`` of ``tops`` rows have the same best
-    class; 0 of 0 where an output has no classes. ``strain`` is the largest distance as a multiple of what its tolerance
-    allows there: above 1 is outside. ``reason`` is that of the case with the largest of those that left it."""
+    class; 0 of 0 where an output has no classes. ``of_limit`` is the largest distance as a multiple of what is allowed
+    there (``allowed_absolute`` + ``allowed_relative`` x |right|): above 1 is outside; ``off_by`` is that distance.
+    ``reason`` is that of the case with the largest of those that left it."""
 
     output: str
     values: int
@@ -169,7 +173,10 @@ class OutputAccuracy:
     relative: float
     same_top: int = 0
     tops: int = 0
-    strain: float = 0.0
+    of_limit: float = 0.0
+    off_by: float = 0.0
+    allowed_absolute: float = 0.0
+    allowed_relative: float = 0.0
     reason: str = ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 
 from appliance.domain.golden import GoldenCase, GoldenSet, Tolerance, tensor_data
 from appliance.domain.model import ModelVersion
-from appliance.domain.output_difference import Difference, Values
-from appliance.domain.tensor import FLOATS, element_count, numbers
+from appliance.domain.output_difference import Difference, Values, form_reason
+from appliance.domain.tensor import FLOATS, Datatype, element_count, numbers
 from appliance.runtimes.arrays import numpy_difference, strain
 from appliance.tools.evaluation.inputs import golden_inputs
 from appliance.tools.evaluation.jobs import OutputAccuracy
@@ -61,21 +62,31 @@ class Judge:
             tolerance = self._tolerance(right.name)
             told = numpy_difference(found, wanted, tolerance)
             same, tops = _same_tops(found, wanted) if right.name in self._classes else (0, 0)
-            accuracy = _accuracy(right.name, case.name, told, strain(found, wanted, tolerance))
-            yield right.name, replace(accuracy, same_top=same, tops=tops)
+            accuracy = _accuracy(right.name, case.name, told, tolerance)
+            yield (
+                right.name,
+                replace(
+                    accuracy,
+                    same_top=same,
+                    tops=tops,
+                    of_limit=strain(found, wanted, tolerance),
+                    off_by=_off_by(found, wanted, tolerance),
+                ),
+            )
 
     def _tolerance(self, output: str) -> Tolerance:
         return self._tolerances.get(output, self._golden.tolerance(output))
 
 
-def _accuracy(output: str, case: str, told: Difference, strained: float) -> OutputAccuracy:
+def _accuracy(output: str, case: str, told: Difference, tolerance: Tolerance) -> OutputAccuracy:
     return OutputAccuracy(
         output=output,
         values=told.values,
         outside=told.outside,
         absolute=told.absolute,
         relative=told.relative,
-        strain=strained,
+        allowed_absolute=tolerance.absolute,
+        allowed_relative=tolerance.relative,
         reason=f"case '{case}' {told.reason}" if told.reason else "",
     )
 
@@ -89,7 +100,10 @@ def _sum(one: OutputAccuracy, other: OutputAccuracy) -> OutputAccuracy:
         relative=max(one.relative, other.relative),
         same_top=one.same_top + other.same_top,
         tops=one.tops + other.tops,
-        strain=max(one.strain, other.strain),
+        of_limit=max(one.of_limit, other.of_limit),
+        off_by=max((one.of_limit, one.off_by), (other.of_limit, other.off_by))[1],
+        allowed_absolute=one.allowed_absolute,
+        allowed_relative=one.allowed_relative,
         reason=_worse(one, other).reason,
     )
 
@@ -98,7 +112,25 @@ def _worse(one: OutputAccuracy, other: OutputAccuracy) -> OutputAccuracy:
     """The one that left its tolerance furthest, the first of two alike."""
     if not one.reason or not other.reason:
         return one if one.reason else other
-    return other if other.strain > one.strain else one
+    return other if other.of_limit > one.of_limit else one
+
+
+def _off_by(found: Values, right: Values, tolerance: Tolerance) -> float:
+    """How far the value is off that comes nearest to its limit, or left it furthest; 0 where values are equal or
+    not."""
+    if form_reason(found, right) is not None:
+        return math.inf
+    if right.datatype not in FLOATS:
+        return 0.0
+    one, other = _floats(found), _floats(right)
+    with np.errstate(all="ignore"):
+        distance = np.abs(one - other)
+        distance[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0
+        distance[np.isnan(distance)] = np.inf
+        shares = distance / (tolerance.absolute + tolerance.relative * np.abs(other))
+        shares[distance == 0.0] = 0.0
+        shares[~np.isfinite(distance)] = np.inf
+    return float(distance[shares == shares.max(initial=0.0)].max(initial=0.0))
 
 
 def _same_tops(found: Values, right: Values) -> tuple[int, int]:
@@ -110,5 +142,10 @@ def _same_tops(found: Values, right: Values) -> tuple[int, int]:
 
 
 def _rows(values: Values) -> NDArray[np.float64]:
-    flat = numbers(values.raw, values.datatype, element_count(values.shape))
-    return np.asarray(flat, np.float64).reshape(-1, values.shape[-1])
+    return _floats(values).reshape(-1, values.shape[-1])
+
+
+def _floats(values: Values) -> NDArray[np.float64]:
+    if values.datatype is Datatype.BF16:
+        return np.asarray(numbers(values.raw, values.datatype, element_count(values.shape)), np.float64)
+    return np.frombuffer(values.raw, f"<{values.datatype.code}").astype(np.float64)

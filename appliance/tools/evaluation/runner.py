@@ -119,6 +119,8 @@ def batch_sizes(version: ModelVersion, asked: Sequence[int]) -> tuple[int, ...]:
     that the version does not take."""
     largest = max(version.max_batch_size, 1)
     if any(not 1 <= rows <= largest for rows in asked):
+        if largest == 1:
+            raise ArtefactError(f"{version.key} takes no batches; leave --rows out")
         raise ArtefactError(f"{version.key} takes batches of 1 to {largest} rows")
     limit = min(largest, ROWS_MAX)
     return tuple(asked) or tuple(sorted({1 << power for power in range(limit.bit_length())} | {limit}))
