@@ -24,10 +24,10 @@ from typing import Final
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
+from appliance.domain.regular_file import opened, read_file
 from appliance.store.layout import FORMS_KEY
-from appliance.workers.forms import FORM_BYTES_MAX, FORM_FILE, read_document
+from appliance.workers.forms import FORM_FILE, SEAL_FILE, SEALED_BYTES_MAX, is_directory, parse_document
 
-SEAL_FILE: Final = "seal"
 KEY_BYTES: Final = 32
 SEAL_BYTES: Final = hashlib.sha256().digest_size
 
@@ -37,11 +37,11 @@ def seal_form(forms: str, name: str) -> None:
     something. Raises OSError."""
     path = os.path.join(forms, name)
     try:
-        if not read_document(os.path.join(path, FORM_FILE))[0].tie:
+        document = read_file(os.path.join(path, FORM_FILE), SEALED_BYTES_MAX, follow=False)
+        if not parse_document(document, path).tie:
             return
     except ArtefactError:
         return  # whoever loads it finds out
-    document = _contents(os.path.join(path, FORM_FILE), FORM_BYTES_MAX)
     _write_new(os.path.join(path, SEAL_FILE), _seal(_key(forms) or _make_key(forms), name, document))
 
 
@@ -53,13 +53,14 @@ def sealed_documents(version: ModelVersion) -> tuple[str, ...]:
 def _holding(version: ModelVersion) -> Iterator[str]:
     with suppress(OSError):
         for name in os.listdir(version.forms):
-            seal = os.path.join(version.forms, name, SEAL_FILE)
-            if not name.startswith(f"{version.digest}-") or not os.path.exists(seal):
+            form = os.path.join(version.forms, name)
+            if not name.startswith(f"{version.digest}-") or not is_directory(form):
                 continue
-            with suppress(OSError):  # it may be removed meanwhile
-                document = _contents(os.path.join(version.forms, name, FORM_FILE), FORM_BYTES_MAX)
+            with suppress(ArtefactError):  # it has none, or may be removed meanwhile
+                seal = read_file(os.path.join(form, SEAL_FILE), SEAL_BYTES, follow=False)
+                document = read_file(os.path.join(form, FORM_FILE), SEALED_BYTES_MAX, follow=False)
                 key = _key(version.forms)
-                if key and hmac.compare_digest(_contents(seal, SEAL_BYTES), _seal(key, name, document)):
+                if key and hmac.compare_digest(seal, _seal(key, name, document)):
                     yield digest_of(document)
 
 
@@ -73,15 +74,13 @@ def _key_path(forms: str) -> str:
 
 def _key(forms: str) -> bytes:
     """The key; b"" where there is none that only this user can have read."""
-    try:
-        descriptor = os.open(_key_path(forms), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return b""
-    with open(descriptor, "rb") as file:
+    with suppress(ArtefactError, OSError), opened(_key_path(forms), follow=False) as descriptor:
         found = os.fstat(descriptor)
         ours = found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o600
-        key = file.read(KEY_BYTES + 1)
-    return key if ours and len(key) == KEY_BYTES else b""
+        key = os.pread(descriptor, KEY_BYTES + 1, 0)
+        if ours and len(key) == KEY_BYTES:
+            return key
+    return b""
 
 
 def _make_key(forms: str) -> bytes:
@@ -102,12 +101,3 @@ def _write_new(path: str, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _contents(path: str, most: int) -> bytes:
-    """All of a file. Raises OSError, for one that is longer than it can be, too."""
-    with open(path, "rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(f"{path} has more than {most} bytes")
-    return data

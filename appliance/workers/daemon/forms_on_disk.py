@@ -16,10 +16,10 @@ from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
 from appliance.workers.forms import (
     BUILDING,
-    FORM_BYTES_MAX,
     FORM_FILE,
     discard_site,
     drop_form,
+    is_directory,
     place_form,
     prove_form,
     refuse_form,
@@ -48,7 +48,7 @@ def mark_form(asked: object, judged: FormJudged) -> None:
     if not version.forms:
         return
     path = os.path.join(version.forms, judged.name)
-    if not os.path.isdir(path):
+    if not is_directory(path):
         return
     if judged.verdict is FormVerdict.PROVEN:
         prove_form(path)
@@ -109,7 +109,7 @@ def take_up_form(version: ModelVersion, built: FormBuilt | None) -> FormBuilt | 
     if built is not None and built.failure is None:
         try:
             new = os.path.isfile(os.path.join(version.forms, f"{BUILDING}{built.name}", FORM_FILE))
-            nbytes = place_form(version.forms, built.name, longest_file(version) + FORM_BYTES_MAX)
+            nbytes = place_form(version.forms, built.name, longest_file(version))
             if new:  # what was there before has its seal, or is to have none
                 seal_form(version.forms, built.name)
             return built._replace(nbytes=nbytes)
