@@ -25,16 +25,33 @@ from appliance.domain.digest import digest_of
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import opened, read_file
+from appliance.runtimes.runtime import FORMED_WHOLE
 from appliance.store.layout import FORMS_KEY
 from appliance.workers.forms import FORM_FILE, SEAL_FILE, SEALED_BYTES_MAX, is_directory, parse_document
+from appliance.workers.jail.support import kernel_support
 
 KEY_BYTES: Final = 32
 SEAL_BYTES: Final = hashlib.sha256().digest_size
 
 
+def seal_problem(runtime: str) -> str:
+    """Why engines of ``runtime`` are neither built nor opened here, for people; "" for one that has none, and where
+    nothing speaks against it."""
+    if runtime not in FORMED_WHOLE or _keeps_key():
+        return ""
+    return "this kernel has no Landlock, or it is switched off, so that workers could read the key that seals engines"
+
+
+def _keeps_key() -> bool:
+    """Whether workers can be kept from the key."""
+    return kernel_support().landlock > 0
+
+
 def seal_form(forms: str, name: str) -> None:
     """Seal the form ``name``, which is in its place and which no builder can change any more, if it is tied to
-    something. Raises OSError."""
+    something and the key is kept from workers. Raises OSError."""
+    if not _keeps_key():
+        return
     path = os.path.join(forms, name)
     try:
         document = read_file(os.path.join(path, FORM_FILE), SEALED_BYTES_MAX, follow=False)
@@ -46,8 +63,9 @@ def seal_form(forms: str, name: str) -> None:
 
 
 def sealed_documents(version: ModelVersion) -> tuple[str, ...]:
-    """The digests of the documents of those of the version's forms that this box has sealed."""
-    return tuple(_holding(version)) if version.forms and version.digest else ()
+    """The digests of the documents of those of the version's forms that this box has sealed; none where workers could
+    have read the key."""
+    return tuple(_holding(version)) if version.forms and version.digest and _keeps_key() else ()
 
 
 def _holding(version: ModelVersion) -> Iterator[str]:

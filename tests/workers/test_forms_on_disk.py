@@ -29,6 +29,7 @@ from appliance.workers.forms import (
     make_site,
     read_document,
     refusal,
+    refuse_form,
     refuse_forms,
     remove_forms,
 )
@@ -160,6 +161,7 @@ def test_a_link_in_the_place_of_a_form_leads_no_verdict_elsewhere(
     version = replace(fake(), digest=DIGEST, forms=str(tmp_path / "forms"))
     mark_form(Load(2, version), FormJudged(1, 2, NAME, verdict, "why"))
     assert not refuse_forms(version.forms, DIGEST, "why")
+    assert not refuse_form(str(tmp_path / "forms" / NAME), "why")
     assert sorted(os.listdir(elsewhere)) == sorted(files)
 
 

@@ -31,9 +31,10 @@ from appliance.workers.forms import (
     SEALED_BYTES_MAX,
     WEIGHTS_FILE,
 )
+from appliance.workers.jail.support import Support
 from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadWish
-from appliance.workers.seal import seal_form, sealed_documents
+from appliance.workers.seal import seal_form, seal_problem, sealed_documents
 from tests.runtimes.fake import FakeRuntime
 from tests.workers.bench import fake
 from tests.workers.in_time import in_time
@@ -102,6 +103,12 @@ class Box:
         opened = loader.load(load, alone=True, tell=_fail, judge=self.judge)
         opened.model.session.close()
         return opened.said.packed
+
+
+@pytest.fixture(autouse=True)
+def keeps_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the kernel is on which this is tried."""
+    monkeypatch.setattr("appliance.workers.seal.kernel_support", lambda: Support(landlock=1, filter=True))
 
 
 @pytest.fixture
@@ -341,6 +348,27 @@ def test_an_engine_that_was_refused_does_not_come_back_without_its_mark(box: Box
     assert not box.loads_packed()
     assert box.runtime.read == []
     assert [verdict for verdict, _ in box.judged] == [FormVerdict.DROPPED]
+
+
+def test_without_landlock_nothing_is_sealed_or_opened_and_what_is_there_stays(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker could read the key there."""
+    form, engine = form_of(box), replace(box.version, runtime="tensorrt")
+    left = sorted(os.listdir(form))
+    assert sealed_documents(engine)
+    assert for_worker(engine).forms == engine.forms
+    with monkeypatch.context() as patched:
+        patched.setattr("appliance.workers.seal.kernel_support", lambda: Support(landlock=0, filter=True))
+        assert "no Landlock" in seal_problem("tensorrt")
+        assert seal_problem("onnx") == ""
+        assert (for_worker(engine).forms, for_worker(engine).sealed) == ("", ())
+        assert for_worker(replace(engine, runtime="onnx")).forms == engine.forms
+        (form / SEAL_FILE).rename(form / "aside")
+        seal_form(str(box.forms), form.name)
+        (form / "aside").rename(form / SEAL_FILE)
+        assert sorted(os.listdir(form)) == left
+    assert box.loads_packed(), "it is opened where the kernel has Landlock again"
 
 
 def test_an_engine_that_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:

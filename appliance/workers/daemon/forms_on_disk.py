@@ -28,7 +28,7 @@ from appliance.workers.forms import (
 from appliance.workers.jail.access import longest_file
 from appliance.workers.messages import Build, Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict
-from appliance.workers.seal import seal_form, sealed_documents
+from appliance.workers.seal import seal_form, seal_problem, sealed_documents
 
 LOOK_S: Final = 0.5
 BUILDING_COPIES: Final = 3
@@ -37,8 +37,10 @@ BUILDING_FILES_MAX: Final = 16
 
 
 def for_worker(version: ModelVersion) -> ModelVersion:
-    """The version without what only front ends need, which may be large, and with what is known here of its forms."""
-    return replace(version, labels={}, sealed=sealed_documents(version))
+    """The version without what only front ends need, which may be large, and with what is known here of its forms;
+    without those where engines are not opened, which leaves them on the disk as they are."""
+    forms = "" if seal_problem(version.runtime) else version.forms
+    return replace(version, labels={}, forms=forms, sealed=sealed_documents(version))
 
 
 def mark_form(asked: object, judged: FormJudged) -> None:
