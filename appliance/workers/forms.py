@@ -163,10 +163,12 @@ def refuse_form(path: str, reason: str) -> bool:
     return _strip(path, REFUSED_FILE, reason)
 
 
-def drop_form(path: str, reason: str) -> None:
+def drop_form(path: str, reason: str, *, for_good: bool = True) -> None:
     """The form in the directory ``path`` could not be read: drop it, so that it is built anew; refuse it where that was
-    done before and has not helped. Several processes may say so of the same form. A disk that refuses leaves it."""
-    _strip(path, REFUSED_FILE if os.path.exists(os.path.join(path, ANEW_FILE)) else DROPPED_FILE, reason)
+    done before and has not helped, if it may go ``for_good``. Several processes may say so of the same form. A disk
+    that refuses leaves it."""
+    again = for_good and os.path.exists(os.path.join(path, ANEW_FILE))
+    _strip(path, REFUSED_FILE if again else DROPPED_FILE, reason)
 
 
 def make_site(forms: str, name: str) -> str:

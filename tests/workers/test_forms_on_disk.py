@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from appliance.config.workers import WorkersConfig
 from appliance.domain.digest import digest_of, piece_count
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.runtime import ENGINE_FILE, GRAPH_FILE
+from appliance.workers.arena import Arena
 from appliance.workers.daemon.forms_on_disk import mark_form, take_up_form
+from appliance.workers.daemon.pool import WorkerPool
+from appliance.workers.daemon.process import WorkerProcess
 from appliance.workers.forms import (
     ANEW_FILE,
     DROPPED_FILE,
@@ -34,9 +40,10 @@ from appliance.workers.forms import (
     remove_forms,
 )
 from appliance.workers.jail.access import access_to, longest_file
+from appliance.workers.lane import DaemonLane, socket_pair
 from appliance.workers.messages import Load
-from appliance.workers.port import FormBuilt, FormJudged, FormVerdict
-from tests.workers.bench import fake
+from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, ModelLoaded, PoolEvent
+from tests.workers.bench import SMALL_ARENA, fake
 from tests.workers.in_time import in_time
 
 DIGEST = "d" * 64
@@ -230,3 +237,57 @@ def test_a_document_that_may_not_be_read_still_says_so(
     with pytest.raises(ArtefactError) as found:
         read_document(str(tmp_path / FORM_FILE))
     assert isinstance(found.value.__cause__, PermissionError)
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Iterator[Callable[[list[str], FormVerdict], list[PoolEvent]]]:
+    """What a pool tells of a verdict on the form of model "b", from a worker that loaded and lost models of the other
+    names before."""
+    (tmp_path / NAME).mkdir()
+    version = replace(fake(), name="b", digest=DIGEST, forms=str(tmp_path))
+    loop, arena, sockets = asyncio.new_event_loop(), Arena(SMALL_ARENA), socket_pair()
+    events: list[PoolEvent] = []
+    pool = WorkerPool(arena, WorkersConfig(), loop, events.append)
+
+    def hear(before: list[str], verdict: FormVerdict) -> list[PoolEvent]:
+        state = WorkerProcess(1, DaemonLane(sockets[0]), None)
+        for model, name in enumerate(before, 10):
+            state.owe_load(Load(model, replace(version, name=name)), 100, 200)
+            state.pending.settle(ModelLoaded(1, model, (), 5, 6))
+            state.forget_model(model)
+        state.owe_load(Load(2, version), 100, 200)
+        pool._settle(state, FormJudged(1, 2, NAME, verdict, "why"))
+        return events
+
+    yield hear
+    for each in sockets:
+        each.close()
+    arena.close()
+    loop.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "verdict", "mark"),
+    [
+        ([], FormVerdict.REFUSED, REFUSED_FILE),
+        (["b"], FormVerdict.REFUSED, REFUSED_FILE),
+        (["a"], FormVerdict.DROPPED, DROPPED_FILE),
+    ],
+)
+def test_a_worker_that_had_another_model_refuses_no_form_for_good(
+    tmp_path: Path,
+    heard: Callable[[list[str], FormVerdict], list[PoolEvent]],
+    before: list[str],
+    verdict: FormVerdict,
+    mark: str,
+) -> None:
+    assert heard(before, FormVerdict.REFUSED) == [FormJudged(1, 2, NAME, verdict, "why")]
+    assert os.listdir(tmp_path / NAME) == [mark]
+
+
+def test_nor_by_dropping_it_again_before_it_was_loaded(
+    tmp_path: Path, heard: Callable[[list[str], FormVerdict], list[PoolEvent]]
+) -> None:
+    (tmp_path / NAME / ANEW_FILE).touch()
+    heard(["a"], FormVerdict.DROPPED)
+    assert sorted(os.listdir(tmp_path / NAME)) == [ANEW_FILE, DROPPED_FILE]

@@ -43,21 +43,24 @@ def for_worker(version: ModelVersion) -> ModelVersion:
     return replace(version, labels={}, forms=forms, sealed=sealed_documents(version))
 
 
-def mark_form(asked: object, judged: FormJudged) -> None:
-    """Leave the mark of a verdict on a form of the version that was ``asked`` to be loaded or built."""
+def mark_form(asked: object, judged: FormJudged, *, shared: bool = False) -> FormJudged:
+    """Leave the mark of a verdict on a form of the version that was ``asked`` to be loaded or built; gives the verdict
+    as it was taken. A worker that is or was ``shared`` by several models refuses none for good: it may be another model
+    that speaks."""
     assert isinstance(asked, Load | Build)
+    if shared and judged.verdict is FormVerdict.REFUSED:
+        judged = judged._replace(verdict=FormVerdict.DROPPED)
     version = asked.version
-    if not version.forms:
-        return
     path = os.path.join(version.forms, judged.name)
-    if not is_directory(path):
-        return
+    if not version.forms or not is_directory(path):
+        return judged
     if judged.verdict is FormVerdict.PROVEN:
         prove_form(path)
     elif judged.verdict is FormVerdict.DROPPED:
-        drop_form(path, judged.reason)
+        drop_form(path, judged.reason, for_good=not shared)
     else:
         refuse_form(path, judged.reason)
+    return judged
 
 
 def watch_site(
