@@ -366,6 +366,7 @@ def test_without_landlock_nothing_is_sealed_or_opened_and_what_is_there_stays(
         assert for_worker(replace(engine, runtime="onnx")).forms == engine.forms
         (form / SEAL_FILE).rename(form / "aside")
         seal_form(str(box.forms), form.name)
+        assert not (form / SEAL_FILE).exists()
         (form / "aside").rename(form / SEAL_FILE)
         assert sorted(os.listdir(form)) == left
     assert box.loads_packed(), "it is opened where the kernel has Landlock again"
