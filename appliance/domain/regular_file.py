@@ -21,10 +21,12 @@ _DIFFERS: Final = (
 
 
 @contextmanager
-def opened(path: str, called: str = "") -> Iterator[int]:
-    """A read-only descriptor of the regular file at ``path``. Raises ArtefactError where there is none."""
+def opened(path: str, called: str = "", *, follow: bool = True) -> Iterator[int]:
+    """A read-only descriptor of the regular file at ``path``; without ``follow``, a link there is none. Raises
+    ArtefactError where there is none."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, flags)
     except OSError as error:
         raise ArtefactError(f"{called} cannot be opened: {error.strerror}".lstrip()) from error
     try:
@@ -35,10 +37,10 @@ def opened(path: str, called: str = "") -> Iterator[int]:
         os.close(descriptor)
 
 
-def read_file(path: str, limit: int, digest: str = "", called: str = "") -> bytes:
-    """The contents of the file at ``path``. Raises FileDiffers where they have another ``digest`` ("": none is known),
-    ArtefactError above ``limit`` bytes and where they cannot be read."""
-    with opened(path, called) as descriptor:
+def read_file(path: str, limit: int, digest: str = "", called: str = "", *, follow: bool = True) -> bytes:
+    """The contents of the file at ``path``, taken as ``opened`` does. Raises FileDiffers where they have another
+    ``digest`` ("": none is known), ArtefactError above ``limit`` bytes and where they cannot be read."""
+    with opened(path, called, follow=follow) as descriptor:
         size = os.fstat(descriptor).st_size
         if size > limit:
             raise ArtefactError(f"{called} has {size} bytes; at most {limit} are read".lstrip())

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance.domain.binding import bind
-from appliance.domain.digest import digest_of
+from appliance.domain.digest import digest_of, piece_count
 from appliance.domain.errors import ArtefactError, ConfigInvalid
 from appliance.domain.model import ModelVersion, WeightsFile
-from appliance.domain.regular_file import read_file
+from appliance.domain.regular_file import opened, read_file
 from appliance.runtimes.runtime import ENGINE_FILE, GRAPH_FILE, KEPT_FILE
 from appliance.store.layout import BUILDING_FORM, REFUSED_FORM, form_digest
 
@@ -40,9 +40,15 @@ DROPPED_FILE: Final = "dropped"
 ANEW_FILE: Final = "anew"
 """In a form that was built in the place of one that was dropped, until it has been loaded."""
 FILES: Final = frozenset({FORM_FILE, GRAPH_FILE, ENGINE_FILE, WEIGHTS_FILE, KEPT_FILE, ANEW_FILE})
-"""What a builder may leave. A seal is not among them."""
+"""What a builder may leave. SEAL_FILE is not among them."""
 BUILDING: Final = BUILDING_FORM
+SEAL_FILE: Final = "seal"
 FORM_BYTES_MAX: Final = 16 << 20
+DOCUMENT_BYTES_MIN: Final = 4096
+DOCUMENT_BYTES_A_PIECE: Final = 80
+"""A digest, its quotes and what parts it from the next."""
+SEALED_BYTES_MAX: Final = 64 << 10
+"""Of a document that can be sealed: the daemon itself reads it."""
 KEPT_BYTES_MAX: Final = 8 << 20
 REASON_BYTES_MAX: Final = 4096
 IDENTITY_CHARACTERS: Final = 16
@@ -102,7 +108,7 @@ def find_form(forms: str, name: str, graph_file: str = GRAPH_FILE) -> PackedForm
     """The form called ``name`` with its graph in ``graph_file``, None when there is none that can be used. Raises
     ArtefactError saying what is wrong with one that is there."""
     path = os.path.join(forms, name)
-    if not os.path.isdir(path) or not _is_usable(path):
+    if not _is_usable(path):
         return None
     document, digest = read_document(os.path.join(path, FORM_FILE))
     graph, weights = os.path.join(path, graph_file), os.path.join(path, WEIGHTS_FILE)
@@ -136,11 +142,12 @@ def tied_elsewhere(forms: str, digest: str, tie: str) -> Iterator[tuple[str, str
 def find_kept(forms: str, digest: str, sealed: Collection[str]) -> bytes:
     """What was kept when a form of the version was built, as it was then; b"" where there is nothing that is sealed,
     which is that the digest of its document is in ``sealed``."""
-    for path in _of_version(forms, digest):
-        with suppress(ArtefactError, OSError):
+    for path in filter(is_directory, _of_version(forms, digest)):
+        with suppress(ArtefactError):
             document, its_digest = read_document(os.path.join(path, FORM_FILE))
             if document.kept_digest and its_digest in sealed:
-                return read_file(os.path.join(path, KEPT_FILE), KEPT_BYTES_MAX, document.kept_digest)
+                kept = os.path.join(path, KEPT_FILE)
+                return read_file(kept, KEPT_BYTES_MAX, document.kept_digest, follow=False)
     return b""
 
 
@@ -156,10 +163,12 @@ def refuse_form(path: str, reason: str) -> bool:
     return _strip(path, REFUSED_FILE, reason)
 
 
-def drop_form(path: str, reason: str) -> None:
+def drop_form(path: str, reason: str, *, for_good: bool = True) -> None:
     """The form in the directory ``path`` could not be read: drop it, so that it is built anew; refuse it where that was
-    done before and has not helped. Several processes may say so of the same form. A disk that refuses leaves it."""
-    _strip(path, REFUSED_FILE if os.path.exists(os.path.join(path, ANEW_FILE)) else DROPPED_FILE, reason)
+    done before and has not helped, if it may go ``for_good``. Several processes may say so of the same form. A disk
+    that refuses leaves it."""
+    again = for_good and os.path.exists(os.path.join(path, ANEW_FILE))
+    _strip(path, REFUSED_FILE if again else DROPPED_FILE, reason)
 
 
 def make_site(forms: str, name: str) -> str:
@@ -167,26 +176,31 @@ def make_site(forms: str, name: str) -> str:
     OSError."""
     Path(forms).mkdir(mode=0o700, exist_ok=True)  # and nothing above it: its disk may not be mounted
     site = os.path.join(forms, f"{BUILDING}{name}")
-    shutil.rmtree(site, ignore_errors=True)
+    _remove(site)
     _strip_superseded(forms, form_digest(name), name)
     os.mkdir(site, 0o700)
     return site
 
 
-def place_form(forms: str, name: str, bytes_max: int) -> int:
-    """Give the form that was built for ``name`` its name; nothing was where one was there already. Gives how many bytes
-    it has. Raises OSError, and ArtefactError for what no builder leaves: other files, or more than ``bytes_max``."""
+def place_form(forms: str, name: str, file_max: int) -> int:
+    """Give the form that was built for ``name``, whose files have ``file_max`` bytes at most, its name; nothing was
+    where one was there already. Gives how many bytes it has. Raises OSError, and ArtefactError for what no builder
+    leaves: other files, or larger ones, or a longer document."""
     path, site = os.path.join(forms, name), os.path.join(forms, f"{BUILDING}{name}")
-    if not os.path.isfile(os.path.join(site, FORM_FILE)):
-        shutil.rmtree(site, ignore_errors=True)
+    document_max = document_bytes_max(file_max)
+    if not is_directory(site) or not os.path.isfile(os.path.join(site, FORM_FILE)):
+        _remove(site)
         return sum(entry.stat().st_size for entry in os.scandir(path))
     nbytes = 0
     with os.scandir(site) as entries:
         for entry in entries:
-            nbytes += entry.stat(follow_symlinks=False).st_size
-            if entry.name not in FILES or not entry.is_file(follow_symlinks=False) or nbytes > bytes_max:
+            size = entry.stat(follow_symlinks=False).st_size
+            nbytes += size
+            other = entry.name not in FILES or not entry.is_file(follow_symlinks=False)
+            longer = nbytes > file_max + FORM_BYTES_MAX or (entry.name == FORM_FILE and size > document_max)
+            if other or longer:
                 raise ArtefactError("its builder left other files, or larger ones, than a form has")
-    shutil.rmtree(path, ignore_errors=True)
+    _remove(path)
     os.rename(site, path)
     remove_superseded(forms, form_digest(name), name)
     if os.geteuid() == 0:  # its builder may have been another user, to whom it belongs no longer
@@ -200,11 +214,9 @@ def site_size(forms: str, digest: str) -> tuple[int, int]:
     """How many files lie where a version's form is built, and how many bytes they take on the disk."""
     files = nbytes = 0
     for name, known in _all(forms):
-        if known == digest and name.startswith(BUILDING):
-            with (
-                suppress(OSError),
-                os.scandir(os.path.join(forms, name)) as entries,
-            ):  # it may be removed meanwhile
+        path = os.path.join(forms, name)
+        if known == digest and name.startswith(BUILDING) and is_directory(path):
+            with suppress(OSError), os.scandir(path) as entries:  # it may be removed meanwhile
                 for entry in entries:
                     files, nbytes = files + 1, nbytes + entry.stat(follow_symlinks=False).st_blocks * 512
     return files, nbytes
@@ -215,7 +227,7 @@ def discard_site(forms: str, digest: str) -> None:
     if forms and digest:
         for name, known in _all(forms):
             if known == digest and name.startswith(BUILDING):
-                shutil.rmtree(os.path.join(forms, name), ignore_errors=True)
+                _remove(os.path.join(forms, name))
 
 
 def prove_form(path: str) -> None:
@@ -224,16 +236,57 @@ def prove_form(path: str) -> None:
         os.unlink(os.path.join(path, ANEW_FILE))
 
 
-def _strip(path: str, mark: str, reason: str) -> bool:
-    """Leave ``mark`` in the place of a form's files; False when the disk does not let it."""
+def is_directory(path: str) -> bool:
+    """Whether there is a directory at ``path``; a link to one is none."""
     try:
-        Path(path, mark).write_bytes(reason.encode(errors="replace")[:REASON_BYTES_MAX])
+        return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
         return False
-    for name in (WEIGHTS_FILE, GRAPH_FILE, ENGINE_FILE):
+
+
+def document_bytes_max(weights_bytes: int) -> int:
+    """How long the document of a form can be whose weights have so many bytes at most: it has a digest of each piece
+    of them."""
+    return min(DOCUMENT_BYTES_MIN + DOCUMENT_BYTES_A_PIECE * piece_count(weights_bytes), FORM_BYTES_MAX)
+
+
+def _remove(path: str) -> None:
+    """Remove what is at ``path``, and of a link the link alone. A disk that refuses leaves it."""
+    if is_directory(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
         with suppress(OSError):
-            os.unlink(os.path.join(path, name))
+            os.unlink(path)
+
+
+def _strip(path: str, mark: str, reason: str) -> bool:
+    """Leave ``mark`` in the place of a form's files; False when the disk does not let it, or where a link is in the
+    place of the directory. What is refused has its seal taken: it would be believed again, were its mark removed."""
+    try:
+        form = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        _write_mark(form, mark, reason.encode(errors="replace")[:REASON_BYTES_MAX])
+        sealed = (SEAL_FILE,) if mark == REFUSED_FILE else ()
+        for name in (*sealed, WEIGHTS_FILE, GRAPH_FILE, ENGINE_FILE):
+            with suppress(OSError):
+                os.unlink(name, dir_fd=form)
+    except OSError:
+        return False
+    finally:
+        os.close(form)
     return True
+
+
+def _write_mark(form: int, mark: str, text: bytes) -> None:
+    """Write a file into the directory that is open at ``form``, through no link that is in its place. Raises
+    OSError."""
+    with suppress(FileNotFoundError):
+        os.unlink(mark, dir_fd=form)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(mark, flags, 0o644, dir_fd=form), "wb") as file:
+        file.write(text)
 
 
 def refuse_forms(forms: str, digest: str, reason: str) -> bool:
@@ -250,7 +303,7 @@ def remove_forms(forms: str, kept: Collection[str], marked: Collection[str], *, 
         path = os.path.join(forms, name)
         stays = digest in kept or (digest in marked and _is_refused(path))
         if not stays or (name.startswith(BUILDING) and not building):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
 
 
 def remove_superseded(forms: str, digest: str, name: str) -> None:
@@ -258,24 +311,27 @@ def remove_superseded(forms: str, digest: str, name: str) -> None:
     before this box was changed. Marks of forms that proved wrong stay."""
     for path in _of_version(forms, digest):
         if os.path.basename(path) != name and not _is_refused(path):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
 
 
 def _strip_superseded(forms: str, digest: str, name: str) -> None:
     """As ``remove_superseded``, but for what was kept for the form that is built now."""
     for path in _of_version(forms, digest):
-        if os.path.basename(path) != name and os.path.exists(os.path.join(path, KEPT_FILE)):
+        keeps = is_directory(path) and os.path.exists(os.path.join(path, KEPT_FILE))
+        if os.path.basename(path) != name and keeps:
             _strip(path, DROPPED_FILE, "another one is built in its place")
         elif os.path.basename(path) != name and not _is_refused(path):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
 
 
 def form_bytes(forms: str) -> dict[str, int]:
     """What forms take on the disk, by the digest of their version."""
     sizes: Counter[str] = Counter()
     for name, digest in _all(forms):
+        path = os.path.join(forms, name)
         with suppress(OSError):  # it may be removed meanwhile
-            sizes[digest] += sum(file.stat().st_size for file in os.scandir(os.path.join(forms, name)))
+            if is_directory(path):
+                sizes[digest] += sum(file.stat(follow_symlinks=False).st_size for file in os.scandir(path))
     return sizes
 
 
@@ -289,13 +345,12 @@ def _all(forms: str) -> Iterator[tuple[str, str]]:
 
 def refusal(forms: str, name: str) -> str:
     """Why the form ``name`` was refused, "" when it was not."""
+    path = os.path.join(forms, name)
     try:
-        return (
-            Path(forms, name, REFUSED_FILE).read_bytes()[:REASON_BYTES_MAX].decode(errors="replace")
-            or "refused"
-        )
-    except OSError:
-        return ""
+        with opened(os.path.join(path, REFUSED_FILE), follow=False) as descriptor:
+            return os.pread(descriptor, REASON_BYTES_MAX, 0).decode(errors="replace") or "refused"
+    except (ArtefactError, OSError):
+        return "refused" if _is_refused(path) else ""
 
 
 def was_dropped(path: str) -> bool:
@@ -305,11 +360,13 @@ def was_dropped(path: str) -> bool:
 
 
 def _is_refused(path: str) -> bool:
-    return os.path.exists(os.path.join(path, REFUSED_FILE))
+    return is_directory(path) and os.path.lexists(os.path.join(path, REFUSED_FILE))
 
 
 def _is_usable(path: str) -> bool:
-    return not _is_refused(path) and not os.path.exists(os.path.join(path, DROPPED_FILE))
+    return is_directory(path) and not any(
+        os.path.lexists(os.path.join(path, mark)) for mark in (REFUSED_FILE, DROPPED_FILE)
+    )
 
 
 def _of_version(forms: str, digest: str) -> Iterator[str]:
@@ -320,13 +377,28 @@ def _of_version(forms: str, digest: str) -> Iterator[str]:
 
 
 def read_document(path: str) -> tuple[FormDocument, str]:
-    """A ``form.json`` and its digest. Raises ArtefactError."""
+    """A ``form.json`` and its digest; it is not longer than the weights beside it, or a seal, allow. Raises
+    ArtefactError."""
+    weights = os.path.join(os.path.dirname(path), WEIGHTS_FILE)
     try:
-        with open(path, "rb") as file:
-            data = file.read(FORM_BYTES_MAX + 1)
+        size = os.stat(weights, follow_symlinks=False).st_size
+    except OSError:
+        size = 0
+    try:
+        data = read_file(path, max(document_bytes_max(size), SEALED_BYTES_MAX), follow=False)
+    except ArtefactError as problem:
+        raise ArtefactError(f"packed form: {path} cannot be used: {problem}") from (
+            problem.__cause__ or problem
+        )
+    return parse_document(data, path), digest_of(data)
+
+
+def parse_document(data: bytes, path: str) -> FormDocument:
+    """What the bytes of the ``form.json`` at ``path`` say. Raises ArtefactError."""
+    try:
         plain: Any = json.loads(data)
-        if len(data) > FORM_BYTES_MAX or not isinstance(plain, Mapping):
+        if not isinstance(plain, Mapping):
             raise ValueError("it is not the document of a form")
-        return bind(FormDocument, plain, path), digest_of(data)
-    except (OSError, ValueError, RecursionError, ConfigInvalid) as problem:
+        return bind(FormDocument, plain, path)
+    except (ValueError, RecursionError, ConfigInvalid) as problem:
         raise ArtefactError(f"packed form: {path} cannot be used: {problem}") from problem

@@ -24,42 +24,61 @@ from typing import Final
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
+from appliance.domain.regular_file import opened, read_file
+from appliance.runtimes.runtime import FORMED_WHOLE
 from appliance.store.layout import FORMS_KEY
-from appliance.workers.forms import FORM_BYTES_MAX, FORM_FILE, read_document
+from appliance.workers.forms import FORM_FILE, SEAL_FILE, SEALED_BYTES_MAX, is_directory, parse_document
+from appliance.workers.jail.support import kernel_support
 
-SEAL_FILE: Final = "seal"
 KEY_BYTES: Final = 32
 SEAL_BYTES: Final = hashlib.sha256().digest_size
 
 
+def seal_problem(runtime: str) -> str:
+    """Why engines of ``runtime`` are neither built nor opened here, for people; "" for one that has none, and where
+    nothing speaks against it."""
+    if runtime not in FORMED_WHOLE or _keeps_key():
+        return ""
+    return "this kernel has no Landlock, or it is switched off, so that workers could read the key that seals engines"
+
+
+def _keeps_key() -> bool:
+    """Whether workers can be kept from the key."""
+    return kernel_support().landlock > 0
+
+
 def seal_form(forms: str, name: str) -> None:
     """Seal the form ``name``, which is in its place and which no builder can change any more, if it is tied to
-    something. Raises OSError."""
+    something and the key is kept from workers. Raises OSError."""
+    if not _keeps_key():
+        return
     path = os.path.join(forms, name)
     try:
-        if not read_document(os.path.join(path, FORM_FILE))[0].tie:
+        document = read_file(os.path.join(path, FORM_FILE), SEALED_BYTES_MAX, follow=False)
+        if not parse_document(document, path).tie:
             return
     except ArtefactError:
         return  # whoever loads it finds out
-    document = _contents(os.path.join(path, FORM_FILE), FORM_BYTES_MAX)
     _write_new(os.path.join(path, SEAL_FILE), _seal(_key(forms) or _make_key(forms), name, document))
 
 
 def sealed_documents(version: ModelVersion) -> tuple[str, ...]:
-    """The digests of the documents of those of the version's forms that this box has sealed."""
-    return tuple(_holding(version)) if version.forms and version.digest else ()
+    """The digests of the documents of those of the version's forms that this box has sealed; none where workers could
+    have read the key."""
+    return tuple(_holding(version)) if version.forms and version.digest and _keeps_key() else ()
 
 
 def _holding(version: ModelVersion) -> Iterator[str]:
     with suppress(OSError):
         for name in os.listdir(version.forms):
-            seal = os.path.join(version.forms, name, SEAL_FILE)
-            if not name.startswith(f"{version.digest}-") or not os.path.exists(seal):
+            form = os.path.join(version.forms, name)
+            if not name.startswith(f"{version.digest}-") or not is_directory(form):
                 continue
-            with suppress(OSError):  # it may be removed meanwhile
-                document = _contents(os.path.join(version.forms, name, FORM_FILE), FORM_BYTES_MAX)
+            with suppress(ArtefactError):  # it has none, or may be removed meanwhile
+                seal = read_file(os.path.join(form, SEAL_FILE), SEAL_BYTES, follow=False)
+                document = read_file(os.path.join(form, FORM_FILE), SEALED_BYTES_MAX, follow=False)
                 key = _key(version.forms)
-                if key and hmac.compare_digest(_contents(seal, SEAL_BYTES), _seal(key, name, document)):
+                if key and hmac.compare_digest(seal, _seal(key, name, document)):
                     yield digest_of(document)
 
 
@@ -73,15 +92,13 @@ def _key_path(forms: str) -> str:
 
 def _key(forms: str) -> bytes:
     """The key; b"" where there is none that only this user can have read."""
-    try:
-        descriptor = os.open(_key_path(forms), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return b""
-    with open(descriptor, "rb") as file:
+    with suppress(ArtefactError, OSError), opened(_key_path(forms), follow=False) as descriptor:
         found = os.fstat(descriptor)
         ours = found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o600
-        key = file.read(KEY_BYTES + 1)
-    return key if ours and len(key) == KEY_BYTES else b""
+        key = os.pread(descriptor, KEY_BYTES + 1, 0)
+        if ours and len(key) == KEY_BYTES:
+            return key
+    return b""
 
 
 def _make_key(forms: str) -> bytes:
@@ -102,12 +119,3 @@ def _write_new(path: str, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _contents(path: str, most: int) -> bytes:
-    """All of a file. Raises OSError, for one that is longer than it can be, too."""
-    with open(path, "rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(f"{path} has more than {most} bytes")
-    return data

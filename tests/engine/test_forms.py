@@ -16,6 +16,7 @@ from appliance.engine.control.forms import Forms
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
+from appliance.workers.jail.support import Support
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, ModelProgress, WorkerTerms
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
@@ -206,6 +207,26 @@ def test_a_version_says_why_it_has_no_engine_until_it_has_one(rig: Rig, served: 
         rig.forms.ended(FormBuilt(rig.taken - 1, rig.taken, "" if failure else "form", 0, 1, failure), 0)
         assert served.unbuilt == note
         rig.forms.forget(served.identity)
+
+
+def test_no_engine_is_built_where_a_worker_could_read_the_key_that_seals_it(
+    rig: Rig, served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("appliance.workers.seal.kernel_support", lambda: Support(landlock=0, filter=True))
+    form = tmp_path / f"{DIGEST}-0123456789abcdef"
+    form.mkdir()
+    served.model = replace(served.model, runtime="tensorrt", forms=str(tmp_path))
+    for _ in range(2):
+        rig.forms.consider(served)
+    assert rig.forms.next is None
+    assert rig.said == ["no packed form"], "it is said once"
+    assert "has no Landlock" in str(rig.fields[0]["reason"])
+    assert served.unbuilt == f"it has no engine, and runs without: {rig.fields[0]['reason']}"
+    assert not rig.forms.blame(served, "it crashed"), "it ran from none"
+    assert list(form.iterdir()) == []
+    served.model = replace(served.model, runtime="onnx")
+    rig.forms.consider(served)
+    assert rig.forms.next is served
 
 
 def test_a_version_without_a_file_of_weights_has_a_form_where_its_runtime_makes_engines(

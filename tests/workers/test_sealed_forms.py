@@ -23,12 +23,21 @@ from appliance.store.layout import FORMS_KEY
 from appliance.workers.child.form_builder import build_form
 from appliance.workers.child.loading import Loader
 from appliance.workers.daemon.forms_on_disk import for_worker, mark_form, take_up_form
-from appliance.workers.forms import DROPPED_FILE, FORM_FILE
+from appliance.workers.forms import (
+    DROPPED_FILE,
+    FORM_FILE,
+    REFUSED_FILE,
+    SEAL_FILE,
+    SEALED_BYTES_MAX,
+    WEIGHTS_FILE,
+)
+from appliance.workers.jail.support import Support
 from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadWish
-from appliance.workers.seal import SEAL_FILE, seal_form, sealed_documents
+from appliance.workers.seal import seal_form, seal_problem, sealed_documents
 from tests.runtimes.fake import FakeRuntime
 from tests.workers.bench import fake
+from tests.workers.in_time import in_time
 from tests.workers.transformers import flip_bit
 
 DIGEST = "d" * 64
@@ -94,6 +103,12 @@ class Box:
         opened = loader.load(load, alone=True, tell=_fail, judge=self.judge)
         opened.model.session.close()
         return opened.said.packed
+
+
+@pytest.fixture(autouse=True)
+def keeps_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the kernel is on which this is tried."""
+    monkeypatch.setattr("appliance.workers.seal.kernel_support", lambda: Support(landlock=1, filter=True))
 
 
 @pytest.fixture
@@ -275,6 +290,86 @@ def test_a_form_whose_document_cannot_be_read_is_not_sealed(tmp_path: Path) -> N
     (form / FORM_FILE).write_text("{}")
     seal_form(str(form.parent), form.name)
     assert os.listdir(form) == [FORM_FILE]
+
+
+@pytest.mark.parametrize("file", [FORM_FILE, SEAL_FILE, f"../../{FORMS_KEY}"])
+@pytest.mark.parametrize("kind", ["fifo", "link"])
+def test_a_seal_is_found_in_files_alone_and_holds_nobody_up(box: Box, file: str, kind: str) -> None:
+    place = form_of(box) / file
+    assert in_time(lambda: sealed_documents(box.version))
+    place.rename(box.forms.parent / "aside")
+    if kind == "fifo":
+        os.mkfifo(place, 0o600)
+    else:
+        place.symlink_to(box.forms.parent / "aside")
+    assert in_time(lambda: sealed_documents(box.version)) == ()
+
+
+def test_a_key_that_is_no_file_is_replaced_by_one(box: Box) -> None:
+    key = box.forms.parent / FORMS_KEY
+    key.unlink()
+    os.mkfifo(key, 0o600)
+    shutil.rmtree(form_of(box))
+    in_time(box.build)
+    assert key.is_file()
+    assert sealed_documents(box.version)
+
+
+def test_a_link_to_a_sealed_form_is_not_sealed(box: Box) -> None:
+    form = form_of(box)
+    aside = form.rename(box.forms.parent / "aside")
+    form.symlink_to(aside)
+    assert sealed_documents(box.version) == ()
+
+
+def test_a_document_longer_than_those_that_are_sealed_is_not_read_here(box: Box) -> None:
+    form = form_of(box)
+    text = (form / FORM_FILE).read_text()
+    (form / SEAL_FILE).unlink()
+    (form / FORM_FILE).write_text(text + " " * (SEALED_BYTES_MAX - len(text)))
+    seal_form(str(box.forms), form.name)
+    assert sealed_documents(box.version)
+    (form / SEAL_FILE).unlink()
+    (form / FORM_FILE).write_text(text + " " * (SEALED_BYTES_MAX + 1 - len(text)))
+    seal_form(str(box.forms), form.name)
+    assert not (form / SEAL_FILE).exists()
+
+
+def test_an_engine_that_was_refused_does_not_come_back_without_its_mark(box: Box) -> None:
+    form = form_of(box)
+    engine = (form / ENGINE_FILE).read_bytes()
+    kept = sorted(os.listdir(form))
+    box.judge(form.name, FormVerdict.REFUSED, "golden case 'a': wrong")
+    box.judged.clear()
+    (form / REFUSED_FILE).unlink()
+    (form / ENGINE_FILE).write_bytes(engine)
+    (form / WEIGHTS_FILE).write_bytes(b"")
+    assert sorted({*os.listdir(form), SEAL_FILE}) == kept
+    assert not box.loads_packed()
+    assert box.runtime.read == []
+    assert [verdict for verdict, _ in box.judged] == [FormVerdict.DROPPED]
+
+
+def test_without_landlock_nothing_is_sealed_or_opened_and_what_is_there_stays(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker could read the key there."""
+    form, engine = form_of(box), replace(box.version, runtime="tensorrt")
+    left = sorted(os.listdir(form))
+    assert sealed_documents(engine)
+    assert for_worker(engine).forms == engine.forms
+    with monkeypatch.context() as patched:
+        patched.setattr("appliance.workers.seal.kernel_support", lambda: Support(landlock=0, filter=True))
+        assert "no Landlock" in seal_problem("tensorrt")
+        assert seal_problem("onnx") == ""
+        assert (for_worker(engine).forms, for_worker(engine).sealed) == ("", ())
+        assert for_worker(replace(engine, runtime="onnx")).forms == engine.forms
+        (form / SEAL_FILE).rename(form / "aside")
+        seal_form(str(box.forms), form.name)
+        assert not (form / SEAL_FILE).exists()
+        (form / "aside").rename(form / SEAL_FILE)
+        assert sorted(os.listdir(form)) == left
+    assert box.loads_packed(), "it is opened where the kernel has Landlock again"
 
 
 def test_an_engine_that_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from appliance.workers.port import (
     WorkerPort,
     WorkerTerms,
 )
+from appliance.workers.seal import seal_problem
 
 TOLD_PARTS: Final = 4
 """How far a form is goes into the log by quarters."""
@@ -49,7 +50,11 @@ class Forms:
         model = served.model
         formed = model.weights is not None or model.runtime in FORMED_WHOLE
         if served.packed or (model.forms and model.digest and formed):
-            self._queue.consider(served)
+            problem = seal_problem(model.runtime)
+            if not problem:
+                self._queue.consider(served)
+            elif not served.unbuilt:
+                self._leave_out(served, problem)
         self._pace.soon()  # what waited for the proof is looked at as well
 
     def forget(self, identity: str) -> None:
@@ -94,12 +99,16 @@ class Forms:
             served.unbuilt = ""
             self._log.event("packed form built", model=served.key, bytes=event.nbytes, took_ms=took_ms)
             return served
-        self._log.event("no packed form", model=served.key, reason=event.failure)
-        if served.model.runtime in FORMED_WHOLE:
-            served.unbuilt = f"it has no engine, and runs without: {event.failure}"
+        self._leave_out(served, event.failure)
         if event.later:
             self._pace.at(self._queue.put_off(served, now_ns))
         return None
+
+    def _leave_out(self, served: Served, reason: str) -> None:
+        """``served`` gets no form: tell why."""
+        self._log.event("no packed form", model=served.key, reason=reason)
+        if served.model.runtime in FORMED_WHOLE:
+            served.unbuilt = f"it has no engine, and runs without: {reason}"
 
     def told(self, event: FormJudged | ModelProgress, served: Served | None) -> None:
         """A worker says what is to become of a form of ``served``, or how far the one is that it builds."""
@@ -127,6 +136,8 @@ class Forms:
         """A worker died with ``served``, which ran from a form or may have: that is not used again, and the version's
         own files are. True when it is not the version's fault therefore."""
         model = served.model
+        if seal_problem(model.runtime):
+            return False  # no engine was opened
         if not model.forms or not model.digest or not refuse_forms(model.forms, model.digest, reason):
             return False
         self._log.event("packed form dropped", model=served.key, reason=reason)

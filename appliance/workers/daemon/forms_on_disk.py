@@ -16,10 +16,10 @@ from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
 from appliance.workers.forms import (
     BUILDING,
-    FORM_BYTES_MAX,
     FORM_FILE,
     discard_site,
     drop_form,
+    is_directory,
     place_form,
     prove_form,
     refuse_form,
@@ -28,7 +28,7 @@ from appliance.workers.forms import (
 from appliance.workers.jail.access import longest_file
 from appliance.workers.messages import Build, Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict
-from appliance.workers.seal import seal_form, sealed_documents
+from appliance.workers.seal import seal_form, seal_problem, sealed_documents
 
 LOOK_S: Final = 0.5
 BUILDING_COPIES: Final = 3
@@ -37,25 +37,30 @@ BUILDING_FILES_MAX: Final = 16
 
 
 def for_worker(version: ModelVersion) -> ModelVersion:
-    """The version without what only front ends need, which may be large, and with what is known here of its forms."""
-    return replace(version, labels={}, sealed=sealed_documents(version))
+    """The version without what only front ends need, which may be large, and with what is known here of its forms;
+    without those where engines are not opened, which leaves them on the disk as they are."""
+    forms = "" if seal_problem(version.runtime) else version.forms
+    return replace(version, labels={}, forms=forms, sealed=sealed_documents(version))
 
 
-def mark_form(asked: object, judged: FormJudged) -> None:
-    """Leave the mark of a verdict on a form of the version that was ``asked`` to be loaded or built."""
+def mark_form(asked: object, judged: FormJudged, *, shared: bool = False) -> FormJudged:
+    """Leave the mark of a verdict on a form of the version that was ``asked`` to be loaded or built; gives the verdict
+    as it was taken. A worker that is or was ``shared`` by several models refuses none for good: it may be another model
+    that speaks."""
     assert isinstance(asked, Load | Build)
+    if shared and judged.verdict is FormVerdict.REFUSED:
+        judged = judged._replace(verdict=FormVerdict.DROPPED)
     version = asked.version
-    if not version.forms:
-        return
     path = os.path.join(version.forms, judged.name)
-    if not os.path.isdir(path):
-        return
+    if not version.forms or not is_directory(path):
+        return judged
     if judged.verdict is FormVerdict.PROVEN:
         prove_form(path)
     elif judged.verdict is FormVerdict.DROPPED:
-        drop_form(path, judged.reason)
+        drop_form(path, judged.reason, for_good=not shared)
     else:
         refuse_form(path, judged.reason)
+    return judged
 
 
 def watch_site(
@@ -109,7 +114,7 @@ def take_up_form(version: ModelVersion, built: FormBuilt | None) -> FormBuilt | 
     if built is not None and built.failure is None:
         try:
             new = os.path.isfile(os.path.join(version.forms, f"{BUILDING}{built.name}", FORM_FILE))
-            nbytes = place_form(version.forms, built.name, longest_file(version) + FORM_BYTES_MAX)
+            nbytes = place_form(version.forms, built.name, longest_file(version))
             if new:  # what was there before has its seal, or is to have none
                 seal_form(version.forms, built.name)
             return built._replace(nbytes=nbytes)

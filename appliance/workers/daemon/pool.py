@@ -344,8 +344,7 @@ class WorkerPool:
         before, now_ns = state.pending.awaited, time.monotonic_ns()
         asked = state.pending.settle(message)
         if isinstance(message, FormJudged):
-            mark_form(asked, message)
-            self._on_event(message)
+            self._on_event(mark_form(asked, message, shared=len(state.jail.names) > 1))
             return
         event = state.seen(message, asked, now_ns)
         after = state.pending.awaited

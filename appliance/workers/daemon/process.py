@@ -26,13 +26,15 @@ _log = logging.getLogger(__name__)
 
 class JailRecord:
     """What the jail of a worker keeps it from, and what it has refused it, which may be why a runtime fails; ``models``
-    says by their ids what the worker has, or is to load."""
+    says by their ids what the worker has, or is to load, ``names`` of which models it ever had a version: one that took
+    it over may be gone from ``models``."""
 
-    __slots__ = ("_refused", "kept_from", "models")
+    __slots__ = ("_refused", "kept_from", "models", "names")
 
     def __init__(self) -> None:
         self.kept_from: tuple[str, ...] = ()
         self.models: dict[int, str] = {}
+        self.names: set[str] = set()
         self._refused: list[str] = []
 
     def refused(self, worker: int, pid: int, number: int) -> None:
@@ -81,6 +83,7 @@ class WorkerProcess:
     def owe_load(self, load: Load, timeout_ns: int, run_timeout_ns: int) -> None:
         """It was asked to load."""
         self.jail.models[load.model] = load.version.key
+        self.jail.names.add(load.version.name)
         self.pending.owe_load(load, timeout_ns, run_timeout_ns)
 
     def forget_model(self, model: int) -> None:

@@ -80,5 +80,6 @@ def _files(version: ModelVersion) -> Iterator[str]:
     if version.forms and version.digest:
         with suppress(OSError):
             for name in os.listdir(version.forms):
-                if name.startswith(f"{version.digest}-"):
-                    yield os.path.join(version.forms, name)
+                form = os.path.join(version.forms, name)
+                if name.startswith(f"{version.digest}-") and not os.path.islink(form):
+                    yield form

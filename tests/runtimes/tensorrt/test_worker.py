@@ -15,9 +15,8 @@ from appliance.domain.tensor import Datatype
 from appliance.repository.model_directory import read_model_directory
 from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE
 from appliance.store.layout import FORMS_KEY
-from appliance.workers.forms import FORM_FILE
+from appliance.workers.forms import FORM_FILE, SEAL_FILE
 from appliance.workers.port import FormBuilt, FormVerdict, LoadStage, LoadWish, ModelProgress
-from appliance.workers.seal import SEAL_FILE
 from tests.workers.bench import PLAIN, Bench
 from tests.workers.transformers import flip_bit, load, stop
 
