@@ -7,7 +7,6 @@ every device alone. Run as ``python -m appliance.runtimes.tensorrt.tie``, it pri
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from appliance.devices.nvml import Nvml
 
 PROBE_S: Final = 30.0
 """How long a driver may take to answer; the first one may wake the devices."""
-CHOSEN: Final = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-"""What decides which device is the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +52,9 @@ def read_driver(said: str, status: int) -> Driver:
 
 
 def tie_of(library: str, driver: Driver) -> str:
-    """One line that is equal as long as an engine is good: of TensorRT's release, the driver, and the devices with what
-    decides which of them is the first."""
-    chosen = (f"{name}={os.environ[name]}" for name in CHOSEN if name in os.environ)
-    return ", ".join((library, f"driver {driver.release}", *driver.devices, *chosen))
+    """One line that is equal as long as an engine is good: of TensorRT's release, the driver, and the devices, which
+    workers count as the driver does."""
+    return ", ".join((library, f"driver {driver.release}", *driver.devices))
 
 
 def main() -> None:
