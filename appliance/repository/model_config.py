@@ -385,19 +385,20 @@ def _queue_policy(section: Section) -> QueuePolicy:
 
 
 def _read_instances(section: Section, settings: RepositoryConfig) -> Instances:
-    """What all ``instance_group`` entries say together: their counts add up, their devices must be one."""
+    """What all ``instance_group`` entries say together: their counts add up, their kind must be one, and the version
+    may run on any GPU that one of them names, on any at all where one names none."""
     groups = [_read_group(group, settings) for group in section.sections("instance_group")]
     if not groups:
         return ONE_INSTANCE
-    if len({group.device for group in groups}) > 1:
-        section.problem(
-            "instance_group", "groups on different devices are not offered; keep one kind, and the same gpus"
-        )
+    if len({group.device.kind for group in groups}) > 1:
+        section.problem("instance_group", "groups on different devices are not offered; keep one kind")
     count = sum(group.count for group in groups)
     if count > INSTANCES_MAX:
         section.problem("instance_group", f"asks for {count} instances; the limit is {INSTANCES_MAX}")
     written = tuple(each for group in groups for each in group.groups)
-    return Instances(count=count, device=groups[0].device, groups=written)
+    named = [group.device.indexes for group in groups]
+    indexes = tuple(sorted({index for each in named for index in each})) if all(named) else ()
+    return Instances(count=count, device=DeviceWish(groups[0].device.kind, indexes), groups=written)
 
 
 def _read_group(group: Section, settings: RepositoryConfig) -> Instances:

@@ -61,7 +61,7 @@ def at(found: Document, *, trial: bool = False) -> Any:
 def test_every_stage_has_its_place_in_order() -> None:
     assert list(STEPS) == [
         "waiting",
-        *(s.value for s in LoadStage),
+        *(s.value for s in LoadStage if s is not LoadStage.BUILDING),  # of a packed form, beside what serves
         *sorted((phase.value for phase in ON_TRIAL), reverse=True),
     ]
     shares = [share for share, _ in STEPS.values()]

@@ -268,11 +268,6 @@ PROBLEMS: list[tuple[str, str, str]] = [
     ),
     ("instance_group { kind: KIND_CPU gpus: [ 0 ] }", "instance_group[0].gpus", "not of KIND_GPU"),
     ("instance_group { kind: KIND_GPU gpus: [ 64 ] }", "instance_group[0].gpus[0]", "63"),
-    (
-        "instance_group [ { kind: KIND_GPU gpus: [ 0 ] }, { kind: KIND_GPU gpus: [ 1 ] } ]",
-        "instance_group",
-        "the same gpus",
-    ),
     ("instance_group { rate_limiter { } }", "instance_group[0].rate_limiter", "is not offered"),
     ("instance_group { passive: true }", "instance_group[0].passive", "is not offered"),
     ('instance_group { profile: "0" }', "instance_group[0].profile", "is not offered"),
@@ -372,6 +367,14 @@ HARMLESS: list[tuple[str, dict[str, Any]]] = [
     ("optimization { cuda { graphs: false } }", {"cuda_graphs": False}),
     ("version_policy { specific { versions: [ 1 ] } }", {"version": 1}),
 ]
+
+
+def test_several_groups_of_gpus_are_any_of_them(read_model: ReadModel) -> None:
+    two = "instance_group [ { kind: KIND_GPU gpus: [ 1 ] }, { kind: KIND_GPU count: 2 gpus: [ 0 ] } ]"
+    model = served(read_model(two))
+    assert (model.instance_count, model.device) == (3, DeviceWish(DeviceKind.CUDA, (0, 1)))
+    any_of_all = "instance_group [ { kind: KIND_GPU gpus: [ 1 ] }, { kind: KIND_GPU } ]"
+    assert served(read_model(any_of_all)).device == ON_CUDA
 
 
 @pytest.mark.parametrize(("config", "expected"), HARMLESS)
