@@ -278,7 +278,8 @@ def test_unknown_names_and_models_are_told(tmp_path: Path, capsys: pytest.Captur
 def test_the_list_says_where_each_is_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runtime", "list", "--json"]) == Exit.OK
     found = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
-    assert found["onnx"] == {"name": "onnx", "place": "appliance.runtimes.onnx:OnnxRuntime", "package": ""}
+    place = "appliance.runtimes.onnx:OnnxRuntime"
+    assert found["onnx"] == {"name": "onnx", "place": place, "package": "", "absent": ""}
     assert found["fake"]["package"] == "fake-runtime 1"
     assert main(["runtime", "list"]) == Exit.OK
     assert "built in" in capsys.readouterr().out

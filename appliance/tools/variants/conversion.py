@@ -44,7 +44,9 @@ def array_of(datatype: Datatype, shape: tuple[int, ...], raw: bytes) -> NDArray[
 
 def make_variant(source: str, method: str, target: str, calibration: Iterable[Feeds]) -> None:
     """Write the variant of the model file ``source`` that ``method`` names to ``target``. Raises ArtefactError."""
-    logging.getLogger().setLevel(logging.ERROR)  # the quantiser advises people on what they did not ask
+    log = logging.getLogger()
+    level = log.level
+    log.setLevel(logging.ERROR)  # the quantiser advises people on what they did not ask
     try:
         _MAKERS[method](source, target, list(calibration))
     except ImportError as error:
@@ -56,6 +58,8 @@ def make_variant(source: str, method: str, target: str, calibration: Iterable[Fe
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ArtefactError(f"cannot be made of this model: {lines[0][:500]}") from error
+    finally:
+        log.setLevel(level)
 
 
 def _half(source: str, target: str, _calibration: list[Feeds]) -> None:
