@@ -4,8 +4,8 @@ For each combination of shapes it keeps memory on the device, in which inputs an
 a run is one copy in, the run, one copy out, begun one after the other on a stream of the session's own, and one wait.
 The copies are from and to pinned memory, a batch's own or a piece of the session's.
 
-A batch is filled up to one of a few sizes, as each size that is new costs a session some tenths of a second, and each
-change between two of them some milliseconds.
+A batch is filled up to one of a few sizes, as each size that is new costs a session of many convolutions a tenth of a
+second, and without graphs each change between two of them as much.
 
 A combination that comes again is captured as a CUDA graph, from then on replayed without its kernels being launched one
 by one. A graph is used once it gave the answer that the run before it gave. Where CUDA or the model will have none,
@@ -242,14 +242,15 @@ class CudaSession:
         produced = self._copies.fetch(stage.addresses, shape, place)
         if not graph:
             stage.runs += 1
-            if self._graphs.on and stage.runs >= CAPTURE_AFTER:
+            room = stage.graph or self._graphs.made < GRAPHS_MAX
+            if self._graphs.on and room and stage.runs >= CAPTURE_AFTER:
                 self._capture(stage, shape, _outputs_of(produced, place))
         return produced
 
     def _clear(self, stage: _Stage, batch: _Batch) -> None:
         """Leave nothing of an earlier batch in the rows that fill this one up: what looks at all rows of a batch, as a
         quantisation that finds its own scale, finds the same whatever came before."""
-        if batch.rows < stage.used:
+        if 0 < batch.rows < stage.used:
             given = (feed for feed in batch.feeds if feed is not None)
             for feed, offset in zip(given, stage.offsets, strict=True):
                 row = feed.nbytes // batch.rows
@@ -339,9 +340,6 @@ class CudaSession:
     def _capture(self, stage: _Stage, shape: Produced, given: list[bytes]) -> None:
         """Capture the run of a combination, whose inputs lie on the device, and hold what a replay gives against the
         answer that was just ``given``."""
-        if not stage.graph and self._graphs.made >= GRAPHS_MAX:
-            stage.runs = -sys.maxsize
-            return
         if not stage.graph:
             self._graphs.made += 1
             stage.graph = self._graphs.made

@@ -429,3 +429,23 @@ def test_requests_that_are_never_merged_are_not_filled_up(bench: Bench, tmp_path
         answers(session, Memory(np.ones((rows, 64), np.float32)), 4)
     assert [key[0] for key in session._stages] == [((5, 64),), ((7, 64),)]  # type: ignore[attr-defined]
     session.close()
+
+
+def test_an_output_without_rows_costs_those_with_rows_nothing(bench: Bench, tmp_path: Path) -> None:
+    model = model_bytes(
+        "both",
+        [node("Add", ["x", "x"], ["y"]), node("ReduceSum", ["x"], ["z"])],
+        inputs=[tensor_port("x", "FP32", ["n", 4])],
+        outputs=[tensor_port("y", "FP32", ["n", 4]), tensor_port("z", "FP32", [1, 1])],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    outputs = [spec("y", Datatype.FP32, 4), spec("z", Datatype.FP32, 1)]
+    version = version_of(path, [spec("x", Datatype.FP32, 4)], outputs, max_batch_size=8, batching=Batching())
+    session = bench.load(version, RuntimeSettings())
+    eight, five = Memory(np.ones((8, 4), np.float32)), Memory(np.ones((5, 4), np.float32))
+    for _ in range(3):
+        assert eight.outputs(eight.run(session, (0,))) == [np.full((8, 4), 2, np.float32).tobytes()]
+    assert five.outputs(five.run(session, (1,))) == [np.float32(20).tobytes()]
+    assert eight.run(session, (0,)).parts is None, "its memory is still kept"
+    session.close()
