@@ -2,7 +2,7 @@
 as hundreds of runs.
 
 They are the powers of two and what lies half-way, so that no batch of three rows or more is made larger by a half. The
-rows that fill up are whatever lies there; what a model says of them is thrown away.
+rows that fill up are zeros; what a model says of them is thrown away.
 """
 
 from __future__ import annotations

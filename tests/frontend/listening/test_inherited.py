@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -22,10 +23,10 @@ from tests.frontend.http.tls_client import trusting
 from tests.fronts import NATIVE, Sections, needs_native, with_front_end
 
 LAUNCHER = """
-import os, sys
+import fcntl, os, sys
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="2", LISTEN_FDNAMES="web:local")
-os.dup2(int(sys.argv[1]), 103); os.dup2(int(sys.argv[2]), 104)
-os.dup2(103, 3); os.dup2(104, 4)
+for place, handed in enumerate([fcntl.fcntl(int(each), fcntl.F_DUPFD, 5) for each in sys.argv[1:3]], start=3):
+    os.dup2(handed, place)
 os.execv(sys.executable, [sys.executable, "-c",
     "import sys; from appliance.cli.main import main; sys.exit(main())", *sys.argv[3:]])
 """
@@ -49,42 +50,39 @@ def test_sockets_from_the_service_manager(tmp_path: Path, over_tls: bool) -> Non
         "http": http,
     }
     config.write_text(to_toml(with_front_end(NATIVE, sections)))
-    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
+    with contextlib.ExitStack() as opened:
+        tcp = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        unix = opened.enter_context(socket.socket(socket.AF_UNIX))
         unix.bind(path)
         unix.listen()
         handed = (tcp.fileno(), unix.fileno())
         address: tuple[str, int] = tcp.getsockname()
-        waiting = [socket.create_connection(address, 60.0), socket.socket(socket.AF_UNIX)]
-        waiting[1].settimeout(60.0)
-        waiting[1].connect(path)
+        near = opened.enter_context(socket.create_connection(address, 60.0))
+        local = opened.enter_context(socket.socket(socket.AF_UNIX))
+        local.settimeout(60.0)
+        local.connect(path)
+        arguments = ["serve", "--models", str(models), "--config", str(config)]
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                LAUNCHER,
-                *map(str, handed),
-                "serve",
-                "--models",
-                str(models),
-                "--config",
-                config,
-            ],
+            [sys.executable, "-c", LAUNCHER, *map(str, handed), *arguments],
             pass_fds=handed,
             stdout=subprocess.PIPE,
             text=True,
         )
-    try:
-        if over_tls:
-            waiting[0] = trusting(authority).wrap_socket(waiting[0], server_hostname="localhost")
-        for each in waiting:
-            each.sendall(INFER)
-            assert each.recv(100).startswith(b"HTTP/1.1 200 ")
-            each.close()
-        assert process.stdout is not None
-        assert f"HTTP on {address[0]}:{address[1]} unix:{path}" in process.stdout.readline()
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        tcp.close()
+        unix.close()
+        try:
+            if over_tls:
+                near = trusting(authority).wrap_socket(near, server_hostname="localhost")
+                opened.enter_context(near)
+            for each in (near, local):
+                each.sendall(INFER)
+                assert each.recv(100).startswith(b"HTTP/1.1 200 ")
+                each.close()
+            assert process.stdout is not None
+            assert f"HTTP on {address[0]}:{address[1]} unix:{path}" in process.stdout.readline()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=30)
     assert process.returncode == 0
     assert os.path.exists(path), "the service manager's file is the service manager's"
 
