@@ -19,8 +19,15 @@ LIBRARIES: Final = ("libcudart.so.13", "libcudart.so.12")
 TO_DEVICE: Final = 1
 FROM_DEVICE: Final = 2
 NON_BLOCKING: Final = 1
+WITHOUT_TIMES: Final = 2
+NOT_READY: Final = 600
 CAPTURE_THREAD_LOCAL: Final = 1
 _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
+    "cudaEventCreateWithFlags": (POINTER(c_void_p), c_uint),
+    "cudaEventDestroy": (c_void_p,),
+    "cudaEventQuery": (c_void_p,),
+    "cudaEventRecord": (c_void_p, c_void_p),
+    "cudaEventSynchronize": (c_void_p,),
     "cudaFree": (c_void_p,),
     "cudaFreeHost": (c_void_p,),
     "cudaGetDeviceCount": (POINTER(c_int),),
@@ -28,6 +35,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "cudaMalloc": (POINTER(c_void_p), c_size_t),
     "cudaMemGetInfo": (POINTER(c_size_t), POINTER(c_size_t)),
     "cudaMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_int, c_void_p),
+    "cudaMemsetAsync": (c_void_p, c_int, c_size_t, c_void_p),
     "cudaSetDevice": (c_int,),
     "cudaStreamCreateWithFlags": (POINTER(c_void_p), c_uint),
     "cudaStreamDestroy": (c_void_p,),
@@ -103,6 +111,10 @@ class Cuda:
         """Begin to copy from the device."""
         self.call("cudaMemcpyAsync", host, device, nbytes, FROM_DEVICE, stream)
 
+    def fill(self, device: int, value: int, nbytes: int, stream: int) -> None:
+        """Begin to write one byte over memory of the device."""
+        self.call("cudaMemsetAsync", device, value, nbytes, stream)
+
     def stream(self) -> int:
         """Make a stream."""
         pointer = c_void_p()
@@ -116,6 +128,32 @@ class Cuda:
     def finish(self, stream: int) -> None:
         """Wait until all that was begun on the stream is done."""
         self.call("cudaStreamSynchronize", stream)
+
+    def event(self) -> int:
+        """Make an event."""
+        pointer = c_void_p()
+        self.call("cudaEventCreateWithFlags", byref(pointer), WITHOUT_TIMES)
+        return pointer.value or 0
+
+    def end_event(self, event: int) -> None:
+        """Give an event back; with a context that is lost it is gone."""
+        self._try("cudaEventDestroy", event)
+
+    def record(self, event: int, stream: int) -> None:
+        """Have the event happen when all that was begun on the stream before is done."""
+        self.call("cudaEventRecord", event, stream)
+
+    def happened(self, event: int) -> bool:
+        """Whether an event that was recorded has happened."""
+        status = self._library.cudaEventQuery(event)
+        if status == NOT_READY:
+            return False
+        self._check("cudaEventQuery", status)
+        return True
+
+    def await_event(self, event: int) -> None:
+        """Wait until an event that was recorded has happened."""
+        self.call("cudaEventSynchronize", event)
 
     def memory(self) -> tuple[int, int]:
         """Bytes that are free on the device, and all that it has; other processes' count as taken."""
@@ -133,7 +171,9 @@ class Cuda:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the library. Raises CudaFailed."""
-        status = getattr(self._library, name)(*arguments)
+        self._check(name, getattr(self._library, name)(*arguments))
+
+    def _check(self, name: str, status: int) -> None:
         if status:
             self._library.cudaGetLastError()  # or who asks next is told of this one
             word = self._library.cudaGetErrorString(status)

@@ -83,7 +83,7 @@ class DeviceCopies:
         offsets, nbytes = layout(sizes)
         fits = place is not None and nbytes <= place.capacity
         if place is not None and fits and place.region.pinned is not None:
-            self._begin_out(place.region.address + place.offset, addresses, offsets, sizes)
+            self.begin_fetch(addresses, sizes, place)
             self.cuda.finish(self.stream)
             return produced
         staged = self._out = self._at_least(self._out, nbytes)
@@ -94,12 +94,14 @@ class DeviceCopies:
             return produced
         return Produced(produced.shapes, sizes, parts_of(staged, sizes), staged)
 
+    def begin_fetch(self, addresses: Sequence[int], sizes: Sequence[int], place: Place) -> None:
+        """Begin to copy outputs to a place in pinned memory that has room for them."""
+        self._begin_out(place.region.address + place.offset, addresses, layout(sizes)[0], sizes)
+
     def fill(self, address: int, nbytes: int, value: int) -> None:
         """Begin to write ``value`` over ``nbytes`` from ``address`` on."""
         if nbytes:
-            staged = self._out = self._at_least(self._out, nbytes)
-            staged.view[:nbytes] = bytes([value]) * nbytes
-            self._begin_in(address, staged.address, nbytes)
+            self.cuda.fill(address, value, nbytes, self.stream)
 
     def _begin_in(self, address: int, host: int, nbytes: int) -> None:
         if nbytes:

@@ -2,7 +2,8 @@
 
 For each combination of shapes it keeps memory on the device, in which inputs and outputs lie as they do in requests: so
 a run is one copy in, the run, one copy out, begun one after the other on a stream of the session's own, and one wait.
-The copies are from and to pinned memory, a batch's own or a piece of the session's.
+The copies are from and to pinned memory, a batch's own or a piece of the session's. Where it is a batch's own, the next
+run can be begun before that wait: what they share on the device is used in the order of the stream.
 
 A batch is filled up to one of a few sizes, as each size that is new costs a session of many convolutions a tenth of a
 second, and without graphs each change between two of them as much.
@@ -34,6 +35,7 @@ from appliance.runtimes.buckets import bucket, cut, filled_up, rows_of
 from appliance.runtimes.device_copies import DeviceCopies, layout, parts_of
 from appliance.runtimes.onnx_elements import BY_DATATYPE, ElementType
 from appliance.runtimes.onnx_sessions import run_error, shapes_key
+from appliance.runtimes.overlapped import BegunRun
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
 
 STAGES_MAX: Final = 64
@@ -197,12 +199,20 @@ class CudaSession:
     def prepared(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
     ) -> Callable[[], None] | None:
-        """The run of a known combination, its outputs in place."""
+        """The run of a known combination, its outputs in place; overlapped where the device copies by itself, once no
+        graph of it is still to be captured: until then there is none."""
         batch = self._batch(source, feeds)
         stage = self._stages.get(shapes_key(batch.filled, wanted))
         if stage is None or layout(batch.produced(stage.produced).sizes)[1] > place.capacity:
             return None
-        return partial(self._again, stage, batch, place)
+        again = partial(self._again, stage, batch, place)
+        pinned = source.pinned is not None and place.region.pinned is not None
+        if not pinned:
+            return again
+        if not stage.runs or self._may_capture(stage):
+            return None
+        begin = partial(self._begin_alone, stage, batch, place)
+        return BegunRun(self._copies, again, begin, self._end_if_dead)
 
     def _batch(self, source: Region, feeds: tuple[Feed | None, ...]) -> _Batch:
         rows = rows_of(feeds) if self._batch_max and self._fixed else 0
@@ -219,6 +229,12 @@ class CudaSession:
 
     # --- a run
 
+    def _begin_alone(self, stage: _Stage, batch: _Batch, place: Place) -> None:
+        if stage.binding is None:
+            raise _Elsewhere
+        self._begin(stage, batch)
+        self._copies.begin_fetch(stage.addresses, batch.produced(stage.produced).sizes, place)
+
     def _again(self, stage: _Stage, batch: _Batch, place: Place) -> None:
         if stage.binding is None:
             raise _Elsewhere
@@ -232,20 +248,28 @@ class CudaSession:
 
     def _replay(self, stage: _Stage, batch: _Batch, place: Place) -> Produced | None:
         """Run in the memory of a stage; None where the runtime left an output elsewhere. Raises whatever it likes."""
-        self._clear(stage, batch)
-        self._copies.bring(batch.source, batch.feeds, stage.inputs, stage.offsets)
-        graph = stage.graph if stage.thread == threading.get_ident() else 0
-        self._session.run_with_iobinding(stage.binding, stage.options if graph else self._eager)
+        self._begin(stage, batch)
         if not stage.runs and not _obeys(stage):
             return None
         shape = batch.produced(stage.produced)
         produced = self._copies.fetch(stage.addresses, shape, place)
-        if not graph:
+        if not _graph_of(stage):
             stage.runs += 1
-            room = stage.graph or self._graphs.made < GRAPHS_MAX
-            if self._graphs.on and room and stage.runs >= CAPTURE_AFTER:
+            if stage.runs >= CAPTURE_AFTER and self._may_capture(stage):
                 self._capture(stage, shape, _outputs_of(produced, place))
         return produced
+
+    def _begin(self, stage: _Stage, batch: _Batch) -> None:
+        """Begin to copy the inputs, and to run."""
+        self._clear(stage, batch)
+        self._copies.bring(batch.source, batch.feeds, stage.inputs, stage.offsets)
+        options = stage.options if _graph_of(stage) else self._eager
+        self._session.run_with_iobinding(stage.binding, options)
+
+    def _may_capture(self, stage: _Stage) -> bool:
+        """Whether a graph of a stage is still to be captured by this thread."""
+        room = stage.graph or self._graphs.made < GRAPHS_MAX
+        return bool(self._graphs.on and room and not _graph_of(stage))
 
     def _clear(self, stage: _Stage, batch: _Batch) -> None:
         """Leave nothing of an earlier batch in the rows that fill this one up: what looks at all rows of a batch, as a
@@ -377,6 +401,11 @@ class CudaSession:
         if not self._cuda.alive():
             print(f"{self._key}: CUDA is lost to this process: {problem}", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGABRT)
+
+
+def _graph_of(stage: _Stage) -> int:
+    """The number of the graph of a stage, if this thread captured it; else 0."""
+    return stage.graph if stage.thread == threading.get_ident() else 0
 
 
 def _options(graph: int) -> Any:

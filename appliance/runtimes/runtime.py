@@ -120,6 +120,24 @@ class RuntimeSettings:
     progress: Callable[[int, int], None] = _say_nothing
 
 
+@runtime_checkable
+class OverlappedRun(Protocol):
+    """A prepared run that a device does by itself: another one of the session may be begun before it has ended, with a
+    source and a place of its own. They end in the order in which they began. All may raise, anything."""
+
+    def __call__(self) -> None:
+        """Begin it and wait for it."""
+
+    def begin(self) -> None:
+        """Begin it; source and place are the device's until it has ended."""
+
+    def ended(self) -> bool:
+        """Whether waiting would be over at once."""
+
+    def finish(self) -> None:
+        """Wait for the outputs."""
+
+
 class Weights(Protocol):
     """Weights of a session that can leave memory and come back. Not called while the session runs."""
 
@@ -165,7 +183,7 @@ class Session(Protocol):
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
     ) -> Callable[[], None] | None:
         """What ``run`` did last with these same arguments, made ready to be done again and again, on what lies at the
-        source then, with all outputs in place; None when this session cannot.
+        source then, with all outputs in place; None when this session cannot. An OverlappedRun where a device does it.
 
         The outputs have the shapes of that run, or calling it raises, anything; it is not called again then. The
         caller keeps both regions as they are while it keeps this, and drops it before ``close``."""

@@ -45,6 +45,38 @@ class CudaConformance:
         cuda.free(address)
         cuda.end_stream(stream)
 
+    def test_memory_of_the_device_is_filled_in_the_order_of_the_stream(self, cuda: Any) -> None:
+        sent, got, stream = cuda.pin(64), cuda.pin(64), cuda.stream()
+        sent.view[:] = b"x" * 64
+        address = cuda.allocate(64)
+        cuda.copy_in(address, sent.address, 64, stream)
+        cuda.fill(address + 16, 0xA5, 8, stream)
+        cuda.copy_out(got.address, address, 64, stream)
+        cuda.finish(stream)
+        assert bytes(got.view) == b"x" * 16 + b"\xa5" * 8 + b"x" * 40
+        cuda.free(address)
+        cuda.end_stream(stream)
+
+    def test_an_event_has_happened_when_what_was_begun_before_it_is_done(self, cuda: Any) -> None:
+        sent, got, stream = cuda.pin(8 << 20), cuda.pin(8 << 20), cuda.stream()
+        sent.view[:8] = b"12345678"
+        address, event = cuda.allocate(8 << 20), cuda.event()
+        for _ in range(2):
+            cuda.copy_in(address, sent.address, 8 << 20, stream)
+            cuda.copy_out(got.address, address, 8 << 20, stream)
+            cuda.record(event, stream)
+            while not cuda.happened(event):
+                pass
+            assert bytes(got.view[:8]) == bytes(sent.view[:8])
+            sent.view[:8] = b"abcdefgh"
+        cuda.copy_in(address, sent.address, 8 << 20, stream)
+        cuda.record(event, stream)
+        cuda.await_event(event)
+        assert cuda.happened(event)
+        cuda.end_event(event)
+        cuda.free(address)
+        cuda.end_stream(stream)
+
     def test_what_is_free_is_part_of_all(self, cuda: Any) -> None:
         free, total = cuda.memory()
         assert 0 < free <= total

@@ -32,6 +32,7 @@ class SimulatedCuda:
         self.copies = 0
         self.held: dict[int, Any] = {}
         self.streams: set[int] = set()
+        self.events: set[int] = set()
 
     def enter(self) -> None:
         """Nothing: memory of this process is every thread's."""
@@ -63,6 +64,12 @@ class SimulatedCuda:
         """At once."""
         self._copy(host, device, nbytes, stream)
 
+    def fill(self, device: int, value: int, nbytes: int, stream: int) -> None:
+        """At once."""
+        self._check()
+        assert stream in self.streams, "a stream that was given back"
+        ctypes.memset(device, value, nbytes)
+
     def _copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         self._check()
         assert stream in self.streams, "a stream that was given back"
@@ -83,6 +90,33 @@ class SimulatedCuda:
     def finish(self, stream: int) -> None:
         """Everything is done already."""
         self._check()
+
+    def event(self) -> int:
+        """A number."""
+        self._check()
+        number = max(self.events, default=0) + 1
+        self.events.add(number)
+        return number
+
+    def end_event(self, event: int) -> None:
+        """Give it back."""
+        self.events.discard(event)
+
+    def record(self, event: int, stream: int) -> None:
+        """It happens at once."""
+        self._check()
+        assert event in self.events, "an event that was given back"
+        assert stream in self.streams, "a stream that was given back"
+
+    def happened(self, event: int) -> bool:
+        """Everything has happened already."""
+        self._check()
+        assert event in self.events, "an event that was given back"
+        return True
+
+    def await_event(self, event: int) -> None:
+        """As above."""
+        self.happened(event)
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes of a device of one GiB."""

@@ -52,6 +52,7 @@ ALLOWED: Final = {
     "slow": {"OK", "UNAVAILABLE", "RESOURCE_EXHAUSTED"},
     "crashing": {"OK", "UNAVAILABLE", "RESOURCE_EXHAUSTED"},
     "lying": {"OK", "UNAVAILABLE", "RESOURCE_EXHAUSTED"},
+    "device": {"OK", "UNAVAILABLE", "RESOURCE_EXHAUSTED"},
     "failing": {"OK", "UNAVAILABLE", "INTERNAL", "RESOURCE_EXHAUSTED"},
     "changing": {"OK", "UNAVAILABLE", "RESOURCE_EXHAUSTED"},
     "hasty": {"OK", "UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"},
@@ -59,7 +60,7 @@ ALLOWED: Final = {
 }
 """How requests of each model may end. UNAVAILABLE: a worker died of one; RESOURCE_EXHAUSTED: workers did of others of
 its client, which is held. A worker that is stopped for too long is one that a request hangs, whatever its model."""
-EXACT: Final = ("quick", "slow", "crashing", "lying", "failing")
+EXACT: Final = ("quick", "slow", "crashing", "lying", "device", "failing")
 """Models whose clients wait for every answer: as many of them end there as here, in the same ways."""
 
 
@@ -199,7 +200,7 @@ class Clients:
 def _drawn(dice: random.Random) -> tuple[str, int]:
     """A model, and the first byte of a request to it."""
     model = dice.choice([*EXACT, "quick", "quick", "changing"])
-    poisonous = {"crashing": 0.02, "lying": 0.01, "failing": 0.1}.get(model, 0.0)
+    poisonous = {"crashing": 0.02, "lying": 0.01, "device": 0.01, "failing": 0.1}.get(model, 0.0)
     return model, POISON if dice.random() < poisonous else dice.randrange(POISON)
 
 
@@ -350,6 +351,7 @@ def _write_models(root: Path) -> None:
     write_fake(root, "slow", mode="delay", delay_ms=10, batched=False)
     write_fake(root, "crashing", mode="crash", magic=POISON)
     write_fake(root, "lying", mode="ring_fault", fault="stranger", magic=POISON)
+    write_fake(root, "device", mode="device", magic=POISON)
     write_fake(root, "failing", mode="fail", magic=POISON)
     write_fake(root, "changing", allow_interface_change="true")
     write_fake(root, "hasty", mode="delay", delay_ms=10, batched=False)

@@ -30,6 +30,7 @@ behaves:
   process has opened it for writing and closed it again
 - ``crash_while`` as a parameter beside ``crash``: it is measured, and dies by SIGSEGV at any run while there is a file
   at this path
+- ``device``: a simulated device runs it by itself (``simulated_device.py``)
 - ``ring_fault``: injects ``fault`` into the memory shared with the native front end, provoked as ``crash`` is
 """
 
@@ -55,6 +56,7 @@ from appliance.domain.tensor import FREE, TensorSpec, aligned
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, RuntimeSettings, Session
 from tests.runtimes.ring_faults import inject_ring_fault
 from tests.runtimes.shared_memory import places_of
+from tests.runtimes.simulated_device import DeviceSession
 
 LANE_DESCRIPTOR: Final = 3
 """Where a worker's lane is: the only descriptor it has but the standard ones."""
@@ -86,6 +88,8 @@ class FakeRuntime:
             raise LoadFailed(f"{version.key}: {_opened(version.parameters['path'])}")
         if mode == "fail_at_load":
             raise LoadFailed(f"{version.key}: told to refuse")
+        if mode == "device":
+            return DeviceSession(version)
         return FakeSession(version, mode)
 
 

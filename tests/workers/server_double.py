@@ -62,13 +62,17 @@ class ServerDouble:
         self._settled = 0
 
     def submit(self, *submissions: Submission) -> None:
-        """Give the worker requests, all at once."""
+        """Give the worker requests, all at once, and wake it."""
+        self.add(*submissions)
+        self._memory.mail()
+
+    def add(self, *submissions: Submission) -> None:
+        """Give it requests while it is awake."""
         for ticket, offset, out_offset, plan, rows, deadline_ns in submissions:
             place = SUBMISSIONS + self._submitted % RING * LINE
             _SUBMISSION.pack_into(self._map, place, ticket, offset, out_offset, deadline_ns, plan, rows)
             self._submitted += 1
         _COUNT.pack_into(self._map, SUBMITTED, self._submitted)
-        self._memory.mail()
 
     def withdraw(self, number: int) -> None:
         """Nobody wants the request any more that was submitted after so many others."""

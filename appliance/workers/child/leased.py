@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from appliance.domain.tensor import aligned
-from appliance.runtimes.runtime import Feed, Place, Produced, Region, region_maker
+from appliance.runtimes.runtime import Feed, OverlappedRun, Place, Produced, Region, Session, region_maker
 from appliance.workers.child.execution import SCRATCH_KEPT_BYTES, LoadedModel
 from appliance.workers.child.tensors import Scratch, feeds_from, span
 from appliance.workers.lane import RECEIVE_BYTES, FrameReader, LaneClosed, SocketWorkerLane
@@ -64,8 +64,9 @@ class LeasedRuns:
         self._arena = arena
         self._models: dict[int, LoadedModel] = {}
         self._templates: dict[int, Learn] = {}
-        self._gathered = Scratch()
-        self._spread = Scratch()
+        self._gathered = Scratch(), Scratch()
+        self._spread = Scratch(), Scratch()
+        """Two of each for what a device runs by itself: the second ones for the batch that follows."""
 
     # --- what is known
 
@@ -88,7 +89,7 @@ class LeasedRuns:
             )
         except (ValueError, OverflowError):
             return
-        self._templates[template.plan] = template
+        self._templates[template.plan] = template._replace(max_rows=max_rows)
 
     def forget(self, plans: Sequence[int]) -> None:
         """Know plans no more."""
@@ -167,16 +168,16 @@ class LeasedRuns:
         out_sizes = tuple(size // template.rows * rows for size in template.out_sizes)
         shapes = tuple(None if shape is None else (rows, *shape[1:]) for shape in template.shapes)
         in_bytes, out_bytes = span(sizes), span(out_sizes)
-        if not (self._gathered.holds(in_bytes) and self._spread.holds(out_bytes)):
+        if not (self._gathered[0].holds(in_bytes) and self._spread[0].holds(out_bytes)):
             self._ring.drop_runs()
         model = self._models.get(template.model)
         make = None if model is None else region_maker(model.session)
-        source = self._gathered.at_least(in_bytes, make)
+        source = self._gathered[0].at_least(in_bytes, make)
         return _Merged(
             source,
             feeds_from(0, shapes, sizes),
             in_bytes,
-            Place(self._spread.at_least(out_bytes, make), 0, out_bytes),
+            Place(self._spread[0].at_least(out_bytes, make), 0, out_bytes),
             tuple((rows, *shape[1:]) for shape in template.out_shapes),
             out_sizes,
         )
@@ -187,9 +188,46 @@ class LeasedRuns:
         source, feeds, in_bytes, place, shapes, sizes = merged
         _settle(model.session.run(source, feeds, template.wanted, place), shapes, sizes, place)
         run = model.session.prepared(source, feeds, template.wanted, place)
+        if isinstance(run, OverlappedRun) and self._keep_overlapped(kind, rows, template, model.session):
+            return
         if run is not None:
             outputs = place.region.address, place.capacity
             self._bound(self._ring.keep_merged(kind, rows, (source.address, in_bytes), outputs, run))
+
+    def _keep_overlapped(self, kind: int, rows: int, template: Learn, session: Session) -> bool:
+        """Have batches of so many rows run beside the gathering of the next ones. Inputs begin where they would in the
+        largest batch, as it is not known yet how large each will be."""
+        largest = [size // template.rows * template.max_rows for size in template.sizes]
+        out_sizes = [size // template.rows * rows for size in template.out_sizes]
+        in_bytes, out_bytes = span(largest), span(out_sizes)
+        room = span([size // template.rows * template.max_rows for size in template.out_sizes])
+        if not all(
+            each.holds(nbytes)
+            for scratch, nbytes in ((self._gathered, in_bytes), (self._spread, room))
+            for each in scratch
+        ):
+            self._ring.drop_runs()
+        make = region_maker(session)
+        sources = [each.at_least(in_bytes, make) for each in self._gathered]
+        places = [Place(each.at_least(room, make), 0, out_bytes) for each in self._spread]
+        starts = [sum(map(aligned, largest[:column])) for column in range(len(largest))]
+        shapes = [None if shape is None else (rows, *shape[1:]) for shape in template.shapes]
+        feeds = tuple(
+            None if shape is None else Feed(shape, start, size // template.rows * rows)
+            for shape, start, size in zip(shapes, starts, template.sizes, strict=True)
+        )
+        runs = [
+            session.prepared(source, feeds, template.wanted, place)
+            for source, place in zip(sources, places, strict=True)
+        ]
+        if not all(isinstance(run, OverlappedRun) for run in runs):
+            return False
+        first, second = (source.address for source in sources)
+        self._ring.keep_turns(kind, template.max_rows, starts, in_bytes, (first, second))
+        for turn, (run, place) in enumerate(zip(runs, places, strict=True)):
+            outputs = place.region.address, place.capacity
+            self._bound(self._ring.keep_overlapped(kind, rows, turn, outputs, cast(OverlappedRun, run)))
+        return True
 
     def _bound(self, kept: int) -> None:
         """The ring keeps so many runs now. Those that are still wanted are soon prepared again."""

@@ -10,7 +10,7 @@ ValueError.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 __version__: Final[str]
 
@@ -393,6 +393,18 @@ class LaneMemory:
     def mail(self) -> None:
         """Tell the worker that something was written to its socket. Cheap; from any thread."""
 
+class OverlappedRun(Protocol):
+    """A run that a device does by itself. What raises has the batch handed over."""
+
+    def begin(self) -> object:
+        """Begin it: its inputs are there."""
+
+    def ended(self) -> bool:
+        """Whether it has ended; not asked before it has begun."""
+
+    def finish(self) -> object:
+        """Wait for its outputs."""
+
 class WorkerRing:
     """The worker's end of its lane. Used in the worker's process only, by one thread.
 
@@ -461,6 +473,21 @@ class WorkerRing:
     ) -> int:
         """Call ``run`` for batches of so many rows: their inputs are gathered in ``source``, their outputs scattered
         from ``place``, both memory as (address, bytes) that must be there until ``drop_runs``. Returns how many runs
+        are kept in all."""
+
+    def keep_turns(
+        self, kind: int, max_rows: int, starts: Sequence[int], nbytes: int, addresses: tuple[int, int]
+    ) -> None:
+        """Gather batches of a kind that a device runs by itself at these two addresses in turn, each with room for
+        ``nbytes`` and ``max_rows`` rows, the inputs from ``starts`` on: one while another is run. They must be there
+        until ``drop_runs``."""
+
+    def keep_overlapped(
+        self, kind: int, rows: int, turn: int, place: tuple[int, int], run: OverlappedRun
+    ) -> int:
+        """Have batches of so many rows that were gathered at the address ``turn`` of ``keep_turns`` run by ``run``,
+        whose outputs are scattered from ``place`` as for ``keep_merged``. ``serve`` begins one that can take no more
+        before the one before it has ended, else when that has; ``serve_one`` runs one alone. Returns how many runs
         are kept in all."""
 
     def drop_runs(self, kind: int | None = None) -> None:

@@ -3,6 +3,7 @@
 pub(crate) mod events;
 pub(crate) mod fast_path;
 pub(crate) mod messages;
+pub(crate) mod overlap;
 pub(crate) mod parts;
 pub(crate) mod quotas;
 pub(crate) mod server;

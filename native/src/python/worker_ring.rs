@@ -8,7 +8,7 @@
 
 use crate::lanes::memory::{self as lane_memory, Completion, MAIL, Submission, WorkerEnd, status};
 use crate::lanes::worker_layouts::{Layout, Layouts, Tensor, aligned};
-use crate::lanes::worker_runs::{Alone, Merged, Runs};
+use crate::lanes::worker_runs::{Alone, Merged, Overlapped, Runs, Turns};
 use crate::measure::clock::now_ns;
 use crate::measure::lock::Lock;
 use pyo3::buffer::PyUntypedBuffer;
@@ -47,31 +47,46 @@ impl LaneMemory {
     }
 }
 
-/// A request of the batch that is out.
-struct Request {
+/// A request of a batch.
+pub(super) struct Request {
     ticket: u64,
     offset: usize,
     out_offset: usize,
     layout: Arc<Layout>,
 }
 
-/// The batch that is out. Empty: none is.
-#[derive(Default)]
-struct Batch {
-    requests: Vec<Request>,
-    rows: u32,
+/// Requests that run together. Empty: none do.
+pub(super) struct Batch {
+    pub(super) requests: Vec<Request>,
+    pub(super) rows: u32,
     /// The least that one of them allows.
     bound: u32,
-    started_ns: u64,
+    pub(super) started_ns: u64,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self { requests: Vec::new(), rows: 0, bound: u32::MAX, started_ns: 0 }
+    }
 }
 
 impl Batch {
+    /// The kind of its requests.
+    pub(super) fn kind(&self) -> Option<u32> {
+        self.requests.first().map(|first| first.layout.kind)
+    }
+
     /// Whether a request of this layout may run with those that are in it.
     fn takes(&self, layout: &Layout, batch_rows: u32) -> bool {
         self.requests.first().is_none_or(|first| {
             let bound = first.layout.max_rows.min(self.bound).min(allowed(batch_rows));
             layout.kind == first.layout.kind && self.rows.saturating_add(layout.rows) <= bound
         })
+    }
+
+    /// Whether it has all rows that it may have.
+    fn is_full(&self) -> bool {
+        self.requests.first().is_some_and(|first| self.rows >= first.layout.max_rows.min(self.bound))
     }
 }
 
@@ -84,15 +99,16 @@ fn allowed(batch_rows: u32) -> u32 {
 #[pyclass(frozen, module = "edge_appliance_native")]
 pub(crate) struct WorkerRing {
     serving: Mutex<Serving>,
-    runs: Lock<Runs>,
+    pub(super) runs: Lock<Runs>,
 }
 
 /// What only the thread that serves uses.
-struct Serving {
+pub(super) struct Serving {
     end: WorkerEnd,
     arena: PyUntypedBuffer,
     layouts: Layouts,
-    batch: Batch,
+    /// The batch that is out, or is being formed.
+    pub(super) batch: Batch,
     /// The batch that is out was formed by `serve`, and `take` has not told of it yet.
     left: bool,
     ended: Vec<Completion>,
@@ -106,7 +122,7 @@ const LEFT: u32 = 2;
 const RAN: u32 = 4;
 
 /// What a batch spent: gathering, running, scattering.
-type Spent = [u64; 3];
+pub(super) type Spent = [u64; 3];
 
 /// What `take` gives: kind, template, rows, count, offset, out_offset.
 type Taken = (u32, u32, u32, usize, usize, usize);
@@ -124,7 +140,7 @@ impl WorkerRing {
             end: WorkerEnd::new(memory, duplicate(doorbell_fd).map_err(PyOSError::new_err)?),
             arena,
             layouts: Layouts::default(),
-            batch: Batch { bound: u32::MAX, ..Batch::default() },
+            batch: Batch::default(),
             left: false,
             ended: Vec::new(),
         };
@@ -171,15 +187,21 @@ impl WorkerRing {
     }
 
     fn gather(&self, address: usize, nbytes: usize) -> PyResult<()> {
-        self.serving()?.copy_batch(Direction::Gather, (address, nbytes)).map_err(PyValueError::new_err)
+        let serving = self.serving()?;
+        let gathered = serving.copy_batch(&serving.batch, Direction::Gather, (address, nbytes));
+        gathered.map_err(PyValueError::new_err)
     }
 
     fn scatter(&self, address: usize, nbytes: usize) -> PyResult<()> {
-        self.serving()?.copy_batch(Direction::Scatter, (address, nbytes)).map_err(PyValueError::new_err)
+        let serving = self.serving()?;
+        serving.scatter(&serving.batch, (address, nbytes)).map_err(PyValueError::new_err)
     }
 
     fn complete(&self, status: u32, gather_ns: u64, run_ns: u64, scatter_ns: u64) -> PyResult<()> {
-        self.serving()?.complete(status, [gather_ns, run_ns, scatter_ns]);
+        let mut serving = self.serving()?;
+        serving.left = false;
+        let batch = std::mem::take(&mut serving.batch);
+        serving.complete(&batch, status, [gather_ns, run_ns, scatter_ns]);
         Ok(())
     }
 
@@ -208,6 +230,34 @@ impl WorkerRing {
         kept
     }
 
+    fn keep_turns(
+        &self,
+        kind: u32,
+        max_rows: u32,
+        starts: Vec<usize>,
+        nbytes: usize,
+        addresses: (usize, usize),
+    ) {
+        let turns = Turns { max_rows, starts: starts.into(), nbytes, addresses: addresses.into() };
+        self.runs.lock().turns.insert(kind, Arc::new(turns));
+    }
+
+    fn keep_overlapped(
+        &self,
+        kind: u32,
+        rows: u32,
+        turn: usize,
+        place: (usize, usize),
+        run: Py<PyAny>,
+    ) -> usize {
+        let mut runs = self.runs.lock();
+        let replaced = runs.overlapped.insert((kind, rows, turn), Overlapped { place, run });
+        let kept = runs.count();
+        drop(runs);
+        drop(replaced); // as above
+        kept
+    }
+
     #[pyo3(signature = (kind = None))]
     fn drop_runs(&self, kind: Option<u32>) {
         let dropped = match kind {
@@ -221,7 +271,7 @@ impl WorkerRing {
         let mut serving = self.serving()?;
         serving.none_is_out()?;
         loop {
-            match self.step(py, &mut serving) {
+            match self.step(py, &mut serving, true) {
                 RAN => {}
                 LEFT => return Ok(LEFT),
                 _ => match serving.wait(py, timeout_ms) {
@@ -236,7 +286,7 @@ impl WorkerRing {
     fn serve_one(&self, py: Python<'_>) -> PyResult<u32> {
         let mut serving = self.serving()?;
         serving.none_is_out()?;
-        Ok(self.step(py, &mut serving))
+        Ok(self.step(py, &mut serving, false))
     }
 }
 
@@ -247,31 +297,49 @@ impl WorkerRing {
     }
 
     /// Forms a batch, and runs it if a run is kept for it: LEFT if there is none, NOTHING if nothing waits or mail goes
-    /// first. A run that fails hands its batch over, and what was kept for its kind is not called again.
-    fn step(&self, py: Python<'_>, serving: &mut Serving) -> u32 {
+    /// first. A run that fails hands its batch over, and what was kept for its kind is not called again. `on`: more
+    /// batches may follow it for as long as one can be begun before the one before it has ended.
+    fn step(&self, py: Python<'_>, serving: &mut Serving, on: bool) -> u32 {
         serving.form_batch();
+        let mut told = NOTHING;
+        while !serving.batch.requests.is_empty() {
+            told = self.run_formed(py, serving, on);
+            if told == LEFT {
+                serving.left = true;
+                break;
+            }
+        }
+        told
+    }
+
+    fn run_formed(&self, py: Python<'_>, serving: &mut Serving, on: bool) -> u32 {
         let Some(first) = serving.batch.requests.first() else { return NOTHING };
         let (kind, rows) = (first.layout.kind, serving.batch.rows);
         let ran = if serving.batch.requests.len() == 1 {
             let key = (first.layout.id, first.offset, first.out_offset);
             let run = self.runs.lock().alone.get(&key).map(|alone| alone.run.clone_ref(py));
             run.map(|run| serving.run_alone(py, &run))
+        } else if self.overlap(py, serving, on) {
+            return RAN;
         } else {
             let merged = self.runs.lock().merged.get(&(kind, rows)).map(|merged| merged.clone_ref(py));
             merged.map(|merged| serving.run_merged(py, &merged))
         };
+        let Some(ran) = ran else { return LEFT };
+        let batch = std::mem::take(&mut serving.batch);
+        self.settle(serving, &batch, ran);
+        RAN
+    }
+
+    /// Tells the end of a batch.
+    pub(super) fn settle(&self, serving: &mut Serving, batch: &Batch, ran: PyResult<Spent>) {
         match ran {
-            None => {
-                serving.left = true;
-                return LEFT;
-            }
-            Some(Ok(spent)) => serving.complete(status::OK, spent),
-            Some(Err(_)) => {
-                self.drop_runs(Some(kind)); // whatever it was, the run that follows says it
-                serving.complete(status::HAND_OVER, [0; 3]);
+            Ok(spent) => serving.complete(batch, status::OK, spent),
+            Err(_) => {
+                self.drop_runs(batch.kind()); // whatever it was, the run that follows says it
+                serving.complete(batch, status::HAND_OVER, [0; 3]);
             }
         }
-        RAN
     }
 }
 
@@ -298,18 +366,19 @@ impl Serving {
 
     fn run_merged(&self, py: Python<'_>, merged: &Merged) -> PyResult<Spent> {
         let fits = PyValueError::new_err;
-        self.copy_batch(Direction::Gather, merged.source).map_err(fits)?;
+        self.copy_batch(&self.batch, Direction::Gather, merged.source).map_err(fits)?;
         let gathered_ns = now_ns();
         merged.run.call0(py)?;
         let ran_ns = now_ns();
-        self.copy_batch(Direction::Scatter, merged.place).map_err(fits)?;
+        self.scatter(&self.batch, merged.place).map_err(fits)?;
         let stages = [self.batch.started_ns, gathered_ns, ran_ns, now_ns()];
         Ok(std::array::from_fn(|stage| stages[stage + 1].saturating_sub(stages[stage])))
     }
 
-    fn complete(&mut self, status: u32, [gather_ns, run_ns, scatter_ns]: Spent) {
-        let Batch { rows: batch_rows, started_ns, .. } = self.batch;
-        self.end.complete(self.batch.requests.iter().enumerate().map(|(index, request)| Completion {
+    /// Tells the ends of the requests of a batch, which is none any more.
+    pub(super) fn complete(&mut self, batch: &Batch, status: u32, [gather_ns, run_ns, scatter_ns]: Spent) {
+        let &Batch { rows: batch_rows, started_ns, .. } = batch;
+        self.end.complete(batch.requests.iter().enumerate().map(|(index, request)| Completion {
             ticket: request.ticket,
             status,
             batch_rows,
@@ -319,19 +388,21 @@ impl Serving {
             run_ns,
             scatter_ns,
         }));
-        self.batch.requests.clear();
-        (self.batch.rows, self.batch.bound, self.left) = (0, u32::MAX, false);
     }
 
-    /// Takes what may run together from the front, unless there is mail; what cannot run is completed on the way.
-    fn form_batch(&mut self) {
+    /// Takes what may run together from the front, unless there is mail, to what was taken before; what cannot run is
+    /// completed on the way. Whether the batch can take no more.
+    pub(super) fn form_batch(&mut self) -> bool {
         let mut waiting = self.end.waiting();
         // After `waiting`: a template that was sent before one of these submissions is not overtaken by it.
         if waiting == 0 || self.end.has_mail() {
-            return;
+            return self.batch.is_full();
         }
-        let now_ns = now_ns();
-        while waiting > 0 {
+        let (now_ns, mut closed) = (now_ns(), false);
+        if self.batch.requests.is_empty() {
+            self.batch.started_ns = now_ns;
+        }
+        while waiting > 0 && !closed {
             let submission = self.end.peek(0);
             match self.judge(&submission, now_ns) {
                 Ok(request) if self.batch.takes(&request.layout, submission.batch_rows) => {
@@ -339,7 +410,10 @@ impl Serving {
                     self.batch.rows += request.layout.rows;
                     self.batch.requests.push(request);
                 }
-                Ok(_) => break,
+                Ok(_) => {
+                    closed = true;
+                    continue;
+                }
                 Err(status) => self.ended.push(Completion {
                     ticket: submission.ticket,
                     status,
@@ -353,7 +427,7 @@ impl Serving {
         if !self.ended.is_empty() {
             self.end.complete(self.ended.drain(..));
         }
-        self.batch.started_ns = now_ns;
+        closed || self.batch.is_full()
     }
 
     /// What is to run, or the status with which it ends at once.
@@ -380,18 +454,48 @@ impl Serving {
         })
     }
 
+    /// Copies the inputs of the requests from number `from` on of the batch that is formed to one of the places where
+    /// batches of its kind are gathered; the rows before them are there.
+    pub(super) fn gather_on(&self, from: usize, turns: &Turns, turn: usize) -> Result<(), String> {
+        let mut row =
+            self.batch.requests[..from].iter().map(|request| request.layout.rows as usize).sum::<usize>();
+        for request in &self.batch.requests[from..] {
+            let rows = request.layout.rows as usize;
+            let (tensors, offset) = request.tensors(Direction::Gather);
+            for (column, Tensor { start, size }) in tensors.iter().enumerate() {
+                let place = turns.starts.get(column).map_or(usize::MAX, |start| start + row * (size / rows));
+                let arena = self.arena.buf_ptr().cast::<u8>().wrapping_add(offset + start);
+                copy_within(turns.nbytes, place, *size)?;
+                // SAFETY: as in `copy_batch`; the keeper vouches for `nbytes` from each address.
+                unsafe {
+                    let to = (turns.addresses[turn] as *mut u8).wrapping_add(place);
+                    std::ptr::copy_nonoverlapping(arena.cast_const(), to, *size);
+                }
+            }
+            row += rows;
+        }
+        Ok(())
+    }
+
+    /// Copies outputs that lie column after column, row after row, to the places of the requests.
+    pub(super) fn scatter(&self, batch: &Batch, place: (usize, usize)) -> Result<(), String> {
+        self.copy_batch(batch, Direction::Scatter, place)
+    }
+
     /// Copies between the places of the requests and memory where their tensors lie column after column, row after row.
-    fn copy_batch(&self, direction: Direction, (address, nbytes): (usize, usize)) -> Result<(), String> {
-        let requests = &self.batch.requests;
-        let columns = requests.first().map_or(0, |first| first.tensors(direction).0.len());
+    fn copy_batch(
+        &self,
+        batch: &Batch,
+        direction: Direction,
+        (address, nbytes): (usize, usize),
+    ) -> Result<(), String> {
+        let columns = batch.requests.first().map_or(0, |first| first.tensors(direction).0.len());
         let mut position = 0;
         for column in 0..columns {
-            for request in requests {
+            for request in &batch.requests {
                 let (tensors, offset) = request.tensors(direction);
                 let Tensor { start, size } = tensors[column]; // those of a kind have as many columns
-                if nbytes.checked_sub(position).is_none_or(|room| room < size) {
-                    return Err(format!("the batch does not fit into {nbytes} bytes"));
-                }
+                copy_within(nbytes, position, size)?;
                 let scratch = (address as *mut u8).wrapping_add(position);
                 let place = self.arena.buf_ptr().cast::<u8>().wrapping_add(offset + start);
                 let (from, to) = match direction {
@@ -407,6 +511,14 @@ impl Serving {
         }
         Ok(())
     }
+}
+
+/// Whether `size` bytes at `position` lie within `nbytes`.
+fn copy_within(nbytes: usize, position: usize, size: usize) -> Result<(), String> {
+    if nbytes.checked_sub(position).is_none_or(|room| room < size) {
+        return Err(format!("the batch does not fit into {nbytes} bytes"));
+    }
+    Ok(())
 }
 
 #[derive(Clone, Copy)]

@@ -1,0 +1,53 @@
+"""A run that a device does by itself: begun, looked after, waited for."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+from appliance.runtimes.device_copies import DeviceCopies
+
+
+class BegunRun:
+    """An OverlappedRun on the stream of ``copies``. ``begin`` begins all of it, ``again`` waits for it as well;
+    ``failed`` is told of what the device ended with. Kept for as long as it is under way."""
+
+    def __init__(
+        self,
+        copies: DeviceCopies,
+        again: Callable[[], None],
+        begin: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Raise CudaFailed."""
+        self._again = again
+        self._begin = begin
+        self._failed = failed
+        self._cuda, self._stream = copies.cuda, copies.stream
+        self._event = self._cuda.event()
+        weakref.finalize(self, self._cuda.end_event, self._event).atexit = False
+
+    def __call__(self) -> None:
+        """Begin it and wait for it."""
+        self._again()
+
+    def begin(self) -> None:
+        """Begin it."""
+        try:
+            self._begin()
+            self._cuda.record(self._event, self._stream)
+        except Exception as problem:
+            self._failed(problem)
+            raise
+
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._cuda.happened(self._event)
+
+    def finish(self) -> None:
+        """Wait for it."""
+        try:
+            self._cuda.await_event(self._event)
+        except Exception as problem:
+            self._failed(problem)
+            raise
