@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
-from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from appliance.devices.cuda import CudaFailed
-from appliance.domain.errors import LoadFailed, RunFailed
-from appliance.domain.model import Batching, ModelVersion
+from appliance.domain.errors import RunFailed
+from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx_cuda
-from appliance.runtimes.onnx_cuda import CudaSession, Made
-from appliance.runtimes.onnx_elements import ports_of
 from appliance.runtimes.runtime import (
-    Feed,
-    OverlappedRun,
-    Place,
     Region,
     RuntimeSettings,
     Session,
@@ -39,77 +29,12 @@ from appliance.workers.child.execution import Executor, LoadedModel
 from appliance.workers.port import ItemStatus, RunItem
 from models.generate import write_model
 from models.generators.graph import model_bytes, node, tensor_port
-from tests.devices.simulated_cuda import SimulatedCuda
+from tests.runtimes.cuda_bench import Bench, write_two
 from tests.runtimes.runtime_conformance import RuntimeConformance
 from tests.runtimes.test_runtimes import write_identity
 from tests.workers.bench import spec, version_of
 
 MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
-
-
-class Graphs:
-    """Stands before a session of the processor as one that captures graphs: ``captured`` are their numbers, ``fail``
-    and ``lie`` what the next capture does."""
-
-    def __init__(self, session: Any, graphs: bool) -> None:
-        self._session = session
-        self._graphs = graphs
-        self.captured: list[str] = []
-        self.replays = 0
-        self.fail = self.lie = False
-
-    def __getattr__(self, name: str) -> Any:
-        """What it does not change."""
-        return getattr(self._session, name)
-
-    def run_with_iobinding(self, binding: Any, options: Any) -> None:
-        """Run on the processor."""
-        number = options.get_run_config_entry(onnx_cuda.GRAPH_ID)
-        if number == str(onnx_cuda.NO_GRAPH):
-            self._session.run_with_iobinding(binding, options)
-            return
-        assert self._graphs, "no graph can be captured by this session"
-        if number in self.captured:
-            self.replays += 1
-        elif self.fail:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        self.captured.append(number)
-        if not self.lie:
-            self._session.run_with_iobinding(binding, options)
-
-
-class Bench:
-    """A runtime whose sessions are on the simulated device; ``made`` are those of ONNX Runtime, in order."""
-
-    name = "onnx"
-
-    def __init__(self, *, graphs: bool = True) -> None:
-        self.cuda = SimulatedCuda()
-        self.made: list[Graphs] = []
-        self._graphs = graphs
-
-    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
-        """A session of a file on the simulated device."""
-
-        def make(stream: int, graphs: bool) -> Made:
-            assert stream in self.cuda.streams
-            try:
-                whole = onnxruntime.InferenceSession(version.path, providers=["CPUExecutionProvider"])
-            except Exception as problem:
-                raise LoadFailed(f"{version.key}: {problem}") from problem
-            self.made.append(Graphs(whole._sess, graphs and self._graphs))
-            return Made(self.made[-1], graphs and self._graphs)
-
-        session = CudaSession(
-            version,
-            self.cuda,  # type: ignore[arg-type]  # it passes the conformance suite of Cuda
-            make,
-            graphs=self._graphs,
-            kind=native.OrtDevice.cpu(),
-        )
-        session.inputs = ports_of(session.metas.inputs_meta, "input")
-        session.outputs = ports_of(session.metas.outputs_meta, "output")
-        return session
 
 
 class TestSimulatedCudaSession(RuntimeConformance):
@@ -330,22 +255,7 @@ def test_regions_of_a_session_outlive_it(bench: Bench, tmp_path: Path) -> None:
 
 @pytest.fixture
 def batched(bench: Bench, tmp_path: Path) -> Iterator[Session]:
-    """Of two inputs and two outputs, in batches of at most 8."""
-    model = model_bytes(
-        "two",
-        [node("Add", ["a", "a"], ["p"]), node("Mul", ["b", "b"], ["q"])],
-        inputs=[tensor_port(name, "FP32", ["n", size]) for name, size in (("a", 3), ("b", 20))],
-        outputs=[tensor_port(name, "FP32", ["n", size]) for name, size in (("p", 3), ("q", 20))],
-    )
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model)
-    inputs, outputs = (
-        [spec(name, Datatype.FP32, size) for name, size in zip(names, (3, 20), strict=True)]
-        for names in ("ab", "pq")
-    )
-    session = bench.load(
-        version_of(path, inputs, outputs, max_batch_size=8, batching=Batching()), RuntimeSettings()
-    )
+    session = bench.load(write_two(tmp_path), RuntimeSettings())
     yield session
     session.close()
     assert not bench.cuda.held
@@ -382,114 +292,6 @@ def test_a_filled_batch_is_prepared_for_its_rows(batched: Session) -> None:
         np.full((5, 3), 8, np.float32).tobytes(), np.full((5, 20), 9, np.float32).tobytes(),
     ]  # fmt: skip
     assert memory.spoilt() is None
-
-
-class Turn:
-    """A place of pinned memory where batches for ``batched`` are gathered, and one for their outputs."""
-
-    def __init__(self, session: Session) -> None:
-        make = region_maker(session)
-        assert make is not None
-        self._session = session
-        self._source, self._place = make(4096), Place(make(4096), 0, 4096)
-
-    def put(self, rows: int, value: float) -> tuple[Feed, ...]:
-        """Lay out a batch, whose inputs begin where those of eight rows would."""
-        feeds = []
-        for start, columns in ((0, 3), (128, 20)):
-            raw = np.full((rows, columns), value, np.float32).tobytes()
-            self._source.view[start : start + len(raw)] = raw
-            feeds.append(Feed((rows, columns), start, len(raw)))
-        return tuple(feeds)
-
-    def run(self, rows: int) -> None:
-        """Run it once."""
-        self._session.run(self._source, self.put(rows, 1), (0, 1), self._place)
-
-    def prepared(self, rows: int) -> Callable[[], None] | None:
-        """Make that run ready."""
-        return self._session.prepared(self._source, self.put(rows, 1), (0, 1), self._place)
-
-    def outputs(self, rows: int) -> tuple[set[float], set[float]]:
-        """What there is in both outputs."""
-        view = self._place.region.view
-        first, start = rows * 12, (rows * 12 + 63) // 64 * 64
-        one, other = (
-            np.frombuffer(raw, np.float32) for raw in (view[:first], view[start : start + rows * 80])
-        )
-        return set(one.tolist()), set(other.tolist())
-
-
-def overlapped(session: Session, rows: int) -> tuple[Turn, OverlappedRun]:
-    """A turn, and the run that is ready there."""
-    turn = Turn(session)
-    for _ in range(4):
-        turn.run(rows)
-    run = turn.prepared(rows)
-    assert isinstance(run, OverlappedRun)
-    return turn, run
-
-
-def test_a_run_is_begun_before_the_one_before_it_has_ended(bench: Bench, batched: Session) -> None:
-    (one, first), (other, second) = overlapped(batched, 8), overlapped(batched, 5)
-    for value in (2, 3):
-        one.put(8, value)
-        first.begin()
-        other.put(5, 10 * value)
-        second.begin()
-        one.put(8, 99)
-        while not first.ended():
-            pass
-        first.finish()
-        assert one.outputs(8) == ({2.0 * value}, {float(value**2)})
-        second.finish()
-        assert other.outputs(5) == ({20.0 * value}, {100.0 * value**2})
-    first()
-    assert one.outputs(8) == ({198.0}, {99.0**2})
-    del first, second
-    assert not bench.cuda.events, "given back with the runs"
-
-
-def test_no_run_is_begun_until_its_graph_is_captured_and_where_memory_is_not_pinned(batched: Session) -> None:
-    turn, ordinary = Turn(batched), Memory(np.ones((4, 3), np.float32), np.ones((4, 20), np.float32))
-    turn.run(4)
-    turn.run(4)
-    assert turn.prepared(4) is None
-    for _ in range(4):
-        turn.run(4)
-    assert isinstance(turn.prepared(4), OverlappedRun)
-    assert ordinary.prepared(batched, (0, 1)) is not None
-    assert not isinstance(ordinary.prepared(batched, (0, 1)), OverlappedRun)
-
-
-def test_a_session_without_graphs_begins_runs_as_well(tmp_path: Path) -> None:
-    bench = Bench(graphs=False)
-    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
-    session = bench.load(version_of(path, *MLP), RuntimeSettings())
-    make, memory = region_maker(session), Memory(np.ones((1, 64), np.float32))
-    assert make is not None
-    memory.source, memory.place = make(4096), memory.place._replace(region=make(4096))
-    for _ in range(3):
-        memory.run(session, (0,))
-    run = memory.prepared(session, (0,))
-    assert isinstance(run, OverlappedRun)
-    session.close()
-    with pytest.raises(onnx_cuda._Elsewhere):
-        run.begin()
-
-
-def test_a_context_that_is_lost_while_a_run_is_under_way_ends_the_process(
-    bench: Bench, batched: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: ended.append(number))
-    _, run = overlapped(batched, 2)
-    run.begin()
-    bench.cuda.broken = True
-    with pytest.raises(CudaFailed, match="illegal memory access"):
-        run.finish()
-    assert ended == [signal.SIGABRT]
-    bench.cuda.broken = False
 
 
 def test_what_has_no_row_for_each_row_is_not_filled_up(bench: Bench, tmp_path: Path) -> None:

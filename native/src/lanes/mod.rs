@@ -9,5 +9,6 @@ pub(crate) mod outcome;
 pub(crate) mod rings;
 pub(crate) mod slots;
 pub(crate) mod trace;
+pub(crate) mod worker_batch;
 pub(crate) mod worker_layouts;
 pub(crate) mod worker_runs;

@@ -4,9 +4,10 @@
 //! A batch that could still grow is begun when the device has ended the one before it. At most two have been begun. They
 //! are gathered in two places in turn: the one of a batch that has ended is free.
 
+use crate::lanes::worker_batch::Batch;
 use crate::lanes::worker_runs::{Overlapped, Turns};
 use crate::measure::clock::now_ns;
-use crate::python::worker_ring::{Batch, Serving, Spent, WorkerRing};
+use crate::python::worker_ring::{Serving, Spent, WorkerRing};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::sync::Arc;

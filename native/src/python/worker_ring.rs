@@ -7,7 +7,8 @@
 //! copied through raw pointers.
 
 use crate::lanes::memory::{self as lane_memory, Completion, MAIL, Submission, WorkerEnd, status};
-use crate::lanes::worker_layouts::{Layout, Layouts, Tensor, aligned};
+use crate::lanes::worker_batch::{Batch, Direction, Request, allowed, within};
+use crate::lanes::worker_layouts::{Layouts, Tensor, aligned};
 use crate::lanes::worker_runs::{Alone, Merged, Overlapped, Runs, Turns};
 use crate::measure::clock::now_ns;
 use crate::measure::lock::Lock;
@@ -45,53 +46,6 @@ impl LaneMemory {
     fn mail(&self) {
         self.memory.mail();
     }
-}
-
-/// A request of a batch.
-pub(super) struct Request {
-    ticket: u64,
-    offset: usize,
-    out_offset: usize,
-    layout: Arc<Layout>,
-}
-
-/// Requests that run together. Empty: none do.
-pub(super) struct Batch {
-    pub(super) requests: Vec<Request>,
-    pub(super) rows: u32,
-    /// The least that one of them allows.
-    bound: u32,
-    pub(super) started_ns: u64,
-}
-
-impl Default for Batch {
-    fn default() -> Self {
-        Self { requests: Vec::new(), rows: 0, bound: u32::MAX, started_ns: 0 }
-    }
-}
-
-impl Batch {
-    /// The kind of its requests.
-    pub(super) fn kind(&self) -> Option<u32> {
-        self.requests.first().map(|first| first.layout.kind)
-    }
-
-    /// Whether a request of this layout may run with those that are in it.
-    fn takes(&self, layout: &Layout, batch_rows: u32) -> bool {
-        self.requests.first().is_none_or(|first| {
-            let bound = first.layout.max_rows.min(self.bound).min(allowed(batch_rows));
-            layout.kind == first.layout.kind && self.rows.saturating_add(layout.rows) <= bound
-        })
-    }
-
-    /// Whether it has all rows that it may have.
-    fn is_full(&self) -> bool {
-        self.requests.first().is_some_and(|first| self.rows >= first.layout.max_rows.min(self.bound))
-    }
-}
-
-fn allowed(batch_rows: u32) -> u32 {
-    if batch_rows == 0 { u32::MAX } else { batch_rows }
 }
 
 /// The worker's end of its lane; see the stub of the package. Prepared runs may be dropped by another thread while this
@@ -465,7 +419,7 @@ impl Serving {
             for (column, Tensor { start, size }) in tensors.iter().enumerate() {
                 let place = turns.starts.get(column).map_or(usize::MAX, |start| start + row * (size / rows));
                 let arena = self.arena.buf_ptr().cast::<u8>().wrapping_add(offset + start);
-                copy_within(turns.nbytes, place, *size)?;
+                within(turns.nbytes, place, *size)?;
                 // SAFETY: as in `copy_batch`; the keeper vouches for `nbytes` from each address.
                 unsafe {
                     let to = (turns.addresses[turn] as *mut u8).wrapping_add(place);
@@ -495,7 +449,7 @@ impl Serving {
             for request in &batch.requests {
                 let (tensors, offset) = request.tensors(direction);
                 let Tensor { start, size } = tensors[column]; // those of a kind have as many columns
-                copy_within(nbytes, position, size)?;
+                within(nbytes, position, size)?;
                 let scratch = (address as *mut u8).wrapping_add(position);
                 let place = self.arena.buf_ptr().cast::<u8>().wrapping_add(offset + start);
                 let (from, to) = match direction {
@@ -510,30 +464,6 @@ impl Serving {
             position = aligned(position).unwrap_or(usize::MAX);
         }
         Ok(())
-    }
-}
-
-/// Whether `size` bytes at `position` lie within `nbytes`.
-fn copy_within(nbytes: usize, position: usize, size: usize) -> Result<(), String> {
-    if nbytes.checked_sub(position).is_none_or(|room| room < size) {
-        return Err(format!("the batch does not fit into {nbytes} bytes"));
-    }
-    Ok(())
-}
-
-#[derive(Clone, Copy)]
-enum Direction {
-    Gather,
-    Scatter,
-}
-
-impl Request {
-    /// Its tensors that go this way, and where they begin in the arena.
-    fn tensors(&self, direction: Direction) -> (&[Tensor], usize) {
-        match direction {
-            Direction::Gather => (&self.layout.inputs, self.offset),
-            Direction::Scatter => (&self.layout.outputs, self.out_offset),
-        }
     }
 }
 

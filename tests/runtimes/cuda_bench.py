@@ -1,0 +1,102 @@
+"""Sessions on a simulated CUDA device, and a model for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+from appliance.domain.errors import LoadFailed
+from appliance.domain.model import Batching, ModelVersion
+from appliance.domain.tensor import Datatype
+from appliance.runtimes import onnx_cuda
+from appliance.runtimes.onnx_cuda import CudaSession, Made
+from appliance.runtimes.onnx_elements import ports_of
+from appliance.runtimes.runtime import RuntimeSettings, Session
+from models.generators.graph import model_bytes, node, tensor_port
+from tests.devices.simulated_cuda import SimulatedCuda
+from tests.workers.bench import spec, version_of
+
+
+class Graphs:
+    """Stands before a session of the processor as one that captures graphs: ``captured`` are their numbers, ``fail``
+    and ``lie`` what the next capture does."""
+
+    def __init__(self, session: Any, graphs: bool) -> None:
+        self._session = session
+        self._graphs = graphs
+        self.captured: list[str] = []
+        self.replays = 0
+        self.fail = self.lie = False
+
+    def __getattr__(self, name: str) -> Any:
+        """What it does not change."""
+        return getattr(self._session, name)
+
+    def run_with_iobinding(self, binding: Any, options: Any) -> None:
+        """Run on the processor."""
+        number = options.get_run_config_entry(onnx_cuda.GRAPH_ID)
+        if number == str(onnx_cuda.NO_GRAPH):
+            self._session.run_with_iobinding(binding, options)
+            return
+        assert self._graphs, "no graph can be captured by this session"
+        if number in self.captured:
+            self.replays += 1
+        elif self.fail:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.captured.append(number)
+        if not self.lie:
+            self._session.run_with_iobinding(binding, options)
+
+
+class Bench:
+    """A runtime whose sessions are on the simulated device; ``made`` are those of ONNX Runtime, in order."""
+
+    name = "onnx"
+
+    def __init__(self, *, graphs: bool = True) -> None:
+        self.cuda = SimulatedCuda()
+        self.made: list[Graphs] = []
+        self._graphs = graphs
+
+    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+        """A session of a file on the simulated device."""
+
+        def make(stream: int, graphs: bool) -> Made:
+            assert stream in self.cuda.streams
+            try:
+                whole = onnxruntime.InferenceSession(version.path, providers=["CPUExecutionProvider"])
+            except Exception as problem:
+                raise LoadFailed(f"{version.key}: {problem}") from problem
+            self.made.append(Graphs(whole._sess, graphs and self._graphs))
+            return Made(self.made[-1], graphs and self._graphs)
+
+        session = CudaSession(
+            version,
+            self.cuda,  # type: ignore[arg-type]  # it passes the conformance suite of Cuda
+            make,
+            graphs=self._graphs,
+            kind=native.OrtDevice.cpu(),
+        )
+        session.inputs = ports_of(session.metas.inputs_meta, "input")
+        session.outputs = ports_of(session.metas.outputs_meta, "output")
+        return session
+
+
+def write_two(folder: Path) -> ModelVersion:
+    """A model of two inputs and two outputs, in batches of at most 8: p is 2a, q is b squared."""
+    model = model_bytes(
+        "two",
+        [node("Add", ["a", "a"], ["p"]), node("Mul", ["b", "b"], ["q"])],
+        inputs=[tensor_port(name, "FP32", ["n", size]) for name, size in (("a", 3), ("b", 20))],
+        outputs=[tensor_port(name, "FP32", ["n", size]) for name, size in (("p", 3), ("q", 20))],
+    )
+    path = folder / "model.onnx"
+    path.write_bytes(model)
+    inputs, outputs = (
+        [spec(name, Datatype.FP32, size) for name, size in zip(names, (3, 20), strict=True)]
+        for names in ("ab", "pq")
+    )
+    return version_of(path, inputs, outputs, max_batch_size=8, batching=Batching())
