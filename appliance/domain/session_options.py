@@ -14,11 +14,21 @@ INTER_OP: Final = "inter_op_thread_count"
 MODE: Final = "execution_mode"
 ARENA: Final = "enable_mem_arena"
 PATTERN: Final = "enable_mem_pattern"
+DEVICE_BYTES: Final = "gpu_mem_limit"
+BYTES_MAX: Final = (1 << 63) - 1
 ENGINE_FREE_MAX: Final = "tensorrt_free_max"
 """How long free dimensions other than the batch can be, for an engine of TensorRT; 0: nobody knows."""
 FREE_MAX: Final = 1 << 24
 LARGEST: Final[Mapping[str, int]] = MappingProxyType(
-    {INTRA_OP: THREADS_MAX, INTER_OP: THREADS_MAX, MODE: 1, ARENA: 1, PATTERN: 1, ENGINE_FREE_MAX: FREE_MAX}
+    {
+        INTRA_OP: THREADS_MAX,
+        INTER_OP: THREADS_MAX,
+        MODE: 1,
+        ARENA: 1,
+        PATTERN: 1,
+        DEVICE_BYTES: BYTES_MAX,
+        ENGINE_FREE_MAX: FREE_MAX,
+    }
 )
 """The parameters that are obeyed, each a whole number from 0 up to this."""
 
@@ -26,13 +36,15 @@ LARGEST: Final[Mapping[str, int]] = MappingProxyType(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """``threads`` within an operator; ``across``: between operators, which run beside one another where ``parallel``.
-    0: not said, and what the appliance is set to counts."""
+    0: not said, and what the appliance is set to counts. ``device_bytes``: of a GPU at most, for weights and what runs
+    make; 0: no bound of its own."""
 
     threads: int = 0
     across: int = 0
     parallel: bool = False
     arena: bool = True
     pattern: bool = True
+    device_bytes: int = 0
 
     def on_one_thread(self, usual: int) -> bool:
         """Whether a session has no threads of its own, where ``usual`` is how many one has that does not say."""
@@ -60,4 +72,5 @@ def session_options(parameters: Mapping[str, str]) -> SessionOptions:
         parallel=said.get(MODE, 0) == 1,
         arena=said.get(ARENA, 1) == 1,
         pattern=said.get(PATTERN, 1) == 1,
+        device_bytes=said.get(DEVICE_BYTES, 0),
     )

@@ -190,7 +190,7 @@ def _create_session(
     providers = (
         [CPU_PROVIDER]
         if version.on_cpu
-        else [(provider, _cuda_options(settings.device.index, stream, graphs)), CPU_PROVIDER]
+        else [(provider, _cuda_options(version, settings.device.index, stream, graphs)), CPU_PROVIDER]
     )
     try:
         session = onnxruntime.InferenceSession(model, options, providers, enable_fallback=0)
@@ -202,8 +202,11 @@ def _create_session(
     return session._sess
 
 
-def _cuda_options(index: int, stream: int, graphs: bool) -> dict[str, str]:
+def _cuda_options(version: ModelVersion, index: int, stream: int, graphs: bool) -> dict[str, str]:
     options = {"device_id": str(index), **CUDA_OPTIONS}
+    limit = session_options(version.parameters).device_bytes
+    if limit:
+        options["gpu_mem_limit"] = str(limit)
     if stream:
         options["user_compute_stream"] = str(stream)
     if graphs:

@@ -148,9 +148,16 @@ def test_a_failed_run_tells_the_reason_and_no_place_in_the_runtimes_source(
     assert text == text.strip()
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_a_session_is_asked_for_on_the_device_that_was_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int
+@pytest.mark.parametrize(
+    ("index", "parameters", "limit"),
+    [(0, {}, None), (1, {"gpu_mem_limit": "4294967296"}, "4294967296"), (0, {"gpu_mem_limit": "0"}, None)],
+)
+def test_a_session_is_asked_for_on_the_device_that_was_chosen_within_its_limit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    index: int,
+    parameters: dict[str, str],
+    limit: str | None,
 ) -> None:
     """An onnxruntime that has the provider, and notes what it is asked for."""
     path = write_model("mlp", tmp_path) / "1" / "model.onnx"
@@ -165,14 +172,12 @@ def test_a_session_is_asked_for_on_the_device_that_was_chosen(
     runtime = OnnxRuntime()
     monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
     monkeypatch.setattr(onnx, "_cuda", lambda index: SimulatedCuda())
+    version = version_of(path, *MLP, device=ON_CUDA, parameters=parameters)
     with pytest.raises(LoadFailed, match="no such device here"):
-        runtime.load(version_of(path, *MLP, device=ON_CUDA), replace(SETTINGS, device=cuda(index)))
+        runtime.load(version, replace(SETTINGS, device=cuda(index)))
     (provider, options), last = asked
-    assert (provider, options["device_id"], last) == (
-        "CUDAExecutionProvider",
-        str(index),
-        "CPUExecutionProvider",
-    )
+    assert (provider, last) == ("CUDAExecutionProvider", "CPUExecutionProvider")
+    assert (options["device_id"], options.get("gpu_mem_limit")) == (str(index), limit)
 
 
 def test_a_session_that_silently_runs_elsewhere_is_refused(
