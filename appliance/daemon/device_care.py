@@ -16,7 +16,16 @@ from appliance.core.memory.homes import gpu_budget
 from appliance.devices.health import others_bytes
 from appliance.devices.lookout import LOOK_S
 from appliance.devices.watch import DeviceWatch
-from appliance.domain.device import Device, DeviceFigures, DeviceName, DeviceState, Reading, faults, is_gone
+from appliance.domain.device import (
+    Device,
+    DeviceFigures,
+    DeviceName,
+    DeviceState,
+    Reading,
+    faults,
+    is_gone,
+    visible,
+)
 from appliance.telemetry.device_work import device_figures
 from appliance.telemetry.snapshot import EngineStatus
 
@@ -51,6 +60,11 @@ class DeviceCare:
     def states(self) -> tuple[DeviceState, ...]:
         """How devices were when they were looked at last."""
         return tuple(self._told.values())
+
+    @property
+    def visible(self) -> Mapping[DeviceName, str]:
+        """The UUIDs of devices by which their workers are told of them."""
+        return visible([device for device, _ in self._watch.looks()])
 
     @property
     def problem(self) -> str:

@@ -10,9 +10,10 @@ Beside what holds in the world of swaps:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from appliance.config.engine import ResidencyConfig
 from appliance.core.memory.budget import Budget, ResidencyPolicy
@@ -42,9 +43,11 @@ class GpuWorkers(FatedWorkers):
         self.devices: dict[int, DeviceName] = {}
         self.faulty: set[DeviceName] = set()
         self.loaded_on: list[tuple[str, DeviceName]] = []
+        self.visible: dict[DeviceName, str] = {}
 
     def start(self, worker: int, group: int, settings: port.WorkerSettings) -> None:
         self.devices[worker] = settings.device
+        self.visible[settings.device] = settings.visible
         super().start(worker, group, settings)
 
     def load(
@@ -58,14 +61,21 @@ class GpuWorkers(FatedWorkers):
 
 
 class DeviceWorld(SwapWorld):
-    """``gpus`` by model are those that it names; ``budgets`` are those of the GPUs in order."""
+    """``gpus`` by model are those that it names; ``budgets`` are those of the GPUs in order, ``visible`` what workers are
+    told of them."""
 
     workers_type = GpuWorkers
     workers: GpuWorkers
 
     def __init__(
-        self, seed: int, gpus: Sequence[tuple[int, ...]], budgets: Sequence[int], file_bytes: int = MB
+        self,
+        seed: int,
+        gpus: Sequence[tuple[int, ...]],
+        budgets: Sequence[int],
+        file_bytes: int = MB,
+        visible: Mapping[DeviceName, str] = MappingProxyType({}),
     ) -> None:
+        self.worker_terms = port.WorkerTerms(visible=visible)
         self.states = {
             cuda(index): DeviceState(device=cuda(index), budget_bytes=size)
             for index, size in enumerate(budgets)

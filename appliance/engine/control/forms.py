@@ -82,9 +82,9 @@ class Forms:
         self._building, self._quarters = (worker, model, served), 0
         self._log.event("building the packed form", model=served.key)
         alone = worker  # in a group that no request is for
-        self._port.start(
-            worker, alone, self._processes.settings(0).building(served.model, served.memory.device)
-        )
+        device = served.memory.device
+        settings = self._processes.settings(0, device).building(served.model, device)
+        self._port.start(worker, alone, settings)
         self._port.build_form(worker, model, served.model)
 
     def ended(self, event: FormBuilt, now_ns: int) -> Served | None:

@@ -133,7 +133,7 @@ class InstanceGroups:
 
     def _settings_of(self, worker: Worker, group: InstanceGroup) -> WorkerSettings:
         models = [served.model for served in group.models]
-        settings = self._processes.settings(worker.number)
+        settings = self._processes.settings(worker.number, group.device)
         return settings.serving(models, shared=group.shared, device=group.device)
 
     def _free_number(self) -> int:
