@@ -232,7 +232,7 @@ class DeviceFigures:
 
 _MIG_TROUBLES: Final = MappingProxyType(
     {
-        MigTrouble.EMPTY: "has MIG on and no instance that models could run on; make one (nvidia-smi mig -cgi PROFILE -C)",
+        MigTrouble.EMPTY: "has MIG on and no instance for models; make one (nvidia-smi mig -cgi PROFILE -C)",
         MigTrouble.SWITCHED: "is not what it was, as MIG was switched on or off",
         MigTrouble.REMOVED: "is gone, as its MIG instance was destroyed",
     }

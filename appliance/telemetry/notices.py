@@ -44,7 +44,8 @@ def _of_memory(devices: Sequence[DeviceFigures]) -> Iterator[str]:
         memory, others = each.device.memory_bytes, each.others_bytes
         if memory and others is not None and each.budget_bytes is not None and others >= memory * FOREIGN:
             yield (
-                f"{each.device.title}: other processes have {_gibibytes(others)} of its memory; models may take {_gibibytes(each.budget_bytes)}."
+                f"{each.device.title}: other processes have {_gibibytes(others)} of its memory; "
+                f"models may take {_gibibytes(each.budget_bytes)}."
             )
 
 

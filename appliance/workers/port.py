@@ -348,8 +348,8 @@ PoolEvent = (
 class WorkerSettings(NamedTuple):
     """How one worker process runs. ``cpus`` empty: no affinity. ``memory_limit_bytes`` 0: none. ``access`` is all that
     its jail leaves it of the file system; None: it is in no jail, which only tests want. ``user``: whom it becomes (see
-    ``jail.user``); ``device`` is the one that its models run on, ``visible`` the UUID of that one where the worker is to
-    see no other ("": it sees all, and counts them as the driver does)."""
+    ``jail.user``); ``device`` is the one that its models run on, ``visible`` the UUID of that one where the worker is
+    to see no other ("": it sees all, and counts them as the driver does)."""
 
     threads: int
     cpus: tuple[int, ...]

@@ -142,8 +142,7 @@ def test_a_gpu_without_instances_keeps_its_place_and_takes_no_models(boards: tup
     reading = nvml.read(empty)
     (fault,) = faults(reading)
     assert fault == (
-        "has MIG on and no instance that models could run on; make one (nvidia-smi mig -cgi PROFILE -C); "
-        "start the appliance anew"
+        "has MIG on and no instance for models; make one (nvidia-smi mig -cgi PROFILE -C); start the appliance anew"
     )
     assert is_gone(reading)
     assert reading.power_w == 80.628, "what it draws is still told"

@@ -61,8 +61,8 @@ class GpuWorkers(FatedWorkers):
 
 
 class DeviceWorld(SwapWorld):
-    """``gpus`` by model are those that it names; ``budgets`` are those of the GPUs in order, ``visible`` what workers are
-    told of them."""
+    """``gpus`` by model are those that it names; ``budgets`` are those of the GPUs in order, ``visible`` what workers
+    are told of them."""
 
     workers_type = GpuWorkers
     workers: GpuWorkers

@@ -32,35 +32,9 @@ _READ: Final[tuple[tuple[str, str, Callable[[Reading], float | None]], ...]] = (
 
 
 def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
-    """Those of every device, by its ``device`` (UUID). What is drawn is that of whole GPUs: of those with instances, it
-    is told once."""
-    boards = {board.uuid: board for each in devices if (board := each.reading.board) is not None}
-    drawing: dict[str, Reading | WholeBoard] = {
-        each.device.uuid: each.reading for each in devices if each.reading.board is None
-    }
-    for name, meaning, drawn in _DRAWN:
-        told = [(uuid, drawn(each)) for uuid, each in (drawing | boards).items()]
-        samples = [(label_text({"device": uuid}), value) for uuid, value in told if value is not None]
-        yield family(f"appliance_device_{name}", meaning, samples)
-    yield family(
-        "appliance_device_info",
-        "1, by what each device is: name, driver, what models call it, and the GPU that it is an instance of.",
-        [
-            (
-                label_text(
-                    {
-                        "device": each.device.uuid,
-                        "called": str(each.device.called),
-                        "name": each.device.name,
-                        "driver": each.device.driver,
-                        "instance_of": each.device.instance_of,
-                    }
-                ),
-                1,
-            )
-            for each in devices
-        ],
-    )
+    """Those of every device, by its ``device`` (UUID)."""
+    yield from _drawn(devices)
+    yield _info(devices)
     for name, meaning, of in _READ:
         told = [(each.device.uuid, of(each.reading)) for each in devices]
         samples = [(label_text({"device": uuid}), value) for uuid, value in told if value is not None]
@@ -111,6 +85,40 @@ def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
         "appliance_model_energy_inferences_total",
         "Rows answered in the windows of the former.",
         [(labels, told.inferences) for labels, told in models],
+    )
+
+
+def _drawn(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
+    """What whole GPUs draw: of one with instances it is told once."""
+    boards = {board.uuid: board for each in devices if (board := each.reading.board) is not None}
+    drawing: dict[str, Reading | WholeBoard] = {
+        each.device.uuid: each.reading for each in devices if each.reading.board is None
+    }
+    for name, meaning, drawn in _DRAWN:
+        told = [(uuid, drawn(each)) for uuid, each in (drawing | boards).items()]
+        samples = [(label_text({"device": uuid}), value) for uuid, value in told if value is not None]
+        yield family(f"appliance_device_{name}", meaning, samples)
+
+
+def _info(devices: Sequence[DeviceFigures]) -> Family:
+    return family(
+        "appliance_device_info",
+        "1, by what each device is: name, driver, what models call it, and the GPU that it is an instance of.",
+        [
+            (
+                label_text(
+                    {
+                        "device": each.device.uuid,
+                        "called": str(each.device.called),
+                        "name": each.device.name,
+                        "driver": each.device.driver,
+                        "instance_of": each.device.instance_of,
+                    }
+                ),
+                1,
+            )
+            for each in devices
+        ],
     )
 
 
