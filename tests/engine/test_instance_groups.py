@@ -44,6 +44,7 @@ class Rig:
             feed=self,
             pace=cast(Pace, SimpleNamespace(at=lambda at_ns: None)),
             ids=self,
+            served={},
             attempts={},
             restarts=Restarts(RestartPolicy()),
         )

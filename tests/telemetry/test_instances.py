@@ -11,7 +11,9 @@ from rich.console import Console
 from appliance.cli.activity import between
 from appliance.cli.activity_view import as_json, view
 from appliance.cli.snapshot import parse
+from appliance.devices.energy import METHOD
 from appliance.domain.device import MigTrouble, Reading, cuda
+from appliance.fleet.records import Energy
 from appliance.frontend.http.status_page import model_rows, overview
 from appliance.telemetry.figures import Figures
 from appliance.telemetry.metrics.devices import device_families
@@ -54,7 +56,11 @@ def test_the_fleet_is_told_the_energy_of_the_gpu_once() -> None:
         if each.reading.board is not None
     )
     now = replace(before, devices=devices)
-    told = [(each.device, each.joules) for each in figures.take(now) if getattr(each, "method", "") == "nvml"]
+    told = [
+        (each.device, each.joules)
+        for each in figures.take(now)
+        if isinstance(each, Energy) and each.method == METHOD
+    ]
     assert told == [("GPU-7", 60.0)]
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from appliance.config.workers import PlacementConfig
-from appliance.core.processes.placement import GroupLoad, Placement, place
+from appliance.core.memory.budget import WaitsForProcess
+from appliance.core.processes.placement import GroupLoad, Placement, has_processes, place
 from appliance.core.processes.restart import Restarts
 from appliance.core.rollout.attempt import Attempt
-from appliance.core.rollout.phase import ON_ITS_WAY, Phase
+from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.core.scheduling.events import GroupClosed, GroupOpened, LaneClosed, LaneOpened
 from appliance.domain.device import DeviceName
 from appliance.domain.model import ModelVersion
@@ -37,8 +38,8 @@ NEVER_NS = 1 << 62
 
 class InstanceGroups:
     """``feed`` takes scheduler events; ``pace`` is asked for turns, with ``tick``; ``processes`` are the settings of
-    workers; ``attempts`` are those of versions on their way, by id; ``restarts`` forgets a group that is gone. What
-    gives versions gives those that can be opened now."""
+    workers; ``served`` are all versions that are here, ``attempts`` those of versions on their way, by id; ``restarts``
+    forgets a group that is gone. What gives versions gives those that can be opened now."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class InstanceGroups:
         feed: Feed,
         pace: Pace,
         ids: Ids,
+        served: Mapping[int, Served],
         attempts: Mapping[int, Attempt],
         restarts: Restarts,
     ) -> None:
@@ -58,6 +60,7 @@ class InstanceGroups:
         self._feed = feed
         self._pace = pace
         self._ids = ids
+        self._served = served
         self._attempts = attempts
         self._restarts = restarts
         self._groups: dict[int, InstanceGroup] = {}
@@ -68,7 +71,40 @@ class InstanceGroups:
 
     def place(self, fresh: Sequence[Served], now_ns: int, *, alone: bool = False) -> None:
         """Give each version a group and load it there; ``alone``: each in processes of its own."""
-        loads = [
+        loads, known = self._loads(), {served.id for served in fresh}
+        promised = [served.model for served in self.promised() if served.id not in known]
+        by_model = {id(served.model): served for served in fresh}
+        together, apart = self._sharing([served.model for served in fresh], alone=alone)
+        device_of = lambda model: by_model[id(model)].memory.device  # noqa: E731
+        placements = (
+            *place(together, loads, self._placement, promised=promised, device_of=device_of),
+            *place(apart, loads, self._placement, alone=True, device_of=device_of),
+        )
+        for placement in placements:
+            self._fill(placement, [by_model[id(model)] for model in placement.models], now_ns)
+
+    def promised(self) -> list[Served]:
+        """Versions that are to have a worker of their own, and have none now."""
+        return [
+            served
+            for served in self._served.values()
+            if served.model.own_worker and served.placed.group < 0 and served.phase in SERVING | ON_ITS_WAY
+        ]
+
+    def lack(
+        self, served: Served, before: Served | None, promised: Sequence[Served]
+    ) -> WaitsForProcess | None:
+        """Whether there is no process for a version that is to have its own, in the place of ``before``; ``promised``
+        are others that come first."""
+        models = [each.model for each in promised if each is not served]
+        replaces = before.placed.group if before is not None else -1
+        loads, config = self._loads(), self._placement
+        if has_processes(served.model, loads, config, promised=models, replaces=replaces):
+            return None
+        return WaitsForProcess(processes=config.max_processes)
+
+    def _loads(self) -> list[GroupLoad]:
+        return [
             GroupLoad(
                 group=group.id,
                 device=group.device,
@@ -79,15 +115,6 @@ class InstanceGroups:
             for group in self._groups.values()
             if not group.closing
         ]
-        by_model = {id(served.model): served for served in fresh}
-        together, apart = self._sharing([served.model for served in fresh], alone=alone)
-        device_of = lambda model: by_model[id(model)].memory.device  # noqa: E731
-        placements = (
-            *place(together, loads, self._placement, device_of=device_of),
-            *place(apart, loads, self._placement, alone=True, device_of=device_of),
-        )
-        for placement in placements:
-            self._fill(placement, [by_model[id(model)] for model in placement.models], now_ns)
 
     def _sharing(
         self, models: Sequence[ModelVersion], *, alone: bool

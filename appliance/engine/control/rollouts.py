@@ -92,6 +92,7 @@ class Rollouts:
             feed=leases,
             pace=shell.pace,
             ids=self._core.registry,
+            served=served,
             attempts=self._core.trials.attempts,
             restarts=self._restarts,
         )
