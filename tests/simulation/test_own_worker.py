@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from appliance.config.engine import ResidencyConfig
 from appliance.core.memory.budget import Budget, ResidencyPolicy
@@ -30,6 +31,12 @@ def own(world: SwapWorld, *names: str) -> None:
 def holders(world: SwapWorld) -> dict[str, tuple[int, ...]]:
     """The workers of each model."""
     return {each.name: each.workers for each in world.engine.status().versions}
+
+
+def crash(world: DeviceWorld, name: str) -> None:
+    """The workers of a model die."""
+    for worker in holders(world)[name]:
+        world.workers._exit(worker, ExitCause.DIED, -1)
 
 
 def processes(seed: int, limit: int, names: int) -> SwapWorld:
@@ -79,12 +86,7 @@ def test_its_crash_costs_the_others_nothing_and_theirs_costs_it_nothing() -> Non
         (worker,) = before[victim]
         world.load_of(4_000, 300)
         for at_ms in (500, 1_500):
-            world.world.after(
-                at_ms * MS,
-                lambda world=world, victim=victim: [  # type: ignore[misc]
-                    world.workers._exit(each, ExitCause.DIED, -1) for each in holders(world)[victim]
-                ],
-            )
+            world.world.after(at_ms * MS, partial(crash, world, victim))
         world.looks(8_000)
         assert sum(world.answers.values()) == 300
         restarts = {each.name: sum(each.restarts.values()) for each in world.engine.status().versions}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from appliance.core.rollout.attempt import Attempt
 from appliance.domain.device import DeviceName
 from appliance.engine.versions.served import Served
 from appliance.workers.port import LoadWish
@@ -15,6 +17,13 @@ class Ids(Protocol):
 
     def take_id(self) -> int:
         """An id never used before."""
+
+
+class Here(NamedTuple):
+    """Looks at the versions that are here, ``served`` by id, and at the ``attempts`` of those on their way."""
+
+    served: Mapping[int, Served]
+    attempts: Mapping[int, Attempt]
 
 
 class Held(NamedTuple):

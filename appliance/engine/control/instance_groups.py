@@ -6,7 +6,7 @@ owner: the rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from appliance.config.workers import PlacementConfig
 from appliance.core.memory.budget import WaitsForProcess
@@ -17,7 +17,7 @@ from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.core.scheduling.events import GroupClosed, GroupOpened, LaneClosed, LaneOpened
 from appliance.domain.device import DeviceName
 from appliance.domain.model import ModelVersion
-from appliance.engine.control.instance_group import Ids, InstanceGroup, Worker
+from appliance.engine.control.instance_group import Here, Ids, InstanceGroup, Worker
 from appliance.engine.environment import Pace
 from appliance.engine.inbox import Feed
 from appliance.engine.versions.served import Served
@@ -38,8 +38,7 @@ NEVER_NS = 1 << 62
 
 class InstanceGroups:
     """``feed`` takes scheduler events; ``pace`` is asked for turns, with ``tick``; ``processes`` are the settings of
-    workers; ``served`` are all versions that are here, ``attempts`` those of versions on their way, by id; ``restarts``
-    forgets a group that is gone. What gives versions gives those that can be opened now."""
+    workers; ``restarts`` forgets a group that is gone. What gives versions gives those that can be opened now."""
 
     def __init__(
         self,
@@ -50,8 +49,7 @@ class InstanceGroups:
         feed: Feed,
         pace: Pace,
         ids: Ids,
-        served: Mapping[int, Served],
-        attempts: Mapping[int, Attempt],
+        here: Here,
         restarts: Restarts,
     ) -> None:
         self._port = workers
@@ -60,8 +58,7 @@ class InstanceGroups:
         self._feed = feed
         self._pace = pace
         self._ids = ids
-        self._served = served
-        self._attempts = attempts
+        self._here = here
         self._restarts = restarts
         self._groups: dict[int, InstanceGroup] = {}
         self._workers: dict[int, Worker] = {}
@@ -87,7 +84,7 @@ class InstanceGroups:
         """Versions that are to have a worker of their own, and have none now."""
         return [
             served
-            for served in self._served.values()
+            for served in self._here.served.values()
             if served.model.own_worker and served.placed.group < 0 and served.phase in SERVING | ON_ITS_WAY
         ]
 
@@ -170,7 +167,7 @@ class InstanceGroups:
 
     def _load(self, worker: Worker, served: Served) -> None:
         if served.phase is not Phase.FAILED and not worker.stopping:
-            wish = load_wish(served, self._attempts.get(served.id))
+            wish = load_wish(served, self._here.attempts.get(served.id))
             worker.loading[served.id] = wish
             self._port.load(worker.id, served.id, served.model, wish)
 

@@ -257,8 +257,8 @@ class ModelCache:
     def reserve(self, served: Served, before: Served | None, now_ns: int) -> Reply:
         """Have memory be kept to load a version that is on its way to serving, in the place of ``before``."""
         need_bytes = self._sizes.guessed(served).bytes
-        homeless = self._lacks_process(served, before, now_ns)
-        homeless = homeless or self._find_home(served, need_bytes, now_ns)
+        lack = self._lacks_process(served, before, now_ns)
+        homeless = lack or self._find_home(served, need_bytes, now_ns)
         if homeless is not None:
             self._shell.pace.at(now_ns + SAMPLE_NS)
             return RefuseReservation(served.id, homeless, now_ns + SAMPLE_NS)

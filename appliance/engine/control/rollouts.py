@@ -26,7 +26,7 @@ from appliance.domain.model import Batching
 from appliance.domain.validation import plan_request
 from appliance.engine.control.convictions import Convictions
 from appliance.engine.control.forms import Forms
-from appliance.engine.control.instance_group import Held
+from appliance.engine.control.instance_group import Held, Here
 from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.control.memory_port import MemoryPort, memory_answered
 from appliance.engine.control.recorder import Recorder, SwapTerms
@@ -92,8 +92,7 @@ class Rollouts:
             feed=leases,
             pace=shell.pace,
             ids=self._core.registry,
-            served=served,
-            attempts=self._core.trials.attempts,
+            here=Here(served, self._core.trials.attempts),
             restarts=self._restarts,
         )
         self.forms = Forms(workers=workers, processes=terms.workers, ids=self._core.registry, shell=shell)
