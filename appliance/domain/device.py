@@ -220,7 +220,8 @@ class VersionEnergy:
 class DeviceFigures:
     """A device with its last reading. ``idle_w`` is what it draws when nothing runs (None: not seen yet); ``energy`` is
     by version, ``NAME/VERSION``; ``budget_bytes`` is what versions may take of its memory, ``others_bytes`` what other
-    processes have (None: that is not known)."""
+    processes have, ``unsaid_bytes`` what the appliance's own have and no version says it takes (None: that is not
+    known)."""
 
     device: Device
     reading: Reading
@@ -228,6 +229,7 @@ class DeviceFigures:
     energy: Mapping[str, VersionEnergy] = field(default_factory=lambda: MappingProxyType({}))
     budget_bytes: int | None = None
     others_bytes: int | None = None
+    unsaid_bytes: int | None = None
 
 
 _MIG_TROUBLES: Final = MappingProxyType(

@@ -38,7 +38,11 @@ def device_document(figures: DeviceFigures) -> dict[str, Json]:
         for name, each in figures.energy.items()
     }
     how: dict[str, Json] = {"method": METHOD, "window_s_min": WINDOW_S, "idle_w": figures.idle_w}
-    shares = {"budget_bytes": figures.budget_bytes, "others_bytes": figures.others_bytes}
+    shares = {
+        "budget_bytes": figures.budget_bytes,
+        "others_bytes": figures.others_bytes,
+        "unsaid_bytes": figures.unsaid_bytes,
+    }
     known |= {key: size for key, size in shares.items() if size is not None}
     return {**known, "troubles": list(troubles(figures.reading)), "energy": {**how, "models": energy}}
 

@@ -10,10 +10,11 @@ Beside what holds in the world of swaps:
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import cast
 
 from appliance.config.engine import ResidencyConfig
 from appliance.core.memory.budget import Budget, ResidencyPolicy
@@ -39,11 +40,20 @@ class GpuWorkers(FatedWorkers):
     """Workers that know their device; ``faulty`` are those on which nothing may be loaded."""
 
     def __init__(self, world: World, arena: Arena, emit: object) -> None:
-        super().__init__(world, arena, emit)
+        tell = cast(Callable[[port.PoolEvent], None], emit)
+        super().__init__(world, arena, lambda event: tell(self._said(event)))
+        self.says: dict[str, int] = {}
+        """By model, what its sessions say that they have of a device; nothing, where it is not among these."""
         self.devices: dict[int, DeviceName] = {}
         self.faulty: set[DeviceName] = set()
         self.loaded_on: list[tuple[str, DeviceName]] = []
         self.visible: dict[DeviceName, str] = {}
+
+    def _said(self, event: port.PoolEvent) -> port.PoolEvent:
+        if isinstance(event, port.ModelLoaded):
+            name = self._holds[event.worker][event.model].name
+            return event._replace(device_bytes=self.says.get(name, 0))
+        return event
 
     def start(self, worker: int, group: int, settings: port.WorkerSettings) -> None:
         self.devices[worker] = settings.device
@@ -114,7 +124,7 @@ class DeviceWorld(SwapWorld):
         self.workers.faulty = {each.device for each in self.states.values() if each.fault}
         self.engine.devices_told(states)
 
-    def worker_pids(self) -> dict[DeviceName, set[int]]:
+    def worker_pids(self) -> dict[DeviceName, dict[int, int | None]]:
         """The engine's."""
         return self.engine.worker_pids()
 

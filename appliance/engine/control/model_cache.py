@@ -404,6 +404,10 @@ class ModelCache:
             self._tell(events.Changed(tuple(news)), now_ns)
         self._drains.look(now_ns)
 
+    def said_bytes(self, held: Iterable[Served]) -> int:
+        """What the sessions of versions in one process take together, as that said when they were loaded."""
+        return sum(self._sizes.session_bytes(served) for served in held)
+
     def pause_ns(self, device: DeviceName) -> int:
         """See MemoryPort."""
         return SEEN_NS if self._devices.watched(device) else 0

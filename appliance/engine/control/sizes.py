@@ -140,6 +140,11 @@ class Sizes:
         """What it takes as it is (0: nothing is known of it)."""
         return self.footprint(served).at(served.memory.residency) if served.id in self._sizes else 0
 
+    def session_bytes(self, served: Served) -> int:
+        """What one session of it takes (0: nothing is known of it)."""
+        size = self._sizes.get(served.id)
+        return size.memory_bytes + size.weights_bytes if size is not None else 0
+
     def weights_now(self, served: Served) -> int:
         """Those of its weights that are in memory."""
         resident = served.memory.residency is Residency.RESIDENT

@@ -51,6 +51,11 @@ def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
         ("budget_bytes", "Memory that models may take.", lambda each: each.budget_bytes),
         ("others_bytes", "Memory that other processes have.", lambda each: each.others_bytes),
         (
+            "unsaid_bytes",
+            "Memory that workers have and no model says it takes.",
+            lambda each: each.unsaid_bytes,
+        ),
+        (
             "faulty",
             "1 where it takes no models because of a fault.",
             lambda each: int(any(faults(each.reading))),

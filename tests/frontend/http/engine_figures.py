@@ -121,6 +121,7 @@ def made_up_devices() -> tuple[DeviceFigures, ...]:
             energy=energy,
             budget_bytes=70 << 30,
             others_bytes=9 << 30,
+            unsaid_bytes=1 << 30,
         ),
         DeviceFigures(
             device=Device(kind=DeviceKind.CUDA, index=1, uuid="GPU-1", name="silent", driver="0"),
