@@ -201,6 +201,7 @@ class InstanceGroups:
             return []
         first = not worker.whole
         worker.answered(event.model)
+        worker.had.add(event.model)
         if served is None:
             if not worker.stopping:
                 self._port.unload(event.worker, event.model)

@@ -205,7 +205,8 @@ class Rollouts:
             case do.RefuseForm():
                 served = self._served[action.version]
                 if not served.memory.quick:  # that session runs from no form
-                    self.forms.refuse(served, remark_text(action.reason))
+                    known = self.convictions.knows(served)
+                    self.forms.refuse(served, remark_text(action.reason), known=known)
 
     def _consider_form(self, served: Served) -> None:
         if self._core.config.packed_forms:
@@ -358,7 +359,8 @@ class Rollouts:
         if culprit is not None:
             wish = worker.loading.get(culprit.id)
             quick = wish is not None and wish.quick
-            self.convictions.loaded(culprit, event, now_ns, quick=quick)
+            known = worker.did_only(culprit.id) and not (held.running or held.leased)
+            self.convictions.loaded(culprit, event, now_ns, quick=quick, known=known)
         self._convicted(now_ns)
         self._open(self._groups.resume(group, now_ns), now_ns)
 
