@@ -359,8 +359,8 @@ class Rollouts:
         if culprit is not None:
             wish = worker.loading.get(culprit.id)
             quick = wish is not None and wish.quick
-            known = worker.did_only(culprit.id) and not (held.running or held.leased)
-            self.convictions.loaded(culprit, event, now_ns, quick=quick, known=known)
+            certain = worker.did_only(culprit.id) and not (held.running or held.leased)
+            self.convictions.loaded(culprit, event, now_ns, quick=quick, known=certain)
         self._convicted(now_ns)
         self._open(self._groups.resume(group, now_ns), now_ns)
 
