@@ -11,7 +11,7 @@ from typing import Final
 from appliance.config.grpc import KEEPALIVE_TIMEOUT_S, GrpcConfig
 
 PACKAGE: Final = "edge_appliance_native"
-VERSION: Final = "0.11"
+VERSION: Final = "0.10"
 """What both sides say to one another changes with it."""
 HOW: Final = "'make native' builds it (with Rust's cargo)"
 PING_PERIOD_S: Final = 10.0
