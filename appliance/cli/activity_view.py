@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any, Final
 
@@ -12,9 +12,10 @@ from rich.text import Text
 
 from appliance.cli.activity import Activity, Interval, WorkerActivity
 from appliance.cli.failure import printable
-from appliance.cli.snapshot import ModelSnapshot, Snapshot
+from appliance.cli.snapshot import DeviceSnapshot, ModelSnapshot, Snapshot
 from appliance.cli.text_table import Column, TextTable, wrapped
 from appliance.core.rollout.phase import Phase
+from appliance.domain.device import CPU
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.full_disk import bytes_text
 
@@ -49,6 +50,7 @@ BARS_MAX: Final = 30
 NO_BUDGET: Final = 1 << 62
 """What is said where it is not known how much memory there is."""
 PROBLEMS_MAX: Final = 3
+DEVICES_MAX: Final = 8
 OTHERS: Final = "clients without a name"
 LINES_FOR_WORKERS: Final = 8
 """With fewer there are models only."""
@@ -147,6 +149,7 @@ def as_json(found: Interval) -> dict[str, Any]:
         "models_used_bytes": snapshot.models_used_bytes,
         "models_budget_bytes": snapshot.models_budget_bytes,
         "residency_problems": list(snapshot.problems),
+        "devices": [{"device": each.called, **asdict(each)} for each in snapshot.devices],
         "over_quota_per_s": {name: round(rate, 3) for name, rate in found.over_quota.items()},
         "slots": snapshot.slots,
         "slots_used": snapshot.slots_used,
@@ -179,6 +182,7 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "version": model.version,
         "state": model.state,
         "phase": model.phase,
+        "device": model.device,
         "residency": model.residency,
         "reason": model.reason,
         "trial": model.trial,
@@ -218,6 +222,10 @@ def _heading(snapshot: Snapshot, over_quota: Mapping[str, float]) -> Text:
         bound = f" of {bytes_text(snapshot.store_quota_bytes)}" if snapshot.store_quota_bytes else ""
         text.append(f", store {bytes_text(snapshot.store_taken_bytes)}{bound}")
         text.append(f", {bytes_text(snapshot.store_free_bytes)} free on its disk")
+    for each in snapshot.devices[:DEVICES_MAX]:
+        text.append(f"\n{_device(each, snapshot.models)}", "yellow" if each.troubles else "")
+    if len(snapshot.devices) > DEVICES_MAX:
+        text.append(f"\n... {len(snapshot.devices) - DEVICES_MAX} more in devices of /status.json")
     if over_quota:
         names = [
             f"{OTHERS if name == '*' else printable(name)} {_rate(rate)}/s"
@@ -237,6 +245,17 @@ def _heading(snapshot: Snapshot, over_quota: Mapping[str, float]) -> Text:
     for notice in snapshot.notices:
         text.append(f"\n{printable(notice)}", "yellow")
     return text
+
+
+def _device(device: DeviceSnapshot, models: Sequence[ModelSnapshot]) -> str:
+    """What it is, how much of it is taken, and how many versions run there."""
+    said = printable(f"{device.called} {device.name} ({device.uuid})")
+    if device.memory_used_bytes is not None and device.memory_bytes:
+        said += f", {bytes_text(device.memory_used_bytes)} of {bytes_text(device.memory_bytes)} taken"
+    if device.budget_bytes is not None:
+        said += f", {bytes_text(device.budget_bytes)} for models"
+    count = sum(model.device == device.called for model in models)
+    return f"{said}, {count} version{'s' * (count != 1)}"
 
 
 def _of_budget(used: int, budget: int) -> str:
@@ -303,8 +322,11 @@ def _jail(kept_from: Sequence[str]) -> Text:
 
 
 def _pids(activity: Activity) -> str:
+    """The processes, and the device where that is not the processor."""
     pids = [str(worker.pid) for worker in activity.workers if worker.pid]
-    return f"{pids[0]} +{len(pids) - 1}" if len(pids) > 1 else "".join(pids) or "-"
+    said = f"{pids[0]} +{len(pids) - 1}" if len(pids) > 1 else "".join(pids) or "-"
+    device = activity.model.device
+    return said if device == CPU.kind.value else f"{said} {printable(device)}"
 
 
 def _reasons(model: ModelSnapshot) -> Iterator[Text]:

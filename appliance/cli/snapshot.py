@@ -23,6 +23,7 @@ from appliance.cli.endpoint import endpoint_of
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.tls import GRPC, HTTP, refused, words
 from appliance.core.rollout.phase import Phase, stage_of
+from appliance.domain.device import CPU
 from appliance.domain.manifest import INT64_MAX
 
 FORMAT = 1
@@ -62,12 +63,33 @@ class WorkerSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSnapshot:
+    """An accelerator, or an instance of one (MIG): ``index`` is how models name it. Of its memory
+    ``memory_used_bytes`` are taken by anyone and ``budget_bytes`` are for models (None: not told). ``troubles`` are
+    what ails it."""
+
+    kind: str
+    index: int
+    name: str
+    uuid: str
+    memory_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    budget_bytes: int | None = None
+    troubles: tuple[str, ...] = ()
+
+    @property
+    def called(self) -> str:
+        """As models' ``device`` says it."""
+        return f"{self.kind}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSnapshot:
     """A model version. ``requests`` counts those that ended, by outcome, ``leased`` those answered without the engine,
     ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not.
     ``trial`` says how far it is on its way to serving, "" when that is behind it or has nothing to show; ``phase`` is
     that of its life ("": not told), ``residency`` how much of it is in memory; ``notes`` are what of its configuration
-    has no effect; ``rates_per_s`` those of the last minutes, oldest first."""
+    has no effect; ``rates_per_s`` those of the last minutes, oldest first; ``device`` is what it runs on."""
 
     name: str
     version: int
@@ -92,6 +114,7 @@ class ModelSnapshot:
     notes: tuple[str, ...] = ()
     held_clients: int = 0
     rates_per_s: tuple[float, ...] = ()
+    device: str = CPU.kind.value
 
     @property
     def key(self) -> str:
@@ -111,7 +134,7 @@ class Snapshot:
     ``models_budget_bytes`` (0: not told); ``problems`` are what of that cannot be as it is configured. ``over_quota``
     counts requests that were refused for their client's quota, by its name (``*``: all that have none). The store takes
     ``store_taken_bytes`` of ``store_quota_bytes`` (0: no bound), and its disk has ``store_free_bytes`` left (None:
-    there is none, or it is not told); ``notices`` say what people should see coming."""
+    there is none, or it is not told); ``notices`` say what people should see coming; ``devices`` are accelerators."""
 
     server: str
     accepting: bool
@@ -135,6 +158,7 @@ class Snapshot:
     store_quota_bytes: int = 0
     store_free_bytes: int | None = None
     notices: tuple[str, ...] = ()
+    devices: tuple[DeviceSnapshot, ...] = ()
 
     @property
     def uptime_s(self) -> float:
@@ -238,6 +262,7 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
         slots_used=sum(each["used"] for each in slots),
         workers=tuple(_read(WorkerSnapshot, each) for each in fields["workers"]),
         models=tuple(map(_model, fields["models"])),
+        devices=tuple(_read(DeviceSnapshot, each) for each in fields.get("devices", ())),
         trouble=store.get("trouble", ""),
         store_taken_bytes=store.get("taken_bytes", 0),
         store_quota_bytes=store.get("quota_bytes", 0),

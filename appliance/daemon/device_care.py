@@ -12,16 +12,24 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
-from appliance.core.memory.homes import gpu_budget
+from appliance.core.memory.homes import STEP_BYTES, gpu_budget
+from appliance.core.memory.unsaid import Unsaid
 from appliance.devices.health import others_bytes
 from appliance.devices.lookout import LOOK_S
 from appliance.devices.watch import DeviceWatch
-from appliance.domain.device import Device, DeviceFigures, DeviceName, DeviceState, Reading, faults, is_gone
+from appliance.domain.device import (
+    Device,
+    DeviceFigures,
+    DeviceName,
+    DeviceState,
+    Reading,
+    faults,
+    is_gone,
+    visible,
+)
 from appliance.telemetry.device_work import device_figures
 from appliance.telemetry.snapshot import EngineStatus
 
-STEP_BYTES: Final = 64 << 20
-"""Others' memory counts as changed from here on: contexts and allocators take and give back less all the time."""
 UNBOUNDED_BYTES: Final = 1 << 62
 """The budget of a device whose driver does not tell of its memory."""
 
@@ -32,8 +40,9 @@ class DevicesOfEngine(Protocol):
     def devices_told(self, states: tuple[DeviceState, ...]) -> None:
         """This is how all devices are now."""
 
-    def worker_pids(self) -> Mapping[DeviceName, Collection[int]]:
-        """The processes that run versions, by their device."""
+    def worker_pids(self) -> Mapping[DeviceName, Mapping[int, int | None]]:
+        """The processes that run versions, by their device; for each what its versions say that they take of that
+        (None: it changes now)."""
 
 
 class DeviceCare:
@@ -43,6 +52,8 @@ class DeviceCare:
         self._watch = watch
         self._event = event
         self._others: dict[DeviceName, int] = {}
+        self._unsaid: dict[DeviceName, Unsaid] = {}
+        self._looked_s: dict[DeviceName, float] = {}
         self._told: dict[DeviceName, DeviceState] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._take({})
@@ -51,6 +62,11 @@ class DeviceCare:
     def states(self) -> tuple[DeviceState, ...]:
         """How devices were when they were looked at last."""
         return tuple(self._told.values())
+
+    @property
+    def visible(self) -> Mapping[DeviceName, str]:
+        """The UUIDs of devices by which their workers are told of them."""
+        return visible([device for device, _ in self._watch.looks()])
 
     @property
     def problem(self) -> str:
@@ -82,9 +98,13 @@ class DeviceCare:
         if self.states != before or any(state.fault for state in self.states):
             engine.devices_told(self.states)
 
-    def _take(self, pids: Mapping[DeviceName, Collection[int]]) -> None:
+    def _take(self, pids: Mapping[DeviceName, Mapping[int, int | None]]) -> None:
         for device, look in self._watch.looks():
-            self._count(device, look.reading, pids.get(device.called, ()))
+            own = pids.get(device.called, {})
+            if self._looked_s.get(device.called) != look.at_s:  # else it is the reading that was seen before
+                self._looked_s[device.called] = look.at_s
+                self._hold_to_account(device, look.reading, own)
+            self._count(device, look.reading, own)
             state = DeviceState(
                 device=device.called,
                 budget_bytes=self._budget(device),
@@ -110,10 +130,24 @@ class DeviceCare:
                 models_bytes=self._budget(device),
             )
 
+    def _hold_to_account(self, device: Device, reading: Reading, own: Mapping[int, int | None]) -> None:
+        unsaid = self._unsaid.setdefault(device.called, Unsaid())
+        for found in unsaid.take(reading.processes or {}, own):
+            self._event(
+                "a worker has more memory of a device than its models say",
+                device=str(device.called),
+                pid=found.pid,
+                said_bytes=found.said_bytes,
+                unsaid_bytes=found.unsaid_bytes,
+                models_bytes=self._budget(device),
+            )
+
     def _budget(self, device: Device) -> int:
         if device.memory_bytes is None:
             return UNBOUNDED_BYTES
-        return gpu_budget(device.memory_bytes, self._others.get(device.called, 0))
+        unsaid = self._unsaid.get(device.called)
+        unsaid_bytes = unsaid.bytes if unsaid is not None else 0
+        return gpu_budget(device.memory_bytes, self._others.get(device.called, 0), unsaid_bytes)
 
     def _say_fault(self, device: Device, fault: str) -> None:
         fields = {"device": str(device.called), "name": device.name, "uuid": device.uuid}
@@ -131,6 +165,7 @@ class DeviceCare:
                 if each.device.memory_bytes is not None
                 else None,
                 others_bytes=self._others.get(each.device.called),
+                unsaid_bytes=self._unsaid[each.device.called].bytes,
             )
             for each in device_figures(self._watch, status)
         )

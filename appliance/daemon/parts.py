@@ -230,6 +230,7 @@ def _make_engine(
                 config=config.workers,
                 roots=_model_roots(config),
                 user=workers_user(),
+                visible=devices.visible,
             ),
         ),
         scheduler=Scheduler(extended(Planning, config.scheduling)),

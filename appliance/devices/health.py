@@ -21,14 +21,14 @@ class Health:
 
     def __init__(self) -> None:
         self._xids: tuple[int, ...] = ()
-        self._energy_j: float | None = None
+        self._counter_j: float | None = None
 
     def take(self, reading: Reading) -> Reading:
         """The reading with the driver's errors since it began."""
-        if reading.energy_j is not None:
-            if self._energy_j is not None and reading.energy_j < self._energy_j:
+        if reading.counter_j is not None:
+            if self._counter_j is not None and reading.counter_j < self._counter_j:
                 self._xids = ()
-            self._energy_j = reading.energy_j
+            self._counter_j = reading.counter_j
         told = (*self._xids, *reading.xids)
         fatal = dict.fromkeys(xid for xid in told[:-XIDS_KEPT] if xid in FATAL_XIDS)
         self._xids = (*fatal, *told[-XIDS_KEPT:])

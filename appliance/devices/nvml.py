@@ -1,17 +1,18 @@
 """NVIDIA's devices, read through NVML; the only file that knows it.
 
 It looks and never sets or resets anything. A metric that the driver, the board or its virtual machine does not have is
-None. A device that is lost stays in the list, and says so.
+None. A device that is lost stays in the list, and says so. A GPU with MIG on is not in the list, its instances are, in
+its place; one that has none is, and says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from appliance.domain.device import Device, DeviceKind, Reading, cuda
+from appliance.domain.device import Device, DeviceKind, MigTrouble, Reading, WholeBoard, cuda
 
 try:
     import pynvml
@@ -42,26 +43,31 @@ class Nvml:
             count = int(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError as problem:
             raise OSError(f"NVML: {problem}") from problem
-        self._handles = dict(map(self._found, range(count)))
+        self._gpus: dict[Device, Any] = {}
+        """Of each device the handle of the GPU that it is, or is part of; None: that is lost already."""
+        for gpu in range(count):
+            self._gpus |= self._found(gpu, len(self._gpus))
         self._events = {
-            device: _xid_events(handle) for device, handle in self._handles.items() if handle is not None
+            device: _xid_events(handle) for device, handle in self._gpus.items() if handle is not None
         }
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """In the driver's order."""
-        return tuple(self._handles)
+        return tuple(self._gpus)
 
-    def _found(self, index: int) -> tuple[Device, Any]:
-        """A device and its handle; None for one that is lost already."""
+    def _found(self, gpu: int, index: int) -> dict[Device, Any]:
+        """What the driver's ``gpu``-th GPU is to models, counted from ``index``."""
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            return self._told(index, handle), handle
+            handle = pynvml.nvmlDeviceGetHandleByIndex(gpu)
+            whole = self._told(index, handle)
+            found = dict(_instances(handle)) if whole.mig else {}
+            parts = [_part(whole, index + n, uuid, own) for n, (uuid, own) in enumerate(found.items())]
+            return dict.fromkeys(parts or [whole], handle)
         except (pynvml.NVMLError, _Lost, _DriverChanged):
             uuid = str(cuda(index))
-            return Device(
-                kind=DeviceKind.CUDA, index=index, uuid=uuid, name="NVIDIA", driver=self._driver
-            ), None
+            lost = Device(kind=DeviceKind.CUDA, index=index, uuid=uuid, name="NVIDIA", driver=self._driver)
+            return {lost: None}
 
     def _told(self, index: int, handle: Any) -> Device:
         mode = _metric(pynvml.nvmlDeviceGetMigMode, handle)
@@ -81,11 +87,11 @@ class Nvml:
 
     def read(self, device: Device) -> Reading:
         """How the device is now; some hundred microseconds."""
-        handle = self._handles[device]
-        if handle is None:
+        gpu = self._gpus[device]
+        if gpu is None:
             return Reading(lost=True)
         try:
-            reading = _health(handle, _load(handle, Reading()))
+            reading = _read(device, gpu)
         except _Lost:
             reading = Reading(lost=True)
         except _DriverChanged:
@@ -134,13 +140,53 @@ def _metric(call: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
+def _instances(gpu: Any) -> Iterator[tuple[str, Any]]:
+    """UUID and handle of each instance that there is now."""
+    for index in range(_metric(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
+        own = _metric(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, index)
+        uuid = None if own is None else _metric(pynvml.nvmlDeviceGetUUID, own)
+        if uuid is not None:  # nothing can run on one that cannot be named
+            yield str(uuid), own
+
+
+def _part(whole: Device, index: int, uuid: str, own: Any) -> Device:
+    """The instance of ``whole`` that the handle ``own`` is of."""
+    memory = _metric(pynvml.nvmlDeviceGetMemoryInfo, own, pynvml.nvmlMemory_v2)
+    return replace(
+        whole,
+        index=index,
+        uuid=uuid,
+        name=str(_metric(pynvml.nvmlDeviceGetName, own) or f"{whole.name} MIG"),
+        memory_bytes=None if memory is None else int(memory.total),
+        instance_of=whole.uuid,
+    )
+
+
+def _read(device: Device, gpu: Any) -> Reading:
+    mode = _metric(pynvml.nvmlDeviceGetMigMode, gpu)
+    if mode is not None and bool(mode[0]) is not bool(device.mig):
+        return Reading(mig_trouble=MigTrouble.SWITCHED)
+    reading = _health(gpu, _load(gpu, Reading()))
+    if not device.instance_of:
+        return replace(_memory(gpu, reading), mig_trouble=MigTrouble.EMPTY if device.mig else None)
+    own = dict(_instances(gpu)).get(device.uuid)
+    if own is None:
+        return Reading(mig_trouble=MigTrouble.REMOVED)
+    board = WholeBoard(
+        uuid=device.instance_of,
+        power_w=reading.power_w,
+        power_limit_w=reading.power_limit_w,
+        energy_j=reading.energy_j,
+    )
+    alone = replace(reading, power_w=None, power_limit_w=None, energy_j=None, utilization=None, board=board)
+    return _memory(own, alone)
+
+
 def _load(handle: Any, reading: Reading) -> Reading:
     power = _metric(pynvml.nvmlDeviceGetPowerUsage, handle)
     limit = _metric(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     energy = _metric(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)
     busy = _metric(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = _metric(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
-    processes = _metric(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
     return replace(
         reading,
         power_w=None if power is None else power / 1_000,
@@ -150,6 +196,14 @@ def _load(handle: Any, reading: Reading) -> Reading:
         sm_clock_mhz=_metric(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
         memory_clock_mhz=_metric(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
         utilization=None if busy is None else busy.gpu / 100,
+    )
+
+
+def _memory(handle: Any, reading: Reading) -> Reading:
+    memory = _metric(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    processes = _metric(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
+    return replace(
+        reading,
         memory_used_bytes=None if memory is None else int(memory.used),
         memory_free_bytes=None if memory is None else int(memory.free),
         processes=None

@@ -5,7 +5,7 @@ What a driver does not tell is None, never zero: who adds figures up must be abl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -103,9 +103,22 @@ class DeviceState:
     gone: bool = False
 
 
+class MigTrouble(Enum):
+    """Why a GPU, or an instance of it (MIG), is not the device any more that was found at the start."""
+
+    EMPTY = "empty"
+    """MIG is on, and there is no instance: the GPU as a whole runs no models then."""
+    SWITCHED = "switched"
+    """MIG was switched on or off since."""
+    REMOVED = "removed"
+    """The instance was destroyed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """``index`` is how the driver counts it, ``uuid`` stays with the board; ``capability`` is CUDA's."""
+    """``index`` is how models name it: GPUs in the driver's order, each instance (MIG) counted in the place of its GPU.
+    ``uuid`` stays with the board, or with the instance; ``capability`` is CUDA's. ``mig``: MIG is on. ``instance_of``
+    is the UUID of the GPU that an instance is part of, "" for a whole one."""
 
     kind: DeviceKind
     index: int
@@ -116,11 +129,35 @@ class Device:
     capability: tuple[int, int] | None = None
     numa_node: int | None = None
     mig: bool | None = None
+    instance_of: str = ""
 
     @property
     def called(self) -> DeviceName:
         """Its name."""
         return DeviceName(self.kind, self.index)
+
+    @property
+    def title(self) -> str:
+        """What people tell it by."""
+        return f"Device {self.index} ({self.name}, {self.uuid})"
+
+
+def visible(devices: Sequence[Device]) -> dict[DeviceName, str]:
+    """By which UUID each of ``devices`` is named to CUDA. Where a GPU has MIG on, CUDA shows a process one instance at
+    most, and maybe no other GPU, unless it is told which; elsewhere it counts as the driver does, and none is named."""
+    if not any(each.mig for each in devices):
+        return {}
+    return {each.called: each.uuid for each in devices}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeBoard:
+    """What the driver tells of a GPU with instances as a whole, and of none of these; ``uuid`` is the GPU's."""
+
+    uuid: str
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    energy_j: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +165,9 @@ class Reading:
     """A device at one moment. ``energy_j`` counts since the driver was loaded; ``throttle`` are the reasons of clocks
     below what was asked; ``xids`` the driver's errors, the newest last, ``processes`` bytes by process. ``lost``: the
     driver cannot reach it; ``silent``: the driver does not come back from asking it; ``driver_changed``: it is not the
-    driver any more whose library this process has loaded."""
+    driver any more whose library this process has loaded; ``mig_trouble``: it is not the device any more that was
+    found. An instance has memory and processes of its own, no power and no energy, which are the ``board``'s; all else
+    is what its GPU tells."""
 
     power_w: float | None = None
     power_limit_w: float | None = None
@@ -153,6 +192,13 @@ class Reading:
     lost: bool = False
     silent: bool = False
     driver_changed: bool = False
+    mig_trouble: MigTrouble | None = None
+    board: WholeBoard | None = None
+
+    @property
+    def counter_j(self) -> float | None:
+        """The counter of energy that begins anew with the driver, whosever it is."""
+        return self.energy_j if self.board is None else self.board.energy_j
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +220,8 @@ class VersionEnergy:
 class DeviceFigures:
     """A device with its last reading. ``idle_w`` is what it draws when nothing runs (None: not seen yet); ``energy`` is
     by version, ``NAME/VERSION``; ``budget_bytes`` is what versions may take of its memory, ``others_bytes`` what other
-    processes have (None: that is not known)."""
+    processes have, ``unsaid_bytes`` what the appliance's own have and no version says it takes (None: that is not
+    known)."""
 
     device: Device
     reading: Reading
@@ -182,10 +229,22 @@ class DeviceFigures:
     energy: Mapping[str, VersionEnergy] = field(default_factory=lambda: MappingProxyType({}))
     budget_bytes: int | None = None
     others_bytes: int | None = None
+    unsaid_bytes: int | None = None
+
+
+_MIG_TROUBLES: Final = MappingProxyType(
+    {
+        MigTrouble.EMPTY: "has MIG on and no instance for models; make one (nvidia-smi mig -cgi PROFILE -C)",
+        MigTrouble.SWITCHED: "is not what it was, as MIG was switched on or off",
+        MigTrouble.REMOVED: "is gone, as its MIG instance was destroyed",
+    }
+)
 
 
 def faults(reading: Reading) -> Iterator[str]:
     """Why nothing is to be trusted to the device; one sentence's end for each."""
+    if reading.mig_trouble is not None:
+        yield f"{_MIG_TROUBLES[reading.mig_trouble]}; start the appliance anew"
     if reading.lost:
         yield "is lost: the driver cannot reach it any more; power the machine off and on"
     if reading.silent:
@@ -201,7 +260,7 @@ def faults(reading: Reading) -> Iterator[str]:
 
 def is_gone(reading: Reading) -> bool:
     """Whether what the device held is gone with it."""
-    return reading.lost or reading.silent
+    return reading.lost or reading.silent or reading.mig_trouble is not None
 
 
 def troubles(reading: Reading) -> Iterator[str]:

@@ -10,6 +10,7 @@ from appliance.domain.device import ON_CPU, DeviceKind, DeviceWish
 from appliance.domain.tensor import TensorSpec
 
 RUN_TIMEOUT_PARAMETER = "run_timeout_ms"
+"""The parameter that says how long a run may take."""
 RUN_TIMEOUT_MS_MAX = 3_600_000
 """The longest that a model may ask for: an hour, after which a run counts as hanging whatever its package says."""
 
@@ -27,7 +28,13 @@ def run_timeout_problem(said: str) -> str:
     return f"{RUN_TIMEOUT_PARAMETER} must be milliseconds above 0 and at most {RUN_TIMEOUT_MS_MAX}, not '{said[:40]}'"
 
 
-"""The one parameter of a model that the appliance itself reads: how long a run may take."""
+OWN_WORKER_PARAMETER = "own_worker"
+"""The parameter by which a version shares its worker processes with no other."""
+
+
+def own_worker_problem(said: str) -> str:
+    """What is wrong with ``said``, the value of OWN_WORKER_PARAMETER; "" when nothing is."""
+    return "" if said in ("true", "false") else f"{OWN_WORKER_PARAMETER} must be 'true' or 'false'"
 
 
 class TimeoutAction(Enum):
@@ -194,6 +201,11 @@ class ModelVersion:
     def on_cpu(self) -> bool:
         """Whether it runs on the processor."""
         return self.device.kind is DeviceKind.CPU
+
+    @property
+    def own_worker(self) -> bool:
+        """Whether it is to share its worker processes with no other version."""
+        return self.parameters.get(OWN_WORKER_PARAMETER) == "true"
 
 
 class VersionState(Enum):

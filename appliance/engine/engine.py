@@ -404,12 +404,16 @@ class Engine:
         self._turn.devices_told(states)
         self._shell.pace.soon()
 
-    def worker_pids(self) -> dict[DeviceName, set[int]]:
-        """The processes that run versions, by their device."""
-        found: dict[DeviceName, set[int]] = {}
+    def worker_pids(self) -> dict[DeviceName, dict[int, int | None]]:
+        """The processes that run versions, by their device; for each what its versions say that they take of that
+        (None: it changes now)."""
+        found: dict[DeviceName, dict[int, int | None]] = {}
         for worker, group in self._rollouts.groups.workers():
             if worker.pid:
-                found.setdefault(group.device, set()).add(worker.pid)
+                held = [served for served in group.models if served.id in worker.loaded]
+                changes = worker.loading or worker.stopping
+                said_bytes = None if changes else self._cache.said_bytes(held)
+                found.setdefault(group.device, {})[worker.pid] = said_bytes
         return found
 
     # --- one turn

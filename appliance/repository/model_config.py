@@ -18,12 +18,14 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.device import ON_CPU, DeviceKind, DeviceWish
 from appliance.domain.interface import ALLOWED_PARAMETER, allowance_problem
 from appliance.domain.model import (
+    OWN_WORKER_PARAMETER,
     RUN_TIMEOUT_PARAMETER,
     Batching,
     QueuePolicy,
     TimeoutAction,
     VersionChoice,
     VersionPolicy,
+    own_worker_problem,
     run_timeout_ms,
     run_timeout_problem,
 )
@@ -44,7 +46,7 @@ MODEL_FILE: Final = "model.onnx"
 VERSIONS_MAX: Final = 1_000
 """Version directories of one model: all are listed on every look, and a handful is kept."""
 LATEST: Final = VersionPolicy()
-OBEYED: Final = frozenset((RUN_TIMEOUT_PARAMETER, ALLOWED_PARAMETER, *LARGEST))
+OBEYED: Final = frozenset((RUN_TIMEOUT_PARAMETER, ALLOWED_PARAMETER, OWN_WORKER_PARAMETER, *LARGEST))
 """Parameters that have an effect."""
 
 PRIORITY_LEVELS_MAX: Final = (1 << 30) - 1
@@ -309,6 +311,8 @@ def _read_parameters(section: Section) -> Mapping[str, str]:
         if key == RUN_TIMEOUT_PARAMETER and run_timeout_ms(said) is None:
             inner.problem("string_value", run_timeout_problem(said))
         if key == ALLOWED_PARAMETER and (wrong := allowance_problem(said)):
+            inner.problem("string_value", wrong)
+        if key == OWN_WORKER_PARAMETER and (wrong := own_worker_problem(said)):
             inner.problem("string_value", wrong)
         if key in LARGEST and (wrong := option_problem(key, said)):
             inner.problem("string_value", wrong)

@@ -26,6 +26,7 @@ def device_figures(watch: DeviceWatch, status: EngineStatus) -> tuple[DeviceFigu
 def device_document(figures: DeviceFigures) -> dict[str, Json]:
     """One entry of ``devices``; what the driver does not tell is left out."""
     device, reading = asdict(figures.device), asdict(figures.reading)
+    device["instance_of"] = figures.device.instance_of or None
     known = {key: _json(value) for key, value in (device | reading).items() if value is not None}
     energy: dict[str, Json] = {
         name: {
@@ -37,14 +38,18 @@ def device_document(figures: DeviceFigures) -> dict[str, Json]:
         for name, each in figures.energy.items()
     }
     how: dict[str, Json] = {"method": METHOD, "window_s_min": WINDOW_S, "idle_w": figures.idle_w}
-    shares = {"budget_bytes": figures.budget_bytes, "others_bytes": figures.others_bytes}
+    shares = {
+        "budget_bytes": figures.budget_bytes,
+        "others_bytes": figures.others_bytes,
+        "unsaid_bytes": figures.unsaid_bytes,
+    }
     known |= {key: size for key, size in shares.items() if size is not None}
     return {**known, "troubles": list(troubles(figures.reading)), "energy": {**how, "models": energy}}
 
 
 def _json(value: object) -> Json:
     if isinstance(value, dict):
-        return {str(key): each for key, each in value.items()}
+        return {str(key): each for key, each in value.items() if each is not None}
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, tuple):

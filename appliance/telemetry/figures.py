@@ -73,8 +73,10 @@ def _counted(now: Snapshot) -> Mapping[tuple[str, str], tuple[float, int]]:
     """Joules and rows of each device as a whole ("") and of each version on it."""
     counted = {}
     for each in now.devices:
-        if each.reading.energy_j is not None:
-            counted[each.device.uuid, ""] = (each.reading.energy_j, _rows(now))
+        board = each.reading.board
+        uuid, energy_j = (each.device.uuid if board is None else board.uuid), each.reading.counter_j
+        if energy_j is not None:  # of instances that of their GPU, once
+            counted[uuid, ""] = (energy_j, _rows(now))
         for model, told in each.energy.items():
             counted[each.device.uuid, model] = (told.joules, told.inferences)
     return counted

@@ -28,7 +28,7 @@ def notices(snapshot: Snapshot) -> Iterator[str]:
             yield f"The certificate of {port} ends in {int(left_s // DAY_S)} days, on {moment(end_s * 1000)}."
     for each in snapshot.devices:
         for trouble in troubles(each.reading):
-            yield f"Device {each.device.index} ({each.device.name}, {each.device.uuid}) {trouble}."
+            yield f"{each.device.title} {trouble}."
     yield from _of_memory(snapshot.devices)
     if snapshot.devices_problem and any(not each.device.is_cpu for each in snapshot.engine.versions):
         yield (
@@ -44,8 +44,8 @@ def _of_memory(devices: Sequence[DeviceFigures]) -> Iterator[str]:
         memory, others = each.device.memory_bytes, each.others_bytes
         if memory and others is not None and each.budget_bytes is not None and others >= memory * FOREIGN:
             yield (
-                f"Device {each.device.index} ({each.device.name}, {each.device.uuid}): other processes have "
-                f"{_gibibytes(others)} of its memory; models may take {_gibibytes(each.budget_bytes)}."
+                f"{each.device.title}: other processes have {_gibibytes(others)} of its memory; "
+                f"models may take {_gibibytes(each.budget_bytes)}."
             )
 
 

@@ -163,12 +163,12 @@ def refuse_form(path: str, reason: str) -> bool:
     return _strip(path, REFUSED_FILE, reason)
 
 
-def drop_form(path: str, reason: str, *, for_good: bool = True) -> None:
+def drop_form(path: str, reason: str, *, for_good: bool = True) -> bool:
     """The form in the directory ``path`` could not be read: drop it, so that it is built anew; refuse it where that was
-    done before and has not helped, if it may go ``for_good``. Several processes may say so of the same form. A disk
-    that refuses leaves it."""
+    done before and has not helped, if it may go ``for_good``. Several processes may say so of the same form. True when
+    that was done: a disk that refuses leaves it."""
     again = for_good and os.path.exists(os.path.join(path, ANEW_FILE))
-    _strip(path, REFUSED_FILE if again else DROPPED_FILE, reason)
+    return _strip(path, REFUSED_FILE if again else DROPPED_FILE, reason)
 
 
 def make_site(forms: str, name: str) -> str:
@@ -289,10 +289,13 @@ def _write_mark(form: int, mark: str, text: bytes) -> None:
         file.write(text)
 
 
-def refuse_forms(forms: str, digest: str, reason: str) -> bool:
-    """Mark all forms of a version, as when a worker died of one; True when there were some that could be used."""
+def refuse_forms(forms: str, digest: str, reason: str, *, known: bool = True) -> bool:
+    """Mark all forms of a version, as when a worker died of one; True when there were some that could be used. Where it
+    is not ``known`` to have been that, they are dropped, to be built anew."""
     usable = [path for path in _of_version(forms, digest) if _is_usable(path)]
-    return sum(refuse_form(path, reason) for path in usable) > 0
+    if known:
+        return sum(refuse_form(path, reason) for path in usable) > 0
+    return sum(drop_form(path, reason, for_good=False) for path in usable) > 0
 
 
 def remove_forms(forms: str, kept: Collection[str], marked: Collection[str], *, building: bool) -> None:

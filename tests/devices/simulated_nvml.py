@@ -11,6 +11,13 @@ import pynvml
 ANY = "*"
 """In the place of a function's name: whatever is asked."""
 _BY_INDEX = ("nvmlDeviceGetHandleByIndex_v2",)
+_OF_INSTANCES = (
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+)
+"""What NVML tells of an instance; all else is its GPU's."""
 
 
 @dataclass
@@ -28,6 +35,14 @@ class Board:
     memory_bytes: int = 80 << 30
     used_bytes: int = 1 << 30
     uuid: str = "GPU-simulated"
+    name: str = "simulated"
+    mig: bool = False
+    instances: dict[int, Board] = field(default_factory=dict)
+    """Those of MIG by their place, of which some may be empty; of each, its memory, processes, name and UUID count."""
+
+
+INSTANCES_MAX = 7
+"""Places for instances, as an A100 has."""
 
 
 class SimulatedNvml:
@@ -39,6 +54,8 @@ class SimulatedNvml:
         self.boards = boards
         self._handles: list[tuple[Any, Board]] = []
         """Of devices and of sets of events, which are told apart by what they are."""
+        self._told: dict[int, int] = {}
+        """How many errors of its device each set of events has told; all of them are in ``_handles``, and stay."""
 
     def _of(self, handle: Any) -> Board:
         return next((board for known, board in self._handles if known is handle), self.board)
@@ -53,6 +70,8 @@ class SimulatedNvml:
             board = self._of(arguments[0]) if arguments else self.board
             if name in _BY_INDEX:
                 board = self.boards[arguments[0].value]
+            elif name not in _OF_INSTANCES and not any(board is gpu for gpu in self.boards):
+                return int(pynvml.NVML_ERROR_NOT_SUPPORTED)
             error = board.errors.get(name, board.errors.get(ANY))
             if error is not None:
                 return error
@@ -82,15 +101,25 @@ class SimulatedNvml:
         text.value = self._of(handle).uuid.encode()
         return 0
 
-    def _nvmlDeviceGetName(self, _: Any, text: Any, __: Any) -> int:  # noqa: N802
-        text.value = b"simulated"
+    def _nvmlDeviceGetName(self, handle: Any, text: Any, __: Any) -> int:  # noqa: N802
+        text.value = self._of(handle).name.encode()
         return 0
 
     def _nvmlDeviceGetCudaComputeCapability(self, _: Any, major: Any, minor: Any) -> int:  # noqa: N802
         return _set(major, 9) + _set(minor, 0)
 
-    def _nvmlDeviceGetMigMode(self, _: Any, now: Any, pending: Any) -> int:  # noqa: N802
-        return _set(now, 0) + _set(pending, 0)
+    def _nvmlDeviceGetMigMode(self, handle: Any, now: Any, pending: Any) -> int:  # noqa: N802
+        return _set(now, int(self._of(handle).mig)) + _set(pending, int(self._of(handle).mig))
+
+    def _nvmlDeviceGetMaxMigDeviceCount(self, _: Any, count: Any) -> int:  # noqa: N802
+        return _set(count, INSTANCES_MAX)
+
+    def _nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: Any, index: Any, handle: Any) -> int:  # noqa: N802
+        instance = self._of(gpu).instances.get(index.value)
+        if instance is None:
+            return int(pynvml.NVML_ERROR_NOT_FOUND)
+        self._handles.append((handle._obj, instance))
+        return 0
 
     def _nvmlDeviceGetMemoryInfo_v2(self, handle: Any, memory: Any) -> int:  # noqa: N802
         board, told = self._of(handle), memory._obj
@@ -129,10 +158,10 @@ class SimulatedNvml:
         return 0
 
     def _nvmlEventSetWait_v2(self, events: Any, data: Any, __: Any) -> int:  # noqa: N802
-        xids = self._of(events).xids
-        if not xids:
+        xids, told = self._of(events).xids, self._told.get(id(events), 0)
+        if told >= len(xids):
             return int(pynvml.NVML_ERROR_TIMEOUT)
-        data._obj.eventData = xids.pop(0)
+        data._obj.eventData, self._told[id(events)] = xids[told], told + 1
         return 0
 
 

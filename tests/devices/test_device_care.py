@@ -8,8 +8,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from appliance.core.memory.homes import CONTEXT_BYTES, GIB
-from appliance.daemon.device_care import STEP_BYTES, DeviceCare
+from appliance.core.memory.homes import CONTEXT_BYTES, GIB, STEP_BYTES
+from appliance.daemon.device_care import DeviceCare
 from appliance.devices.nvml import Nvml
 from appliance.devices.watch import DeviceWatch
 from appliance.domain.device import DeviceName, DeviceState, cuda
@@ -53,14 +53,14 @@ class Box:
 class Engine:
     """Takes what it is told; ``pids`` are its workers'."""
 
-    def __init__(self, pids: dict[DeviceName, set[int]] | None = None) -> None:
+    def __init__(self, pids: dict[DeviceName, dict[int, int | None]] | None = None) -> None:
         self.pids = pids or {}
         self.told: dict[DeviceName, DeviceState] = {}
 
     def devices_told(self, states: tuple[DeviceState, ...]) -> None:
         self.told |= {state.device: state for state in states}
 
-    def worker_pids(self) -> dict[DeviceName, set[int]]:
+    def worker_pids(self) -> dict[DeviceName, dict[int, int | None]]:
         return self.pids
 
 
@@ -159,7 +159,7 @@ def test_a_driver_that_does_not_fit_its_library_at_the_start_is_no_crash(boards:
 
 
 def test_memory_that_a_stranger_takes_is_no_models_and_that_is_said(boards: tuple[Board, Board]) -> None:
-    box, engine = Box(), Engine({cuda(0): {4711}})
+    box, engine = Box(), Engine({cuda(0): {4711: None}})
     boards[0].processes = ((4711, 20 * GIB), (9, 30 * GIB))
     boards[0].used_bytes = 51 * GIB
     box.look(engine)
@@ -177,7 +177,7 @@ def test_memory_that_a_stranger_takes_is_no_models_and_that_is_said(boards: tupl
 
 
 def test_what_cannot_be_told_apart_leaves_the_budget_as_it_was(boards: tuple[Board, Board]) -> None:
-    box, engine = Box(), Engine({cuda(0): {4711}})
+    box, engine = Box(), Engine({cuda(0): {4711: None}})
     boards[0].processes, boards[0].used_bytes = ((1, 40 * GIB),), 41 * GIB
     box.look(engine)
     assert not engine.told
@@ -186,7 +186,7 @@ def test_what_cannot_be_told_apart_leaves_the_budget_as_it_was(boards: tuple[Boa
 
 def test_two_daemons_on_one_gpu_leave_each_other_what_they_have(boards: tuple[Board, Board]) -> None:
     first, second = Box(), Box()
-    one, other = Engine({cuda(0): {1}}), Engine({cuda(0): {2}})
+    one, other = Engine({cuda(0): {1: None}}), Engine({cuda(0): {2: None}})
     boards[0].processes = ((1, 30 * GIB), (2, 10 * GIB))
     boards[0].used_bytes = 41 * GIB
     first.look(one)

@@ -10,6 +10,7 @@ from typing import cast
 from appliance.config.workers import PlacementConfig
 from appliance.core.processes.restart import RestartPolicy, Restarts
 from appliance.core.scheduling.events import Event, LaneClosed
+from appliance.engine.control.instance_group import Here
 from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.environment import Pace
 from appliance.engine.versions.served import Served
@@ -44,7 +45,7 @@ class Rig:
             feed=self,
             pace=cast(Pace, SimpleNamespace(at=lambda at_ns: None)),
             ids=self,
-            attempts={},
+            here=Here({}, {}),
             restarts=Restarts(RestartPolicy()),
         )
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.config.workers import PlacementConfig
-from appliance.core.processes.placement import GroupLoad, place
+from appliance.core.processes.placement import GroupLoad, has_processes, place
 from appliance.domain.device import CPU, ON_CUDA, cuda
 from tests.domain.sample import make_version
 
@@ -46,6 +46,53 @@ def test_all_versions_on_a_gpu_share_its_one_process() -> None:
     there = [GroupLoad(group=3, device=cuda(0), shared=True, processes=1, models=3)]
     (placement,) = place([make_version("d", device=ON_CUDA)], there, CONFIG)
     assert (placement.group, placement.processes) == (3, 0)
+
+
+OWN = {"own_worker": "true"}
+
+
+def test_one_that_asks_for_a_worker_of_its_own_shares_with_nobody() -> None:
+    small = [make_version(str(number), file_bytes=10) for number in range(10)]
+    own = make_version("own", file_bytes=10, parameters=OWN)
+    alone, *_, shared = place([*small, own], [], CONFIG)
+    assert (alone.models, alone.shared, alone.processes) == ((own,), False, 1)
+    assert own not in shared.models
+    not_own = make_version("not", file_bytes=10, parameters={"own_worker": "false"})
+    assert [len(each.models) for each in place([*small, not_own], [], CONFIG)] == [3, 3, 3, 2]
+
+
+def test_nor_does_it_on_a_gpu_and_the_others_share_theirs() -> None:
+    own = make_version("own", device=ON_CUDA, parameters=OWN)
+    there = [GroupLoad(group=3, device=cuda(0), shared=False, processes=1, models=1)]
+    alone, shared = place([make_version("a", device=ON_CUDA), own], there, CONFIG)
+    assert (alone.group, alone.device, alone.shared, alone.models) == (-1, cuda(0), False, (own,))
+    assert (shared.group, shared.shared, shared.processes) == (-1, True, 1), (
+        "no other joins the one that is there"
+    )
+
+
+def test_processes_that_are_promised_are_left_to_those_that_have_them() -> None:
+    own = make_version("own", file_bytes=10, parameters=OWN)
+    small = [make_version(str(number), file_bytes=10) for number in range(4)]
+    assert len(place(small, [], CONFIG)) == 4
+    placements = place(small, [], CONFIG, promised=[own])
+    assert [each.shared for each in placements] == [True] * 3
+
+
+def test_there_is_a_process_as_long_as_not_all_are_taken_or_promised() -> None:
+    own = make_version("own", file_bytes=10, parameters=OWN)
+    on_gpu = make_version("own", device=ON_CUDA, instance_count=4, parameters=OWN)
+    groups = [
+        GroupLoad(group=1, device=CPU, shared=True, processes=1, models=9),
+        GroupLoad(group=2, device=CPU, shared=False, processes=2, models=1),
+    ]
+    assert has_processes(own, groups, CONFIG)
+    assert has_processes(on_gpu, groups, CONFIG), "it has one, however many are asked for"
+    assert not has_processes(own, groups, CONFIG, promised=[on_gpu])
+    assert has_processes(own, groups, CONFIG, promised=[on_gpu], replaces=2)
+    assert not has_processes(own, groups, CONFIG, promised=[on_gpu], replaces=1), "others are in it"
+    large = make_version("large", file_bytes=5000, parameters=OWN)
+    assert has_processes(large, groups, CONFIG, promised=[on_gpu] * 9), "it shares with nobody in any case"
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 3)), max_size=40), st.integers(1, 12))

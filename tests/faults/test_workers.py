@@ -73,6 +73,29 @@ def test_a_poisonous_request_ends_alone(serve: Serve, tmp_path: Path) -> None:
     assert version_in(daemon.status(), "poisoned")["state"] == "READY"
 
 
+def test_one_with_a_worker_of_its_own_takes_nobody_with_it_where_others_share(
+    serve: Serve, tmp_path: Path
+) -> None:
+    write_fake(tmp_path, "poisoned", mode="crash", magic=66, own_worker="true")
+    for name in ("a", "b", "c"):
+        write_fake(tmp_path, name)
+    daemon = serve(tmp_path, {**FAKE_SECTIONS, "placement": {"max_processes": 2}})
+    before = daemon.status()
+    shared, own = (worker_of(before, key)["pid"] for key in ("a/1", "poisoned/1"))
+    assert {worker_of(before, f"{name}/1")["pid"] for name in "abc"} == {shared}
+    assert shared != own
+    with Stream(daemon.grpc, "b") as neighbour:
+        neighbour.wait_for(10)
+        with pytest.raises(InferenceServerException, match="died with the request"):
+            ask(daemon.grpc, "poisoned", first=66)
+        neighbour.wait_for(20)
+    assert set(neighbour.outcomes) == {"OK"}
+    assert ask(daemon.grpc, "poisoned").as_numpy("y").tolist() == [[0, 1, 2, 3]]
+    after = daemon.status()
+    assert (worker_of(after, "a/1")["pid"], worker_of(after, "a/1")["restarts"]) == (shared, 0)
+    assert worker_of(after, "poisoned/1")["pid"] != own
+
+
 @pytest.mark.parametrize("mode", ["crash_at_load", "hang_at_load", "fail_at_load"])
 def test_a_model_that_cannot_load_is_unavailable_and_the_others_serve(
     serve: Serve, tmp_path: Path, mode: str

@@ -277,6 +277,11 @@ PROBLEMS: list[tuple[str, str, str]] = [
         "must be 'true' or 'false'",
     ),
     (
+        'parameters { key: "own_worker" value { string_value: "1" } }',
+        'parameters["own_worker"].string_value',
+        "must be 'true' or 'false'",
+    ),
+    (
         'parameters { key: "a" value { string_value: 1 } }',
         'parameters["a"].string_value',
         "expected a string",

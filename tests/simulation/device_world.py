@@ -10,9 +10,11 @@ Beside what holds in the world of swaps:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
+from typing import cast
 
 from appliance.config.engine import ResidencyConfig
 from appliance.core.memory.budget import Budget, ResidencyPolicy
@@ -38,13 +40,24 @@ class GpuWorkers(FatedWorkers):
     """Workers that know their device; ``faulty`` are those on which nothing may be loaded."""
 
     def __init__(self, world: World, arena: Arena, emit: object) -> None:
-        super().__init__(world, arena, emit)
+        tell = cast(Callable[[port.PoolEvent], None], emit)
+        super().__init__(world, arena, lambda event: tell(self._said(event)))
+        self.says: dict[str, int] = {}
+        """By model, what its sessions say that they have of a device; nothing, where it is not among these."""
         self.devices: dict[int, DeviceName] = {}
         self.faulty: set[DeviceName] = set()
         self.loaded_on: list[tuple[str, DeviceName]] = []
+        self.visible: dict[DeviceName, str] = {}
+
+    def _said(self, event: port.PoolEvent) -> port.PoolEvent:
+        if isinstance(event, port.ModelLoaded):
+            name = self._holds[event.worker][event.model].name
+            return event._replace(device_bytes=self.says.get(name, 0))
+        return event
 
     def start(self, worker: int, group: int, settings: port.WorkerSettings) -> None:
         self.devices[worker] = settings.device
+        self.visible[settings.device] = settings.visible
         super().start(worker, group, settings)
 
     def load(
@@ -58,14 +71,21 @@ class GpuWorkers(FatedWorkers):
 
 
 class DeviceWorld(SwapWorld):
-    """``gpus`` by model are those that it names; ``budgets`` are those of the GPUs in order."""
+    """``gpus`` by model are those that it names; ``budgets`` are those of the GPUs in order, ``visible`` what workers
+    are told of them."""
 
     workers_type = GpuWorkers
     workers: GpuWorkers
 
     def __init__(
-        self, seed: int, gpus: Sequence[tuple[int, ...]], budgets: Sequence[int], file_bytes: int = MB
+        self,
+        seed: int,
+        gpus: Sequence[tuple[int, ...]],
+        budgets: Sequence[int],
+        file_bytes: int = MB,
+        visible: Mapping[DeviceName, str] = MappingProxyType({}),
     ) -> None:
+        self.worker_terms = port.WorkerTerms(visible=visible)
         self.states = {
             cuda(index): DeviceState(device=cuda(index), budget_bytes=size)
             for index, size in enumerate(budgets)
@@ -104,7 +124,7 @@ class DeviceWorld(SwapWorld):
         self.workers.faulty = {each.device for each in self.states.values() if each.fault}
         self.engine.devices_told(states)
 
-    def worker_pids(self) -> dict[DeviceName, set[int]]:
+    def worker_pids(self) -> dict[DeviceName, dict[int, int | None]]:
         """The engine's."""
         return self.engine.worker_pids()
 

@@ -149,6 +149,7 @@ class SwapWorld(EngineTurns):
     """One run. ``names`` models, each of which is swapped some times."""
 
     workers_type = FatedWorkers
+    worker_terms = port.WorkerTerms()
     box = "this box"
 
     def __init__(
@@ -197,6 +198,7 @@ class SwapWorld(EngineTurns):
                 restart=RestartPolicy(),
                 swap=SwapTerms(self.config, self.records, lambda model: self.box),
                 residency=self._residency or ResidencyTerms(),
+                workers=self.worker_terms,
             ),
             scheduler=self.scheduler,
             arena=self.arena,

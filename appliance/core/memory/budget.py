@@ -102,6 +102,13 @@ class WaitsForDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsForProcess:
+    """It asks for a worker of its own, and all ``processes`` that there may be are taken or promised."""
+
+    processes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AbsentDevice:
     """It names devices that this machine does not have; ``there`` are those that it has."""
 
@@ -110,5 +117,11 @@ class AbsentDevice:
 
 
 WaitsForMemory = (
-    NeverFits | WaitsBesidePins | WaitsForIdle | WaitsForOvercommit | WaitsForMachine | WaitsForDevice
+    NeverFits
+    | WaitsBesidePins
+    | WaitsForIdle
+    | WaitsForOvercommit
+    | WaitsForMachine
+    | WaitsForDevice
+    | WaitsForProcess
 )

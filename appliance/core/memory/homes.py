@@ -15,6 +15,8 @@ GIB: Final = 1 << 30
 CONTEXT_BYTES: Final = GIB
 """Of each GPU, for what its worker takes before it has a model: the context and CUDA's libraries took 828 MiB with two
 small ones on an H200."""
+STEP_BYTES: Final = 64 << 20
+"""What processes have counts as changed from here on: contexts and allocators take and give back less all the time."""
 
 
 class Home(NamedTuple):
@@ -45,6 +47,7 @@ def choose(
     return max(large, key=lambda home: (home.free_bytes, -home.device.index)).device
 
 
-def gpu_budget(memory_bytes: int, others_bytes: int) -> int:
-    """What versions may take of a GPU with so much memory, of which other processes have so much."""
-    return max(memory_bytes - others_bytes - CONTEXT_BYTES, 0)
+def gpu_budget(memory_bytes: int, others_bytes: int, unsaid_bytes: int = 0) -> int:
+    """What versions may take of a GPU with so much memory, of which other processes have so much, and the appliance's
+    own so much that no version says it takes."""
+    return max(memory_bytes - others_bytes - unsaid_bytes - CONTEXT_BYTES, 0)

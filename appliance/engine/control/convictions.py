@@ -38,6 +38,8 @@ class Convictions:
         self._attempts = attempts
         self._pace = pace
         self._waiting: deque[tuple[Served, str, bool]] = deque()
+        self._doubted: set[int] = set()
+        """Ids of versions of which it is not known whether their worker ended because of them."""
         self._events: list[told.Event] = []
 
     def served(self, model: int) -> Served | None:
@@ -69,12 +71,23 @@ class Convictions:
             self._events.append(told_of)
         return dropped
 
-    def loaded(self, served: Served, event: WorkerExited, now_ns: int, *, quick: bool) -> None:
-        """A worker ended while it loaded a version; ``quick``: with a session that runs from no form."""
+    def loaded(
+        self, served: Served, event: WorkerExited, now_ns: int, *, quick: bool, known: bool = True
+    ) -> None:
+        """A worker ended while it loaded a version; ``quick``: with a session that runs from no form; ``known``:
+        nothing else can have ended it."""
         if quick:
             self._events.append(told.FormDropped(served.id, refused=False))
+        self._doubted = {model for model in self._doubted if model in self._served} - {served.id}
+        if not known:
+            self._doubted.add(served.id)
         repeated = self._restarts.crashed(served.id, now_ns)
         self._events.append(self._blamed(served, event.words, repeated=repeated, loading=not quick))
+
+    def knows(self, served: Served) -> bool:
+        """Whether what ended the worker that loaded a version last, if anything did, is known to have been that
+        version."""
+        return served.id not in self._doubted
 
     def take(self, now_ns: int) -> list[told.Event]:
         """What the rollout is to be told."""
@@ -91,7 +104,8 @@ class Convictions:
         trying = culprit.id in self._attempts
         changing = trying and culprit.version.is_packed
         formed = not changing and (loading or (culprit.packed and (repeated or trying)))
-        if formed and self._forms.blame(culprit, detail):
+        known = not loading or self.knows(culprit)
+        if formed and self._forms.blame(culprit, detail, known=known):
             self._restarts.forgive(culprit.id)
-            return told.FormDropped(culprit.id, refused=True)
+            return told.FormDropped(culprit.id, refused=known)
         return told.Crashed(culprit.id, detail, repeated)

@@ -82,9 +82,9 @@ class Forms:
         self._building, self._quarters = (worker, model, served), 0
         self._log.event("building the packed form", model=served.key)
         alone = worker  # in a group that no request is for
-        self._port.start(
-            worker, alone, self._processes.settings(0).building(served.model, served.memory.device)
-        )
+        device = served.memory.device
+        settings = self._processes.settings(0, device).building(served.model, device)
+        self._port.start(worker, alone, settings)
         self._port.build_form(worker, model, served.model)
 
     def ended(self, event: FormBuilt, now_ns: int) -> Served | None:
@@ -132,21 +132,24 @@ class Forms:
             self._log.event("no packed form", model=self._building[2].key, reason=detail)
             self._building = None
 
-    def blame(self, served: Served, reason: str) -> bool:
+    def blame(self, served: Served, reason: str, *, known: bool = True) -> bool:
         """A worker died with ``served``, which ran from a form or may have: that is not used again, and the version's
-        own files are. True when it is not the version's fault therefore."""
+        own files are. True when it is not the version's fault therefore. Where it is not ``known`` to have been that
+        form, as others were in the worker, one may be built anew."""
         model = served.model
         if seal_problem(model.runtime):
             return False  # no engine was opened
-        if not model.forms or not model.digest or not refuse_forms(model.forms, model.digest, reason):
+        if not model.forms or not model.digest:
+            return False
+        if not refuse_forms(model.forms, model.digest, reason, known=known):
             return False
         self._log.event("packed form dropped", model=served.key, reason=reason)
         return True
 
-    def refuse(self, served: Served, reason: str) -> None:
-        """``served`` failed; if it ran from a form, that is not used again."""
+    def refuse(self, served: Served, reason: str, *, known: bool = True) -> None:
+        """``served`` failed; if it ran from a form, that is not used again; see ``blame``."""
         if served.version.is_packed:
-            refuse_forms(served.model.forms, served.model.digest, reason)
+            refuse_forms(served.model.forms, served.model.digest, reason, known=known)
 
     def stop(self) -> None:
         """The daemon ends. A form can be built anew, and nothing waits for one: what is there of it goes at the next

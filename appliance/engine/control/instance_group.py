@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from appliance.core.rollout.attempt import Attempt
 from appliance.domain.device import DeviceName
 from appliance.engine.versions.served import Served
 from appliance.workers.port import LoadWish
@@ -15,6 +17,13 @@ class Ids(Protocol):
 
     def take_id(self) -> int:
         """An id never used before."""
+
+
+class Here(NamedTuple):
+    """Looks at the versions that are here, ``served`` by id, and at the ``attempts`` of those on their way."""
+
+    served: Mapping[int, Served]
+    attempts: Mapping[int, Attempt]
 
 
 class Held(NamedTuple):
@@ -29,8 +38,8 @@ class Held(NamedTuple):
 @dataclass(slots=True, kw_only=True)
 class Worker:
     """A process of a group. ``number`` picks its processors; ``loaded`` are the model ids it holds, ``loading``
-    those that it was asked to load and has not answered, and how; ``whole``: it has answered all that it began with;
-    ``kept_from`` is what its jail keeps it from."""
+    those that it was asked to load and has not answered, and how; ``had`` are all that it ever held; ``whole``: it has
+    answered all that it began with; ``kept_from`` is what its jail keeps it from."""
 
     id: int
     group: int
@@ -42,12 +51,19 @@ class Worker:
     stopping: bool = False
     loaded: set[int] = field(default_factory=set)
     loading: dict[int, LoadWish] = field(default_factory=dict)
+    had: set[int] = field(default_factory=set)
     whole: bool = False
 
     def answered(self, model: int) -> None:
         """It has loaded a model, or will not."""
         self.loading.pop(model, None)
         self.whole = self.whole or not self.loading
+
+    def did_only(self, model: int) -> bool:
+        """Whether it has held no other model, and loads none in its other line: of those in one, the first alone is
+        under way."""
+        background = {wish.background for wish in self.loading.values()}
+        return self.had <= {model} and len(background) <= 1
 
     @property
     def state(self) -> str:

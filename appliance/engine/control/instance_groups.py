@@ -6,17 +6,18 @@ owner: the rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from appliance.config.workers import PlacementConfig
-from appliance.core.processes.placement import GroupLoad, Placement, place
+from appliance.core.memory.budget import WaitsForProcess
+from appliance.core.processes.placement import GroupLoad, Placement, has_processes, place
 from appliance.core.processes.restart import Restarts
 from appliance.core.rollout.attempt import Attempt
-from appliance.core.rollout.phase import ON_ITS_WAY, Phase
+from appliance.core.rollout.phase import ON_ITS_WAY, SERVING, Phase
 from appliance.core.scheduling.events import GroupClosed, GroupOpened, LaneClosed, LaneOpened
 from appliance.domain.device import DeviceName
 from appliance.domain.model import ModelVersion
-from appliance.engine.control.instance_group import Ids, InstanceGroup, Worker
+from appliance.engine.control.instance_group import Here, Ids, InstanceGroup, Worker
 from appliance.engine.environment import Pace
 from appliance.engine.inbox import Feed
 from appliance.engine.versions.served import Served
@@ -37,8 +38,7 @@ NEVER_NS = 1 << 62
 
 class InstanceGroups:
     """``feed`` takes scheduler events; ``pace`` is asked for turns, with ``tick``; ``processes`` are the settings of
-    workers; ``attempts`` are those of versions on their way, by id; ``restarts`` forgets a group that is gone. What
-    gives versions gives those that can be opened now."""
+    workers; ``restarts`` forgets a group that is gone. What gives versions gives those that can be opened now."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class InstanceGroups:
         feed: Feed,
         pace: Pace,
         ids: Ids,
-        attempts: Mapping[int, Attempt],
+        here: Here,
         restarts: Restarts,
     ) -> None:
         self._port = workers
@@ -58,7 +58,7 @@ class InstanceGroups:
         self._feed = feed
         self._pace = pace
         self._ids = ids
-        self._attempts = attempts
+        self._here = here
         self._restarts = restarts
         self._groups: dict[int, InstanceGroup] = {}
         self._workers: dict[int, Worker] = {}
@@ -68,7 +68,40 @@ class InstanceGroups:
 
     def place(self, fresh: Sequence[Served], now_ns: int, *, alone: bool = False) -> None:
         """Give each version a group and load it there; ``alone``: each in processes of its own."""
-        loads = [
+        loads, known = self._loads(), {served.id for served in fresh}
+        promised = [served.model for served in self.promised() if served.id not in known]
+        by_model = {id(served.model): served for served in fresh}
+        together, apart = self._sharing([served.model for served in fresh], alone=alone)
+        device_of = lambda model: by_model[id(model)].memory.device  # noqa: E731
+        placements = (
+            *place(together, loads, self._placement, promised=promised, device_of=device_of),
+            *place(apart, loads, self._placement, alone=True, device_of=device_of),
+        )
+        for placement in placements:
+            self._fill(placement, [by_model[id(model)] for model in placement.models], now_ns)
+
+    def promised(self) -> list[Served]:
+        """Versions that are to have a worker of their own, and have none now."""
+        return [
+            served
+            for served in self._here.served.values()
+            if served.model.own_worker and served.placed.group < 0 and served.phase in SERVING | ON_ITS_WAY
+        ]
+
+    def lack(
+        self, served: Served, before: Served | None, promised: Sequence[Served]
+    ) -> WaitsForProcess | None:
+        """Whether there is no process for a version that is to have its own, in the place of ``before``; ``promised``
+        are others that come first."""
+        models = [each.model for each in promised if each is not served]
+        replaces = before.placed.group if before is not None else -1
+        loads, config = self._loads(), self._placement
+        if has_processes(served.model, loads, config, promised=models, replaces=replaces):
+            return None
+        return WaitsForProcess(processes=config.max_processes)
+
+    def _loads(self) -> list[GroupLoad]:
+        return [
             GroupLoad(
                 group=group.id,
                 device=group.device,
@@ -79,15 +112,6 @@ class InstanceGroups:
             for group in self._groups.values()
             if not group.closing
         ]
-        by_model = {id(served.model): served for served in fresh}
-        together, apart = self._sharing([served.model for served in fresh], alone=alone)
-        device_of = lambda model: by_model[id(model)].memory.device  # noqa: E731
-        placements = (
-            *place(together, loads, self._placement, device_of=device_of),
-            *place(apart, loads, self._placement, alone=True, device_of=device_of),
-        )
-        for placement in placements:
-            self._fill(placement, [by_model[id(model)] for model in placement.models], now_ns)
 
     def _sharing(
         self, models: Sequence[ModelVersion], *, alone: bool
@@ -133,7 +157,7 @@ class InstanceGroups:
 
     def _settings_of(self, worker: Worker, group: InstanceGroup) -> WorkerSettings:
         models = [served.model for served in group.models]
-        settings = self._processes.settings(worker.number)
+        settings = self._processes.settings(worker.number, group.device)
         return settings.serving(models, shared=group.shared, device=group.device)
 
     def _free_number(self) -> int:
@@ -143,7 +167,7 @@ class InstanceGroups:
 
     def _load(self, worker: Worker, served: Served) -> None:
         if served.phase is not Phase.FAILED and not worker.stopping:
-            wish = load_wish(served, self._attempts.get(served.id))
+            wish = load_wish(served, self._here.attempts.get(served.id))
             worker.loading[served.id] = wish
             self._port.load(worker.id, served.id, served.model, wish)
 
@@ -177,6 +201,7 @@ class InstanceGroups:
             return []
         first = not worker.whole
         worker.answered(event.model)
+        worker.had.add(event.model)
         if served is None:
             if not worker.stopping:
                 self._port.unload(event.worker, event.model)

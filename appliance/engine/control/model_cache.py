@@ -14,7 +14,13 @@ from typing import Final, NamedTuple
 from appliance.core.memory import actions, events
 from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.actions import Action, RefuseReservation, Reply, StartCold
-from appliance.core.memory.budget import AbsentDevice, Budget, ResidencyPolicy, WaitsForDevice
+from appliance.core.memory.budget import (
+    AbsentDevice,
+    Budget,
+    ResidencyPolicy,
+    WaitsForDevice,
+    WaitsForProcess,
+)
 from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.phase import LEAVING, SERVING, Phase
 from appliance.domain.device import CPU, DeviceName, DeviceState
@@ -251,14 +257,28 @@ class ModelCache:
     def reserve(self, served: Served, before: Served | None, now_ns: int) -> Reply:
         """Have memory be kept to load a version that is on its way to serving, in the place of ``before``."""
         need_bytes = self._sizes.guessed(served).bytes
-        homeless = self._find_home(served, need_bytes, now_ns)
+        lack = self._lacks_process(served, before, now_ns)
+        homeless = lack or self._find_home(served, need_bytes, now_ns)
         if homeless is not None:
+            self._shell.pace.at(now_ns + SAMPLE_NS)
             return RefuseReservation(served.id, homeless, now_ns + SAMPLE_NS)
         device = self._device(served) or HOST
         replaces = before.id if before is not None else None
         replies = self._tell(events.ReservationWanted(served.id, device, need_bytes, replaces), now_ns)
         (reply,) = [each for each in replies if not isinstance(each, StartCold)]
         return reply
+
+    def _lacks_process(self, served: Served, before: Served | None, now_ns: int) -> WaitsForProcess | None:
+        """Why a version that is to have a worker of its own gets none now. What it was promised of memory others may
+        have meanwhile, of whom one may have been promised the last process."""
+        groups = self._rollouts.groups
+        if not served.model.own_worker:
+            return None
+        promised = [each for each in groups.promised() if self._memory.home(each.id) is not None]
+        lack = groups.lack(served, before, promised)
+        if lack is not None and self._memory.home(served.id) is not None:
+            self._tell(events.Gone(served.id), now_ns)
+        return lack
 
     def rests(self, served: Served, now_ns: int) -> bool:
         """Whether a version that is known to serve begins COLD, because memory has no room for it at the start."""
@@ -383,6 +403,10 @@ class ModelCache:
         if news := self._devices.take(states):
             self._tell(events.Changed(tuple(news)), now_ns)
         self._drains.look(now_ns)
+
+    def said_bytes(self, held: Iterable[Served]) -> int:
+        """What the sessions of versions in one process take together, as that said when they were loaded."""
+        return sum(self._sizes.session_bytes(served) for served in held)
 
     def pause_ns(self, device: DeviceName) -> int:
         """See MemoryPort."""

@@ -26,7 +26,7 @@ from appliance.domain.model import Batching
 from appliance.domain.validation import plan_request
 from appliance.engine.control.convictions import Convictions
 from appliance.engine.control.forms import Forms
-from appliance.engine.control.instance_group import Held
+from appliance.engine.control.instance_group import Held, Here
 from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.control.memory_port import MemoryPort, memory_answered
 from appliance.engine.control.recorder import Recorder, SwapTerms
@@ -92,7 +92,7 @@ class Rollouts:
             feed=leases,
             pace=shell.pace,
             ids=self._core.registry,
-            attempts=self._core.trials.attempts,
+            here=Here(served, self._core.trials.attempts),
             restarts=self._restarts,
         )
         self.forms = Forms(workers=workers, processes=terms.workers, ids=self._core.registry, shell=shell)
@@ -205,7 +205,8 @@ class Rollouts:
             case do.RefuseForm():
                 served = self._served[action.version]
                 if not served.memory.quick:  # that session runs from no form
-                    self.forms.refuse(served, remark_text(action.reason))
+                    known = self.convictions.knows(served)
+                    self.forms.refuse(served, remark_text(action.reason), known=known)
 
     def _consider_form(self, served: Served) -> None:
         if self._core.config.packed_forms:
@@ -358,7 +359,8 @@ class Rollouts:
         if culprit is not None:
             wish = worker.loading.get(culprit.id)
             quick = wish is not None and wish.quick
-            self.convictions.loaded(culprit, event, now_ns, quick=quick)
+            certain = worker.did_only(culprit.id) and not (held.running or held.leased)
+            self.convictions.loaded(culprit, event, now_ns, quick=quick, known=certain)
         self._convicted(now_ns)
         self._open(self._groups.resume(group, now_ns), now_ns)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from appliance.core.memory.footprint import Footprint, Residency, Size
+from appliance.core.memory.homes import CONTEXT_BYTES
 from appliance.domain.device import DeviceName
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.records import Cost, Records
@@ -69,6 +70,12 @@ def _differ(known: int, now: int) -> bool:
     return abs(now - known) * NEGLIGIBLE > known
 
 
+def _context_bytes(model: ModelVersion) -> int:
+    """What its process has of a device before it has a model, where that is its own: the context of the one that
+    others share is nobody's."""
+    return CONTEXT_BYTES if model.own_worker and not model.on_cpu else 0
+
+
 class Sizes:
     """``evict_weights``: weights may leave memory alone; ``limits`` are what there is of each device; ``costs`` keeps
     what was measured across restarts."""
@@ -85,7 +92,8 @@ class Sizes:
         """Take in what a worker said that has loaded it; the largest of them counts."""
         if not served.model.on_cpu:  # of the device's memory, of which weights cannot leave alone
             known = self._sizes.get(served.id) or self._guess(served)
-            said_bytes = min(event.device_bytes, self._limits.get(served.memory.device, 1 << 62))
+            limit_bytes = self._limits.get(served.memory.device, 1 << 62) - _context_bytes(served.model)
+            said_bytes = min(event.device_bytes, max(limit_bytes, 0))
             device_bytes = said_bytes or known.memory_bytes + known.weights_bytes
             event = event._replace(memory_bytes=device_bytes, evictable_bytes=0)
         size = Size(event.memory_bytes, event.evictable_bytes, event.load_ns, event.packed)
@@ -132,6 +140,11 @@ class Sizes:
         """What it takes as it is (0: nothing is known of it)."""
         return self.footprint(served).at(served.memory.residency) if served.id in self._sizes else 0
 
+    def session_bytes(self, served: Served) -> int:
+        """What one session of it takes (0: nothing is known of it)."""
+        size = self._sizes.get(served.id)
+        return size.memory_bytes + size.weights_bytes if size is not None else 0
+
     def weights_now(self, served: Served) -> int:
         """Those of its weights that are in memory."""
         resident = served.memory.residency is Residency.RESIDENT
@@ -150,8 +163,10 @@ class Sizes:
         return known.load_ns or size.load_ns, known.page_in_ns
 
     def _of(self, served: Served, size: Size) -> Footprint:
-        if not served.model.on_cpu:  # one session, in the one process that all on the device share
-            return Footprint(size.memory_bytes + size.weights_bytes, 0)
+        if (
+            not served.model.on_cpu
+        ):  # one session, in the one process that all on the device share, or in its own
+            return Footprint(size.memory_bytes + size.weights_bytes + _context_bytes(served.model), 0)
         return size.footprint(served.model.instance_count, evict_weights=self._evict_weights)
 
     def _guess(self, served: Served) -> Size:

@@ -10,6 +10,7 @@ from appliance.core.rollout import reasons
 from appliance.core.rollout.reasons import Outlook, Refusal, Remark, Verdict, WaitReason
 from appliance.domain.device import DeviceName
 from appliance.domain.interface import ALLOWED_PARAMETER, BatchChange, InterfaceChange
+from appliance.domain.model import OWN_WORKER_PARAMETER
 from appliance.domain.moment import moment
 from appliance.domain.tensor import TensorSpec
 from appliance.engine.port import NEVER
@@ -67,6 +68,11 @@ def wait_text(waiting: WaitReason) -> str:
             )
         case budget.WaitsForDevice(faults=faults):
             return f"waits for a device: {faults_text(faults)}"
+        case budget.WaitsForProcess(processes=processes):
+            return (
+                f"waits for a worker process of its own ({OWN_WORKER_PARAMETER}): all {processes} are taken "
+                "(placement.max_processes)"
+            )
         case reasons.WaitsForServing():
             return "waits for a version that serves, to be tried beside it"
         case reasons.WaitsForTrialOf(version=version):
@@ -86,6 +92,8 @@ def waiting_word(waiting: WaitReason | None) -> str:
             return "trial"
         case budget.WaitsForDevice():
             return DEVICE
+        case budget.WaitsForProcess():
+            return "process"
         case _:
             return "memory"
 

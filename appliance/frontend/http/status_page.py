@@ -7,6 +7,7 @@ from html import escape
 from typing import Final
 from urllib.parse import quote
 
+from appliance.domain.device import DeviceFigures, troubles
 from appliance.domain.model import VersionState
 from appliance.engine.versions.wording import with_next_try
 from appliance.frontend.http.plot import Span, sparkline
@@ -36,6 +37,11 @@ _COLUMNS: Final = (
     *(Column(title, "number") for title in ("Queued", "Running", "Batch")),
     Column("Worker (memory)"),
 )
+_DEVICE_COLUMNS: Final = (
+    *(Column(title) for title in ("Device", "Name", "UUID")),
+    *(Column(title, "number") for title in ("Memory", "For models", "Versions")),
+    Column("State"),
+)
 
 
 def overview(snapshot: Snapshot, rows: str) -> str:
@@ -43,7 +49,31 @@ def overview(snapshot: Snapshot, rows: str) -> str:
     return f"""<dl class="tiles">{_tiles(snapshot)}</dl>
 <h2 id="models">Models</h2>
 {table(_COLUMNS, rows, "models")}
+{_devices(snapshot)}
 <p class="quiet">Rate, p50 and p99 are of the last seconds; grey quantiles are since the start.</p>"""
+
+
+def _devices(snapshot: Snapshot) -> str:
+    """A table of the accelerators and their instances; "" where nothing tells of any."""
+    if not snapshot.devices:
+        return ""
+    rows = "".join(row(_DEVICE_COLUMNS, _device_cells(each, snapshot)) for each in snapshot.devices)
+    return f'<h2 id="devices">Devices</h2>\n{table(_DEVICE_COLUMNS, rows, "devices")}'
+
+
+def _device_cells(figures: DeviceFigures, snapshot: Snapshot) -> tuple[str, ...]:
+    device, used = figures.device, figures.reading.memory_used_bytes
+    running = sum(version.device == device.called for version in snapshot.engine.versions)
+    return (
+        str(device.called),
+        escape(device.name),
+        escape(device.uuid),
+        "–" if used is None else _of_bound(used, device.memory_bytes or 0),
+        "–" if figures.budget_bytes is None else spoken_bytes(figures.budget_bytes),
+        str(running),
+        "<br>".join(f'<span class="bad">{escape(each)}</span>' for each in troubles(figures.reading))
+        or "sound",
+    )
 
 
 def _tiles(snapshot: Snapshot) -> str:
@@ -88,7 +118,8 @@ def model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus], rece
         str(version.queued),
         str(version.running),
         "–" if mean is None else f"{mean:.2f}",
-        escape(spoken_workers(version.workers, workers)),
+        escape(spoken_workers(version.workers, workers))
+        + ("" if version.device.is_cpu else f" on {version.device}"),
     )
     notes = "".join(
         f'<tr role="row" class="note {kind}"><td role="cell" colspan="{len(cells)}">{text}</td></tr>'

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from appliance.domain.device import DeviceFigures, Reading, faults, troubles
+from appliance.domain.device import DeviceFigures, Reading, WholeBoard, faults, troubles
 from appliance.telemetry.metrics.exposition import Family, family, label_text
 
-_READ: Final[tuple[tuple[str, str, Callable[[Reading], float | None]], ...]] = (
+_DRAWN: Final[tuple[tuple[str, str, Callable[[Reading | WholeBoard], float | None]], ...]] = (
     ("power_watts", "Power drawn now.", lambda each: each.power_w),
     ("power_limit_watts", "Power it may draw.", lambda each: each.power_limit_w),
     ("energy_joules_total", "Energy since the driver was loaded.", lambda each: each.energy_j),
+)
+_READ: Final[tuple[tuple[str, str, Callable[[Reading], float | None]], ...]] = (
     ("temperature_celsius", "Temperature of the chip.", lambda each: each.temperature_c),
     ("sm_clock_hertz", "Clock of the processors.", lambda each: _hertz(each.sm_clock_mhz)),
     ("memory_clock_hertz", "Clock of the memory.", lambda each: _hertz(each.memory_clock_mhz)),
@@ -31,6 +33,8 @@ _READ: Final[tuple[tuple[str, str, Callable[[Reading], float | None]], ...]] = (
 
 def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
     """Those of every device, by its ``device`` (UUID)."""
+    yield from _drawn(devices)
+    yield _info(devices)
     for name, meaning, of in _READ:
         told = [(each.device.uuid, of(each.reading)) for each in devices]
         samples = [(label_text({"device": uuid}), value) for uuid, value in told if value is not None]
@@ -46,6 +50,11 @@ def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
     for name, meaning, figure in (
         ("budget_bytes", "Memory that models may take.", lambda each: each.budget_bytes),
         ("others_bytes", "Memory that other processes have.", lambda each: each.others_bytes),
+        (
+            "unsaid_bytes",
+            "Memory that workers have and no model says it takes.",
+            lambda each: each.unsaid_bytes,
+        ),
         (
             "faulty",
             "1 where it takes no models because of a fault.",
@@ -81,6 +90,40 @@ def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
         "appliance_model_energy_inferences_total",
         "Rows answered in the windows of the former.",
         [(labels, told.inferences) for labels, told in models],
+    )
+
+
+def _drawn(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
+    """What whole GPUs draw: of one with instances it is told once."""
+    boards = {board.uuid: board for each in devices if (board := each.reading.board) is not None}
+    drawing: dict[str, Reading | WholeBoard] = {
+        each.device.uuid: each.reading for each in devices if each.reading.board is None
+    }
+    for name, meaning, drawn in _DRAWN:
+        told = [(uuid, drawn(each)) for uuid, each in (drawing | boards).items()]
+        samples = [(label_text({"device": uuid}), value) for uuid, value in told if value is not None]
+        yield family(f"appliance_device_{name}", meaning, samples)
+
+
+def _info(devices: Sequence[DeviceFigures]) -> Family:
+    return family(
+        "appliance_device_info",
+        "1, by what each device is: name, driver, what models call it, and the GPU that it is an instance of.",
+        [
+            (
+                label_text(
+                    {
+                        "device": each.device.uuid,
+                        "called": str(each.device.called),
+                        "name": each.device.name,
+                        "driver": each.device.driver,
+                        "instance_of": each.device.instance_of,
+                    }
+                ),
+                1,
+            )
+            for each in devices
+        ],
     )
 
 

@@ -114,7 +114,7 @@ class Worker:
         self._number = number
         self._lane = lane
         self._saying = threading.Lock()
-        self._loader = Loader(number, runtimes, settings.threads, settings.device)
+        self._loader = Loader(number, runtimes, settings.threads, settings.seen)
         self._models: dict[int, LoadedModel] = {}
         self._brisk: dict[int, bool] = {}
         self._background = BackgroundTasks()

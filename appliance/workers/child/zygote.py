@@ -67,6 +67,7 @@ from appliance.workers.priority import USUAL_TURN_NS, take_turns
 CONTROL_BYTES_MAX: Final = 64 << 10
 DESCRIPTORS_MAX: Final = 5
 STANDARD_ERROR: Final = 2
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class Zygote:
@@ -157,6 +158,10 @@ class Zygote:
             arrange([lane_end, *ring])
             confine(self._pid, request.settings)
             close_others(1 + len(ring), self._enter_jail(request))
+            if (
+                request.settings.visible
+            ):  # nothing has asked CUDA for devices yet, which looks once in its life
+                os.environ[VISIBLE] = request.settings.visible
             rename("appliance-wkr")
             end = socket.socket(fileno=LANE_DESCRIPTOR)
             lane: WorkerLane = SocketWorkerLane(end)

@@ -58,7 +58,8 @@ PASSED_ON: Final = frozenset(
     {"PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV"}
 )
 NOT_PASSED_ON: Final = frozenset({"CUDA_VISIBLE_DEVICES"})
-"""With it a worker would count GPUs otherwise than NVML does, and `gpus` of a model means that count."""
+"""With it a worker would count GPUs otherwise than NVML does, and `gpus` of a model means that count. A worker that is
+to see one device alone has it set when it is forked."""
 PASSED_ON_PREFIXES: Final = (
     "LC_",
     "PYTHON",

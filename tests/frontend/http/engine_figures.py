@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.domain.device import Device, DeviceFigures, DeviceKind, Reading, VersionEnergy
+from appliance.domain.device import Device, DeviceFigures, DeviceKind, Reading, VersionEnergy, WholeBoard
 from appliance.domain.model import VersionState
 from appliance.telemetry.meter import Result, VersionMeter
 from appliance.telemetry.snapshot import (
@@ -121,11 +121,34 @@ def made_up_devices() -> tuple[DeviceFigures, ...]:
             energy=energy,
             budget_bytes=70 << 30,
             others_bytes=9 << 30,
+            unsaid_bytes=1 << 30,
         ),
         DeviceFigures(
             device=Device(kind=DeviceKind.CUDA, index=1, uuid="GPU-1", name="silent", driver="0"),
             reading=Reading(lost=True),
         ),
+    )
+
+
+def made_up_instances() -> tuple[DeviceFigures, ...]:
+    """Both of one GPU (MIG)."""
+    board = WholeBoard(uuid="GPU-7", power_w=210.0, power_limit_w=400.0, energy_j=5_000.0)
+    return tuple(
+        DeviceFigures(
+            device=Device(
+                kind=DeviceKind.CUDA,
+                index=index,
+                uuid=f"MIG-{index}",
+                name="made up MIG 1g.10gb",
+                driver="0",
+                memory_bytes=10 << 30,
+                mig=True,
+                instance_of="GPU-7",
+            ),
+            reading=Reading(memory_used_bytes=(index + 1) << 30, board=board),
+            budget_bytes=9 << 30,
+        )
+        for index in range(2)
     )
 
 

@@ -1,0 +1,41 @@
+"""A whole daemon with real workers under a simulated driver that tells of instances (MIG). No GPU is here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.conftest import Serve
+from tests.faults.clients import FAKE_SECTIONS, ask
+from tests.faults.fake_models import write_fake
+from tests.faults.test_workers import version_in, worker_of
+
+DRIVER = """
+import pynvml
+from tests.devices.simulated_nvml import Board, SimulatedNvml
+parts = {place: Board(uuid=f"MIG-{place}", name="simulated MIG 1g.10gb", memory_bytes=10 << 30, processes=())
+         for place in (0, 3)}
+pynvml.nvmlLib = SimulatedNvml(Board(uuid="GPU-0", mig=True, instances=parts), Board(uuid="GPU-1", processes=()))
+"""
+
+
+def test_each_instance_has_a_worker_that_sees_no_other_device(serve: Serve, tmp_path: Path) -> None:
+    for index in range(3):
+        group = f"instance_group {{ kind: KIND_GPU gpus: [ {index} ] }}"
+        write_fake(tmp_path, f"serves{index}", extra=group)
+        write_fake(tmp_path, f"tells{index}", extra=group, mode="tell_device")
+    daemon = serve(tmp_path, FAKE_SECTIONS, before=DRIVER)
+    status = daemon.status()
+    told = [version_in(status, f"tells{index}")["reason"] for index in range(3)]
+    assert told == ["cuda:0 b'MIG-0'", "cuda:0 b'MIG-3'", "cuda:0 b'GPU-1'"]
+    assert [version_in(status, f"serves{index}")["device"] for index in range(3)] == [
+        "cuda:0",
+        "cuda:1",
+        "cuda:2",
+    ]
+    assert len({worker_of(status, f"serves{index}/1")["pid"] for index in range(3)}) == 3
+    assert [(each["index"], each["uuid"]) for each in status["devices"]] == [
+        (0, "MIG-0"),
+        (1, "MIG-3"),
+        (2, "GPU-1"),
+    ]
+    assert ask(daemon.grpc, "serves1").as_numpy("y").tolist() == [[0, 1, 2, 3]]
