@@ -12,6 +12,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections import deque
+from contextlib import suppress
 from typing import Final, Protocol, cast
 
 from appliance.domain.errors import WorkerError
@@ -47,6 +48,9 @@ class WorkerLane(Protocol):
 
     def take(self) -> ToWorker:
         """Wait for the next message. Raises LaneClosed when the daemon is gone."""
+
+    def poll(self) -> ToWorker | None:
+        """The next message, if it is there and nothing goes first."""
 
     def complete(self, message: FromWorker) -> None:
         """Answer. Raises LaneClosed when the daemon is gone."""
@@ -189,14 +193,24 @@ class SocketWorkerLane:
     def take(self) -> ToWorker:
         """The next message, read from the socket when none is left from the last read."""
         while not self._messages:
-            try:
-                data = self._socket.recv(RECEIVE_BYTES)
-            except ConnectionError as problem:
-                raise LaneClosed("the daemon is gone") from problem
-            if not data:
-                raise LaneClosed("the daemon is gone")
-            self._messages.extend(cast(list[ToWorker], self._reader.feed(data)))
+            self._read(0)
         return self._messages.popleft()
+
+    def poll(self) -> ToWorker | None:
+        """See WorkerLane."""
+        if not self._messages:
+            with suppress(BlockingIOError):
+                self._read(socket.MSG_DONTWAIT)
+        return self._messages.popleft() if self._messages else None
+
+    def _read(self, flags: int) -> None:
+        try:
+            data = self._socket.recv(RECEIVE_BYTES, flags)
+        except ConnectionError as problem:
+            raise LaneClosed("the daemon is gone") from problem
+        if not data:
+            raise LaneClosed("the daemon is gone")
+        self._messages.extend(cast(list[ToWorker], self._reader.feed(data)))
 
     def complete(self, message: FromWorker) -> None:
         """Send all of it."""

@@ -190,8 +190,8 @@ def test_a_batch_is_gathered_in_pinned_memory(mlp: Session, tmp_path: Path) -> N
     for _ in range(3):
         results, _ = executor.run(model, items)
         assert [each.status for each in results] == [ItemStatus.OK, ItemStatus.OK]
-    assert executor._gathered.at_least(1).pinned is not None
-    assert executor._spread.at_least(1).pinned is not None
+    assert executor._gathered[0].at_least(1).pinned is not None
+    assert executor._spread[0].at_least(1).pinned is not None
 
 
 def test_no_room_on_the_device_is_told_and_passes(bench: Bench, mlp: Session) -> None:

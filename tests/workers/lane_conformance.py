@@ -59,6 +59,19 @@ class LaneConformance:
             lanes.daemon.send(message)
         assert [lanes.worker.take() for _ in said] == said
 
+    def test_what_is_there_is_taken_without_waiting(self, lanes: Lanes) -> None:
+        assert lanes.worker.poll() is None
+        lanes.daemon.send(run_of(1))
+        lanes.daemon.send(Stop())
+        assert [lanes.worker.poll(), lanes.worker.poll(), lanes.worker.poll()] == [run_of(1), Stop(), None]
+        lanes.daemon.send(run_of(2))
+        assert lanes.worker.take() == run_of(2)
+        lanes.daemon.close()
+        with pytest.raises(LaneClosed):
+            for _ in range(2):
+                lanes.worker.poll()
+            lanes.worker.take()
+
     def test_answers_arrive_in_order(self, lanes: Lanes) -> None:
         said: list[FromWorker] = [finished(1), ModelRefused(7, 2, "no"), finished(3, 8)]
         for message in said:

@@ -35,6 +35,9 @@ class LaneDouble:
     def take(self) -> ToWorker:
         return self._messages.popleft()
 
+    def poll(self) -> ToWorker | None:
+        return self._messages.popleft() if self._messages else None
+
     def complete(self, message: FromWorker) -> None:
         self.answers.append(message)
 

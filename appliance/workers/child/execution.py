@@ -3,6 +3,7 @@
 A batch of one runs where it lies, without a copy. A larger one is gathered into scratch memory row after row, run once,
 and its outputs are split by rows into each request's place. When a larger batch fails, its requests are run one by one,
 so that one bad request fails alone. Outputs that do not fit are held until they are fetched, within bounds.
+A batch that a device runs by itself, as it ran one like it, is begun in other memory before the one before it has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple
 from appliance.domain.errors import ApplianceError, InvalidRequest, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned
-from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session, region_maker
+from appliance.runtimes.runtime import Feed, OverlappedRun, Place, Produced, Region, Session, region_maker
 from appliance.workers.child.tensors import Scratch, feeds_from, span
 from appliance.workers.port import (
     ERROR_CHARACTERS_MAX,
@@ -29,6 +30,8 @@ from appliance.workers.port import (
 HELD_BYTES_MAX: Final = 256 << 20
 HELD_ITEMS_MAX: Final = 1024
 SCRATCH_KEPT_BYTES: Final = 64 << 20
+OVERLAPPED_MAX: Final = 256
+"""Runs that are kept prepared; those that are still wanted are soon prepared again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +58,45 @@ class Times(NamedTuple):
     scatter_ns: int
 
 
+class _Ready(NamedTuple):
+    """A run of batches of one kind and so many rows: from ``source`` to ``place``, where it leaves ``shapes``."""
+
+    run: OverlappedRun
+    source: Region
+    place: Place
+    shapes: tuple[Shape, ...]
+    sizes: tuple[int, ...]
+
+
+class BegunBatch(NamedTuple):
+    """A batch that a device runs by itself."""
+
+    model: LoadedModel
+    items: tuple[RunItem, ...]
+    wanted: tuple[int, ...]
+    ready: _Ready
+    gather_ns: int
+    begun_ns: int
+
+    def ended(self) -> bool:
+        """Whether waiting for it would be over at once."""
+        try:
+            return self.ready.run.ended()
+        except Exception:  # noqa: BLE001 - ``finish`` raises it as well
+            return True
+
+
 class Executor:
     """Runs batches whose tensors lie in ``arena``. Owner of the scratch memory and of the held outputs."""
 
     def __init__(self, arena: Region) -> None:
         self._arena = arena
-        self._gathered = Scratch()
-        self._spread = Scratch()
+        self._gathered = Scratch(), Scratch()
+        self._spread = Scratch(), Scratch()
+        """The second of each for a batch that is begun while another runs in the first, and the other way round."""
+        self._turn = 0
+        self._ready: dict[object, _Ready] = {}
+        self._ended_ns = 0
         self._held: dict[int, _Outputs] = {}
         self._held_bytes = 0
 
@@ -75,6 +110,45 @@ class Executor:
             return self._run_merged(model, items)
         except Exception:  # noqa: BLE001 - the runs one by one say whose fault it was
             return self._run_one_by_one(model, items)
+
+    def begin(self, model: LoadedModel, items: tuple[RunItem, ...]) -> BegunBatch | None:
+        """Begin a batch that a device runs by itself, at most one behind another; None where it has to be run. They are
+        finished in the order in which they were begun."""
+        turn, wanted = 1 - self._turn, _union(items)
+        key = _kind(model, items, wanted), turn
+        ready = self._ready.get(key) if len(items) > 1 else None
+        if ready is None:
+            return None
+        begin_ns = time.monotonic_ns()
+        try:
+            self._gather(items, sum(item.rows for item in items), ready.source)
+            begun_ns = time.monotonic_ns()
+            ready.run.begin()
+        except Exception:  # noqa: BLE001 - the run that follows says what it was
+            self._ready.clear()
+            return None
+        self._turn = turn
+        return BegunBatch(model, items, wanted, ready, begun_ns - begin_ns, begun_ns)
+
+    def finish(self, begun: BegunBatch) -> tuple[tuple[RunResult, ...], Times]:
+        """Wait for a batch that was begun; as ``run``."""
+        model, items, wanted, ready, gather_ns, begun_ns = begun
+        try:
+            ready.run.finish()
+            before_ns, self._ended_ns = self._ended_ns, time.monotonic_ns()
+            view, offset = ready.place.region.view, ready.place.offset
+            whole = _Outputs(ready.shapes, ready.sizes, _parts(view[offset:], ready.sizes))
+            rows = sum(item.rows for item in items)
+            results = self._scatter(model.version, items, wanted, whole, rows)
+        except Exception:  # noqa: BLE001 - as in ``run``
+            self._ready.clear()
+            return self._run_one_by_one(model, items)
+        run_ns = self._ended_ns - max(begun_ns, before_ns)
+        return results, Times(gather_ns, run_ns, time.monotonic_ns() - self._ended_ns)
+
+    def drop(self) -> None:
+        """Keep no runs of sessions, one of which is about to be closed."""
+        self._ready.clear()
 
     def fetch(self, fetch: Fetch) -> RunResult | None:
         """Store held outputs at a larger place; None when they were only to be forgotten."""
@@ -129,26 +203,51 @@ class Executor:
         begin = time.monotonic_ns()
         rows = sum(item.rows for item in items)
         make = region_maker(model.session)
-        source, feeds = self._gather(items, rows, make)
+        totals = [sum(item.sizes[column] for item in items) for column in range(len(items[0].sizes))]
+        source = self._gathered[0].at_least(span(totals), make)
+        feeds = self._gather(items, rows, source)
         wanted = _union(items)
-        spread = self._spread.at_least(1, make)
+        spread = self._spread[0].at_least(1, make)
         gathered = time.monotonic_ns()
         produced = model.session.run(source, feeds, wanted, Place(spread, 0, len(spread.view)))
         ran = time.monotonic_ns()
         check_rows(model.version, wanted, produced.shapes, rows)
         whole = self._whole(produced, make)
         results = self._scatter(model.version, items, wanted, whole, rows)
-        self._gathered.drop_beyond(SCRATCH_KEPT_BYTES)
-        self._spread.drop_beyond(SCRATCH_KEPT_BYTES)
+        if make is not None:
+            self._prepare(model, items, wanted, feeds, produced)
+        for each in (*self._gathered, *self._spread):
+            each.drop_beyond(SCRATCH_KEPT_BYTES)
         return results, Times(gathered - begin, ran - gathered, time.monotonic_ns() - ran)
 
-    def _gather(
-        self, items: tuple[RunItem, ...], rows: int, make: Callable[[int], Region] | None
-    ) -> tuple[Region, tuple[Feed | None, ...]]:
-        """All items' inputs, input after input, row after row, in scratch memory."""
+    def _prepare(
+        self,
+        model: LoadedModel,
+        items: tuple[RunItem, ...],
+        wanted: tuple[int, ...],
+        feeds: tuple[Feed | None, ...],
+        produced: Produced,
+    ) -> None:
+        """Have the next batch like this one begun in either memory, where the session's device can do that."""
+        make, kind = region_maker(model.session), _kind(model, items, wanted)
+        in_bytes = max((feed.offset + aligned(feed.nbytes) for feed in feeds if feed is not None), default=0)
+        out_bytes = span(produced.sizes)
+        room = ((self._gathered, in_bytes), (self._spread, out_bytes))
+        if len(self._ready) >= OVERLAPPED_MAX or not all(
+            each.holds(nbytes) for scratch, nbytes in room for each in scratch
+        ):
+            self._ready.clear()
+        for turn, (gathered, spread) in enumerate(zip(self._gathered, self._spread, strict=True)):
+            source = gathered.at_least(in_bytes, make)
+            place = Place(spread.at_least(out_bytes, make), 0, out_bytes)
+            run = model.session.prepared(source, feeds, wanted, place)
+            if isinstance(run, OverlappedRun):
+                self._ready[kind, turn] = _Ready(run, source, place, produced.shapes, produced.sizes)
+
+    def _gather(self, items: tuple[RunItem, ...], rows: int, target: Region) -> tuple[Feed | None, ...]:
+        """Copy all items' inputs, input after input, row after row."""
         columns = len(items[0].sizes)
         totals = [sum(item.sizes[column] for item in items) for column in range(columns)]
-        target = self._gathered.at_least(span(totals), make)
         feeds: list[Feed | None] = []
         starts: list[int] = []
         position = 0
@@ -164,20 +263,16 @@ class Executor:
                 view[start : start + size] = arena[offset : offset + size]
                 starts[column] = start + size
                 offset += aligned(size)
-        return target, tuple(feeds)
+        return tuple(feeds)
 
     def _whole(self, produced: Produced, make: Callable[[int], Region] | None) -> _Outputs:
         """The batch's outputs; when they were not written in place, room is made so that the next time they are."""
         if produced.parts is not None:
             needed = span(produced.sizes)
             if needed <= SCRATCH_KEPT_BYTES:
-                self._spread.at_least(needed, make)
+                self._spread[0].at_least(needed, make)
             return _Outputs(produced.shapes, produced.sizes, produced.parts)
-        view = self._spread.at_least(1).view
-        parts, position = [], 0
-        for size in produced.sizes:
-            parts.append(view[position : position + size])
-            position += aligned(size)
+        parts = _parts(self._spread[0].at_least(1).view, produced.sizes)
         return _Outputs(produced.shapes, produced.sizes, parts)
 
     def _scatter(
@@ -227,6 +322,21 @@ class Executor:
         self._held[ticket] = _Outputs(outputs.shapes, outputs.sizes, copies)
         self._held_bytes += total
         return RunResult(ticket, ItemStatus.TOO_LARGE, outputs.shapes, outputs.sizes, needed, "")
+
+
+def _kind(model: LoadedModel, items: tuple[RunItem, ...], wanted: tuple[int, ...]) -> object:
+    """What is the same of all batches that one prepared run can run."""
+    shapes = tuple(None if shape is None else shape[1:] for shape in items[0].shapes)
+    return id(model), sum(item.rows for item in items), shapes, wanted
+
+
+def _parts(view: memoryview, sizes: Sequence[int]) -> list[memoryview]:
+    """Tensors of these sizes that lie one after the other."""
+    parts, position = [], 0
+    for size in sizes:
+        parts.append(view[position : position + size])
+        position += aligned(size)
+    return parts
 
 
 def _union(items: Iterable[RunItem]) -> tuple[int, ...]:

@@ -278,6 +278,13 @@ class RingWorkerLane:
             self._read()
         return self._messages.popleft()
 
+    def poll(self) -> ToWorker | None:
+        """See WorkerLane; batches of the ring go first."""
+        ready = self._ring.wait(0)
+        if ready & MAIL:
+            self._read()
+        return None if ready & SUBMISSIONS or not self._messages else self._messages.popleft()
+
     def complete(self, message: FromWorker) -> None:
         """Answer a message. Raises LaneClosed when the daemon is gone."""
         self._answers.complete(message)

@@ -18,7 +18,7 @@ from typing import Final
 from appliance.domain.errors import ApplianceError, AssessmentFailed, FileDiffers, FormHasNoRoom
 from appliance.runtimes.runtime import Region, Runtime, Session
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
-from appliance.workers.child.execution import Executor, LoadedModel
+from appliance.workers.child.execution import BegunBatch, Executor, LoadedModel
 from appliance.workers.child.leased import LeasedRuns
 from appliance.workers.child.loading import Loader, Opened
 from appliance.workers.lane import LaneClosed, WorkerLane
@@ -49,6 +49,23 @@ LET_GO_S: Final = 0.25
 BRISK_NS: Final = 1_000_000
 """A worker none of whose models was seen to run longer takes short turns: it is not kept waiting by the runs of a large
 model on the same processor, and needs no longer ones."""
+
+
+KEEN_S: Final = 0.005
+"""How long it is looked without a rest whether a device has ended a batch behind which it has nothing, and so would
+wait."""
+REST_S: Final = 50e-6
+
+
+class Patience:
+    """Of one who waits for a device since this was made, other threads running meanwhile."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + KEEN_S
+
+    def rest(self, *, keen: bool) -> None:
+        """Before the next look."""
+        time.sleep(0 if keen and time.monotonic() < self._until else REST_S)
 
 
 class BackgroundTasks:
@@ -124,10 +141,12 @@ class Worker:
     def serve(self) -> None:
         """Until Stop, which is where it lets go of everything. Raises LaneClosed when the daemon is gone."""
         while True:
-            message = self._lane.take()
-            if type(message) is Run:
-                self._say(self._run(message))
-            elif type(message) is Fetch:
+            message: ToWorker | None = self._lane.take()
+            while type(message) is Run:
+                message = self._run_on(message)
+            if message is None:
+                continue
+            if type(message) is Fetch:
                 result = self._executor.fetch(message)
                 if result is not None:
                     self._say(Fetched(self._number, result))
@@ -185,6 +204,33 @@ class Worker:
     def _say(self, message: FromWorker) -> None:
         with self._saying:
             self._lane.complete(message)
+
+    def _run_on(self, run: Run) -> ToWorker | None:
+        """Run a batch, and those that come for as long as each can be begun before the one before it has ended; what
+        came that cannot."""
+        under_way = self._begin(run)
+        if under_way is None:
+            self._say(self._run(run))
+            return None
+        other: ToWorker | None = None
+        while under_way is not None:
+            number, begun = under_way
+            behind, waited = None, Patience()
+            while not begun.ended():
+                if behind is None and other is None:
+                    other = self._lane.poll()
+                    behind = self._begin(other) if type(other) is Run else None
+                    other = None if behind is not None else other
+                waited.rest(keen=behind is None)
+            results, times = self._executor.finish(begun)
+            self._say(RunFinished(self._number, number, results, *times))
+            under_way = behind
+        return other
+
+    def _begin(self, run: Run) -> tuple[int, BegunBatch] | None:
+        model = self._models.get(run.model)
+        begun = None if model is None else self._executor.begin(model, run.items)
+        return None if begun is None else (run.batch, begun)
 
     def _run(self, run: Run) -> RunFinished:
         model = self._models.get(run.model)
@@ -299,6 +345,7 @@ class Worker:
 
     def _close(self, model: int, session: Session | None) -> None:
         """Have what was prepared of a model dropped, then close its session."""
+        self._executor.drop()
         if self._leased is not None:
             self._leased.drop(model)
         if session is not None:

@@ -1,0 +1,202 @@
+"""A worker whose session runs on a device that runs batches by itself: which of them it begins before another has
+ended, and what becomes of each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from appliance.domain.model import ModelVersion
+from appliance.runtimes.runtime import Feed, Place, Region, RuntimeSettings, Session
+from appliance.workers.child.tensors import Scratch
+from appliance.workers.child.worker import Worker
+from appliance.workers.lane import LaneClosed
+from appliance.workers.messages import FromWorker, Load, Stop, ToWorker
+from appliance.workers.port import (
+    PLAIN_LOAD,
+    Fetch,
+    Fetched,
+    ItemStatus,
+    ModelLoaded,
+    Run,
+    RunFinished,
+    RunItem,
+    WorkerSettings,
+)
+from tests.runtimes.simulated_device import DeviceRun, DeviceSession
+from tests.workers.bench import fake
+
+SETTINGS = WorkerSettings(threads=1, cpus=(), memory_limit_bytes=0)
+WIDTH, PLACE = 4, 64
+
+
+class Device(DeviceSession):
+    """Notes what it is told in ``log``; ``fails`` is what it then fails."""
+
+    def __init__(self, version: ModelVersion, rig: Rig) -> None:
+        super().__init__(version)
+        self._rig = rig
+
+    def run(self, source: Region, feeds: Any, wanted: Any, place: Place) -> Any:
+        self._rig.note(f"run {feeds[0].shape[0]}")
+        return super().run(source, feeds, wanted, place)
+
+    def prepared(
+        self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
+    ) -> Callable[[], None] | None:
+        return NotedRun(self._rig, self, source, feeds, wanted, place)
+
+
+class NotedRun(DeviceRun):
+    """Ends when nothing more waits in the lane, or two have been begun."""
+
+    def __init__(self, rig: Rig, session: Device, source: Region, feeds: Any, *others: Any) -> None:
+        super().__init__(session, source, feeds, *others)
+        self._rig = rig
+        self._rows = feeds[0].shape[0]
+
+    def begin(self) -> None:
+        self._rig.note(f"begin {self._rows}")
+        super().begin()
+
+    def ended(self) -> bool:
+        return self._rig.idle() and super().ended()
+
+    def finish(self) -> None:
+        self._rig.note(f"finish {self._rows}")
+        super().finish()
+
+
+class Rig:
+    """A runtime of such sessions, and the lane of its worker; ``answers`` are what the worker has said."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.fails: deque[str] = deque()
+        self.answers: list[FromWorker] = []
+        self._messages: deque[ToWorker] = deque()
+        self._polls = 0
+        self.arena = Scratch().at_least(1 << 16)
+
+    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+        return Device(version, self)
+
+    def note(self, what: str) -> None:
+        self.log.append(what)
+        if self.fails and self.fails[0] == what:
+            self.fails.popleft()
+            raise OSError("broken")
+
+    def idle(self) -> bool:
+        self._polls += 1
+        return self._polls % 3 == 0
+
+    def take(self) -> ToWorker:
+        if not self._messages:
+            raise LaneClosed
+        return self._messages.popleft()
+
+    def poll(self) -> ToWorker | None:
+        return self._messages.popleft() if self._messages else None
+
+    def complete(self, message: FromWorker) -> None:
+        self.answers.append(message)
+
+    def serve(self, *messages: ToWorker) -> list[RunFinished]:
+        """Have a worker take these; gives what it says of batches."""
+        version = fake("device", run_ms=0.1, overlapped="true")
+        self._messages.extend((Load(1, version, PLAIN_LOAD), *messages, Stop()))
+        Worker(1, self, self.arena, {"fake": self}, SETTINGS).serve()  # type: ignore[dict-item]
+        assert isinstance(self.answers[0], ModelLoaded), self.answers[0]
+        return [answer for answer in self.answers if isinstance(answer, RunFinished)]
+
+    def batch(self, number: int, *tickets: int, capacity: int = PLACE) -> Run:
+        """A batch of requests of a row each, which begins with their ticket."""
+        for ticket in tickets:
+            self.arena.view[ticket * 128 : ticket * 128 + WIDTH] = bytes((ticket, 1, 2, 3))
+        items = [
+            RunItem(ticket, 1, ((1, WIDTH),), (WIDTH,), ticket * 128, (0,), ticket * 128 + 64, capacity)
+            for ticket in tickets
+        ]
+        return Run(number, 1, tuple(items))
+
+    def answer(self, ticket: int) -> bytes:
+        """Where its output is to be."""
+        return bytes(self.arena.view[ticket * 128 + 64 : ticket * 128 + 64 + WIDTH])
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def all_well(rig: Rig, finished: list[RunFinished]) -> list[int]:
+    """The numbers of the batches in the order of their ends; all answers are those that were asked for."""
+    for each in finished:
+        for result in each.results:
+            assert (result.status, result.sizes) == (ItemStatus.OK, (WIDTH,))
+            assert rig.answer(result.ticket) == bytes((result.ticket, 1, 2, 3))
+    return [each.batch for each in finished]
+
+
+def test_a_batch_like_one_that_ran_is_begun_before_the_one_before_has_ended(rig: Rig) -> None:
+    batches = [rig.batch(number, 2 * number, 2 * number + 1) for number in range(1, 6)]
+    assert all_well(rig, rig.serve(*batches)) == [1, 2, 3, 4, 5]
+    assert rig.log == [
+        "run 2", "begin 2", "begin 2", "finish 2", "begin 2", "finish 2", "begin 2", "finish 2", "finish 2",
+    ]  # fmt: skip
+
+
+def test_others_wait_until_what_was_begun_has_ended(rig: Rig) -> None:
+    """A request alone, a batch of other rows, and what is no batch at all."""
+    finished = rig.serve(
+        rig.batch(1, 1, 2),
+        rig.batch(2, 3, 4),
+        rig.batch(3, 5),
+        rig.batch(4, 6, 7),
+        rig.batch(5, 8, 9, 10),
+        rig.batch(6, 11, 12),
+        Fetch(99, 0, 64),
+        rig.batch(7, 13, 14),
+    )
+    assert all_well(rig, finished) == [1, 2, 3, 4, 5, 6, 7]
+    assert rig.log == [
+        "run 2", "begin 2", "finish 2", "run 1", "begin 2", "finish 2", "run 3",
+        "begin 2", "finish 2", "begin 2", "finish 2",
+    ]  # fmt: skip
+    kinds = [type(each) for each in rig.answers]
+    assert kinds.index(Fetched) == kinds.index(RunFinished) + 6
+
+
+def test_a_batch_that_cannot_be_begun_is_run(rig: Rig) -> None:
+    rig.fails.append("begin 2")
+    assert all_well(
+        rig, rig.serve(*(rig.batch(number, 2 * number, 2 * number + 1) for number in range(1, 5)))
+    )
+    assert rig.log[:3] == ["run 2", "begin 2", "run 2"]
+
+
+def test_a_batch_that_fails_on_the_device_is_run_request_by_request_and_the_next_is_not_touched(
+    rig: Rig,
+) -> None:
+    rig.fails.append("finish 2")
+    batches = (rig.batch(number, 2 * number, 2 * number + 1) for number in range(1, 4))
+    assert all_well(rig, rig.serve(*batches)) == [1, 2, 3]
+    assert rig.log == ["run 2", "begin 2", "begin 2", "finish 2", "run 1", "run 1", "finish 2"]
+
+
+def test_an_output_that_does_not_fit_is_held(rig: Rig) -> None:
+    finished = rig.serve(
+        rig.batch(1, 1, 2), rig.batch(2, 3, 4), rig.batch(3, 5, 6, capacity=0), Fetch(5, 5 * 128 + 64, 64)
+    )
+    assert [result.status for result in finished[2].results] == [ItemStatus.TOO_LARGE] * 2
+    (fetched,) = (each for each in rig.answers if isinstance(each, Fetched))
+    assert (fetched.result.status, rig.answer(5)) == (ItemStatus.OK, bytes((5, 1, 2, 3)))
+
+
+def test_times_of_batches_do_not_count_twice(rig: Rig) -> None:
+    finished = rig.serve(*(rig.batch(number, 2 * number, 2 * number + 1) for number in range(1, 8)))
+    assert all(each.gather_ns > 0 and each.run_ns >= 0 and each.scatter_ns > 0 for each in finished)
