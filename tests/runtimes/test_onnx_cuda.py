@@ -18,6 +18,7 @@ from appliance.domain.errors import LoadFailed, RunFailed
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx_cuda
+from appliance.runtimes.device_graphs import GRAPHS_MAX
 from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
 from appliance.runtimes.runtime import Region, RuntimeSettings, Session, batch_sizes, region_maker
@@ -219,9 +220,9 @@ def test_memory_is_kept_for_so_many_shapes(bench: Bench, mlp: Session) -> None:
 
 
 def test_no_more_than_so_many_graphs(bench: Bench, mlp: Session) -> None:
-    for rows in range(1, onnx_cuda.GRAPHS_MAX + 5):
+    for rows in range(1, GRAPHS_MAX + 5):
         answers(mlp, Memory(np.ones((rows, 64), np.float32)), 5)
-    assert len(set(bench.made[0].captured)) == onnx_cuda.GRAPHS_MAX
+    assert len(set(bench.made[0].captured)) == GRAPHS_MAX
 
 
 def test_pinned_memory_is_copied_from_and_to_directly(bench: Bench, mlp: Session) -> None:

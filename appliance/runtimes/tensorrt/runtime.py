@@ -21,7 +21,6 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.runtimes.onnx import GRAPH_BYTES_MAX, MODEL_FILE, OnnxRuntime
 from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, Runtime, RuntimeSettings, Session
-from appliance.runtimes.tensorrt.device_memory import DeviceMemory
 from appliance.runtimes.tensorrt.profiles import Profile, profiles_of
 from appliance.runtimes.tensorrt.session import Engine, EngineSession
 from appliance.runtimes.tensorrt.tie import Driver, find_driver, tie_of
@@ -63,7 +62,7 @@ class TensorrtRuntime:
         self,
         library: Callable[[], Library] = import_tensorrt,
         driver: Callable[[], Driver] = find_driver,
-        device: Callable[[int], DeviceMemory] | None = None,
+        device: Callable[[int], Cuda] | None = None,
         plain: Runtime | None = None,
     ) -> None:
         """Import TensorRT, and ask the driver, in another process. Raises ImportError."""
@@ -93,7 +92,9 @@ class TensorrtRuntime:
         if not settings.packed:
             return self._plain.load(replace(version, runtime=self._plain.name), settings)
         device, data = self._ready(version, settings), self._engine_of(version)
-        return EngineSession(self._library.open(data), len(data), version, device)
+        return EngineSession(
+            self._library.open(data), len(data), version, device, graphs=version.cuda_graphs
+        )
 
     def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
         """Build the engine into ``graph``, and keep what TensorRT learned beside it. It has no file of weights."""
@@ -114,7 +115,7 @@ class TensorrtRuntime:
         if 0 < len(built.cache) <= KEPT_MAX - len(self._makers):
             Path(graph).with_name(KEPT_FILE).write_bytes(wrapped(built.cache, self._makers))
 
-    def _ready(self, version: ModelVersion, settings: RuntimeSettings) -> DeviceMemory:
+    def _ready(self, version: ModelVersion, settings: RuntimeSettings) -> Cuda:
         """The device. TensorRT takes the process with it where no driver answers: nothing of it is touched then. Raises
         LoadFailed."""
         if not self._driver.devices:

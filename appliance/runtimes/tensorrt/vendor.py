@@ -126,11 +126,17 @@ class Engine:
         self.tensors = tuple(self._tensor(engine.get_tensor_name(i)) for i in range(engine.num_io_tensors))
         self.profiles = tuple(map(self._profile, range(engine.num_optimization_profiles)))
 
-    def context(self, profile: int, stream: int) -> Context:
-        """What runs shapes of one profile. Raises LoadFailed."""
-        made = _made(self._engine.create_execution_context, "execution context", self._words)
+    def context(self, profile: int, stream: int, scratch: int, nbytes: int) -> Context:
+        """What runs shapes of one profile, and computes in the device's memory from ``scratch`` on, which others of this
+        engine may have, too, that never run at once. Raises LoadFailed."""
+        strategy = self._module.ExecutionContextAllocationStrategy.USER_MANAGED
+        made = _made(
+            lambda: self._engine.create_execution_context(strategy), "execution context", self._words
+        )
         if not _takes(made.set_optimization_profile_async, profile, stream):
             raise LoadFailed(f"TensorRT takes no profile {profile}: {_last(self._words)}")
+        if not _takes(made.set_device_memory, scratch, nbytes):
+            raise LoadFailed(f"TensorRT takes no memory to compute in: {_last(self._words)}")
         return Context(made, self._words)
 
     def context_bytes(self, profile: int) -> int:

@@ -12,6 +12,7 @@ import pytest
 
 from appliance import __version__
 from appliance.config.repository import RepositoryConfig
+from appliance.devices.cuda import Cuda
 from appliance.domain.device import ON_CPU, ON_CUDA, cuda
 from appliance.domain.errors import ConfigInvalid, LoadFailed
 from appliance.domain.model import ModelVersion
@@ -26,7 +27,7 @@ from appliance.workers.daemon.forms_on_disk import for_worker, mark_form, take_u
 from appliance.workers.forms import DROPPED_FILE
 from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, LoadWish
-from tests.runtimes.tensorrt.simulated import DRIVER, HostDevice, SimulatedCuda, SimulatedLibrary
+from tests.runtimes.tensorrt.simulated import DRIVER, HostDevice, SimulatedPlain, SimulatedLibrary
 from tests.workers.transformers import flip_bit
 
 MODELS = Path(__file__).parents[3] / "models"
@@ -41,7 +42,7 @@ class Box:
         self.forms = state / "forms"
         self.device = HostDevice()
         self.library = SimulatedLibrary(self.device)
-        self.plain = SimulatedCuda()
+        self.plain = SimulatedPlain()
         self.driver = DRIVER
         state.mkdir()
         reading = read_model_directory(str(MODELS), "digits", RepositoryConfig())
@@ -56,7 +57,7 @@ class Box:
     @property
     def runtime(self) -> TensorrtRuntime:
         return TensorrtRuntime(
-            lambda: self.library, lambda: self.driver, lambda index: self.device, self.plain
+            lambda: self.library, lambda: self.driver, lambda index: self.device.as_cuda, self.plain
         )
 
     def judge(self, name: str, verdict: FormVerdict, reason: str) -> None:
@@ -94,7 +95,7 @@ def test_it_serves_from_the_cuda_session_first_and_from_its_engine_once_that_is_
     form = box.build()
     assert (box.plain.loaded, box.library.opened) == (1, 1), "it was proven by the golden set"
     assert box.loads_packed()
-    assert not box.device.taken
+    assert not box.device.held
     assert not box.judged
     assert {ENGINE_FILE, KEPT_FILE} < {each.name for each in form.iterdir()}
 
@@ -220,7 +221,7 @@ def test_without_a_driver_nothing_of_tensorrt_is_touched(box: Box) -> None:
 
 
 def test_a_device_that_cannot_be_opened_is_told_of(box: Box) -> None:
-    def absent(index: int) -> HostDevice:
+    def absent(index: int) -> Cuda:
         assert index == 1
         raise OSError("CUDA: no device")
 
