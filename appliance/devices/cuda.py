@@ -1,5 +1,5 @@
-"""One CUDA device: its memory, memory of this process that it copies from by itself, streams, and graphs of what was put
-into one; the only file that calls CUDA's runtime library.
+"""One CUDA device: its memory, memory of this process that it copies from by itself, streams, and graphs of what was
+put into one; the only file that calls CUDA's runtime library.
 
 That is the library which ONNX Runtime or TensorRT brought into the process, or which the loader finds. Addresses are
 whole numbers, sizes bytes. A copy is only begun; ``finish`` waits for what was begun on a stream. What cannot be done
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from collections.abc import Callable
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any, Final
 
 LIBRARIES: Final = ("libcudart.so.13", "libcudart.so.12")
@@ -125,8 +125,8 @@ class Cuda:
         self.call("cudaStreamSynchronize", stream)
 
     def capture(self, stream: int, begin: Callable[[], None]) -> int:
-        """Have ``begin`` put work into the stream, which is not done but kept; gives the graph of it. Nothing else may be
-        put there meanwhile. Raises what ``begin`` does; the stream is as it was, then, too."""
+        """Have ``begin`` put work into the stream, which is not done but kept; gives the graph of it. Nothing else may
+        be put there meanwhile. Raises what ``begin`` does; the stream is as it was, then, too."""
         self.call("cudaStreamBeginCapture", stream, CAPTURE_THREAD_LOCAL)
         kept, made = c_void_p(), c_void_p()
         try:

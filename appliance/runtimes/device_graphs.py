@@ -1,5 +1,5 @@
-"""What sessions on a CUDA device agree on about graphs: how many one has, when a run is worth one, and when a graph may be
-used - once a replay gave the answer that the run before it gave."""
+"""What sessions on a CUDA device agree on about graphs: how many one has, when a run is worth one, and when a graph may
+be used - once a replay gave the answer that the run before it gave."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where tensors of a run lie on the device: inputs in one block, outputs in another, back to back, and a third one in which
-engines compute. Each is as large as the largest shapes need it, and taken once: all runs of a session are one after the
-other."""
+"""Where tensors of a run lie on the device: inputs in one block, outputs in another, back to back, and a third one in
+which engines compute. Each is as large as the largest shapes need it, and taken once: all runs of a session are one
+after the other."""
 
 from __future__ import annotations
 

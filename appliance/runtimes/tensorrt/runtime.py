@@ -92,9 +92,7 @@ class TensorrtRuntime:
         if not settings.packed:
             return self._plain.load(replace(version, runtime=self._plain.name), settings)
         device, data = self._ready(version, settings), self._engine_of(version)
-        return EngineSession(
-            self._library.open(data), len(data), version, device, graphs=version.cuda_graphs
-        )
+        return EngineSession(self._library.open(data), len(data), version, device, graphs=version.cuda_graphs)
 
     def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
         """Build the engine into ``graph``, and keep what TensorRT learned beside it. It has no file of weights."""

@@ -4,8 +4,8 @@ All memory of tensors is taken when the session is made. Copies go as ``device_c
 engine runs, so that a run is a copy in, the engine, a copy out and one wait. Batches are filled up to one of a few
 sizes. A request outside of all profiles is refused with their limits.
 
-Shapes that come again are captured as a CUDA graph, by a context of their own: TensorRT forbids to change one from which
-a graph was captured. All contexts compute in the same memory, one after the other.
+Shapes that come again are captured as a CUDA graph, by a context of their own: TensorRT forbids to change one from
+which a graph was captured. All contexts compute in the same memory, one after the other.
 """
 
 from __future__ import annotations
@@ -197,7 +197,8 @@ class EngineSession:
         inputs = [tensor for tensor in self._engine.tensors if tensor.is_input]
         inputs.sort(key=lambda tensor: spec.get(tensor.name, len(spec)))  # as they lie in requests
         most = [
-            {name: limits.most for name, limits in profile.inputs.items()} for profile in self._engine.profiles
+            {name: limits.most for name, limits in profile.inputs.items()}
+            for profile in self._engine.profiles
         ]
         self._in = self._block(
             {each.name: max(_nbytes(each.datatype, shapes[each.name]) for shapes in most) for each in inputs}
@@ -236,26 +237,28 @@ class EngineSession:
 
     # --- what a request needs
 
-    def _plan(self, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...]) -> _Plan:
-        """What a run does. Raises InvalidRequest where no profile holds its shapes."""
+    def _plan(self, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], *, fill: bool = True) -> _Plan:
+        """What a run does, in a batch that is filled up if it may be. Raises InvalidRequest where no profile holds its
+        shapes."""
         given = {
-            spec.name: feed for spec, feed in zip(self._version.inputs, feeds, strict=True) if feed is not None
+            spec.name: feed
+            for spec, feed in zip(self._version.inputs, feeds, strict=True)
+            if feed is not None
         }
-        rows = rows_of(feeds) if self._batch_max else 0
+        rows = rows_of(feeds) if fill and self._batch_max else 0
         size = bucket(rows, self._batch_max) if rows else 0
         shapes = {
             name: (size, *feed.shape[1:]) if size > rows else feed.shape for name, feed in given.items()
         }
         setting = self._setting(shapes, {name: feed.shape for name, feed in given.items()})
         whole = setting.produced
-        if size > rows and any(shape[:1] != (size,) for shape in whole.shapes):
-            self._batch_max = 0  # some output has no row for each row
-            return self._plan(feeds, wanted)
         names = [port.name for port in self.outputs]
         at = [names.index(self._version.outputs[index].name) for index in wanted]
         produced = Produced(
             tuple(whole.shapes[each] for each in at), tuple(whole.sizes[each] for each in at), None
         )
+        if size > rows and any(shape[:1] != (size,) for shape in produced.shapes):
+            return self._plan(feeds, wanted, fill=False)  # some output has no row for each row
         return _Plan(
             setting,
             rows,
@@ -307,9 +310,7 @@ class EngineSession:
         self._enter()
         self._go(plan, source, feeds, place)
 
-    def _go(
-        self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...], place: Place
-    ) -> Produced:
+    def _go(self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...], place: Place) -> Produced:
         """Do it, and wait for its end; what failed on the way has ended, too."""
         try:
             return self._do(plan, source, feeds, place)
@@ -320,9 +321,7 @@ class EngineSession:
                 raise
             raise RunFailed(f"the device failed this run: {problem}") from problem
 
-    def _do(
-        self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...], place: Place
-    ) -> Produced:
+    def _do(self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...], place: Place) -> Produced:
         setting = plan.setting
         self._clear(plan, feeds)
         self._copies.bring(source, feeds, self._in.address, plan.offsets)

@@ -127,8 +127,8 @@ class Engine:
         self.profiles = tuple(map(self._profile, range(engine.num_optimization_profiles)))
 
     def context(self, profile: int, stream: int, scratch: int, nbytes: int) -> Context:
-        """What runs shapes of one profile, and computes in the device's memory from ``scratch`` on, which others of this
-        engine may have, too, that never run at once. Raises LoadFailed."""
+        """What runs shapes of one profile, and computes in the device's memory from ``scratch`` on, which others of
+        this engine may have, too, that never run at once. Raises LoadFailed."""
         strategy = self._module.ExecutionContextAllocationStrategy.USER_MANAGED
         made = _made(
             lambda: self._engine.create_execution_context(strategy), "execution context", self._words

@@ -3,7 +3,11 @@
 // It opens engines that are lines of text, and its runs copy each input to the output that has its place. It knows the
 // entry points that the bindings link, and of three interfaces the places in their tables of functions that opening and
 // running an engine takes. Whatever else is called says so and ends the process. Nothing of it computes on a device:
-// addresses are those of this process, and streams are not looked at.
+// addresses are those of this process, and streams those of the simulated CUDA runtime library, which has to be loaded.
+//
+// As TensorRT's documentation has it, the first run of a context after it was told something cannot be captured, and a
+// graph gives nothing sensible once its context was told something else; nor does a context run that was given no memory
+// to compute in.
 //
 // An engine: "SIMULATED", then "tensor NAME in|out TYPE LOCATION RANK SIZE...", and for each input of each profile
 // "profile NUMBER NAME" with the least, the usual and the largest size of each dimension.
@@ -12,7 +16,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -49,6 +55,7 @@ struct Object {
 
 constexpr int SLOTS = 96;
 constexpr int32_t NOWHERE = -1;
+constexpr int32_t USER_MANAGED = 2;
 
 template <int SLOT> [[noreturn]] void unexpected() {
     std::fprintf(stderr, "the simulated libnvinfer has nothing in place %d\n", SLOT);
@@ -95,6 +102,10 @@ struct Context {
     int32_t profile;
     std::map<std::string, Dims> shapes;
     std::map<std::string, char*> addresses;
+    std::weak_ptr<Context> self;
+    int64_t memory = 0;
+    int told = 0;
+    int ran = -1;
 };
 
 int64_t elements(Dims const& dims) {
@@ -126,6 +137,7 @@ bool set_profile(Context* context, int32_t number, void*) {
         context->profile = number;
     else
         complain("no such profile");
+    ++context->told;
     return known;
 }
 
@@ -134,6 +146,7 @@ bool set_input_shape(Context* context, char const* name, Dims const& dims) {
     bool held = dims.rank == limits[0].rank;
     for (int32_t i = 0; held && i < dims.rank; ++i)
         held = limits[0].sizes[i] <= dims.sizes[i] && dims.sizes[i] <= limits[2].sizes[i];
+    ++context->told;
     if (held)
         context->shapes[name] = dims;
     else
@@ -156,11 +169,65 @@ bool set_address(Context* context, char const* name, void* address) {
         complain("no address");
         return false;
     }
+    ++context->told;
     context->addresses[name] = static_cast<char*>(address);
     return true;
 }
 
-bool run(Context* context, void*) {
+void set_memory(Context* context, void* address, int64_t size) {
+    ++context->told;
+    context->memory = address == nullptr ? 0 : size;
+}
+
+int64_t memory_of(int32_t profile) { return 1000 + profile; }
+
+// A run, as it was put into a stream.
+struct Copies {
+    std::weak_ptr<Context> context;
+    int told;
+    struct Each {
+        char* to;
+        char* from;
+        size_t nbytes;
+    };
+    std::vector<Each> each;
+};
+
+void do_copies(void* about) {
+    auto* copies = static_cast<Copies*>(about);
+    auto context = copies->context.lock();
+    for (auto const& each : copies->each)
+        if (context != nullptr && context->told == copies->told)
+            std::memcpy(each.to, each.from, each.nbytes);
+        else
+            std::memset(each.to, 0xDB, each.nbytes);
+}
+
+void drop_copies(void* about) { delete static_cast<Copies*>(about); }
+
+using Put = int (*)(void*, void (*)(void*), void (*)(void*), void*);
+using IsCapturing = int (*)(void*);
+
+template <typename F> F of_cuda(char const* name) {
+    auto* found = reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
+    if (found == nullptr) {
+        std::fprintf(stderr, "the simulated libnvinfer finds no simulated CUDA runtime library\n");
+        std::abort();
+    }
+    return found;
+}
+
+bool run(Context* context, void* stream) {
+    if (context->memory < memory_of(context->profile)) {
+        complain("there is no memory to compute in");
+        return false;
+    }
+    bool capturing = of_cuda<IsCapturing>("simulatedIsCapturing")(stream);
+    if (capturing && context->ran != context->told) {
+        complain("operation not permitted when stream is capturing");
+        return false;
+    }
+    auto copies = std::make_unique<Copies>(Copies{context->self, context->told, {}});
     for (auto const& tensor : context->engine->tensors) {
         if (tensor.input)
             continue;
@@ -169,10 +236,11 @@ bool run(Context* context, void*) {
             complain("a tensor has no address or no shape");
             return false;
         }
-        auto nbytes = elements(context->shapes[source.name]) * width(tensor.type);
-        std::memcpy(context->addresses[tensor.name], context->addresses[source.name], nbytes);
+        size_t nbytes = elements(context->shapes[source.name]) * width(tensor.type);
+        copies->each.push_back({context->addresses[tensor.name], context->addresses[source.name], nbytes});
     }
-    return true;
+    context->ran = context->told;
+    return of_cuda<Put>("simulatedPut")(stream, &do_copies, &drop_copies, copies.release()) == 0;
 }
 
 // --- engines
@@ -197,13 +265,17 @@ int32_t tensor_type(Opened const* opened, char const* name) { return named(opene
 int32_t tensor_location(Opened const* opened, char const* name) { return named(opened, name).location; }
 int32_t tensor_mode(Opened const* opened, char const* name) { return named(opened, name).input ? 1 : 2; }
 bool learns_shapes(Opened const*, char const*) { return false; }
-int64_t context_memory(Opened const*, int32_t profile) { return 1000 + profile; }
+int64_t context_memory(Opened const*, int32_t profile) { return memory_of(profile); }
 
 Dims profile_shape(Opened const* opened, char const* name, int32_t number, int32_t which) {
     return opened->engine.profiles.at(number).at(name).at(which);
 }
 
-void* new_context(Opened const* opened, int32_t) {
+void* new_context(Opened const* opened, int32_t strategy) {
+    if (strategy != USER_MANAGED) {
+        complain("contexts that have memory of their own are not simulated");
+        return nullptr;
+    }
     static Function* table = [] {
         auto* made = new_table();
         put(made, 16, &set_profile);
@@ -211,9 +283,13 @@ void* new_context(Opened const* opened, int32_t) {
         put(made, 21, &context_shape);
         put(made, 23, &set_address);
         put(made, 36, &run);
+        put(made, 48, &set_memory);
         return made;
     }();
-    return shown(new Context{table, &opened->engine, 0, {}, {}});
+    // Nobody gives contexts back: the destructor of what the bindings hold does nothing.
+    auto* held = new std::shared_ptr<Context>(new Context{table, &opened->engine, 0, {}, {}, {}, 0, 0, -1});
+    (*held)->self = *held;
+    return shown(held->get());
 }
 
 bool read_engine(std::string const& text, Engine& engine) {

@@ -27,7 +27,7 @@ from appliance.workers.daemon.forms_on_disk import for_worker, mark_form, take_u
 from appliance.workers.forms import DROPPED_FILE
 from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, LoadWish
-from tests.runtimes.tensorrt.simulated import DRIVER, HostDevice, SimulatedPlain, SimulatedLibrary
+from tests.runtimes.tensorrt.simulated import DRIVER, HostDevice, SimulatedLibrary, SimulatedPlain
 from tests.workers.transformers import flip_bit
 
 MODELS = Path(__file__).parents[3] / "models"
