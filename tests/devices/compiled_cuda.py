@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,13 @@ def compile_library(source: Path | str, name: str, folder: Path) -> Path:
     command = [compiler, *FLAGS, f"-Wl,-soname,{name}", "-o", str(library), str(source)]
     subprocess.run(command, check=True, capture_output=True)
     return library
+
+
+@cache
+def compiled_cuda() -> CompiledCuda:
+    """The only one of this process: a library that computes looks for its functions among all that are loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        return CompiledCuda(Path(folder))
 
 
 class CompiledCuda:

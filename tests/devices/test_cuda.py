@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from appliance.devices.cuda import Cuda, CudaFailed
-from tests.devices.compiled_cuda import CompiledCuda
+from tests.devices.compiled_cuda import CompiledCuda, compiled_cuda
 from tests.devices.cuda_conformance import CudaConformance
 from tests.devices.simulated_cuda import SimulatedCuda
 
@@ -25,9 +25,9 @@ class TestSimulatedCuda(CudaConformance):
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompiledCuda:
+def compiled() -> CompiledCuda:
     """The real module over a library that is simulated."""
-    return CompiledCuda(tmp_path_factory.mktemp("cuda"))
+    return compiled_cuda()
 
 
 class TestCudaOverSimulatedLibrary(CudaConformance):

@@ -26,7 +26,7 @@ from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.runtimes.tensorrt.vendor import Built, EngineTensor, Library
 from appliance.tools.conformance.memory import Memory, any_floats
 from models.generators.graph import model_bytes, node, tensor_port
-from tests.devices.compiled_cuda import CompiledCuda, compile_library
+from tests.devices.compiled_cuda import CompiledCuda, compile_library, compiled_cuda
 from tests.workers.bench import spec, version_of
 from tests.workers.transformers import write_version
 
@@ -64,9 +64,9 @@ def compile_libraries(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def cuda(tmp_path_factory: pytest.TempPathFactory) -> CompiledCuda:
+def cuda() -> CompiledCuda:
     """The real module for CUDA over a library that is simulated."""
-    return CompiledCuda(tmp_path_factory.mktemp("cuda"))
+    return compiled_cuda()
 
 
 @pytest.fixture(scope="module")
