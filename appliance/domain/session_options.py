@@ -17,8 +17,20 @@ PATTERN: Final = "enable_mem_pattern"
 ENGINE_FREE_MAX: Final = "tensorrt_free_max"
 """How long free dimensions other than the batch can be, for an engine of TensorRT; 0: nobody knows."""
 FREE_MAX: Final = 1 << 24
+ENGINE_WEIGHTS_MAX: Final = "tensorrt_weights_bytes_max"
+"""How many bytes of weights an engine of TensorRT keeps on the device; the others lie in the machine's memory, and come
+at each run. 0: all are on the device."""
+WEIGHTS_MAX: Final = 1 << 40
 LARGEST: Final[Mapping[str, int]] = MappingProxyType(
-    {INTRA_OP: THREADS_MAX, INTER_OP: THREADS_MAX, MODE: 1, ARENA: 1, PATTERN: 1, ENGINE_FREE_MAX: FREE_MAX}
+    {
+        INTRA_OP: THREADS_MAX,
+        INTER_OP: THREADS_MAX,
+        MODE: 1,
+        ARENA: 1,
+        PATTERN: 1,
+        ENGINE_FREE_MAX: FREE_MAX,
+        ENGINE_WEIGHTS_MAX: WEIGHTS_MAX,
+    }
 )
 """The parameters that are obeyed, each a whole number from 0 up to this."""
 

@@ -9,6 +9,7 @@ take stays with its CUDA session, and the log says which node is to blame.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from appliance.devices.cuda import Cuda
 from appliance.domain.errors import LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
+from appliance.domain.session_options import ENGINE_WEIGHTS_MAX
 from appliance.runtimes.onnx import GRAPH_BYTES_MAX, MODEL_FILE, OnnxRuntime
 from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, Runtime, RuntimeSettings, Session
 from appliance.runtimes.tensorrt.profiles import Profile, profiles_of
@@ -29,8 +31,15 @@ from appliance.runtimes.tensorrt.vendor import Built, import_tensorrt
 ENGINE_BYTES_MAX: Final = 64 << 30
 KEPT_MAX: Final = 8 << 20
 """A timing cache that is larger is not kept."""
+NONE_ELSEWHERE: Final = f"those that TensorRT can have elsewhere are no more than {ENGINE_WEIGHTS_MAX}"
 FREE_PARTS: Final = 2
 """A builder works with one part of so many of what is free on the device: serving goes on beside it."""
+
+
+class OpenedEngine(Engine, Protocol):
+    """An engine before it has contexts."""
+
+    def limit_weights(self, most: int) -> int: ...
 
 
 class Library(Protocol):
@@ -46,9 +55,10 @@ class Library(Protocol):
         *,
         workspace_bytes: int,
         cache: bytes,
+        streams: bool,
         progress: Callable[[int, int], None],
     ) -> Built: ...
-    def open(self, engine: bytes) -> Engine: ...
+    def open(self, engine: bytes) -> OpenedEngine: ...
 
 
 class TensorrtRuntime:
@@ -92,7 +102,12 @@ class TensorrtRuntime:
         if not settings.packed:
             return self._plain.load(replace(version, runtime=self._plain.name), settings)
         device, data = self._ready(version, settings), self._engine_of(version)
-        return EngineSession(self._library.open(data), len(data), version, device, graphs=version.cuda_graphs)
+        engine = self._library.open(data)
+        most = _weights_max(version)
+        elsewhere = engine.limit_weights(most) if most else 0
+        if not elsewhere and 0 < most < version.file_bytes:
+            print(f"{version.key} keeps all its weights on the device: {NONE_ELSEWHERE}", file=sys.stderr)
+        return EngineSession(engine, len(data) - elsewhere, version, device, graphs=version.cuda_graphs)
 
     def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
         """Build the engine into ``graph``, and keep what TensorRT learned beside it. It has no file of weights."""
@@ -105,6 +120,7 @@ class TensorrtRuntime:
                 profiles,
                 workspace_bytes=free_bytes // FREE_PARTS,
                 cache=unwrapped(settings.kept, self._makers),
+                streams=_weights_max(version) > 0,
                 progress=settings.progress,
             )
         except LoadFailed as problem:
@@ -131,6 +147,11 @@ class TensorrtRuntime:
         return read_file(
             version.path, ENGINE_BYTES_MAX, digest, f"{version.key}: {os.path.basename(version.path)}"
         )
+
+
+def _weights_max(version: ModelVersion) -> int:
+    """How many bytes of weights its engine keeps on the device; 0: all."""
+    return int(version.parameters.get(ENGINE_WEIGHTS_MAX, "0"))
 
 
 def _graph_of(version: ModelVersion) -> tuple[bytes, str]:

@@ -71,11 +71,13 @@ class Library:
         *,
         workspace_bytes: int,
         cache: bytes,
+        streams: bool,
         progress: Callable[[int, int], None],
     ) -> Built:
         """An engine of ``graph``, an ONNX model whose other files lie beside ``path``. ``cache`` is that of an earlier
-        build, b"" for none; one that TensorRT does not take is left alone. What ``progress`` raises ends the build, and
-        is raised. Raises LoadFailed with the node that is to blame, where one is."""
+        build, b"" for none; one that TensorRT does not take is left alone. ``streams``: it can run with weights that
+        are not on the device. What ``progress`` raises ends the build, and is raised. Raises LoadFailed with the node
+        that is to blame, where one is."""
         words = _words(self._module)
         builder = _made(lambda: self._module.Builder(words), "builder", words)
         network = _made(lambda: builder.create_network(0), "network", words)
@@ -84,6 +86,8 @@ class Library:
             raise LoadFailed(_parser_text(parser, words))
         config = _made(builder.create_builder_config, "configuration", words)
         config.set_memory_pool_limit(self._module.MemoryPoolType.WORKSPACE, workspace_bytes)
+        if streams:
+            config.set_flag(self._module.BuilderFlag.WEIGHT_STREAMING)
         monitor = _monitor(self._module, progress)
         config.progress_monitor = monitor
         for profile in profiles:
@@ -125,6 +129,16 @@ class Engine:
         self._words = words
         self.tensors = tuple(self._tensor(engine.get_tensor_name(i)) for i in range(engine.num_io_tensors))
         self.profiles = tuple(map(self._profile, range(engine.num_optimization_profiles)))
+
+    def limit_weights(self, most: int) -> int:
+        """Keep at most so many bytes on the device of those weights that can be elsewhere, before there are contexts;
+        gives how many are elsewhere then. Raises LoadFailed."""
+        can = max(int(self._engine.streamable_weights_size), 0)
+        if can <= most:
+            return 0
+        if not _sets(self._engine, "weight_streaming_budget_v2", most):
+            raise LoadFailed(f"TensorRT keeps no part of the weights off the device: {_last(self._words)}")
+        return can - most
 
     def context(self, profile: int, stream: int, scratch: int, nbytes: int) -> Context:
         """What runs shapes of one profile, and computes in the device's memory from ``scratch`` on, which others of
@@ -249,6 +263,15 @@ def _takes(call: Callable[..., Any], *arguments: Any) -> bool:
         return call(*arguments) is not False
     except (RuntimeError, ValueError):
         return False
+
+
+def _sets(of: Any, name: str, value: int) -> bool:
+    """Whether TensorRT takes a value."""
+    try:
+        setattr(of, name, value)
+    except (RuntimeError, ValueError):
+        return False
+    return bool(getattr(of, name) == value)
 
 
 def _made(make: Callable[[], Any], what: str, words: Any) -> Any:

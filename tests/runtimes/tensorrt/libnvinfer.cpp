@@ -10,7 +10,8 @@
 // to compute in.
 //
 // An engine: "SIMULATED", then "tensor NAME in|out TYPE LOCATION RANK SIZE...", and for each input of each profile
-// "profile NUMBER NAME" with the least, the usual and the largest size of each dimension.
+// "profile NUMBER NAME" with the least, the usual and the largest size of each dimension. "weights BYTES" are those that
+// can be elsewhere than on the device; without, there are none.
 
 #include <cstdint>
 #include <cstdio>
@@ -42,7 +43,11 @@ struct Tensor {
 
 using Limits = std::map<std::string, std::vector<Dims>>;
 
+// `weights` bytes of it can be elsewhere; `budget` of those are on the device.
 struct Engine {
+    int64_t weights = 0;
+    int64_t budget = 0;
+    int contexts = 0;
     std::vector<Tensor> tensors;
     std::vector<Limits> profiles;
 };
@@ -179,7 +184,8 @@ void set_memory(Context* context, void* address, int64_t size) {
     context->memory = address == nullptr ? 0 : size;
 }
 
-int64_t memory_of(int32_t profile) { return 1000 + profile; }
+int64_t scratch_of(Engine const& engine) { return engine.budget < engine.weights ? 500 : 0; }
+int64_t memory_of(Engine const& engine, int32_t profile) { return 1000 + profile + scratch_of(engine); }
 
 // A run, as it was put into a stream.
 struct Copies {
@@ -218,7 +224,7 @@ template <typename F> F of_cuda(char const* name) {
 }
 
 bool run(Context* context, void* stream) {
-    if (context->memory < memory_of(context->profile)) {
+    if (context->memory < memory_of(*context->engine, context->profile)) {
         complain("there is no memory to compute in");
         return false;
     }
@@ -265,13 +271,25 @@ int32_t tensor_type(Opened const* opened, char const* name) { return named(opene
 int32_t tensor_location(Opened const* opened, char const* name) { return named(opened, name).location; }
 int32_t tensor_mode(Opened const* opened, char const* name) { return named(opened, name).input ? 1 : 2; }
 bool learns_shapes(Opened const*, char const*) { return false; }
-int64_t context_memory(Opened const*, int32_t profile) { return memory_of(profile); }
+int64_t context_memory(Opened const* opened, int32_t profile) { return memory_of(opened->engine, profile); }
+int64_t streamable(Opened const* opened) { return opened->engine.weights; }
+int64_t weight_budget(Opened const* opened) { return opened->engine.budget; }
+
+bool set_weight_budget(Opened* opened, int64_t bytes) {
+    auto& engine = opened->engine;
+    if (engine.weights == 0 || engine.contexts > 0)
+        complain(engine.contexts > 0 ? "there are active contexts" : "this engine does not stream weights");
+    else
+        engine.budget = bytes < engine.weights ? bytes : engine.weights;
+    return engine.weights > 0 && engine.contexts == 0;
+}
 
 Dims profile_shape(Opened const* opened, char const* name, int32_t number, int32_t which) {
     return opened->engine.profiles.at(number).at(name).at(which);
 }
 
-void* new_context(Opened const* opened, int32_t strategy) {
+void* new_context(Opened* opened, int32_t strategy) {
+    ++opened->engine.contexts;
     if (strategy != USER_MANAGED) {
         complain("contexts that have memory of their own are not simulated");
         return nullptr;
@@ -308,6 +326,9 @@ bool read_engine(std::string const& text, Engine& engine) {
             for (int32_t i = 0; i < tensor.shape.rank; ++i)
                 words >> tensor.shape.sizes[i];
             engine.tensors.push_back(tensor);
+        } else if (word == "weights") {
+            words >> engine.weights;
+            engine.budget = engine.weights;
         } else if (word == "profile") {
             size_t number = 0;
             std::string name;
@@ -348,6 +369,9 @@ void* open_engine(Runtime*, void const* data, size_t size) {
         put(made, 25, &profile_shape);
         put(made, 26, &tensor_count);
         put(made, 27, &tensor_name);
+        put(made, 38, &streamable);
+        put(made, 40, &set_weight_budget);
+        put(made, 41, &weight_budget);
         put(made, 45, &context_memory);
         return made;
     }();

@@ -80,6 +80,7 @@ class Asked:
     profiles: tuple[Profile, ...]
     workspace_bytes: int
     cache: bytes
+    streams: bool
 
 
 class SimulatedLibrary:
@@ -102,15 +103,16 @@ class SimulatedLibrary:
         *,
         workspace_bytes: int,
         cache: bytes,
+        streams: bool,
         progress: Callable[[int, int], None],
     ) -> Built:
         if self.refuses:
             raise LoadFailed(self.refuses)
-        self.asked.append(Asked(profiles, workspace_bytes, cache))
+        self.asked.append(Asked(profiles, workspace_bytes, cache, streams))
         for done in range(0, 1001, 10):
             progress(done, 1000)
         limits = [{name: list(each) for name, each in profile.inputs.items()} for profile in profiles]
-        header = {"profiles": limits, "weights": os.path.dirname(path)}
+        header = {"profiles": limits, "weights": os.path.dirname(path), "streams": streams}
         return Built(json.dumps(header).encode() + b"\n" + graph, b"learned")
 
     def open(self, engine: bytes) -> SimulatedEngine:
@@ -121,13 +123,16 @@ class SimulatedLibrary:
             Profile(inputs={name: Limits(*map(tuple, each)) for name, each in inputs.items()})
             for inputs in header["profiles"]
         )
-        return SimulatedEngine(profiles, graph, header["weights"], self.device)
+        engine = SimulatedEngine(profiles, graph, header["weights"], self.device)
+        engine.streamable = len(graph) if header["streams"] else 0
+        return engine
 
 
 class SimulatedEngine:
     def __init__(self, profiles: tuple[Profile, ...], graph: bytes, weights: str, device: HostDevice) -> None:
         self.profiles = profiles
         self.device = device
+        self.streamable = 0
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", weights)
@@ -151,6 +156,9 @@ class SimulatedEngine:
         assert nbytes >= self.context_bytes(profile)
         assert scratch in self.device.held
         return SimulatedContext(self, self.profiles[profile])
+
+    def limit_weights(self, most: int) -> int:
+        return max(self.streamable - most, 0)
 
     def context_bytes(self, profile: int) -> int:
         return 1000

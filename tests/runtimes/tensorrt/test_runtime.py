@@ -14,8 +14,10 @@ from appliance import __version__
 from appliance.config.repository import RepositoryConfig
 from appliance.devices.cuda import Cuda
 from appliance.domain.device import ON_CPU, ON_CUDA, cuda
+from appliance.domain.digest import digest_of
 from appliance.domain.errors import ConfigInvalid, LoadFailed
 from appliance.domain.model import ModelVersion
+from appliance.domain.session_options import ENGINE_WEIGHTS_MAX
 from appliance.repository.model_directory import read_model_directory
 from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, RuntimeSettings, open_runtimes
 from appliance.runtimes.tensorrt.runtime import TensorrtRuntime, unwrapped, wrapped
@@ -111,6 +113,36 @@ def test_it_is_built_for_the_batches_of_the_model_with_half_of_what_is_free(box:
     (asked,) = box.library.asked
     assert [profile.inputs["image"].most[0] for profile in asked.profiles] == [box.version.max_batch_size]
     assert asked.workspace_bytes == box.device.left // 2
+
+
+def test_an_engine_keeps_as_many_weights_on_the_device_as_the_model_says(
+    box: Box, capfd: pytest.CaptureFixture[str]
+) -> None:
+    form = box.build()
+    engine = (form / ENGINE_FILE).stat().st_size
+
+    def takes(most: str) -> int:
+        parameters = {**box.version.parameters, ENGINE_WEIGHTS_MAX: most}
+        asked = for_worker(replace(box.version, parameters=parameters))
+        digests = {str(form / ENGINE_FILE): digest_of((form / ENGINE_FILE).read_bytes())}
+        packed = replace(asked, path=str(form / ENGINE_FILE), digests=digests)
+        session = box.runtime.load(packed, RuntimeSettings(packed=True))
+        nbytes = session.memory()
+        session.close()
+        return nbytes
+
+    assert not box.library.asked[-1].streams
+    whole = takes("0")
+    assert whole > engine
+    assert not capfd.readouterr().err
+    assert takes("1000") == whole, "it was built without"
+    assert "keeps all its weights on the device" in capfd.readouterr().err
+    box.version = replace(box.version, digest="e" * 64, parameters={ENGINE_WEIGHTS_MAX: "1000"})
+    form = box.build()
+    assert box.library.asked[-1].streams
+    graph = Path(box.version.path).stat().st_size
+    assert takes("1000") == takes("0") - graph + 1000
+    assert box.loads_packed()
 
 
 def test_it_is_told_how_far_the_build_is(box: Box) -> None:

@@ -44,7 +44,13 @@ def pairs_bytes() -> bytes:
 def open_engine(version: ModelVersion, graph: bytes, device: HostDevice) -> SimulatedEngine:
     library = SimulatedLibrary(device)
     built = library.build(
-        graph, "", profiles_of(version), workspace_bytes=1, cache=b"", progress=lambda done, total: None
+        graph,
+        "",
+        profiles_of(version),
+        workspace_bytes=1,
+        cache=b"",
+        streams=False,
+        progress=lambda done, total: None,
     )
     return library.open(built.engine)
 

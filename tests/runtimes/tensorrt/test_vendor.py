@@ -151,6 +151,27 @@ class TestBindingsOverSimulatedLibnvinfer:
         said = capfd.readouterr().err
         assert said.count("runs without CUDA graphs: TensorRT cannot run this: operation not permitted") == 1
 
+    def test_weights_may_be_elsewhere_than_on_the_device(self, library: Library, cuda: CompiledCuda) -> None:
+        engine = library.open(ENGINE + b"weights 5000\n")
+        assert engine.limit_weights(5000) == 0
+        assert engine.limit_weights(2000) == 3000
+        assert engine.context_bytes(0) == 1500, "with what weights come through"
+        session = EngineSession(engine, 7000, PAIRS, cuda.device)
+        for _ in range(4):
+            a, b = any_floats(3, 3, 1), any_floats(3, 2, 2)
+            memory = Memory(a, b)
+            assert memory.outputs(memory.run(session, BOTH)) == [a.tobytes(), b.tobytes()]
+        with pytest.raises(LoadFailed, match="no part of the weights off the device: .*active contexts"):
+            engine.limit_weights(1000)
+        session.close()
+
+    def test_an_engine_whose_weights_have_to_be_on_the_device_is_left_as_it_is(
+        self, library: Library
+    ) -> None:
+        engine = library.open(ENGINE)
+        assert engine.limit_weights(10) == 0
+        assert engine.context_bytes(0) == 1000
+
     def test_each_no_of_tensorrt_is_an_error_with_its_words(self, library: Library) -> None:
         engine = library.open(ENGINE)
         with pytest.raises(LoadFailed, match="takes no profile 5: no such profile"):
@@ -195,7 +216,14 @@ def rtx() -> Library:
     return Library(importlib.import_module("tensorrt_rtx_bindings"))
 
 
-def build(library: Library, graph: bytes, version: ModelVersion, told: list[int] | None = None) -> Built:
+def build(
+    library: Library,
+    graph: bytes,
+    version: ModelVersion,
+    told: list[int] | None = None,
+    *,
+    streams: bool = False,
+) -> Built:
     def progress(done: int, total: int) -> None:
         assert total == 1000
         if told is not None:
@@ -207,6 +235,7 @@ def build(library: Library, graph: bytes, version: ModelVersion, told: list[int]
         profiles_of(version),
         workspace_bytes=1 << 28,
         cache=b"rubbish",
+        streams=streams,
         progress=progress,
     )
 
@@ -234,6 +263,14 @@ class TestRealBuilderOfTensorrtRtx:
         built = build(rtx, Path(version.path).read_bytes(), version)
         assert len(built.engine) > version.weights.size * 0.9
 
+    def test_it_builds_engines_whose_weights_can_be_elsewhere(self, rtx: Library, tmp_path: Path) -> None:
+        version = write_version(tmp_path)
+        assert version.weights is not None
+        graph = Path(version.path).read_bytes()
+        built = build(rtx, graph, version, streams=True)
+        assert len(built.engine) > version.weights.size * 0.9
+        assert built.engine != build(rtx, graph, version).engine
+
     def test_it_gives_up_when_it_is_told_to(self, rtx: Library) -> None:
         class Enough(Exception):
             pass
@@ -249,6 +286,7 @@ class TestRealBuilderOfTensorrtRtx:
                 profiles_of(version),
                 workspace_bytes=1 << 28,
                 cache=b"",
+                streams=False,
                 progress=enough,
             )
 
