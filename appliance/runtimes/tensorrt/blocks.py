@@ -4,7 +4,7 @@ after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from appliance.devices.cuda import Cuda
@@ -58,9 +58,3 @@ class Block:
     def close(self) -> None:
         """Give it back."""
         self._cuda.free(self.address)
-
-
-def close_all(blocks: Iterable[Block]) -> None:
-    """Give them back."""
-    for block in blocks:
-        block.close()

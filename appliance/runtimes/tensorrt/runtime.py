@@ -23,8 +23,9 @@ from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import ENGINE_WEIGHTS_MAX
 from appliance.runtimes.onnx import GRAPH_BYTES_MAX, MODEL_FILE, OnnxRuntime
 from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, Runtime, RuntimeSettings, Session
+from appliance.runtimes.tensorrt.contexts import Engine
 from appliance.runtimes.tensorrt.profiles import Profile, profiles_of
-from appliance.runtimes.tensorrt.session import Engine, EngineSession
+from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.runtimes.tensorrt.tie import Driver, find_driver, tie_of
 from appliance.runtimes.tensorrt.vendor import Built, import_tensorrt
 

@@ -123,9 +123,9 @@ class SimulatedLibrary:
             Profile(inputs={name: Limits(*map(tuple, each)) for name, each in inputs.items()})
             for inputs in header["profiles"]
         )
-        engine = SimulatedEngine(profiles, graph, header["weights"], self.device)
-        engine.streamable = len(graph) if header["streams"] else 0
-        return engine
+        opened = SimulatedEngine(profiles, graph, header["weights"], self.device)
+        opened.streamable = len(graph) if header["streams"] else 0
+        return opened
 
 
 class SimulatedEngine:

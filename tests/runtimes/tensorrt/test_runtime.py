@@ -131,7 +131,6 @@ def test_an_engine_keeps_as_many_weights_on_the_device_as_the_model_says(
         session.close()
         return nbytes
 
-    assert not box.library.asked[-1].streams
     whole = takes("0")
     assert whole > engine
     assert not capfd.readouterr().err
@@ -139,7 +138,7 @@ def test_an_engine_keeps_as_many_weights_on_the_device_as_the_model_says(
     assert "keeps all its weights on the device" in capfd.readouterr().err
     box.version = replace(box.version, digest="e" * 64, parameters={ENGINE_WEIGHTS_MAX: "1000"})
     form = box.build()
-    assert box.library.asked[-1].streams
+    assert [asked.streams for asked in box.library.asked] == [False, True]
     graph = Path(box.version.path).stat().st_size
     assert takes("1000") == takes("0") - graph + 1000
     assert box.loads_packed()

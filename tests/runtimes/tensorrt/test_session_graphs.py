@@ -14,7 +14,7 @@ from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype
 from appliance.runtimes.device_graphs import CAPTURE_AFTER
 from appliance.runtimes.runtime import batch_sizes, region_maker
-from appliance.runtimes.tensorrt import session as session_module
+from appliance.runtimes.tensorrt import contexts, graphs
 from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.tools.conformance.memory import Memory, any_floats
 from models.generators.graph import model_bytes, node, tensor_port
@@ -99,8 +99,8 @@ def test_a_model_may_have_none(device: HostDevice) -> None:
 def test_no_more_than_so_many_are_captured(
     session: EngineSession, device: HostDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "GRAPHS_MAX", 2)
-    monkeypatch.setattr(session_module, "SETTINGS_MAX", 3)
+    monkeypatch.setattr(graphs, "GRAPHS_MAX", 2)
+    monkeypatch.setattr(contexts, "SETTINGS_MAX", 3)
     for rows in (1, 2, 3, 4, 6, 8) * 4:
         echo(session, rows)
     for rows in (8, 8, 6, 6, 1):
@@ -165,7 +165,7 @@ def test_a_context_that_cannot_be_had_for_a_graph_leaves_the_session_without(
     def none(*arguments: object) -> None:
         raise OSError("out of memory")
 
-    monkeypatch.setattr(session, "_context", none)
+    monkeypatch.setattr(session._contexts, "another", none)
     for _ in range(4):
         echo(session, 1)
     assert "runs without CUDA graphs: out of memory" in capfd.readouterr().err
@@ -236,7 +236,7 @@ def test_outputs_without_a_row_for_each_row_are_not_of_a_batch_that_was_filled_u
         memory = Memory(np.ones((rows, 4), np.float32))
         assert memory.outputs(memory.run(session, (1,))) == [np.float32(rows * 4).tobytes()]
         assert memory.outputs(memory.run(session, (0,))) == [np.full((rows, 4), 2, np.float32).tobytes()]
-    sizes = sorted(each.inputs["x"][0] for each in session._settings.values())
+    sizes = sorted(each.inputs["x"][0] for each in session._contexts._settings.values())
     assert sizes == [5, 6, 7, 8]
 
 
@@ -245,4 +245,4 @@ def test_a_model_without_batching_is_not_filled_up(device: HostDevice) -> None:
     assert batch_sizes(session) == ()
     for rows in (5, 7):
         echo(session, rows)
-    assert sorted(each.inputs["a"][0] for each in session._settings.values()) == [5, 7]
+    assert sorted(each.inputs["a"][0] for each in session._contexts._settings.values()) == [5, 7]

@@ -131,7 +131,7 @@ class TestBindingsOverSimulatedLibnvinfer:
             a, b = any_floats(rows, 3, rows), any_floats(rows, 2, 9)
             memory = Memory(a, b)
             assert memory.outputs(memory.run(session, BOTH)) == [a.tobytes(), b.tobytes()]
-        assert len(session._captured) == len((1, 2, 3, 4, 6, 8))
+        assert len(session._graphs.captured) == len((1, 2, 3, 4, 6, 8))
         assert "without CUDA graphs" not in capfd.readouterr().err
 
     def test_a_capture_that_tensorrt_refuses_leaves_a_session_that_runs_without(
@@ -161,7 +161,7 @@ class TestBindingsOverSimulatedLibnvinfer:
             a, b = any_floats(3, 3, 1), any_floats(3, 2, 2)
             memory = Memory(a, b)
             assert memory.outputs(memory.run(session, BOTH)) == [a.tobytes(), b.tobytes()]
-        with pytest.raises(LoadFailed, match="no part of the weights off the device: .*active contexts"):
+        with pytest.raises(LoadFailed, match=r"no part of the weights off the device: .*active contexts"):
             engine.limit_weights(1000)
         session.close()
 
