@@ -21,6 +21,8 @@ ENGINE_WEIGHTS_MAX: Final = "tensorrt_weights_bytes_max"
 """How many bytes of weights an engine of TensorRT keeps on the device; the others lie in the machine's memory, and come
 at each run. 0: all are on the device."""
 WEIGHTS_MAX: Final = 1 << 40
+ENGINE_REFIT: Final = "tensorrt_refit"
+"""1: an engine of TensorRT can take the weights of another version of its model."""
 LARGEST: Final[Mapping[str, int]] = MappingProxyType(
     {
         INTRA_OP: THREADS_MAX,
@@ -30,6 +32,7 @@ LARGEST: Final[Mapping[str, int]] = MappingProxyType(
         PATTERN: 1,
         ENGINE_FREE_MAX: FREE_MAX,
         ENGINE_WEIGHTS_MAX: WEIGHTS_MAX,
+        ENGINE_REFIT: 1,
     }
 )
 """The parameters that are obeyed, each a whole number from 0 up to this."""

@@ -17,13 +17,22 @@ from typing import Final, Protocol
 
 from appliance import __version__
 from appliance.devices.cuda import Cuda
-from appliance.domain.errors import LoadFailed
+from appliance.domain.errors import ArtefactError, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
-from appliance.domain.session_options import ENGINE_WEIGHTS_MAX
+from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
 from appliance.runtimes.onnx import GRAPH_BYTES_MAX, MODEL_FILE, OnnxRuntime
-from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, Runtime, RuntimeSettings, Session
+from appliance.runtimes.runtime import (
+    ENGINE_FILE,
+    KEPT_FILE,
+    LIKE_FILE,
+    Donor,
+    Runtime,
+    RuntimeSettings,
+    Session,
+)
 from appliance.runtimes.tensorrt.contexts import Engine
+from appliance.runtimes.tensorrt.likeness import likeness
 from appliance.runtimes.tensorrt.profiles import Profile, profiles_of
 from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.runtimes.tensorrt.tie import Driver, find_driver, tie_of
@@ -57,8 +66,10 @@ class Library(Protocol):
         workspace_bytes: int,
         cache: bytes,
         streams: bool,
+        refits: bool,
         progress: Callable[[int, int], None],
     ) -> Built: ...
+    def refit(self, engine: bytes, graph: bytes, path: str) -> bytes: ...
     def open(self, engine: bytes) -> OpenedEngine: ...
 
 
@@ -111,24 +122,50 @@ class TensorrtRuntime:
         return EngineSession(engine, len(data) - elsewhere, version, device, graphs=version.cuda_graphs)
 
     def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
-        """Build the engine into ``graph``, and keep what TensorRT learned beside it. It has no file of weights."""
+        """Build the engine into ``graph``, and keep what TensorRT learned beside it; or make it of another version's
+        that differs in weights alone. It has no file of weights."""
         device, profiles = self._ready(version, settings), profiles_of(version)
-        free_bytes, _ = device.memory()
+        data, path = _graph_of(version)
+        like = _likeness(version, data, profiles)
+        engine, cache = self._refitted(version, settings.donors, like, data, path), b""
+        if not engine:
+            free_bytes, _ = device.memory()
+            try:
+                engine, cache = self._library.build(
+                    data,
+                    path,
+                    profiles,
+                    workspace_bytes=free_bytes // FREE_PARTS,
+                    cache=unwrapped(settings.kept, self._makers),
+                    streams=_weights_max(version) > 0,
+                    refits=bool(like),
+                    progress=settings.progress,
+                )
+            except LoadFailed as problem:
+                raise LoadFailed(f"{version.key}: {problem}") from problem
+        Path(graph).write_bytes(engine)
+        if 0 < len(cache) <= KEPT_MAX - len(self._makers):
+            Path(graph).with_name(KEPT_FILE).write_bytes(wrapped(cache, self._makers))
+        if like:
+            Path(graph).with_name(LIKE_FILE).write_text(like)
 
-        try:
-            built = self._library.build(
-                *_graph_of(version),
-                profiles,
-                workspace_bytes=free_bytes // FREE_PARTS,
-                cache=unwrapped(settings.kept, self._makers),
-                streams=_weights_max(version) > 0,
-                progress=settings.progress,
-            )
-        except LoadFailed as problem:
-            raise LoadFailed(f"{version.key}: {problem}") from problem
-        Path(graph).write_bytes(built.engine)
-        if 0 < len(built.cache) <= KEPT_MAX - len(self._makers):
-            Path(graph).with_name(KEPT_FILE).write_bytes(wrapped(built.cache, self._makers))
+    def _refitted(
+        self, version: ModelVersion, donors: tuple[Donor, ...], like: str, data: bytes, path: str
+    ) -> bytes:
+        """The engine of another version with the weights of this one; b"" where there is none that takes them."""
+        for donor in donors:
+            if not like or donor.like != like:
+                continue
+            name = os.path.basename(os.path.dirname(donor.path))
+            try:
+                engine = read_file(donor.path, ENGINE_BYTES_MAX, donor.digest, name, follow=False)
+                refitted = self._library.refit(engine, data, path)
+            except (ArtefactError, LoadFailed) as problem:
+                print(f"{version.key}: {name} takes no other weights: {problem}", file=sys.stderr)
+                continue
+            print(f"{version.key}: its engine is {name} with other weights", file=sys.stderr)
+            return refitted
+        return b""
 
     def _ready(self, version: ModelVersion, settings: RuntimeSettings) -> Cuda:
         """The device. TensorRT takes the process with it where no driver answers: nothing of it is touched then. Raises
@@ -153,6 +190,13 @@ class TensorrtRuntime:
 def _weights_max(version: ModelVersion) -> int:
     """How many bytes of weights its engine keeps on the device; 0: all."""
     return int(version.parameters.get(ENGINE_WEIGHTS_MAX, "0"))
+
+
+def _likeness(version: ModelVersion, data: bytes, profiles: tuple[Profile, ...]) -> str:
+    """What engines have in common that can take each other's weights; "" where the model does not ask for that."""
+    if version.parameters.get(ENGINE_REFIT, "0") != "1":
+        return ""
+    return likeness(data, *(profile.text for profile in profiles), str(_weights_max(version) > 0))
 
 
 def _graph_of(version: ModelVersion) -> tuple[bytes, str]:

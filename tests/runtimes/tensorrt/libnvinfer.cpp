@@ -11,7 +11,8 @@
 //
 // An engine: "SIMULATED", then "tensor NAME in|out TYPE LOCATION RANK SIZE...", and for each input of each profile
 // "profile NUMBER NAME" with the least, the usual and the largest size of each dimension. "weights BYTES" are those that
-// can be elsewhere than on the device; without, there are none.
+// can be elsewhere than on the device; without, there are none. "refits KEY" is of one that takes another key, which stands
+// for its weights; a graph that brings one is "key KEY".
 
 #include <cstdint>
 #include <cstdio>
@@ -43,11 +44,15 @@ struct Tensor {
 
 using Limits = std::map<std::string, std::vector<Dims>>;
 
-// `weights` bytes of it can be elsewhere; `budget` of those are on the device.
+// `weights` bytes of it can be elsewhere; `budget` of those are on the device. Its runs change each byte by `key`, which
+// stands for its weights, and which another graph may bring where it `refits`.
 struct Engine {
     int64_t weights = 0;
     int64_t budget = 0;
     int contexts = 0;
+    bool refits = false;
+    int key = 0;
+    std::string text;
     std::vector<Tensor> tensors;
     std::vector<Limits> profiles;
 };
@@ -61,6 +66,8 @@ struct Object {
 constexpr int SLOTS = 96;
 constexpr int32_t NOWHERE = -1;
 constexpr int32_t USER_MANAGED = 2;
+constexpr int32_t INCLUDE_REFIT = 2;
+constexpr int32_t BYTES = 2;
 
 template <int SLOT> [[noreturn]] void unexpected() {
     std::fprintf(stderr, "the simulated libnvinfer has nothing in place %d\n", SLOT);
@@ -204,7 +211,8 @@ void do_copies(void* about) {
     auto context = copies->context.lock();
     for (auto const& each : copies->each)
         if (context != nullptr && context->told == copies->told)
-            std::memcpy(each.to, each.from, each.nbytes);
+            for (size_t i = 0; i < each.nbytes; ++i)
+                each.to[i] = static_cast<char>(each.from[i] ^ context->engine->key);
         else
             std::memset(each.to, 0xDB, each.nbytes);
 }
@@ -313,6 +321,7 @@ void* new_context(Opened* opened, int32_t strategy) {
 bool read_engine(std::string const& text, Engine& engine) {
     std::istringstream lines(text);
     std::string line, word;
+    engine.text = text;
     if (!std::getline(lines, line) || line != "SIMULATED")
         return false;
     while (std::getline(lines, line)) {
@@ -329,6 +338,9 @@ bool read_engine(std::string const& text, Engine& engine) {
         } else if (word == "weights") {
             words >> engine.weights;
             engine.budget = engine.weights;
+        } else if (word == "refits") {
+            engine.refits = true;
+            words >> engine.key;
         } else if (word == "profile") {
             size_t number = 0;
             std::string name;
@@ -347,6 +359,90 @@ bool read_engine(std::string const& text, Engine& engine) {
     }
     return !engine.tensors.empty();
 }
+
+// --- other weights
+
+struct HostMemory {
+    Function* table;
+    std::string text;
+};
+
+void const* host_data(HostMemory const* memory) { return memory->text.data(); }
+size_t host_size(HostMemory const* memory) { return memory->text.size(); }
+
+int32_t host_type(HostMemory const*) { return BYTES; }
+
+struct SerializationConfig {
+    Function* table;
+    uint32_t flags = 0;
+};
+
+bool set_serialization_flag(SerializationConfig* config, int32_t flag) {
+    config->flags |= 1u << flag;
+    return true;
+}
+
+void* new_serialization_config(Opened const*) {
+    static Function* table = [] {
+        auto* made = new_table();
+        put(made, 5, &set_serialization_flag);
+        return made;
+    }();
+    return shown(new SerializationConfig{table});
+}
+
+// Without the flag that it is to take other weights again, it takes none.
+void* serialize(Opened const* opened, void* shown_config) {
+    static Function* table = [] {
+        auto* made = new_table();
+        put(made, 2, &host_data);
+        put(made, 3, &host_size);
+        put(made, 4, &host_type);
+        return made;
+    }();
+    auto const* config = static_cast<SerializationConfig*>(static_cast<Object*>(shown_config)->behind);
+    std::istringstream lines(opened->engine.text);
+    std::string text, line;
+    while (std::getline(lines, line))
+        if (line.rfind("refits ", 0) != 0)
+            text += line + "\n";
+    if (config->flags & (1u << INCLUDE_REFIT))
+        text += "refits " + std::to_string(opened->engine.key) + "\n";
+    return shown(new HostMemory{table, text});
+}
+
+struct Refitter {
+    Function* table;
+    Opened* opened;
+    int key = -1;
+};
+
+bool refit_engine(Refitter* refitter) {
+    if (refitter->key < 0 || refitter->opened->engine.contexts > 0) {
+        complain("some weights are missing");
+        return false;
+    }
+    refitter->opened->engine.key = refitter->key;
+    return true;
+}
+
+// An interface whose table of functions the bindings call themselves.
+struct ParserRefitter {
+    Function* table;
+    Refitter* refitter;
+};
+
+bool refit_from_bytes(ParserRefitter* parser, void const* graph, size_t size, char const*) {
+    std::istringstream words(std::string(static_cast<char const*>(graph), size));
+    std::string word;
+    words >> word >> parser->refitter->key;
+    if (word == "key" && words)
+        return true;
+    complain("the graph is another one");
+    return false;
+}
+
+int32_t no_errors(ParserRefitter const*) { return 0; }
 
 // --- the runtime
 
@@ -369,6 +465,8 @@ void* open_engine(Runtime*, void const* data, size_t size) {
         put(made, 25, &profile_shape);
         put(made, 26, &tensor_count);
         put(made, 27, &tensor_name);
+        put(made, 35, &new_serialization_config);
+        put(made, 36, &serialize);
         put(made, 38, &streamable);
         put(made, 40, &set_weight_budget);
         put(made, 41, &weight_budget);
@@ -399,9 +497,32 @@ void* createInferRuntime_INTERNAL(void* words, int32_t) {
 }
 
 void* createInferBuilder_INTERNAL(void*, int32_t) { return nullptr; }
-void* createInferRefitter_INTERNAL(void*, void*, int32_t) { return nullptr; }
+void* createInferRefitter_INTERNAL(void* engine, void* words, int32_t) {
+    static Function* table = [] {
+        auto* made = new_table();
+        put(made, 4, &refit_engine);
+        return made;
+    }();
+    logger = words;
+    auto* opened = static_cast<Opened*>(static_cast<Object*>(engine)->behind);
+    if (opened->engine.refits)
+        return shown(new Refitter{table, opened});
+    complain("the engine was not built to be refitted");
+    return nullptr;
+}
 void* createNvOnnxParser_INTERNAL(void*, void*, int32_t) { return nullptr; }
-void* createNvOnnxParserRefitter_INTERNAL(void*, void*, int32_t) { return nullptr; }
+void* createNvOnnxParserRefitter_INTERNAL(void* refitter, void* words, int32_t) {
+    static Function* table = [] {
+        auto* made = new_table();
+        put(made, 0, &refit_from_bytes);
+        put(made, 2, &no_errors);
+        put(made, 5, &nothing);
+        put(made, 6, &nothing);
+        return made;
+    }();
+    logger = words;
+    return new ParserRefitter{table, static_cast<Refitter*>(static_cast<Object*>(refitter)->behind)};
+}
 void* getBuilderPluginRegistry(int32_t) { return nullptr; }
 void* getPluginRegistry() { return nullptr; }
 int32_t getNvOnnxParserVersion() { return 0; }

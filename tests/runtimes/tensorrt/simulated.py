@@ -81,6 +81,7 @@ class Asked:
     workspace_bytes: int
     cache: bytes
     streams: bool
+    refits: bool
 
 
 class SimulatedLibrary:
@@ -92,6 +93,8 @@ class SimulatedLibrary:
         self.release = release
         self.device = device
         self.refuses = refuses
+        self.refuses_weights = ""
+        self.refitted: list[str] = []
         self.asked: list[Asked] = []
         self.opened = 0
 
@@ -104,16 +107,26 @@ class SimulatedLibrary:
         workspace_bytes: int,
         cache: bytes,
         streams: bool,
+        refits: bool,
         progress: Callable[[int, int], None],
     ) -> Built:
         if self.refuses:
             raise LoadFailed(self.refuses)
-        self.asked.append(Asked(profiles, workspace_bytes, cache, streams))
+        self.asked.append(Asked(profiles, workspace_bytes, cache, streams, refits))
         for done in range(0, 1001, 10):
             progress(done, 1000)
         limits = [{name: list(each) for name, each in profile.inputs.items()} for profile in profiles]
-        header = {"profiles": limits, "weights": os.path.dirname(path), "streams": streams}
+        header = {"profiles": limits, "weights": os.path.dirname(path), "streams": streams, "refits": refits}
         return Built(json.dumps(header).encode() + b"\n" + graph, b"learned")
+
+    def refit(self, engine: bytes, graph: bytes, path: str) -> bytes:
+        self.refitted.append(path)
+        if self.refuses_weights:
+            raise LoadFailed(self.refuses_weights)
+        line, _, _ = engine.partition(b"\n")
+        header = json.loads(line)
+        assert header["refits"]
+        return json.dumps({**header, "weights": os.path.dirname(path)}).encode() + b"\n" + graph
 
     def open(self, engine: bytes) -> SimulatedEngine:
         self.opened += 1

@@ -50,6 +50,7 @@ def open_engine(version: ModelVersion, graph: bytes, device: HostDevice) -> Simu
         workspace_bytes=1,
         cache=b"",
         streams=False,
+        refits=False,
         progress=lambda done, total: None,
     )
     return library.open(built.engine)

@@ -172,6 +172,35 @@ class TestBindingsOverSimulatedLibnvinfer:
         assert engine.limit_weights(10) == 0
         assert engine.context_bytes(0) == 1000
 
+    def test_an_engine_takes_other_weights_and_can_take_others_again(
+        self, library: Library, cuda: CompiledCuda
+    ) -> None:
+        once = library.refit(ENGINE + b"refits 3\n", b"key 85", "")
+        twice = library.refit(once, b"key 170", "")
+        a, b = any_floats(3, 3, 1), any_floats(3, 2, 2)
+        for engine, key in ((once, 85), (twice, 170)):
+            session = EngineSession(library.open(engine), len(engine), PAIRS, cuda.device)
+            for _ in range(4):  # and so does a graph
+                memory = Memory(a, b)
+                expected = [bytes(byte ^ key for byte in each.tobytes()) for each in (a, b)]
+                assert memory.outputs(memory.run(session, BOTH)) == expected
+            assert len(session._graphs.captured) == 1
+            session.close()
+
+    @pytest.mark.parametrize(
+        ("engine", "graph", "reason"),
+        [
+            (ENGINE, b"key 1", "makes no refitter: the engine was not built to be refitted"),
+            (ENGINE + b"refits 3\n", b"other", "TensorRT does not take the graph: the graph is another one"),
+            (ENGINE + b"refits 3\n", b"key -1", "takes no other weights into this engine: some weights are"),
+        ],
+    )
+    def test_weights_that_an_engine_does_not_take_are_told_of(
+        self, library: Library, engine: bytes, graph: bytes, reason: str
+    ) -> None:
+        with pytest.raises(LoadFailed, match=reason):
+            library.refit(engine, graph, "")
+
     def test_each_no_of_tensorrt_is_an_error_with_its_words(self, library: Library) -> None:
         engine = library.open(ENGINE)
         with pytest.raises(LoadFailed, match="takes no profile 5: no such profile"):
@@ -223,6 +252,7 @@ def build(
     told: list[int] | None = None,
     *,
     streams: bool = False,
+    refits: bool = False,
 ) -> Built:
     def progress(done: int, total: int) -> None:
         assert total == 1000
@@ -236,6 +266,7 @@ def build(
         workspace_bytes=1 << 28,
         cache=b"rubbish",
         streams=streams,
+        refits=refits,
         progress=progress,
     )
 
@@ -271,6 +302,13 @@ class TestRealBuilderOfTensorrtRtx:
         assert len(built.engine) > version.weights.size * 0.9
         assert built.engine != build(rtx, graph, version).engine
 
+    def test_it_needs_a_driver_for_engines_that_can_take_other_weights(self, rtx: Library) -> None:
+        if Path("/proc/driver/nvidia/version").exists():
+            pytest.skip("there is a driver")
+        version = digits()
+        with pytest.raises(LoadFailed, match=r"cannot build an engine: .*CUDA driver"):
+            build(rtx, Path(version.path).read_bytes(), version, refits=True)
+
     def test_it_gives_up_when_it_is_told_to(self, rtx: Library) -> None:
         class Enough(Exception):
             pass
@@ -287,6 +325,7 @@ class TestRealBuilderOfTensorrtRtx:
                 workspace_bytes=1 << 28,
                 cache=b"",
                 streams=False,
+                refits=False,
                 progress=enough,
             )
 
