@@ -1,15 +1,16 @@
 // A simulated CUDA runtime library, for the module that calls the real one on a machine without a GPU.
 //
 // The device's memory is this process's. What is put into a stream is done when somebody waits for it, so that who
-// forgets to gets old bytes; while a stream is captured it is kept, and done by launching the graph of it. Waiting for a
-// stream that is captured fails as CUDA's does, and so does ending that capture then. It knows the functions that
-// `appliance/devices/cuda.py` calls, and `simulatedPut` and `simulatedIsCapturing` for a simulated library that computes.
-// One thread at a time.
+// forgets to gets old bytes; while a stream is captured it is kept, and done by launching the graph of it. Waiting for
+// a stream that is captured fails as CUDA's does, and so does ending that capture then. It knows what a module like
+// `appliance/devices/cuda.py` calls of memory, streams, events and graphs, and for a simulated library that computes
+// `simulatedPut` and `simulatedIsCapturing`. One thread at a time.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,18 +26,25 @@ constexpr int INVALID_VALUE = 1;
 constexpr int OUT_OF_MEMORY = 2;
 constexpr int INVALID_DEVICE = 101;
 constexpr int INVALID_HANDLE = 400;
+constexpr int NOT_READY = 600;
 constexpr int CAPTURE_UNSUPPORTED = 900;
 constexpr int CAPTURE_INVALIDATED = 901;
 constexpr size_t TOTAL_BYTES = size_t{1} << 30;
 
 struct Stream {
-    Work begun;
+    std::deque<std::function<void()>> begun;
     Work kept;
     bool capturing = false;
     bool spoilt = false;
 };
 
+struct Event {
+    bool happened = true;
+    void* stream = nullptr;
+};
+
 std::map<void*, size_t> taken;
+std::map<void*, Event*> events;
 std::map<void*, Stream*> streams;
 std::map<void*, Work*> graphs;
 std::map<void*, Work*> executables;
@@ -63,8 +71,20 @@ int put(void* handle, std::function<void()> work) {
     auto* stream = known(handle);
     if (stream == nullptr)
         return fail(INVALID_HANDLE);
-    (stream->capturing ? stream->kept : stream->begun).push_back(std::move(work));
+    if (stream->capturing)
+        stream->kept.push_back(std::move(work));
+    else
+        stream->begun.push_back(std::move(work));
     return SUCCESS;
+}
+
+bool do_first(Stream* stream) {
+    if (stream == nullptr || stream->begun.empty())
+        return false;
+    auto work = std::move(stream->begun.front());
+    stream->begun.pop_front();
+    work();
+    return true;
 }
 
 int give_back(std::map<void*, Work*>& all, void* handle) {
@@ -133,6 +153,54 @@ int cudaMemcpyAsync(void* to, void const* from, size_t nbytes, int, void* stream
     return put(stream, [=] { std::memcpy(to, from, nbytes); });
 }
 
+int cudaMemsetAsync(void* to, int value, size_t nbytes, void* stream) {
+    return put(stream, [=] { std::memset(to, value, nbytes); });
+}
+
+int cudaEventCreateWithFlags(void** event, unsigned) {
+    *event = new Event;
+    events[*event] = static_cast<Event*>(*event);
+    return SUCCESS;
+}
+
+int cudaEventDestroy(void* event) {
+    auto found = events.find(event);
+    if (found == events.end())
+        return fail(INVALID_HANDLE);
+    delete found->second;
+    events.erase(found);
+    return SUCCESS;
+}
+
+int cudaEventRecord(void* event, void* stream) {
+    if (!events.count(event))
+        return fail(INVALID_HANDLE);
+    events[event]->happened = false;
+    events[event]->stream = stream;
+    return put(stream, [event] {
+        if (events.count(event))
+            events[event]->happened = true;
+    });
+}
+
+// Who asks again and again sees the stream go on.
+int cudaEventQuery(void* event) {
+    if (!events.count(event))
+        return fail(INVALID_HANDLE);
+    if (events[event]->happened)
+        return SUCCESS;
+    do_first(known(events[event]->stream));
+    return NOT_READY;
+}
+
+int cudaEventSynchronize(void* event) {
+    if (!events.count(event))
+        return fail(INVALID_HANDLE);
+    while (!events[event]->happened && do_first(known(events[event]->stream))) {
+    }
+    return SUCCESS;
+}
+
 int cudaStreamCreateWithFlags(void** stream, unsigned) {
     *stream = new Stream;
     streams[*stream] = static_cast<Stream*>(*stream);
@@ -158,10 +226,8 @@ int cudaStreamSynchronize(void* handle) {
         stream->spoilt = true;
         return fail(CAPTURE_UNSUPPORTED);
     }
-    Work work;
-    work.swap(stream->begun);
-    for (auto const& each : work)
-        each();
+    while (do_first(stream)) {
+    }
     return SUCCESS;
 }
 
@@ -232,6 +298,6 @@ char const* cudaGetErrorString(int status) {
 
 // For tests: what was not given back.
 int simulatedHeld() {
-    return static_cast<int>(taken.size() + streams.size() + graphs.size() + executables.size());
+    return static_cast<int>(taken.size() + streams.size() + events.size() + graphs.size() + executables.size());
 }
 }

@@ -33,8 +33,13 @@ class Graphs:
         self.captured: list[Setting] = []
 
     def wanted(self, setting: Setting) -> bool:
-        """Whether a run is to be captured that has none."""
-        return self._on and setting.runs >= CAPTURE_AFTER and len(self.captured) < GRAPHS_MAX
+        """Whether a run is to be captured."""
+        return (
+            self._on
+            and not setting.graph
+            and setting.runs >= CAPTURE_AFTER
+            and len(self.captured) < GRAPHS_MAX
+        )
 
     def capture(self, setting: Setting) -> None:
         """Capture the run of these shapes, whose inputs lie on the device as does what the run gave that was just done;

@@ -65,7 +65,7 @@ class EngineSession:
         try:
             self._contexts.open(self._copies.stream)
             for block in (self._contexts.block_in, self._contexts.block_out):
-                # which takes the pinned memory, too, that fills up and fetches
+                # nothing of others is left there
                 self._copies.fill(block.address, block.nbytes, 0)
             cuda.finish(self._copies.stream)
         except Exception as problem:
@@ -170,19 +170,23 @@ class EngineSession:
             raise RunFailed(f"the device failed this run: {problem}") from problem
 
     def _do(self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...], place: Place) -> Produced:
+        self._begin(plan, source, feeds)
+        produced = self._copies.fetch(plan.addresses, plan.produced, place)
+        if self._graphs.wanted(plan.setting):
+            produced = _kept(produced)
+            self._graphs.capture(plan.setting)
+        return produced
+
+    def _begin(self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...]) -> None:
+        """Begin to copy the inputs, and to run."""
         setting = plan.setting
         self._clear(plan, feeds)
         self._copies.bring(source, feeds, self._contexts.block_in.address, plan.offsets)
         if setting.graph:
             self._cuda.launch(setting.graph, self._copies.stream)
-            return self._copies.fetch(plan.addresses, plan.produced, place)
-        self._contexts.run(setting, self._copies.stream)
-        produced = self._copies.fetch(plan.addresses, plan.produced, place)
-        setting.runs += 1
-        if self._graphs.wanted(setting):
-            produced = _kept(produced)
-            self._graphs.capture(setting)
-        return produced
+        else:
+            self._contexts.run(setting, self._copies.stream)
+            setting.runs += 1
 
     def _clear(self, plan: _Plan, feeds: tuple[Feed | None, ...]) -> None:
         """Have zeros in the rows that fill a batch up, whatever ran in this memory before."""
