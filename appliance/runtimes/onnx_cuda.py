@@ -338,6 +338,7 @@ class CudaSession:
     def _capture(self, stage: _Stage, shape: Produced, given: list[bytes]) -> None:
         """Capture the run of a combination, whose inputs lie on the device, and hold what a replay gives against the
         answer that was just ``given``."""
+        self._copies.leave()
         if not stage.graph:
             self._graphs.made += 1
             stage.graph = self._graphs.made

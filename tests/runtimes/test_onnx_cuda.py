@@ -179,6 +179,14 @@ def test_a_graph_that_gives_nothing_is_not_used(
     )
 
 
+@pytest.mark.parametrize("how", ["lie", "fail"])
+def test_an_answer_outside_of_its_place_is_not_spoilt_by_a_graph_that_comes_to_nothing(
+    bench: Bench, mlp: Session, how: str
+) -> None:
+    setattr(bench.made[0], how, True)
+    assert len(set(answers(mlp, Memory(np.ones((1, 64), np.float32), capacity=0), 6))) == 1
+
+
 def test_a_capture_that_fails_has_the_session_made_anew(
     bench: Bench, mlp: Session, capfd: pytest.CaptureFixture[str]
 ) -> None:

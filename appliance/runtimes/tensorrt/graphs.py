@@ -42,10 +42,11 @@ class Graphs:
         )
 
     def capture(self, setting: Setting) -> None:
-        """Capture the run of these shapes, whose inputs lie on the device as does what the run gave that was just done;
-        all outputs may be spoilt. The process ends where that loses the device; nothing else is raised, unless there is
+        """Capture the run of these shapes, whose inputs lie on the device as does what the run gave that was just done.
+        The process ends where that loses the device; nothing else is raised, unless there is
         no stream to go on with."""
         graph, stream = 0, self._copies.stream
+        self._copies.leave()
         try:
             given = self._answers(setting)
             context = self._contexts.another(setting.profile, stream)

@@ -173,7 +173,6 @@ class EngineSession:
         self._begin(plan, source, feeds)
         produced = self._copies.fetch(plan.addresses, plan.produced, place)
         if self._graphs.wanted(plan.setting):
-            produced = _kept(produced)
             self._graphs.capture(plan.setting)
         return produced
 
@@ -202,13 +201,6 @@ class EngineSession:
         for."""
         with suppress(Exception):
             self._cuda.finish(self._copies.stream)
-
-
-def _kept(produced: Produced) -> Produced:
-    """The outputs where later copies leave them."""
-    if produced.parts is None:
-        return produced
-    return produced._replace(parts=tuple(memoryview(bytes(part)) for part in produced.parts), owner=None)
 
 
 def _key(feeds: tuple[Feed | None, ...], wanted: tuple[int, ...]) -> object:
