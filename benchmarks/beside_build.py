@@ -45,6 +45,8 @@ def build_on(folder: Path) -> None:
             profiles_of(version),
             workspace_bytes=1 << 28,
             cache=b"",
+            streams=False,
+            refits=False,
             progress=lambda done, total: None,
         )
         print(READY, flush=True)

@@ -291,7 +291,15 @@ def _make_source(config: ApplianceConfig, engine: Engine, log: LogControl) -> So
         loop.call_soon_threadsafe(partial(log.event, "what runs cannot be written", error=problem, note=note))
 
     vouched = trust_of(config.packages, Path(config.state_dir).absolute())
-    return StoreSource(Path(config.state_dir), config.repository, held, report_unsaid, config.store, vouched)
+    return StoreSource(
+        Path(config.state_dir),
+        config.repository,
+        held,
+        report_unsaid,
+        config.store,
+        vouched,
+        spared=engine.spared_forms,
+    )
 
 
 def trust_of(packages: PackagesConfig, state: Path) -> Callable[[InstalledVersion], str]:

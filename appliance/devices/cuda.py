@@ -1,5 +1,5 @@
-"""One CUDA device: its memory, memory of this process that it copies from by itself, and streams; the only file that
-calls CUDA's runtime library.
+"""One CUDA device: its memory, memory of this process that it copies from by itself, streams, and graphs of what was
+put into one; the only file that calls CUDA's runtime library.
 
 That is the library which ONNX Runtime or TensorRT brought into the process, or which the loader finds. Addresses are
 whole numbers, sizes bytes. A copy is only begun; ``finish`` waits for what was begun on a stream. What cannot be done
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from collections.abc import Callable
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any, Final
 
 LIBRARIES: Final = ("libcudart.so.13", "libcudart.so.12")
@@ -31,14 +32,20 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "cudaFree": (c_void_p,),
     "cudaFreeHost": (c_void_p,),
     "cudaGetDeviceCount": (POINTER(c_int),),
+    "cudaGraphDestroy": (c_void_p,),
+    "cudaGraphExecDestroy": (c_void_p,),
+    "cudaGraphInstantiate": (POINTER(c_void_p), c_void_p, c_ulonglong),
+    "cudaGraphLaunch": (c_void_p, c_void_p),
     "cudaHostAlloc": (POINTER(c_void_p), c_size_t, c_uint),
     "cudaMalloc": (POINTER(c_void_p), c_size_t),
     "cudaMemGetInfo": (POINTER(c_size_t), POINTER(c_size_t)),
     "cudaMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_int, c_void_p),
     "cudaMemsetAsync": (c_void_p, c_int, c_size_t, c_void_p),
     "cudaSetDevice": (c_int,),
+    "cudaStreamBeginCapture": (c_void_p, c_int),
     "cudaStreamCreateWithFlags": (POINTER(c_void_p), c_uint),
     "cudaStreamDestroy": (c_void_p,),
+    "cudaStreamEndCapture": (c_void_p, POINTER(c_void_p)),
     "cudaStreamSynchronize": (c_void_p,),
     "cudaThreadExchangeStreamCaptureMode": (POINTER(c_int),),
 }
@@ -155,6 +162,31 @@ class Cuda:
         """Wait until an event that was recorded has happened."""
         self.call("cudaEventSynchronize", event)
 
+    def capture(self, stream: int, begin: Callable[[], None]) -> int:
+        """Have ``begin`` put work into the stream, which is not done but kept; gives the graph of it. Nothing else may
+        be put there meanwhile. Raises what ``begin`` does; the stream is as it was, then, too."""
+        self.call("cudaStreamBeginCapture", stream, CAPTURE_THREAD_LOCAL)
+        kept, made = c_void_p(), c_void_p()
+        try:
+            begin()
+        except BaseException:
+            self._end_capture(stream)
+            raise
+        self.call("cudaStreamEndCapture", stream, byref(kept))
+        try:
+            self.call("cudaGraphInstantiate", byref(made), kept, 0)
+        finally:
+            self._try("cudaGraphDestroy", kept)
+        return made.value or 0
+
+    def launch(self, graph: int, stream: int) -> None:
+        """Put what a graph keeps into a stream."""
+        self.call("cudaGraphLaunch", graph, stream)
+
+    def end_graph(self, graph: int) -> None:
+        """Give a graph back; with a context that is lost it is gone."""
+        self._try("cudaGraphExecDestroy", graph)
+
     def memory(self) -> tuple[int, int]:
         """Bytes that are free on the device, and all that it has; other processes' count as taken."""
         free, total = c_size_t(), c_size_t()
@@ -178,6 +210,14 @@ class Cuda:
             self._library.cudaGetLastError()  # or who asks next is told of this one
             word = self._library.cudaGetErrorString(status)
             raise CudaFailed(f"{word.decode() if word else 'unknown'} (CUDA error {status} in {name})")
+
+    def _end_capture(self, stream: int) -> None:
+        """Leave nothing of a capture that failed, whatever CUDA says of it."""
+        kept = c_void_p()
+        self._try("cudaStreamEndCapture", stream, byref(kept))
+        self._library.cudaGetLastError()
+        if kept.value:
+            self._try("cudaGraphDestroy", kept)
 
     def _try(self, name: str, *arguments: Any) -> bool:
         return not getattr(self._library, name)(*arguments)

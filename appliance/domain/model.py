@@ -155,6 +155,8 @@ class ModelVersion:
     vouches for the package: "key KEYID", "unsigned", or "" for a plain directory. ``digests`` are those of the files
     that a worker reads, by their paths, but for the weights: it uses no others than these bytes. None are known of a
     plain directory's. ``sealed`` are the digests of the documents of those of its forms that this box has sealed.
+    ``kin`` are the names of forms of other versions of the model, for whom the same vouches, that its own may be made
+    from while it is built; they are among those that are looked at for ``sealed``.
     """
 
     name: str
@@ -191,6 +193,7 @@ class ModelVersion:
     trust: str = ""
     digests: Mapping[str, str] = field(default_factory=dict)
     sealed: tuple[str, ...] = ()
+    kin: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

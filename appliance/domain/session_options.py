@@ -19,6 +19,12 @@ BYTES_MAX: Final = (1 << 63) - 1
 ENGINE_FREE_MAX: Final = "tensorrt_free_max"
 """How long free dimensions other than the batch can be, for an engine of TensorRT; 0: nobody knows."""
 FREE_MAX: Final = 1 << 24
+ENGINE_WEIGHTS_MAX: Final = "tensorrt_weights_bytes_max"
+"""How many bytes of weights an engine of TensorRT keeps on the device; the others lie in the machine's memory, and come
+at each run. 0: all are on the device."""
+WEIGHTS_MAX: Final = 1 << 40
+ENGINE_REFIT: Final = "tensorrt_refit"
+"""1: an engine of TensorRT can take the weights of another version of its model."""
 LARGEST: Final[Mapping[str, int]] = MappingProxyType(
     {
         INTRA_OP: THREADS_MAX,
@@ -28,6 +34,8 @@ LARGEST: Final[Mapping[str, int]] = MappingProxyType(
         PATTERN: 1,
         DEVICE_BYTES: BYTES_MAX,
         ENGINE_FREE_MAX: FREE_MAX,
+        ENGINE_WEIGHTS_MAX: WEIGHTS_MAX,
+        ENGINE_REFIT: 1,
     }
 )
 """The parameters that are obeyed, each a whole number from 0 up to this."""

@@ -363,6 +363,10 @@ class Engine:
         """All that has, or is about to get, a worker. From whatever thread."""
         return self._rollouts.core.registry.held()
 
+    def spared_forms(self) -> frozenset[str]:
+        """Names of packed forms that are about to be of use for others. From whatever thread."""
+        return self._rollouts.forms.spared
+
     def settled_of(self, name: str) -> bool:
         """Whether every version of ``name`` that is wanted either serves or was given up."""
         return self._rollouts.core.registry.settled_of(name)

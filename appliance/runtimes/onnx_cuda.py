@@ -15,16 +15,12 @@ that is said once, and the session runs without.
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
@@ -33,6 +29,14 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import element_count
 from appliance.runtimes.buckets import bucket, cut, filled_up, rows_of
 from appliance.runtimes.device_copies import DeviceCopies, layout, parts_of
+from appliance.runtimes.device_graphs import (
+    CAPTURE_AFTER,
+    GRAPHS_MAX,
+    SPOILT,
+    alike,
+    tell_without_graphs,
+)
+from appliance.runtimes.lost_device import end_if_lost
 from appliance.runtimes.onnx_elements import BY_DATATYPE, ElementType
 from appliance.runtimes.onnx_sessions import run_error, shapes_key
 from appliance.runtimes.overlapped import BegunRun
@@ -40,13 +44,7 @@ from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
 
 STAGES_MAX: Final = 64
 """Combinations of shapes for which memory is kept; of more, the one that was learned first goes."""
-GRAPHS_MAX: Final = 32
-CAPTURE_AFTER: Final = 2
-"""Runs of one combination before it is captured: what comes once or twice is not worth it."""
 NO_GRAPH: Final = -1
-TOLERANCE: Final = 1e-2
-"""Of the largest value: what the order in which a device adds may change. A wrong graph is off by all of it."""
-SPOILT: Final = 0xA5
 GRAPH_ID: Final = "gpu_graph_id"
 WAITS_NOT: Final = "disable_synchronize_execution_providers"
 
@@ -364,6 +362,7 @@ class CudaSession:
     def _capture(self, stage: _Stage, shape: Produced, given: list[bytes]) -> None:
         """Capture the run of a combination, whose inputs lie on the device, and hold what a replay gives against the
         answer that was just ``given``."""
+        self._copies.leave()
         if not stage.graph:
             self._graphs.made += 1
             stage.graph = self._graphs.made
@@ -376,7 +375,7 @@ class CudaSession:
         except Exception as problem:  # noqa: BLE001 - whatever it is, it goes without
             self._without_graphs(problem)
             return
-        if _alike(given, replayed.parts or (), stage.elements):
+        if alike(given, replayed.parts or (), stage.elements):
             stage.thread = threading.get_ident()
         else:
             self._graphs.on = False
@@ -393,14 +392,11 @@ class CudaSession:
         self._session, _ = self._make(self._copies.stream, False)
 
     def _tell(self, reason: str) -> None:
-        first = " ".join(reason.split())[:300]
-        print(f"{self._key} runs without CUDA graphs: {first}", file=sys.stderr, flush=True)
+        tell_without_graphs(self._key, reason)
 
     def _end_if_dead(self, problem: Exception) -> None:
         """A context that is lost cannot be had again by this process; another one is started in its place."""
-        if not self._cuda.alive():
-            print(f"{self._key}: CUDA is lost to this process: {problem}", file=sys.stderr, flush=True)
-            os.kill(os.getpid(), signal.SIGABRT)
+        end_if_lost(self._cuda, self._key, problem)
 
 
 def _graph_of(stage: _Stage) -> int:
@@ -427,18 +423,3 @@ def _obeys(stage: _Stage) -> bool:
     """Whether the runtime wrote where it was told; an output that is an input of the graph stays where that is."""
     found = zip(stage.binding.get_outputs(), stage.addresses, stage.produced.sizes, strict=True)
     return all(not size or value.data_ptr() == address for value, address, size in found)
-
-
-def _alike(one: Sequence[bytes], other: Sequence[memoryview], elements: Sequence[ElementType]) -> bool:
-    """Whether two answers are the same but for the order in which a device adds up."""
-    pairs = zip(one, other, elements, strict=True)
-    return all(mine == yours or _near(mine, yours, element) for mine, yours, element in pairs)
-
-
-def _near(one: bytes, other: memoryview, element: ElementType) -> bool:
-    if np.dtype(element.numpy or "u1").kind != "f":
-        return False
-    mine, yours = (np.frombuffer(raw, element.numpy).astype(np.float64) for raw in (one, other))
-    finite = mine[np.isfinite(mine)]
-    most = float(np.abs(finite).max()) if finite.size else 0.0
-    return bool(np.allclose(mine, yours, rtol=0.0, atol=TOLERANCE * most, equal_nan=True))

@@ -23,9 +23,9 @@ class BegunRun:
         self._again = again
         self._begin = begin
         self._failed = failed
-        self._cuda, self._stream = copies.cuda, copies.stream
-        self._event = self._cuda.event()
-        weakref.finalize(self, self._cuda.end_event, self._event).atexit = False
+        self._copies = copies
+        self._event = copies.cuda.event()
+        weakref.finalize(self, copies.cuda.end_event, self._event).atexit = False
 
     def __call__(self) -> None:
         """Begin it and wait for it."""
@@ -35,19 +35,19 @@ class BegunRun:
         """Begin it."""
         try:
             self._begin()
-            self._cuda.record(self._event, self._stream)
+            self._copies.cuda.record(self._event, self._copies.stream)
         except Exception as problem:
             self._failed(problem)
             raise
 
     def ended(self) -> bool:
         """Whether it has ended."""
-        return self._cuda.happened(self._event)
+        return self._copies.cuda.happened(self._event)
 
     def finish(self) -> None:
         """Wait for it."""
         try:
-            self._cuda.await_event(self._event)
+            self._copies.cuda.await_event(self._event)
         except Exception as problem:
             self._failed(problem)
             raise

@@ -215,7 +215,7 @@ def _message(
     if kind == _TENSOR:
         return _tensor(data, change)
     parts: list[bytes | memoryview] = []
-    for number, field, value in _fields(data):
+    for number, field, value in fields(data):
         inside = _INSIDE.get((kind, number)) if value is not None else None
         if inside is None or value is None:
             parts.append(field)
@@ -227,9 +227,9 @@ def _message(
 def _tensor(data: memoryview, change: Callable[[dict[str, str]], Mapping[str, str]]) -> bytes:
     parts: list[bytes | memoryview] = []
     entries: dict[str, str] = {}
-    for number, field, value in _fields(data):
+    for number, field, value in fields(data):
         if number == _EXTERNAL_DATA and value is not None:
-            texts = {key: text for key, _, text in _fields(value) if text is not None}
+            texts = {key: text for key, _, text in fields(value) if text is not None}
             entries[_text(texts.get(1))] = _text(texts.get(2))
         else:
             parts.append(field)
@@ -244,19 +244,19 @@ def _text(value: memoryview | None) -> str:
     return "" if value is None else str(value, "utf-8", ODD_BYTES)
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview | None]]:
-    """Number and bytes of every field, and its contents where it has a length."""
+def fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview | None]]:
+    """Number and bytes of every field of a message, and its contents where it has a length. Raises LoadFailed."""
     position = 0
     while position < len(data):
         start = position
-        key, position = _varint(data, position)
+        key, position = varint(data, position)
         wire, value = key & 7, None
         if wire == _LENGTH:
-            length, position = _varint(data, position)
+            length, position = varint(data, position)
             value = data[position : position + length]
             position += length
         elif wire == 0:
-            _, position = _varint(data, position)
+            _, position = varint(data, position)
         elif wire in (1, 5):
             position += 8 if wire == 1 else 4
         else:
@@ -266,7 +266,8 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview | No
         yield key >> 3, data[start:position], value
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
+def varint(data: memoryview, position: int) -> tuple[int, int]:
+    """The number at ``position``, and where what follows it begins. Raises LoadFailed."""
     value = shift = 0
     while True:
         if position >= len(data) or shift > 63:

@@ -39,6 +39,9 @@ GRAPH_FILE: Final = "graph.onnx"
 ENGINE_FILE: Final = "engine.plan"
 KEPT_FILE: Final = "timing.cache"
 """What building a form has learned, for the next time that one is built of the version."""
+LIKE_FILE: Final = "like"
+"""What two versions have in common if the form of one can be made from that of the other, as a few characters."""
+LIKE_BYTES_MAX: Final = 256
 
 
 class Offer(NamedTuple):
@@ -99,6 +102,15 @@ class Port:
     optional: bool = False
 
 
+class Donor(NamedTuple):
+    """The form of another version of the model from which one may be made: its graph at ``path`` with that ``digest``,
+    and what was left in LIKE_FILE when it was built."""
+
+    path: str
+    digest: str
+    like: str
+
+
 def _say_nothing(done: int, total: int) -> None:
     """How far a form is concerns nobody."""
 
@@ -109,14 +121,15 @@ class RuntimeSettings:
     in their file and the graph as it is, for the sake of a session that is ready at once. ``packed``: the graph is a
     packed form (see Packer), to be run as it is. ``device`` is the one that was chosen of those that the version asks
     for, by the driver's count, in the order of the bus. For building one: ``kept`` is what was kept when one of the
-    version was built before, as it was written then (b"": nothing), and ``progress`` is told so many parts done, of so
-    many; what it raises is to end the building."""
+    version was built before, as it was written then (b"": nothing), ``donors`` are forms of other versions that it may
+    be made from, and ``progress`` is told so many parts done, of so many; what it raises is to end the building."""
 
     threads: int = 1
     quick: bool = False
     packed: bool = False
     device: DeviceName = CPU
     kept: bytes = b""
+    donors: tuple[Donor, ...] = ()
     progress: Callable[[int, int], None] = _say_nothing
 
 
@@ -221,8 +234,8 @@ class Packer(Protocol):
 
     def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
         """Write the packed form of ``version`` into the new files ``graph`` and ``weights``, which are in one
-        directory, what runs touch first in ``weights``, which may stay away. May write KEPT_FILE beside them. Raises
-        LoadFailed."""
+        directory, what runs touch first in ``weights``, which may stay away. May write KEPT_FILE and LIKE_FILE beside
+        them. Raises LoadFailed."""
 
 
 def check_signature(version: ModelVersion, session: Session) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from appliance.config.repository import RepositoryConfig
 from appliance.config.store import StoreConfig
@@ -25,12 +26,19 @@ from appliance.sources.source import Look
 from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, Trial
 from appliance.store.catalog_file import read_catalog
 from appliance.store.full_disk import reason_of
-from appliance.store.layout import CATALOG, FORMS, MANIFEST, view_root
+from appliance.store.layout import CATALOG, FORMS, MANIFEST, form_digest, view_root
 from appliance.store.running import RunningRecord, RunningVersion
 from appliance.workers.forms import remove_forms
 
 Stamp = tuple[int, int, int]
 """(inode, size, time of the last change in ns) of the catalog"""
+
+
+class _Engine(NamedTuple):
+    """What it says of itself: the packages that it has, and packed forms from which others are about to be made."""
+
+    held: Callable[[], Iterable[RunningVersion]]
+    spared: Callable[[], Collection[str]]
 
 
 class StoreSource:
@@ -48,6 +56,8 @@ class StoreSource:
         report: Callable[[str], None] = lambda problem: None,
         store: StoreConfig | None = None,
         trust_of: Callable[[InstalledVersion], str] = attrgetter("trust"),
+        *,
+        spared: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._state = state.absolute()
         self._trust_of = trust_of
@@ -58,7 +68,7 @@ class StoreSource:
             free_floor_bytes=limits.free_floor_bytes,
         )
         self._config = config
-        self._held = held
+        self._engine = _Engine(held, spared)
         self._report = report
         self._unsaid = ""
         self._stamp: Stamp | None = None
@@ -107,7 +117,7 @@ class StoreSource:
         installed = {version.digest for _, version in self._catalog.installed()}
         return replace(
             found,
-            uninstalled=frozenset(each.digest for each in self._held()) - installed,
+            uninstalled=frozenset(each.digest for each in self._engine.held()) - installed,
             generation=self._catalog.generation,
             asked_ms=asked_ms,
             orders=orders,
@@ -239,12 +249,14 @@ class StoreSource:
 
     def _publish(self, catalog: Catalog) -> None:
         """Tell the store's writer what is used, and remove packed forms of what is not: of versions that are neither
-        wanted nor held. At the start what may have to stand in is not known yet, and everything installed keeps its
-        own. Looked at each time: a builder may have finished for a version that has left meanwhile."""
+        wanted nor held, unless others are about to be made from them. At the start what may have to stand in is not
+        known yet, and everything installed keeps its own. Looked at each time: a builder may have finished for a
+        version that has left meanwhile."""
         self._tell(catalog)
         installed = {version.digest for _, version in catalog.installed()}
         used = set(self._used)
-        kept = used if self._published else used | installed
+        spared = {form_digest(name) for name in self._engine.spared()}
+        kept = used | spared if self._published else used | installed
         remove_forms(str(self._state / FORMS), kept, installed, building=self._published)
         self._published = True
 
@@ -257,7 +269,7 @@ class StoreSource:
             RunningVersion(name=name, version=version.version, digest=version.digest)
             for name, version in (*served, *self._standing)
         ]
-        used = {each.digest: each for each in (*self._held(), *wanted)}
+        used = {each.digest: each for each in (*self._engine.held(), *wanted)}
         if used == self._used and not self._unsaid:
             return
         problem = ""

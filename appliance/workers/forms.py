@@ -43,6 +43,8 @@ FILES: Final = frozenset({FORM_FILE, GRAPH_FILE, ENGINE_FILE, WEIGHTS_FILE, KEPT
 """What a builder may leave. SEAL_FILE is not among them."""
 BUILDING: Final = BUILDING_FORM
 SEAL_FILE: Final = "seal"
+FAMILY_FILE: Final = "family"
+"""The seal over whose form it is, where others may be made from it."""
 FORM_BYTES_MAX: Final = 16 << 20
 DOCUMENT_BYTES_MIN: Final = 4096
 DOCUMENT_BYTES_A_PIECE: Final = 80
@@ -57,7 +59,8 @@ IDENTITY_CHARACTERS: Final = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedForm:
     """A form on disk: its directory, graph and weights. ``tie`` is the identity that it was built for where it has to
-    be sealed, "" else, ``document`` the digest of its document."""
+    be sealed, "" else, ``document`` the digest of its document, ``like`` what it has in common with those that can be
+    made from it."""
 
     path: str
     graph: str
@@ -65,6 +68,7 @@ class PackedForm:
     weights: WeightsFile
     tie: str = ""
     document: str = ""
+    like: str = ""
 
     def version_of(self, version: ModelVersion) -> ModelVersion:
         """The version with the form's files in the place of its own."""
@@ -74,7 +78,7 @@ class PackedForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormDocument:
-    """The document of ``form.json``. ``tie`` and ``kept_digest`` are left out where they are ""."""
+    """The document of ``form.json``. ``tie``, ``kept_digest`` and ``like`` are left out where they are ""."""
 
     format: int = field(metadata={"choices": (FORMAT,)})
     graph_bytes: int = field(metadata={"min": 1, "unit": "bytes"})
@@ -84,6 +88,7 @@ class FormDocument:
     pieces: tuple[str, ...]
     tie: str = ""
     kept_digest: str = ""
+    like: str = ""
 
 
 def form_name(digest: str, runtime: str) -> str:
@@ -125,6 +130,7 @@ def find_form(forms: str, name: str, graph_file: str = GRAPH_FILE) -> PackedForm
         ),
         tie=document.tie,
         document=digest,
+        like=document.like,
     )
 
 
@@ -268,7 +274,7 @@ def _strip(path: str, mark: str, reason: str) -> bool:
         return False
     try:
         _write_mark(form, mark, reason.encode(errors="replace")[:REASON_BYTES_MAX])
-        sealed = (SEAL_FILE,) if mark == REFUSED_FILE else ()
+        sealed = (SEAL_FILE, FAMILY_FILE) if mark == REFUSED_FILE else ()
         for name in (*sealed, WEIGHTS_FILE, GRAPH_FILE, ENGINE_FILE):
             with suppress(OSError):
                 os.unlink(name, dir_fd=form)

@@ -6,6 +6,9 @@ digests of its files. The daemon looks at the seals again when it has a version 
 which documents hold; the worker takes no others, and verifies the files by the document. So no worker ever has the key,
 and a form of another box, or one that was changed, is not read by anything.
 
+Where the form of another version may be made from it, the daemon seals as well whose it is: of which model, and who
+vouches for that. Nothing of this is what a builder says.
+
 The key lies beside the directory of forms, for its owner alone. It is made when it is first needed; one that others may
 have read, or that is cut short, is thrown away, and with it whatever it has sealed.
 """
@@ -27,11 +30,19 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import opened, read_file
 from appliance.runtimes.runtime import FORMED_WHOLE
 from appliance.store.layout import FORMS_KEY
-from appliance.workers.forms import FORM_FILE, SEAL_FILE, SEALED_BYTES_MAX, is_directory, parse_document
+from appliance.workers.forms import (
+    FAMILY_FILE,
+    FORM_FILE,
+    SEAL_FILE,
+    SEALED_BYTES_MAX,
+    is_directory,
+    parse_document,
+)
 from appliance.workers.jail.support import kernel_support
 
 KEY_BYTES: Final = 32
 SEAL_BYTES: Final = hashlib.sha256().digest_size
+KIN_MAX: Final = 8
 
 
 def seal_problem(runtime: str) -> str:
@@ -47,24 +58,49 @@ def _keeps_key() -> bool:
     return kernel_support().landlock > 0
 
 
-def seal_form(forms: str, name: str) -> None:
-    """Seal the form ``name``, which is in its place and which no builder can change any more, if it is tied to
-    something and the key is kept from workers. Raises OSError."""
+def seal_form(version: ModelVersion, name: str) -> None:
+    """Seal the form ``name`` of a version, which is in its place and which no builder can change any more, if it is
+    tied to something and the key is kept from workers. Raises OSError."""
     if not _keeps_key():
         return
+    forms = version.forms
     path = os.path.join(forms, name)
     try:
         document = read_file(os.path.join(path, FORM_FILE), SEALED_BYTES_MAX, follow=False)
-        if not parse_document(document, path).tie:
+        parsed = parse_document(document, path)
+        if not parsed.tie:
             return
     except ArtefactError:
         return  # whoever loads it finds out
-    _write_new(os.path.join(path, SEAL_FILE), _seal(_key(forms) or _make_key(forms), name, document))
+    key = _key(forms) or _make_key(forms)
+    _write_new(os.path.join(path, SEAL_FILE), _seal(key, name, document))
+    if parsed.like:
+        _write_new(os.path.join(path, FAMILY_FILE), _family(key, name, document, version))
+
+
+def kin_of(version: ModelVersion) -> tuple[str, ...]:
+    """The names of forms of other versions of the same model, for whom the same vouches, from which one of ``version``
+    may be made: this box has sealed them, and that they are such."""
+    if not (version.forms and version.digest and _keeps_key()):
+        return ()
+    found = []
+    key = _key(version.forms)
+    with suppress(OSError):
+        for name in sorted(os.listdir(version.forms)):
+            form = os.path.join(version.forms, name)
+            if not key or name.startswith(f"{version.digest}-") or not is_directory(form):
+                continue
+            with suppress(ArtefactError):  # it is of no family, or may be removed meanwhile
+                family = read_file(os.path.join(form, FAMILY_FILE), SEAL_BYTES, follow=False)
+                document = read_file(os.path.join(form, FORM_FILE), SEALED_BYTES_MAX, follow=False)
+                if hmac.compare_digest(family, _family(key, name, document, version)):
+                    found.append(name)
+    return tuple(found[:KIN_MAX])
 
 
 def sealed_documents(version: ModelVersion) -> tuple[str, ...]:
-    """The digests of the documents of those of the version's forms that this box has sealed; none where workers could
-    have read the key."""
+    """The digests of the documents of those of the version's forms, and of its kin, that this box has sealed; none
+    where workers could have read the key."""
     return tuple(_holding(version)) if version.forms and version.digest and _keeps_key() else ()
 
 
@@ -72,7 +108,7 @@ def _holding(version: ModelVersion) -> Iterator[str]:
     with suppress(OSError):
         for name in os.listdir(version.forms):
             form = os.path.join(version.forms, name)
-            if not name.startswith(f"{version.digest}-") or not is_directory(form):
+            if not (name.startswith(f"{version.digest}-") or name in version.kin) or not is_directory(form):
                 continue
             with suppress(ArtefactError):  # it has none, or may be removed meanwhile
                 seal = read_file(os.path.join(form, SEAL_FILE), SEAL_BYTES, follow=False)
@@ -84,6 +120,14 @@ def _holding(version: ModelVersion) -> Iterator[str]:
 
 def _seal(key: bytes, name: str, document: bytes) -> bytes:
     return hmac.digest(key, b"\n".join((b"packed form", name.encode(), document)), "sha256")
+
+
+def _family(key: bytes, name: str, document: bytes, version: ModelVersion) -> bytes:
+    """Over a form, the model that it is of, and who vouches for that."""
+    whose = f"{len(version.name)} {version.name} {version.trust}".encode()
+    return hmac.digest(
+        key, b"\n".join((b"family of a packed form", name.encode(), whose, document)), "sha256"
+    )
 
 
 def _key_path(forms: str) -> str:

@@ -93,3 +93,43 @@ class CudaConformance:
     def test_nothing_is_pinned_and_allocated_as_well(self, cuda: Any) -> None:
         assert len(cuda.pin(0).view) == 0
         cuda.free(cuda.allocate(0))
+
+    def test_what_is_captured_is_done_when_it_is_launched_and_not_before(self, cuda: Any) -> None:
+        sent, got, stream = cuda.pin(64), cuda.pin(64), cuda.stream()
+        address = cuda.allocate(64)
+
+        def begin() -> None:
+            cuda.copy_in(address, sent.address, 64, stream)
+            cuda.copy_out(got.address, address, 64, stream)
+
+        sent.view[:], got.view[:] = b"a" * 64, b"-" * 64
+        graph = cuda.capture(stream, begin)
+        cuda.finish(stream)
+        assert bytes(got.view) == b"-" * 64
+        for letter in (b"b", b"c"):
+            sent.view[:] = letter * 64
+            cuda.launch(graph, stream)
+            cuda.finish(stream)
+            assert bytes(got.view) == letter * 64
+        cuda.end_graph(graph)
+        cuda.free(address)
+        cuda.end_stream(stream)
+
+    def test_a_capture_that_fails_leaves_the_stream_as_it_was(self, cuda: Any) -> None:
+        sent, stream = cuda.pin(64), cuda.stream()
+        address = cuda.allocate(64)
+        for refuse in (self._give_up, lambda: cuda.finish(stream)):
+            with pytest.raises((ZeroDivisionError, CudaFailed)):
+                cuda.capture(stream, refuse)
+            assert cuda.alive()
+            cuda.copy_in(address, sent.address, 64, stream)
+            cuda.finish(stream)
+        graph = cuda.capture(stream, lambda: cuda.copy_in(address, sent.address, 64, stream))
+        cuda.launch(graph, stream)
+        cuda.finish(stream)
+        cuda.end_graph(graph)
+        cuda.free(address)
+        cuda.end_stream(stream)
+
+    def _give_up(self) -> None:
+        raise ZeroDivisionError

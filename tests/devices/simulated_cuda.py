@@ -6,9 +6,10 @@ It has what ``appliance.devices.cuda.Cuda`` has, and passes the same conformance
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
-from appliance.devices.cuda import CudaFailed
+from appliance.devices.cuda import Cuda, CudaFailed
 
 TOTAL_BYTES = 1 << 30
 
@@ -23,11 +24,18 @@ class SimulatedPinned:
 
 
 class SimulatedCuda:
-    """``broken``: every call fails, as with a context that is lost; ``copies`` counts what was begun."""
+    """``broken``: every call fails, as with a context that is lost; ``copies`` counts what was begun, ``launches`` what
+    of graphs was. ``capturing`` are streams whose work is kept, ``graphs`` what was kept."""
 
     index = 0
+    as_cuda = property(lambda self: cast(Cuda, self))
+    """For what takes the real one."""
 
     def __init__(self) -> None:
+        self.capturing: dict[int, list[Callable[[], object]]] = {}
+        self.graphs: dict[int, list[Callable[[], object]]] = {}
+        self.launches = 0
+        self.total = TOTAL_BYTES
         self.broken = False
         self.copies = 0
         self.held: dict[int, Any] = {}
@@ -68,13 +76,47 @@ class SimulatedCuda:
         """At once."""
         self._check()
         assert stream in self.streams, "a stream that was given back"
-        ctypes.memset(device, value, nbytes)
+        self.put(stream, lambda: ctypes.memset(device, value, nbytes))
 
     def _copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         self._check()
         assert stream in self.streams, "a stream that was given back"
         self.copies += 1
-        ctypes.memmove(target, source, nbytes)
+        self.put(stream, lambda: ctypes.memmove(target, source, nbytes))
+
+    def put(self, stream: int, do: Callable[[], object]) -> None:
+        """Work into a stream: kept while that is captured, else done."""
+        if stream in self.capturing:
+            self.capturing[stream].append(do)
+        else:
+            self.begin(do)
+
+    def begin(self, do: Callable[[], object]) -> None:
+        """What is not kept is done at once."""
+        do()
+
+    def capture(self, stream: int, begin: Callable[[], None]) -> int:
+        """Keep what is put into the stream."""
+        self._check()
+        self.capturing[stream] = []
+        try:
+            begin()
+        finally:
+            kept = self.capturing.pop(stream)
+        number = max(self.graphs, default=0) + 1
+        self.graphs[number] = kept
+        return number
+
+    def launch(self, graph: int, stream: int) -> None:
+        """Put what was kept into a stream."""
+        self._check()
+        self.launches += 1
+        for do in self.graphs[graph]:
+            self.put(stream, do)
+
+    def end_graph(self, graph: int) -> None:
+        """Give it back."""
+        del self.graphs[graph]
 
     def stream(self) -> int:
         """A number."""
@@ -90,6 +132,10 @@ class SimulatedCuda:
     def finish(self, stream: int) -> None:
         """Everything is done already."""
         self._check()
+        if stream in self.capturing:
+            raise CudaFailed(
+                "operation not permitted when stream is capturing (CUDA error 900 in cudaStreamSynchronize)"
+            )
 
     def event(self) -> int:
         """A number."""
@@ -120,7 +166,7 @@ class SimulatedCuda:
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes of a device of one GiB."""
-        return TOTAL_BYTES - sum(len(each) for each in self.held.values()), TOTAL_BYTES
+        return self.total - sum(len(each) for each in self.held.values()), self.total
 
     def alive(self) -> bool:
         """Unless it was broken."""

@@ -8,11 +8,13 @@ from tests.workers.without_memory import WithoutMemory
 
 
 class SilentWorkers(WithoutMemory):
-    """Implements WorkerPort. ``asked`` holds the names of the calls, in order; ``loads`` who was to load what."""
+    """Implements WorkerPort. ``asked`` holds the names of the calls, in order; ``loads`` who was to load what,
+    ``built`` of which versions a form was to be built."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.loads: list[tuple[int, int, port.LoadWish]] = []
+        self.built: list[ModelVersion] = []
 
     def start(self, worker: int, group: int, settings: port.WorkerSettings) -> None:
         self.asked.append("start")
@@ -31,6 +33,7 @@ class SilentWorkers(WithoutMemory):
 
     def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
         self.asked.append("build_form")
+        self.built.append(version)
 
     def dispatch(self, worker: int, run: port.Run) -> None:
         self.asked.append("dispatch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -238,3 +239,55 @@ def test_a_version_without_a_file_of_weights_has_a_form_where_its_runtime_makes_
     served.model = replace(served.model, runtime="tensorrt")
     rig.forms.consider(served)
     assert rig.forms.next is served
+
+
+KIN = ("e" * 64 + "-" + "1" * 16,)
+
+
+@pytest.fixture
+def kin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each version has a form from which its own may be made."""
+    monkeypatch.setattr("appliance.engine.control.forms.kin_of", lambda model: KIN)
+
+
+@pytest.mark.usefixtures("kin")
+def test_what_a_form_may_be_made_from_is_spared_until_it_was_built(rig: Rig, served: Served) -> None:
+    rig.forms.consider(served)
+    assert rig.forms.spared == set(KIN)
+    rig.forms.build()
+    assert rig.forms.spared == set(KIN)
+    assert rig.workers.built[-1].kin == KIN
+    rig.forms.ended(FormBuilt(rig.taken - 1, rig.taken, "form", 1, 1, None), 0)
+    assert rig.forms.spared == set()
+
+
+@pytest.mark.usefixtures("kin")
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda forms, worker, model: forms.ended(
+            FormBuilt(worker, model, "", 0, 1, "no room", later=True), 0
+        ),
+        lambda forms, worker, model: forms.exited(worker, "killed"),
+        lambda forms, worker, model: forms.forget(f"m/1@{DIGEST}"),
+        lambda forms, worker, model: forms.stop(),
+    ],
+    ids=["failed", "died", "gone", "stopped"],
+)
+def test_nothing_is_spared_for_what_was_not_built(
+    rig: Rig, served: Served, end: Callable[[Forms, int, int], object]
+) -> None:
+    rig.forms.consider(served)
+    rig.forms.build()
+    end(rig.forms, rig.taken - 1, rig.taken)
+    assert rig.forms.spared == set()
+
+
+@pytest.mark.usefixtures("kin")
+def test_nothing_is_spared_for_what_is_skipped_or_runs_from_a_form(rig: Rig, served: Served) -> None:
+    rig.forms.consider(served)
+    rig.forms.skip()
+    assert rig.forms.spared == set()
+    served.version.packed = True
+    rig.forms.consider(served)
+    assert rig.forms.spared == set()

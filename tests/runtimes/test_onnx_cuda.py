@@ -15,13 +15,8 @@ from appliance.domain.errors import RunFailed
 from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx_cuda
-from appliance.runtimes.runtime import (
-    Region,
-    RuntimeSettings,
-    Session,
-    batch_sizes,
-    region_maker,
-)
+from appliance.runtimes.device_graphs import GRAPHS_MAX
+from appliance.runtimes.runtime import Region, RuntimeSettings, Session, batch_sizes, region_maker
 from appliance.tools.conformance.cases import Rig
 from appliance.tools.conformance.identity import INPUTS, OUTPUTS
 from appliance.tools.conformance.memory import Memory
@@ -114,6 +109,14 @@ def test_a_graph_that_gives_nothing_is_not_used(
     )
 
 
+@pytest.mark.parametrize("how", ["lie", "fail"])
+def test_an_answer_outside_of_its_place_is_not_spoilt_by_a_graph_that_comes_to_nothing(
+    bench: Bench, mlp: Session, how: str
+) -> None:
+    setattr(bench.made[0], how, True)
+    assert len(set(answers(mlp, Memory(np.ones((1, 64), np.float32), capacity=0), 6))) == 1
+
+
 def test_a_capture_that_fails_has_the_session_made_anew(
     bench: Bench, mlp: Session, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,9 +158,9 @@ def test_memory_is_kept_for_so_many_shapes(bench: Bench, mlp: Session) -> None:
 
 
 def test_no_more_than_so_many_graphs(bench: Bench, mlp: Session) -> None:
-    for rows in range(1, onnx_cuda.GRAPHS_MAX + 5):
+    for rows in range(1, GRAPHS_MAX + 5):
         answers(mlp, Memory(np.ones((rows, 64), np.float32)), 5)
-    assert len(set(bench.made[0].captured)) == onnx_cuda.GRAPHS_MAX
+    assert len(set(bench.made[0].captured)) == GRAPHS_MAX
 
 
 def test_pinned_memory_is_copied_from_and_to_directly(bench: Bench, mlp: Session) -> None:

@@ -389,6 +389,25 @@ def test_packed_forms_leave_with_their_version_when_nobody_runs_it_any_more(
     assert forms_in(state) == {first, building}
 
 
+def test_packed_forms_from_which_others_are_about_to_be_made_stay(
+    state: Path, store: StoreWriter, held: list[RunningVersion]
+) -> None:
+    spared: set[str] = set()
+    source = StoreSource(state, RepositoryConfig(), lambda: held, spared=lambda: spared)
+    first = write_form(state, f"{install(store, 'a', 1)}-{'1' * 16}")
+    source.read()
+    install(store, "a", 2)
+    source.look()
+    write_form(state, first)
+    spared.add(first)
+    source.look()
+    assert forms_in(state) == {first}
+    spared.clear()
+    source.look()
+    assert forms_in(state) == set()
+    source.close()
+
+
 def test_versions_say_what_packed_forms_may_take(state: Path, store: StoreWriter) -> None:
     install(store, "a", 1)
     limits = StoreConfig(quota_bytes=7, free_floor_bytes=5)

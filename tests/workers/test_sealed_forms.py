@@ -18,7 +18,14 @@ import pytest
 from appliance.domain.errors import LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
-from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, RuntimeSettings, Session
+from appliance.runtimes.runtime import (
+    ENGINE_FILE,
+    KEPT_FILE,
+    LIKE_FILE,
+    Donor,
+    RuntimeSettings,
+    Session,
+)
 from appliance.store.layout import FORMS_KEY
 from appliance.workers.child.form_builder import build_form
 from appliance.workers.child.loading import Loader
@@ -36,7 +43,7 @@ from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadWish
 from appliance.workers.seal import seal_form, seal_problem, sealed_documents
 from tests.runtimes.fake import FakeRuntime
-from tests.workers.bench import fake
+from tests.workers.bench import fake, version_of
 from tests.workers.in_time import in_time
 from tests.workers.transformers import flip_bit
 
@@ -57,6 +64,8 @@ class Engines:
     sealed: bool = True
     read: list[bytes] = field(default_factory=list)
     kept: list[bytes] = field(default_factory=list)
+    like: str = ""
+    donors: list[tuple[Donor, ...]] = field(default_factory=list)
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         if settings.packed:
@@ -65,6 +74,9 @@ class Engines:
 
     def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
         self.kept.append(settings.kept)
+        self.donors.append(settings.donors)
+        if self.like:
+            Path(graph).with_name(LIKE_FILE).write_text(self.like)
         for done in range(4):
             settings.progress(done, 4)
         Path(graph).write_bytes(b"an engine")
@@ -288,7 +300,7 @@ def test_a_form_whose_document_cannot_be_read_is_not_sealed(tmp_path: Path) -> N
     form = tmp_path / "forms" / f"{DIGEST}-0123456789abcdef"
     form.mkdir(parents=True)
     (form / FORM_FILE).write_text("{}")
-    seal_form(str(form.parent), form.name)
+    seal_form(version_of("m", [], [], forms=str(form.parent)), form.name)
     assert os.listdir(form) == [FORM_FILE]
 
 
@@ -327,11 +339,11 @@ def test_a_document_longer_than_those_that_are_sealed_is_not_read_here(box: Box)
     text = (form / FORM_FILE).read_text()
     (form / SEAL_FILE).unlink()
     (form / FORM_FILE).write_text(text + " " * (SEALED_BYTES_MAX - len(text)))
-    seal_form(str(box.forms), form.name)
+    seal_form(box.version, form.name)
     assert sealed_documents(box.version)
     (form / SEAL_FILE).unlink()
     (form / FORM_FILE).write_text(text + " " * (SEALED_BYTES_MAX + 1 - len(text)))
-    seal_form(str(box.forms), form.name)
+    seal_form(box.version, form.name)
     assert not (form / SEAL_FILE).exists()
 
 
@@ -365,7 +377,7 @@ def test_without_landlock_nothing_is_sealed_or_opened_and_what_is_there_stays(
         assert (for_worker(engine).forms, for_worker(engine).sealed) == ("", ())
         assert for_worker(replace(engine, runtime="onnx")).forms == engine.forms
         (form / SEAL_FILE).rename(form / "aside")
-        seal_form(str(box.forms), form.name)
+        seal_form(box.version, form.name)
         assert not (form / SEAL_FILE).exists()
         (form / "aside").rename(form / SEAL_FILE)
         assert sorted(os.listdir(form)) == left

@@ -48,6 +48,10 @@ class FormQueue(Generic[V]):
             self._known.add(version.identity)
             self._queue.append(version)
 
+    def waits(self, identity: str) -> bool:
+        """Whether a version is queued."""
+        return any(each.identity == identity for each in self._queue)
+
     def forget(self, identity: str) -> None:
         """The version is gone, and its form may be, or it has no use for one now: if it comes again, so may a form."""
         self._known.discard(identity)

@@ -7,6 +7,7 @@ Owner: the rollouts.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from appliance.core.processes.form_queue import FormQueue
@@ -24,7 +25,7 @@ from appliance.workers.port import (
     WorkerPort,
     WorkerTerms,
 )
-from appliance.workers.seal import seal_problem
+from appliance.workers.seal import kin_of, seal_problem
 
 TOLD_PARTS: Final = 4
 """How far a form is goes into the log by quarters."""
@@ -44,6 +45,10 @@ class Forms:
         """Worker, the model's id there, and the version; None: nothing is built now."""
         self._quarters = 0
         """Of what is built now, as far as that was told."""
+        self._kin: dict[str, tuple[str, ...]] = {}
+        """Names of forms from which that of a version may be made, by its identity, until one was built or was not."""
+        self.spared: frozenset[str] = frozenset()
+        """All of those, which are to stay whatever becomes of their own versions. Read from whatever thread."""
 
     def consider(self, served: Served) -> None:
         """``served`` is proven: a form of it is worth building, unless it runs from one or was built before."""
@@ -53,6 +58,10 @@ class Forms:
             problem = seal_problem(model.runtime)
             if not problem:
                 self._queue.consider(served)
+                if self._queue.waits(
+                    served.identity
+                ):  # the version before it leaves now, and its forms with it
+                    self._spare(served.identity, kin_of(model))
             elif not served.unbuilt:
                 self._leave_out(served, problem)
         self._pace.soon()  # what waited for the proof is looked at as well
@@ -60,6 +69,7 @@ class Forms:
     def forget(self, identity: str) -> None:
         """The version is gone, and its forms may be: if it comes again, so may a form."""
         self._queue.forget(identity)
+        self._spare(identity, ())
         if self._building is not None and self._building[2].identity == identity:
             self._leave_unbuilt("the version is gone")
 
@@ -74,7 +84,9 @@ class Forms:
 
     def skip(self) -> None:
         """The next one has no use for a form now."""
-        self._queue.forget(self._queue.take().identity)
+        identity = self._queue.take().identity
+        self._queue.forget(identity)
+        self._spare(identity, ())
 
     def build(self) -> None:
         """Build the form of the next one: nothing else is on its way."""
@@ -82,10 +94,16 @@ class Forms:
         self._building, self._quarters = (worker, model, served), 0
         self._log.event("building the packed form", model=served.key)
         alone = worker  # in a group that no request is for
+        version = replace(served.model, kin=self._kin.get(served.identity, ()))
         device = served.memory.device
-        settings = self._processes.settings(0, device).building(served.model, device)
-        self._port.start(worker, alone, settings)
-        self._port.build_form(worker, model, served.model)
+        self._port.start(worker, alone, self._processes.settings(0, device).building(version, device))
+        self._port.build_form(worker, model, version)
+
+    def _spare(self, identity: str, names: tuple[str, ...]) -> None:
+        self._kin.pop(identity, None)
+        if names:
+            self._kin[identity] = names
+        self.spared = frozenset(name for kin in self._kin.values() for name in kin)
 
     def ended(self, event: FormBuilt, now_ns: int) -> Served | None:
         """A form is there, or why not; gives the version whose form is there."""
@@ -93,6 +111,7 @@ class Forms:
             return None
         served = self._building[2]
         self._building = None
+        self._spare(served.identity, ())
         self._port.stop(event.worker)
         if event.failure is None:
             took_ms = event.ns // 1_000_000
@@ -130,6 +149,7 @@ class Forms:
         """A process is gone that belongs to no group."""
         if self._building is not None and self._building[0] == worker:
             self._log.event("no packed form", model=self._building[2].key, reason=detail)
+            self._spare(self._building[2].identity, ())
             self._building = None
 
     def blame(self, served: Served, reason: str, *, known: bool = True) -> bool:
@@ -162,5 +182,6 @@ class Forms:
             return
         worker, _, served = self._building
         self._building = None
+        self._spare(served.identity, ())
         self._port.kill(worker, ExitCause.STOPPED)
         self._log.event("the packed form is left unbuilt", model=served.key, reason=reason)

@@ -9,6 +9,7 @@ take stays with its CUDA session, and the log says which node is to blame.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,22 +17,39 @@ from typing import Final, Protocol
 
 from appliance import __version__
 from appliance.devices.cuda import Cuda
-from appliance.domain.errors import LoadFailed
+from appliance.domain.errors import ArtefactError, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
+from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
 from appliance.runtimes.onnx import GRAPH_BYTES_MAX, MODEL_FILE, OnnxRuntime
-from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, Runtime, RuntimeSettings, Session
-from appliance.runtimes.tensorrt.device_memory import DeviceMemory
+from appliance.runtimes.runtime import (
+    ENGINE_FILE,
+    KEPT_FILE,
+    LIKE_FILE,
+    Donor,
+    Runtime,
+    RuntimeSettings,
+    Session,
+)
+from appliance.runtimes.tensorrt.contexts import Engine
+from appliance.runtimes.tensorrt.likeness import likeness
 from appliance.runtimes.tensorrt.profiles import Profile, profiles_of
-from appliance.runtimes.tensorrt.session import Engine, EngineSession
+from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.runtimes.tensorrt.tie import Driver, find_driver, tie_of
 from appliance.runtimes.tensorrt.vendor import Built, import_tensorrt
 
 ENGINE_BYTES_MAX: Final = 64 << 30
 KEPT_MAX: Final = 8 << 20
 """A timing cache that is larger is not kept."""
+NONE_ELSEWHERE: Final = f"those that TensorRT can have elsewhere are no more than {ENGINE_WEIGHTS_MAX}"
 FREE_PARTS: Final = 2
 """A builder works with one part of so many of what is free on the device: serving goes on beside it."""
+
+
+class OpenedEngine(Engine, Protocol):
+    """An engine before it has contexts."""
+
+    def limit_weights(self, most: int) -> int: ...
 
 
 class Library(Protocol):
@@ -47,9 +65,12 @@ class Library(Protocol):
         *,
         workspace_bytes: int,
         cache: bytes,
+        streams: bool,
+        refits: bool,
         progress: Callable[[int, int], None],
     ) -> Built: ...
-    def open(self, engine: bytes) -> Engine: ...
+    def refit(self, engine: bytes, graph: bytes, path: str) -> bytes: ...
+    def open(self, engine: bytes) -> OpenedEngine: ...
 
 
 class TensorrtRuntime:
@@ -63,7 +84,7 @@ class TensorrtRuntime:
         self,
         library: Callable[[], Library] = import_tensorrt,
         driver: Callable[[], Driver] = find_driver,
-        device: Callable[[int], DeviceMemory] | None = None,
+        device: Callable[[int], Cuda] | None = None,
         plain: Runtime | None = None,
     ) -> None:
         """Import TensorRT, and ask the driver, in another process. Raises ImportError."""
@@ -93,28 +114,60 @@ class TensorrtRuntime:
         if not settings.packed:
             return self._plain.load(replace(version, runtime=self._plain.name), settings)
         device, data = self._ready(version, settings), self._engine_of(version)
-        return EngineSession(self._library.open(data), len(data), version, device)
+        engine = self._library.open(data)
+        most = _weights_max(version)
+        elsewhere = engine.limit_weights(most) if most else 0
+        if not elsewhere and 0 < most < version.file_bytes:
+            print(f"{version.key} keeps all its weights on the device: {NONE_ELSEWHERE}", file=sys.stderr)
+        return EngineSession(engine, len(data) - elsewhere, version, device, graphs=version.cuda_graphs)
 
     def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
-        """Build the engine into ``graph``, and keep what TensorRT learned beside it. It has no file of weights."""
+        """Build the engine into ``graph``, and keep what TensorRT learned beside it; or make it of another version's
+        that differs in weights alone. It has no file of weights."""
         device, profiles = self._ready(version, settings), profiles_of(version)
-        free_bytes, _ = device.memory()
+        data, path = _graph_of(version)
+        like = _likeness(version, data, profiles)
+        engine, cache = self._refitted(version, settings.donors, like, data, path), b""
+        if not engine:
+            free_bytes, _ = device.memory()
+            try:
+                engine, cache = self._library.build(
+                    data,
+                    path,
+                    profiles,
+                    workspace_bytes=free_bytes // FREE_PARTS,
+                    cache=unwrapped(settings.kept, self._makers),
+                    streams=_weights_max(version) > 0,
+                    refits=bool(like),
+                    progress=settings.progress,
+                )
+            except LoadFailed as problem:
+                raise LoadFailed(f"{version.key}: {problem}") from problem
+        Path(graph).write_bytes(engine)
+        if 0 < len(cache) <= KEPT_MAX - len(self._makers):
+            Path(graph).with_name(KEPT_FILE).write_bytes(wrapped(cache, self._makers))
+        if like:
+            Path(graph).with_name(LIKE_FILE).write_text(like)
 
-        try:
-            built = self._library.build(
-                *_graph_of(version),
-                profiles,
-                workspace_bytes=free_bytes // FREE_PARTS,
-                cache=unwrapped(settings.kept, self._makers),
-                progress=settings.progress,
-            )
-        except LoadFailed as problem:
-            raise LoadFailed(f"{version.key}: {problem}") from problem
-        Path(graph).write_bytes(built.engine)
-        if 0 < len(built.cache) <= KEPT_MAX - len(self._makers):
-            Path(graph).with_name(KEPT_FILE).write_bytes(wrapped(built.cache, self._makers))
+    def _refitted(
+        self, version: ModelVersion, donors: tuple[Donor, ...], like: str, data: bytes, path: str
+    ) -> bytes:
+        """The engine of another version with the weights of this one; b"" where there is none that takes them."""
+        for donor in donors:
+            if not like or donor.like != like:
+                continue
+            name = os.path.basename(os.path.dirname(donor.path))
+            try:
+                engine = read_file(donor.path, ENGINE_BYTES_MAX, donor.digest, name, follow=False)
+                refitted = self._library.refit(engine, data, path)
+            except (ArtefactError, LoadFailed) as problem:
+                print(f"{version.key}: {name} takes no other weights: {problem}", file=sys.stderr)
+                continue
+            print(f"{version.key}: its engine is {name} with other weights", file=sys.stderr)
+            return refitted
+        return b""
 
-    def _ready(self, version: ModelVersion, settings: RuntimeSettings) -> DeviceMemory:
+    def _ready(self, version: ModelVersion, settings: RuntimeSettings) -> Cuda:
         """The device. TensorRT takes the process with it where no driver answers: nothing of it is touched then. Raises
         LoadFailed."""
         if not self._driver.devices:
@@ -132,6 +185,18 @@ class TensorrtRuntime:
         return read_file(
             version.path, ENGINE_BYTES_MAX, digest, f"{version.key}: {os.path.basename(version.path)}"
         )
+
+
+def _weights_max(version: ModelVersion) -> int:
+    """How many bytes of weights its engine keeps on the device; 0: all."""
+    return int(version.parameters.get(ENGINE_WEIGHTS_MAX, "0"))
+
+
+def _likeness(version: ModelVersion, data: bytes, profiles: tuple[Profile, ...]) -> str:
+    """What engines have in common that can take each other's weights; "" where the model does not ask for that."""
+    if version.parameters.get(ENGINE_REFIT, "0") != "1":
+        return ""
+    return likeness(data, *(profile.text for profile in profiles), str(_weights_max(version) > 0))
 
 
 def _graph_of(version: ModelVersion) -> tuple[bytes, str]:

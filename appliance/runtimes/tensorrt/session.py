@@ -1,269 +1,225 @@
-"""Run an engine: a context for each profile, and memory for the largest request that any of them takes.
+"""Run an engine.
 
-All memory is taken when the session is made, so that a request takes none. Inputs go through pinned memory to the
-device and outputs back the same way, in one stream. A request outside of all profiles is refused with their limits.
+All memory of tensors is taken when the session is made. Copies go as ``device_copies`` says, on the stream on which the
+engine runs, so that a run is a copy in, the engine, a copy out and one wait. Batches are filled up to one of a few
+sizes; runs of shapes that come again are captured as CUDA graphs. A request outside of all profiles is refused with
+their limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from appliance.domain.errors import ApplianceError, InvalidRequest, LoadFailed, RunFailed
+from appliance.devices.cuda import Cuda, CudaFailed
+from appliance.domain.errors import ApplianceError, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
-from appliance.domain.tensor import FREE, Datatype, aligned, element_count
-from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
-from appliance.runtimes.tensorrt.device_memory import DeviceMemory, PinnedMemory
-from appliance.runtimes.tensorrt.profiles import Profile, Shape, first_that_holds
+from appliance.runtimes.buckets import bucket, cut, rows_of
+from appliance.runtimes.device_copies import DeviceCopies, layout
+from appliance.runtimes.lost_device import end_if_lost
+from appliance.runtimes.overlapped import BegunRun
+from appliance.runtimes.runtime import Feed, Place, Produced, Region
+from appliance.runtimes.tensorrt.contexts import Contexts, Engine, Setting
+from appliance.runtimes.tensorrt.graphs import Graphs
 
 PLANS_MAX: Final = 256
-"""Runs that are known by their shapes and places."""
-
-
-class Tensor(Protocol):
-    """An input or output of an engine."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def is_input(self) -> bool: ...
-    @property
-    def datatype(self) -> Datatype: ...
-    @property
-    def shape(self) -> Shape: ...
-
-
-class Context(Protocol):
-    """Runs shapes of one profile. All raise RunFailed."""
-
-    def set_input_shape(self, name: str, shape: Shape) -> None: ...
-    def output_shape(self, name: str) -> Shape: ...
-    def set_address(self, name: str, address: int) -> None: ...
-    def run(self, stream: int) -> None: ...
-
-
-class Engine(Protocol):
-    """An engine in the device's memory; see ``vendor``."""
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]: ...
-    @property
-    def profiles(self) -> tuple[Profile, ...]: ...
-    def context(self, profile: int, stream: int) -> Context: ...
-    def context_bytes(self, profile: int) -> int: ...
-
-
-class _Buffer(NamedTuple):
-    """Where a tensor lies: on the device, and from ``offset`` in pinned memory; ``nbytes`` at most."""
-
-    device: int
-    offset: int
-    nbytes: int
-
-
-class _Copy(NamedTuple):
-    """Bytes of one tensor of one run: where in the source or the place, and where it lies between."""
-
-    offset: int
-    nbytes: int
-    buffer: _Buffer
+"""Requests that are known by their shapes and the outputs that they want."""
 
 
 class _Plan(NamedTuple):
-    """All that runs of these shapes at these places do, wherever the memory is."""
+    """A request: of ``rows`` rows in a batch of ``size``, 0 of each where it is taken as it is. Its inputs go to
+    ``offsets`` of their block; of its outputs at ``addresses`` ``produced`` is wanted."""
 
-    profile: int
-    shapes: Mapping[str, Shape]
-    inputs: tuple[_Copy, ...]
-    outputs: tuple[_Copy, ...]
+    setting: Setting
+    rows: int
+    size: int
+    offsets: tuple[int, ...]
+    addresses: tuple[int, ...]
     produced: Produced
 
 
 class EngineSession:
-    """A loaded engine. Closes whatever came before."""
+    """A loaded engine, which takes ``engine_bytes`` of the device by itself. Closes whatever came before."""
 
     measurable = True
     weights = None
 
     def __init__(
-        self, engine: Engine, engine_bytes: int, version: ModelVersion, device: DeviceMemory
+        self, engine: Engine, engine_bytes: int, version: ModelVersion, cuda: Cuda, *, graphs: bool = True
     ) -> None:
         """Take all memory that runs need. Raises LoadFailed."""
-        self.inputs, self.outputs = _ports(engine, is_input=True), _ports(engine, is_input=False)
         self._version = version
-        self._device = device
-        self._engine = engine
-        self._stream = device.stream()
-        self._contexts = [engine.context(number, self._stream) for number in range(len(engine.profiles))]
-        self._shapes: list[Mapping[str, Shape]] = [{} for _ in self._contexts]
-        """What the inputs of each context are set to."""
-        self._buffers: dict[str, _Buffer] = {}
-        self._pinned: PinnedMemory | None = None
-        self._plans: dict[object, _Plan] = {}
-        self._engine_bytes = engine_bytes + sum(map(engine.context_bytes, range(len(self._contexts))))
+        self._cuda = cuda
+        self._engine_bytes = engine_bytes
+        self._contexts = Contexts(engine, version, cuda)
+        self.inputs, self.outputs = self._contexts.inputs, self._contexts.outputs
         try:
-            self._take_memory()
+            self._copies = DeviceCopies(cuda)
+        except CudaFailed as problem:
+            raise LoadFailed(f"{version.key}: its engine cannot be made ready: {problem}") from problem
+        self._graphs = Graphs(self._contexts, cuda, self._copies, version.key, on=graphs)
+        self._plans: dict[object, _Plan] = {}
+        self._batch_max = 0 if version.batching is None else version.max_batch_size
+        """What batches are filled up to at most; 0: they are not, as in ``onnx_cuda``."""
+        try:
+            self._contexts.open(self._copies.stream)
+            for block in (self._contexts.block_in, self._contexts.block_out):
+                # nothing of others is left there
+                self._copies.fill(block.address, block.nbytes, 0)
+            cuda.finish(self._copies.stream)
         except Exception as problem:
             self.close()
             raise LoadFailed(f"{version.key}: its engine cannot be made ready: {problem}") from problem
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """The sizes that batches are filled up to."""
+        return tuple(sorted({bucket(rows, self._batch_max) for rows in range(1, self._batch_max + 1)}))
+
+    def pin(self, nbytes: int) -> Region:
+        """Memory that the device copies from and to by itself. Raises RunFailed."""
+        return self._copies.pin(nbytes)
 
     def run(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
     ) -> Produced:
         """In place where the outputs fit, else in pinned memory until the next run."""
-        key = (feeds, wanted, place.offset, place.capacity)
+        self._enter()
+        key = _key(feeds, wanted)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plan(feeds, wanted, place)
+            plan = self._plan(feeds, wanted)
             if len(self._plans) >= PLANS_MAX:
                 self._plans.clear()
             self._plans[key] = plan
-        self._go(plan, source, place)
-        if plan.produced.parts is None:
-            return plan.produced
-        assert self._pinned is not None
-        view = self._pinned.view
-        parts = tuple(view[copy.buffer.offset : copy.buffer.offset + copy.nbytes] for copy in plan.outputs)
-        return plan.produced._replace(parts=parts, owner=self._pinned)
+        return self._go(plan, source, feeds, place)
 
     def prepared(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
     ) -> Callable[[], None] | None:
-        """The plan that ``run`` has kept: shapes of outputs follow from those of the inputs."""
-        plan = self._plans.get((feeds, wanted, place.offset, place.capacity))
-        if plan is None or plan.produced.parts is not None:
+        """The plan that ``run`` has kept: shapes of outputs follow from those of the inputs. Overlapped as in
+        ``onnx_cuda``."""
+        plan = self._plans.get(_key(feeds, wanted))
+        if plan is None or layout(plan.produced.sizes)[1] > place.capacity:
             return None
-        return partial(self._go, plan, source, place)
+        again = partial(self._again, plan, source, feeds, place)
+        if source.pinned is None or place.region.pinned is None:
+            return again
+        if self._graphs.open(plan.setting):
+            return None
+        return BegunRun(
+            self._copies, again, partial(self._begin_alone, plan, source, feeds, place), self._failed
+        )
 
     def memory(self) -> int:
-        """The engine, its contexts and the tensors."""
-        return self._engine_bytes + sum(buffer.nbytes for buffer in self._buffers.values())
+        """The engine, what its contexts compute in, and the tensors."""
+        return self._engine_bytes + self._contexts.nbytes
 
     def close(self) -> None:
-        """Wait for what may still run, then give back contexts, memory and engine, in this order."""
-        with suppress(Exception):  # a device that failed has nothing more to wait for
-            self._device.finish(self._stream)
+        """Wait for what may still run, then give back graphs, contexts, memory and engine, in this order."""
+        self._settle()
+        self._graphs.close()
         self._plans.clear()
-        self._contexts.clear()
-        for buffer in self._buffers.values():
-            with suppress(Exception):
-                self._device.free(buffer.device)
-        self._buffers.clear()
-        self._pinned = None
-        del self._engine
+        self._contexts.close()
+        self._copies.close()
 
-    # --- memory
+    # --- what a request needs
 
-    def _take_memory(self) -> None:
-        """For each tensor as much as its largest shape in any profile takes, and tell the contexts where."""
-        offset = 0
-        for tensor in self._engine.tensors:
-            nbytes = max(self._largest(tensor, number) for number in range(len(self._contexts)))
-            self._buffers[tensor.name] = _Buffer(self._device.allocate(max(nbytes, 1)), offset, nbytes)
-            offset += aligned(nbytes)
-        self._pinned = self._device.pin(max(offset, 1))
-        for context in self._contexts:
-            for name, buffer in self._buffers.items():
-                context.set_address(name, buffer.device)
+    def _plan(self, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], *, fill: bool = True) -> _Plan:
+        """What a run does, in a batch that is filled up if it may be. Raises InvalidRequest where no profile holds its
+        shapes."""
+        specs = zip(self._version.inputs, feeds, strict=True)
+        asked = {spec.name: feed.shape for spec, feed in specs if feed is not None}
+        rows = rows_of(feeds) if fill and self._batch_max else 0
+        size = bucket(rows, self._batch_max) if rows else 0
+        shapes = {name: (size, *shape[1:]) if size > rows else shape for name, shape in asked.items()}
+        setting = self._contexts.setting(shapes, asked)
+        names = [port.name for port in self.outputs]
+        at = [names.index(self._version.outputs[index].name) for index in wanted]
+        produced = Produced(
+            tuple(setting.produced.shapes[each] for each in at),
+            tuple(setting.produced.sizes[each] for each in at),
+            None,
+        )
+        if size > rows and any(shape[:1] != (size,) for shape in produced.shapes):
+            return self._plan(feeds, wanted, fill=False)  # some output has no row for each row
+        return _Plan(
+            setting,
+            rows,
+            size,
+            tuple(setting.addresses[name] - self._contexts.block_in.address for name in asked),
+            tuple(setting.addresses[names[each]] for each in at),
+            cut(produced, size, rows) if size > rows else produced,
+        )
 
-    def _largest(self, tensor: Tensor, number: int) -> int:
-        profile = self._engine.profiles[number]
-        most = {name: limits.most for name, limits in profile.inputs.items()}
-        shape = most[tensor.name] if tensor.is_input else self._output_shape(number, most, tensor.name)
-        return element_count(shape) * tensor.datatype.size
+    # --- a run
 
-    def _output_shape(self, number: int, inputs: Mapping[str, Shape], name: str) -> Shape:
-        self._set_shapes(number, inputs)
-        shape = self._contexts[number].output_shape(name)
-        if FREE in shape:
-            raise RunFailed(
-                f"the shape of output '{name}' depends on values, which engines are not run with here; the model "
-                f"stays with ONNX Runtime"
-            )
-        return shape
-
-    def _set_shapes(self, number: int, inputs: Mapping[str, Shape]) -> None:
-        known, self._shapes[number] = self._shapes[number], {}
-        for name, shape in inputs.items():
-            if known.get(name) != shape:
-                self._contexts[number].set_input_shape(name, shape)
-        self._shapes[number] = inputs
-
-    # --- runs
-
-    def _plan(self, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place) -> _Plan:
-        """What a run does. Raises InvalidRequest where no profile holds its shapes."""
-        given = [(spec.name, feed) for spec, feed in zip(self._version.inputs, feeds, strict=True) if feed]
-        shapes = {name: feed.shape for name, feed in given}
-        number = first_that_holds(self._engine.profiles, shapes)
-        if number is None or len(shapes) < len(self.inputs):
-            raise InvalidRequest(
-                f"the engine of {self._version.key} takes {self._engine.profiles[-1].text}, not "
-                + ", ".join(f"'{name}' {list(shape)}" for name, shape in shapes.items())
-            )
-        inputs = tuple(_Copy(feed.offset, feed.nbytes, self._room(name, feed.nbytes)) for name, feed in given)
-        found, position, outputs = [], place.offset, []
-        for index in wanted:
-            spec = self._version.outputs[index]
-            found.append(self._output_shape(number, shapes, spec.name))
-            nbytes = element_count(found[-1]) * spec.datatype.size
-            outputs.append(_Copy(position, nbytes, self._room(spec.name, nbytes)))
-            position += aligned(nbytes)
-        in_place = position - place.offset <= place.capacity
-        sizes = tuple(copy.nbytes for copy in outputs)
-        produced = Produced(tuple(found), sizes, None if in_place else ())
-        return _Plan(number, shapes, inputs, tuple(outputs), produced)
-
-    def _room(self, name: str, nbytes: int) -> _Buffer:
-        """The memory of a tensor, which was taken for the largest inputs. Raises RunFailed where an output is larger
-        for smaller ones."""
-        buffer = self._buffers[name]
-        if nbytes > buffer.nbytes:
-            raise RunFailed(
-                f"'{name}' takes {nbytes} bytes for these shapes, more than the {buffer.nbytes} for the largest ones; "
-                f"the engine is not run with them"
-            )
-        return buffer
-
-    def _go(self, plan: _Plan, source: Region, place: Place) -> None:
-        """Do it, and wait for its end; what failed on the way has ended, too."""
+    def _enter(self) -> None:
+        """Have this thread use the device."""
         try:
-            self._set_shapes(plan.profile, plan.shapes)
-            self._send(plan, source)
-        except ApplianceError:
-            self._settle()
-            raise
-        except Exception as problem:
-            self._settle()
+            self._cuda.enter()
+        except CudaFailed as problem:
             raise RunFailed(f"the device failed this run: {problem}") from problem
-        if plan.produced.parts is None:
-            assert self._pinned is not None
-            for offset, nbytes, buffer in plan.outputs:
-                answer = self._pinned.view[buffer.offset : buffer.offset + nbytes]
-                place.region.view[offset : offset + nbytes] = answer
 
-    def _send(self, plan: _Plan, source: Region) -> None:
-        assert self._pinned is not None
-        view, address = self._pinned.view, self._pinned.address
-        for offset, nbytes, buffer in plan.inputs:
-            view[buffer.offset : buffer.offset + nbytes] = source.view[offset : offset + nbytes]
-            self._device.copy_in(buffer.device, address + buffer.offset, nbytes, self._stream)
-        self._contexts[plan.profile].run(self._stream)
-        for _, nbytes, buffer in plan.outputs:
-            self._device.copy_out(address + buffer.offset, buffer.device, nbytes, self._stream)
-        self._device.finish(self._stream)
+    def _again(self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...], place: Place) -> None:
+        self._enter()
+        self._go(plan, source, feeds, place)
+
+    def _begin_alone(self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...], place: Place) -> None:
+        self._enter()
+        self._begin(plan, source, feeds)
+        self._copies.begin_fetch(plan.addresses, plan.produced.sizes, place)
+
+    def _failed(self, problem: Exception) -> None:
+        """What failed on the way has ended, too."""
+        self._settle()
+        end_if_lost(self._cuda, self._version.key, problem)
+
+    def _go(self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...], place: Place) -> Produced:
+        """Do it, and wait for its end."""
+        try:
+            return self._do(plan, source, feeds, place)
+        except Exception as problem:
+            self._failed(problem)
+            if isinstance(problem, ApplianceError):
+                raise
+            raise RunFailed(f"the device failed this run: {problem}") from problem
+
+    def _do(self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...], place: Place) -> Produced:
+        self._begin(plan, source, feeds)
+        produced = self._copies.fetch(plan.addresses, plan.produced, place)
+        if self._graphs.wanted(plan.setting):
+            self._graphs.capture(plan.setting)
+        return produced
+
+    def _begin(self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...]) -> None:
+        """Begin to copy the inputs, and to run."""
+        setting = plan.setting
+        self._clear(plan, feeds)
+        self._copies.bring(source, feeds, self._contexts.block_in.address, plan.offsets)
+        if setting.graph:
+            self._cuda.launch(setting.graph, self._copies.stream)
+        else:
+            self._contexts.run(setting, self._copies.stream)
+            setting.runs += 1
+
+    def _clear(self, plan: _Plan, feeds: tuple[Feed | None, ...]) -> None:
+        """Have zeros in the rows that fill a batch up, whatever ran in this memory before."""
+        if plan.rows < plan.size:
+            given = (feed for feed in feeds if feed is not None)
+            for feed, offset in zip(given, plan.offsets, strict=True):
+                row = feed.nbytes // plan.rows
+                start = self._contexts.block_in.address + offset + feed.nbytes
+                self._copies.fill(start, (plan.size - plan.rows) * row, 0)
 
     def _settle(self) -> None:
-        """Nothing writes into memory any more that the next run uses."""
+        """Nothing writes into memory any more that the next run uses; a device that failed has nothing more to wait
+        for."""
         with suppress(Exception):
-            self._device.finish(self._stream)
+            self._cuda.finish(self._copies.stream)
 
 
-def _ports(engine: Engine, *, is_input: bool) -> tuple[Port, ...]:
-    return tuple(
-        Port(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        for tensor in engine.tensors
-        if tensor.is_input is is_input
-    )
+def _key(feeds: tuple[Feed | None, ...], wanted: tuple[int, ...]) -> object:
+    return (tuple(feed and feed.shape for feed in feeds), wanted)

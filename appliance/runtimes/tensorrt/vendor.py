@@ -71,11 +71,14 @@ class Library:
         *,
         workspace_bytes: int,
         cache: bytes,
+        streams: bool,
+        refits: bool,
         progress: Callable[[int, int], None],
     ) -> Built:
         """An engine of ``graph``, an ONNX model whose other files lie beside ``path``. ``cache`` is that of an earlier
-        build, b"" for none; one that TensorRT does not take is left alone. What ``progress`` raises ends the build, and
-        is raised. Raises LoadFailed with the node that is to blame, where one is."""
+        build, b"" for none; one that TensorRT does not take is left alone. ``streams``: it can run with weights that
+        are not on the device; ``refits``: it can take other weights. What ``progress`` raises ends the build, and is
+        raised. Raises LoadFailed with the node that is to blame, where one is."""
         words = _words(self._module)
         builder = _made(lambda: self._module.Builder(words), "builder", words)
         network = _made(lambda: builder.create_network(0), "network", words)
@@ -84,6 +87,10 @@ class Library:
             raise LoadFailed(_parser_text(parser, words))
         config = _made(builder.create_builder_config, "configuration", words)
         config.set_memory_pool_limit(self._module.MemoryPoolType.WORKSPACE, workspace_bytes)
+        flags = self._module.BuilderFlag
+        for wanted, flag in ((streams, flags.WEIGHT_STREAMING), (refits, flags.REFIT)):
+            if wanted:
+                config.set_flag(flag)
         monitor = _monitor(self._module, progress)
         config.progress_monitor = monitor
         for profile in profiles:
@@ -102,6 +109,12 @@ class Library:
         shaped = all(_takes(added.set_shape, name, *limits) for name, limits in profile.inputs.items())
         if not shaped or config.add_optimization_profile(added) < 0:
             raise LoadFailed(f"TensorRT takes no engine for {profile.text}: {_last(words)}")
+
+    def refit(self, engine: bytes, graph: bytes, path: str) -> bytes:
+        """An engine like one that can take other weights, with those of ``graph``; for bytes and where ``open`` may be
+        called. Raises LoadFailed."""
+        opened = self.open(engine)
+        return opened.refitted(graph, path)
 
     def open(self, engine: bytes) -> Engine:
         """An engine that was built here, ready for contexts. Only for bytes that this box has sealed, and where a
@@ -126,11 +139,44 @@ class Engine:
         self.tensors = tuple(self._tensor(engine.get_tensor_name(i)) for i in range(engine.num_io_tensors))
         self.profiles = tuple(map(self._profile, range(engine.num_optimization_profiles)))
 
-    def context(self, profile: int, stream: int) -> Context:
-        """What runs shapes of one profile. Raises LoadFailed."""
-        made = _made(self._engine.create_execution_context, "execution context", self._words)
+    def limit_weights(self, most: int) -> int:
+        """Keep at most so many bytes on the device of those weights that can be elsewhere, before there are contexts;
+        gives how many are elsewhere then. Raises LoadFailed."""
+        can = max(int(self._engine.streamable_weights_size), 0)
+        if can <= most:
+            return 0
+        if not _sets(self._engine, "weight_streaming_budget_v2", most):
+            raise LoadFailed(f"TensorRT keeps no part of the weights off the device: {_last(self._words)}")
+        return can - most
+
+    def refitted(self, graph: bytes, path: str) -> bytes:
+        """Its bytes once it took the weights of ``graph``, of which it is no engine any more where it would not. Raises
+        LoadFailed."""
+        words = self._words
+        refitter = _made(lambda: self._module.Refitter(self._engine, words), "refitter", words)
+        parser = _made(
+            lambda: self._module.OnnxParserRefitter(refitter, words), "parser of other weights", words
+        )
+        if not parser.refit_from_bytes(graph, path):
+            raise LoadFailed(_parser_text(parser, words))
+        if not refitter.refit_cuda_engine():
+            raise LoadFailed(f"TensorRT takes no other weights into this engine: {_last(words)}")
+        config = _made(self._engine.create_serialization_config, "configuration", words)
+        config.set_flag(self._module.SerializationFlag.INCLUDE_REFIT)
+        written = _made(lambda: self._engine.serialize_with_config(config), "copy of the engine", words)
+        return bytes(written)
+
+    def context(self, profile: int, stream: int, scratch: int, nbytes: int) -> Context:
+        """What runs shapes of one profile, and computes in the device's memory from ``scratch`` on, which others of
+        this engine may have, too, that never run at once. Raises LoadFailed."""
+        strategy = self._module.ExecutionContextAllocationStrategy.USER_MANAGED
+        made = _made(
+            lambda: self._engine.create_execution_context(strategy), "execution context", self._words
+        )
         if not _takes(made.set_optimization_profile_async, profile, stream):
             raise LoadFailed(f"TensorRT takes no profile {profile}: {_last(self._words)}")
+        if not _takes(made.set_device_memory, scratch, nbytes):
+            raise LoadFailed(f"TensorRT takes no memory to compute in: {_last(self._words)}")
         return Context(made, self._words)
 
     def context_bytes(self, profile: int) -> int:
@@ -243,6 +289,15 @@ def _takes(call: Callable[..., Any], *arguments: Any) -> bool:
         return call(*arguments) is not False
     except (RuntimeError, ValueError):
         return False
+
+
+def _sets(of: Any, name: str, value: int) -> bool:
+    """Whether TensorRT takes a value."""
+    try:
+        setattr(of, name, value)
+    except (RuntimeError, ValueError):
+        return False
+    return bool(getattr(of, name) == value)
 
 
 def _made(make: Callable[[], Any], what: str, words: Any) -> Any:

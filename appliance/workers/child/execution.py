@@ -3,7 +3,8 @@
 A batch of one runs where it lies, without a copy. A larger one is gathered into scratch memory row after row, run once,
 and its outputs are split by rows into each request's place. When a larger batch fails, its requests are run one by one,
 so that one bad request fails alone. Outputs that do not fit are held until they are fetched, within bounds.
-A batch that a device runs by itself, as it ran one like it, is begun in other memory before the one before it has ended.
+A batch that a device runs by itself, as it ran one like it, is begun in other memory before the one before it has
+ended.
 """
 
 from __future__ import annotations

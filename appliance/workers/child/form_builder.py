@@ -7,7 +7,7 @@ version itself gives to requests of seeded values. Whatever goes wrong leaves no
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,9 @@ from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.runtimes import reshape
 from appliance.runtimes.runtime import (
     KEPT_FILE,
+    LIKE_BYTES_MAX,
+    LIKE_FILE,
+    Donor,
     Packer,
     Runtime,
     RuntimeSettings,
@@ -97,7 +100,8 @@ def build_form(
         if was_dropped(path):
             Path(site, ANEW_FILE).write_bytes(b"")
         kept = find_kept(version.forms, version.digest, version.sealed)
-        _build(version, runtime, replace(settings, kept=kept), site)
+        donors = tuple(_donors(version, runtime))
+        _build(version, runtime, replace(settings, kept=kept, donors=donors), site)
         _check_quota(version, 0)  # what was installed meanwhile comes first
     except BaseException:
         for entry in os.scandir(site):  # the daemon removes it
@@ -105,6 +109,16 @@ def build_form(
                 os.unlink(entry)
         raise
     return name, _bytes_in(site)
+
+
+def _donors(version: ModelVersion, runtime: Packer) -> Iterator[Donor]:
+    """Forms of other versions from which this one's may be made, whose seals hold."""
+    for name in version.kin:
+        with suppress(ArtefactError):
+            form = find_form(version.forms, name, form_file(runtime))
+            if form is not None and form.like and is_sealed(runtime):
+                check_seal(version, runtime, form)
+                yield Donor(form.graph, form.graph_digest, form.like)
 
 
 def _bytes_in(path: str) -> int:
@@ -121,7 +135,7 @@ def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, d
     runtime.pack(version, settings, graph, weights)
     if not os.path.exists(weights):
         Path(weights).write_bytes(b"")
-    kept = Path(directory, KEPT_FILE)
+    kept, like = Path(directory, KEPT_FILE), _take_like(directory)
     digests = digests_of_file(weights)
     file = WeightsFile(path=weights, size=digests.size, digest=digests.digest, pieces=digests.pieces)
     graph_digest = digest_of(Path(graph).read_bytes())
@@ -136,12 +150,23 @@ def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, d
         pieces=digests.pieces,
         tie=runtime.identity if is_sealed(runtime) else "",
         kept_digest=digest_of(kept.read_bytes()) if kept.exists() else "",
+        like=like,
     )
     with open(os.path.join(directory, FORM_FILE), "xb") as target:
         target.write(encode_document(document))
     for each in os.scandir(directory):
         _sync(each.path)
     _sync(directory)
+
+
+def _take_like(directory: str) -> str:
+    """What the runtime left in LIKE_FILE, which is no part of the form."""
+    path = Path(directory, LIKE_FILE)
+    if not path.exists():
+        return ""
+    like = path.read_text()[:LIKE_BYTES_MAX]
+    path.unlink()
+    return like
 
 
 def check_seal(version: ModelVersion, runtime: Packer, form: PackedForm) -> None:

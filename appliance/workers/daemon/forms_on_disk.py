@@ -116,7 +116,7 @@ def take_up_form(version: ModelVersion, built: FormBuilt | None) -> FormBuilt | 
             new = os.path.isfile(os.path.join(version.forms, f"{BUILDING}{built.name}", FORM_FILE))
             nbytes = place_form(version.forms, built.name, longest_file(version))
             if new:  # what was there before has its seal, or is to have none
-                seal_form(version.forms, built.name)
+                seal_form(version, built.name)
             return built._replace(nbytes=nbytes)
         except (OSError, ArtefactError) as problem:
             reason = f"{version.key}: its packed form could not be put into its place: {problem}"

@@ -53,12 +53,15 @@ def access_to(version: ModelVersion) -> FileAccess:
 
 
 def access_to_build(version: ModelVersion) -> FileAccess:
-    """Give what a worker needs that builds the packed form of ``version``; without a place for that, what it reads."""
+    """Give what a worker needs that builds the packed form of ``version``, from others that are its kin where it can;
+    without a place for that, what it reads."""
+    access = access_to(version)
     if not version.forms or not version.digest:
-        return access_to(version)
+        return access
     counted = os.path.join(version.form_room.state, BLOBS)
     site = FormSite(version.forms, version.digest, version.runtime, counted, longest_file(version))
-    return access_to(version)._replace(site=site)
+    kin = (os.path.join(version.forms, name) for name in version.kin)
+    return access._replace(site=site, reads=(*access.reads, *kin))
 
 
 def longest_file(version: ModelVersion) -> int:

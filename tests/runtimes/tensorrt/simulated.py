@@ -27,70 +27,61 @@ from appliance.runtimes.tensorrt.profiles import Limits, Profile, Shape
 from appliance.runtimes.tensorrt.runtime import TensorrtRuntime
 from appliance.runtimes.tensorrt.tie import Driver
 from appliance.runtimes.tensorrt.vendor import Built, EngineTensor
+from tests.devices.simulated_cuda import SimulatedCuda
 
 DRIVER = Driver(release="580.1", devices=("Simulated H200 GPU-1",))
 GIBIBYTE = 1 << 30
 
 
-class HostPinned:
-    def __init__(self, nbytes: int) -> None:
-        self._memory = (ctypes.c_ubyte * nbytes)()
-        self.view = memoryview(self._memory).cast("B")
-        self.address = ctypes.addressof(self._memory)
-
-
-class HostDevice:
-    """A simulated device of ``free`` bytes; ``fails`` is what copies and runs raise."""
+class HostDevice(SimulatedCuda):
+    """A simulated device of ``free`` bytes whose streams do nothing before somebody waits for them; ``fails`` is what
+    copies raise."""
 
     def __init__(self, free: int = GIBIBYTE) -> None:
-        self.taken: dict[int, Any] = {}
-        self.left = free
+        super().__init__()
+        self.total = free
         self.fails: Exception | None = None
         self.waits = 0
         self._queued: list[Callable[[], object]] = []
 
-    def allocate(self, nbytes: int) -> int:
-        if nbytes > self.left:
-            raise OSError("out of memory")
-        memory = (ctypes.c_ubyte * nbytes)()
-        self.left -= nbytes
-        self.taken[ctypes.addressof(memory)] = memory
-        return ctypes.addressof(memory)
+    @property
+    def left(self) -> int:
+        return self.memory()[0]
 
-    def free(self, address: int) -> None:
-        self.left += len(self.taken.pop(address))
+    def copy_in(self, device: int, host: int, nbytes: int, stream: int) -> None:
+        self._check_room(device, nbytes)
+        super().copy_in(device, host, nbytes, stream)
 
-    def pin(self, nbytes: int) -> HostPinned:
-        return HostPinned(nbytes)
+    def copy_out(self, host: int, device: int, nbytes: int, stream: int) -> None:
+        self._check_room(device, nbytes)
+        super().copy_out(host, device, nbytes, stream)
 
-    def put(self, do: Callable[[], object]) -> None:
-        """Into the stream."""
-        self._queued.append(do)
+    def _check_room(self, device: int, nbytes: int) -> None:
+        held = ((start, start + len(memory)) for start, memory in self.held.items())
+        assert any(start <= device and device + nbytes <= end for start, end in held), "beyond what was taken"
 
-    def copy_in(self, device_address: int, host_address: int, nbytes: int, stream: int) -> None:
-        self._copy(device_address, host_address, nbytes, device_address)
-
-    def copy_out(self, host_address: int, device_address: int, nbytes: int, stream: int) -> None:
-        self._copy(host_address, device_address, nbytes, device_address)
-
-    def _copy(self, to: int, start: int, nbytes: int, there: int) -> None:
+    def begin(self, do: Callable[[], object]) -> None:
         if self.fails is not None:
             raise self.fails
-        assert nbytes <= len(self.taken[there]), "beyond what was taken"
-        self.put(lambda: ctypes.memmove(to, start, nbytes))
+        self._queued.append(do)
 
-    def stream(self) -> int:
-        return 7
+    def happened(self, event: int) -> bool:
+        super().happened(event)
+        return not self._queued
+
+    def await_event(self, event: int) -> None:
+        super().happened(event)
+        self._work_off()
 
     def finish(self, stream: int) -> None:
-        assert stream == 7
+        super().finish(stream)
         self.waits += 1
+        self._work_off()
+
+    def _work_off(self) -> None:
         queued, self._queued = self._queued, []
         for do in queued:
             do()
-
-    def memory(self) -> tuple[int, int]:
-        return self.left, GIBIBYTE
 
 
 @dataclass
@@ -100,6 +91,8 @@ class Asked:
     profiles: tuple[Profile, ...]
     workspace_bytes: int
     cache: bytes
+    streams: bool
+    refits: bool
 
 
 class SimulatedLibrary:
@@ -111,6 +104,8 @@ class SimulatedLibrary:
         self.release = release
         self.device = device
         self.refuses = refuses
+        self.refuses_weights = ""
+        self.refitted: list[str] = []
         self.asked: list[Asked] = []
         self.opened = 0
 
@@ -122,16 +117,27 @@ class SimulatedLibrary:
         *,
         workspace_bytes: int,
         cache: bytes,
+        streams: bool,
+        refits: bool,
         progress: Callable[[int, int], None],
     ) -> Built:
         if self.refuses:
             raise LoadFailed(self.refuses)
-        self.asked.append(Asked(profiles, workspace_bytes, cache))
+        self.asked.append(Asked(profiles, workspace_bytes, cache, streams, refits))
         for done in range(0, 1001, 10):
             progress(done, 1000)
         limits = [{name: list(each) for name, each in profile.inputs.items()} for profile in profiles]
-        header = {"profiles": limits, "weights": os.path.dirname(path)}
+        header = {"profiles": limits, "weights": os.path.dirname(path), "streams": streams, "refits": refits}
         return Built(json.dumps(header).encode() + b"\n" + graph, b"learned")
+
+    def refit(self, engine: bytes, graph: bytes, path: str) -> bytes:
+        self.refitted.append(path)
+        if self.refuses_weights:
+            raise LoadFailed(self.refuses_weights)
+        line, _, _ = engine.partition(b"\n")
+        header = json.loads(line)
+        assert header["refits"]
+        return json.dumps({**header, "weights": os.path.dirname(path)}).encode() + b"\n" + graph
 
     def open(self, engine: bytes) -> SimulatedEngine:
         self.opened += 1
@@ -141,13 +147,16 @@ class SimulatedLibrary:
             Profile(inputs={name: Limits(*map(tuple, each)) for name, each in inputs.items()})
             for inputs in header["profiles"]
         )
-        return SimulatedEngine(profiles, graph, header["weights"], self.device)
+        opened = SimulatedEngine(profiles, graph, header["weights"], self.device)
+        opened.streamable = len(graph) if header["streams"] else 0
+        return opened
 
 
 class SimulatedEngine:
     def __init__(self, profiles: tuple[Profile, ...], graph: bytes, weights: str, device: HostDevice) -> None:
         self.profiles = profiles
         self.device = device
+        self.streamable = 0
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", weights)
@@ -167,8 +176,13 @@ class SimulatedEngine:
             for each in metas
         )
 
-    def context(self, profile: int, stream: int) -> SimulatedContext:
+    def context(self, profile: int, stream: int, scratch: int, nbytes: int) -> SimulatedContext:
+        assert nbytes >= self.context_bytes(profile)
+        assert scratch in self.device.held
         return SimulatedContext(self, self.profiles[profile])
+
+    def limit_weights(self, most: int) -> int:
+        return max(self.streamable - most, 0)
 
     def context_bytes(self, profile: int) -> int:
         return 1000
@@ -196,24 +210,26 @@ class SimulatedContext:
         self._addresses[name] = address
 
     def run(self, stream: int) -> None:
-        shapes = dict(self._shapes)
-        self._engine.device.put(lambda: self._compute(shapes))
+        told = (dict(self._shapes), dict(self._addresses))
+        self._engine.device.put(stream, lambda: self._compute(*told, told))
 
-    def _compute(self, shapes: Mapping[str, Shape]) -> None:
-        feeds = {name: self._array(name, shape) for name, shape in shapes.items()}
+    def _compute(self, shapes: Mapping[str, Shape], addresses: Mapping[str, int], told: object) -> None:
+        captured_from_what_was_changed = (self._shapes, self._addresses) != told
+        assert not captured_from_what_was_changed
+        feeds = {name: self._array(name, shape, addresses[name]) for name, shape in shapes.items()}
         names = [each.name for each in self._engine.tensors if not each.is_input]
         for name, value in zip(names, self._engine.session.run(names, feeds), strict=True):
             raw = value.tobytes()
-            ctypes.memmove(self._addresses[name], raw, len(raw))
+            ctypes.memmove(addresses[name], raw, len(raw))
 
-    def _array(self, name: str, shape: Shape) -> Any:
+    def _array(self, name: str, shape: Shape, address: int) -> Any:
         element = self._engine.types[name]
         nbytes = int(np.prod(shape)) * element.datatype.size
-        raw = ctypes.string_at(self._addresses[name], nbytes)
+        raw = ctypes.string_at(address, nbytes)
         return np.frombuffer(raw, element.numpy).reshape(shape)
 
 
-class SimulatedCuda:
+class SimulatedPlain:
     """The ``onnx`` runtime, where its CUDA session is simulated by one of the processor."""
 
     name = "onnx"
@@ -233,7 +249,7 @@ class SimulatedTensorrt(TensorrtRuntime):
     def __init__(self) -> None:
         device = HostDevice()
         super().__init__(
-            lambda: SimulatedLibrary(device), lambda: DRIVER, lambda index: device, SimulatedCuda()
+            lambda: SimulatedLibrary(device), lambda: DRIVER, lambda index: device.as_cuda, SimulatedPlain()
         )
 
 

@@ -14,7 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from appliance.cli.main import main
 from appliance.runtimes.runtime import ENGINE_FILE
@@ -45,13 +48,13 @@ runtime._BUILT_IN = MappingProxyType({**runtime._BUILT_IN, "tensorrt": PLACE})
 class Site:
     """A store with the digits in it, for TensorRT; daemons that serve it one after the other."""
 
-    def __init__(self, folder: Path, serve: Serve) -> None:
-        self.state, self._serve = folder / "state", serve
+    def __init__(self, folder: Path, serve: Serve, more: str = "") -> None:
+        self.folder, self.state, self._serve = folder, folder / "state", serve
         self.state.mkdir()
         self._python = folder / "python"
         self._python.mkdir()
         (self._python / "sitecustomize.py").write_text(SIMULATED)
-        install(folder, self.state)
+        install(folder, self.state, more=more)
 
     def start(self, **environment: str) -> ApplianceProcess:
         paths = os.pathsep.join((str(self._python), os.environ["PYTHONPATH"]))
@@ -83,15 +86,25 @@ runtimes = ["onnx", "tensorrt"]
 """
 
 
-def install(folder: Path, state: Path) -> None:
-    """Pack the digits for TensorRT, without a proof, which would take a GPU, and install them."""
-    home, config, package = folder / "sources" / "digits", folder / "box.toml", folder / "digits.model"
-    (home / "1").mkdir(parents=True)
-    (home / "1" / "model.onnx").write_bytes((MODELS / "digits" / "1" / "model.onnx").read_bytes())
-    (home / "config.pbtxt").write_text(CONFIG)
+def install(folder: Path, state: Path, version: str = "1", more: str = "", scale: float = 1.0) -> None:
+    """Pack the digits for TensorRT, with their weights times ``scale``, and without a proof, which would take a GPU,
+    and install them."""
+    home, config, package = (
+        folder / "sources" / "digits",
+        folder / "box.toml",
+        folder / f"digits-{version}.model",
+    )
+    (home / version).mkdir(parents=True)
+    model = onnx.load(MODELS / "digits" / "1" / "model.onnx")
+    for tensor in model.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if values.dtype == np.float32 and values.size > 1:
+            tensor.CopyFrom(numpy_helper.from_array(values * np.float32(scale), tensor.name))
+    (home / version / "model.onnx").write_bytes(model.SerializeToString())
+    (home / "config.pbtxt").write_text(CONFIG + more)
     config.write_text(BOX)
     named = ("-o", str(package), "--config", str(config))
-    assert main(["model", "pack", str(home), "--version", "1", "--no-proof", *named]) == 0
+    assert main(["model", "pack", str(home), "--version", version, "--no-proof", *named]) == 0
     place = ("--state-dir", str(state), "--config", str(config))
     assert main(["model", "install", str(package), *place]) == 0
 
@@ -174,3 +187,40 @@ def test_an_engine_that_does_not_hold_any_more_is_dropped_aloud_and_built_anew_w
     end = time.monotonic() + 30
     while len(list((site.state / "serve" / "forms").iterdir())) > 1:
         assert time.monotonic() < end, "what was there before does not leave"
+
+
+REFIT = 'parameters { key: "tensorrt_refit" value { string_value: "1" } }\n'
+
+
+def serves(version: int) -> Callable[[dict[str, Any]], bool]:
+    """Whether that version serves from its engine, alone."""
+
+    def holds(document: dict[str, Any]) -> bool:
+        ready = [model for model in document["models"] if model["state"] == "READY"]
+        return [(str(model["version"]), bool(model["packed"])) for model in ready] == [(str(version), True)]
+
+    return holds
+
+
+def test_the_next_version_takes_the_engine_of_the_one_before_with_its_own_weights(
+    tmp_path: Path, serve: Serve
+) -> None:
+    site = Site(tmp_path, serve, REFIT)
+    daemon = site.start()
+    first = ask(daemon, 1)
+    until_packed(daemon)
+    before = site.engine.parent.name
+    install(tmp_path, site.state, "2", REFIT, 0.5)
+    daemon.until("the next version from its engine", serves(2))
+    second = ask(daemon, 3)
+    assert second != pytest.approx(first, abs=1e-3)
+    assert f"digits/2: its engine is {before} with other weights" in daemon.log()
+    end = time.monotonic() + 30
+    while len(forms := list((site.state / "serve" / "forms").iterdir())) > 1:
+        assert time.monotonic() < end, "what the next version was made from does not leave"
+    assert forms[0].name != before
+    stop(daemon)
+    daemon = site.start()
+    daemon.until("the engine after a restart", serves(2))
+    assert ask(daemon, 3) == pytest.approx(second, abs=1e-6)
+    assert "building the packed form" not in daemon.log()

@@ -7,14 +7,21 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from appliance import __version__
 from appliance.config.repository import RepositoryConfig
+from appliance.devices.cuda import Cuda
 from appliance.domain.device import ON_CPU, ON_CUDA, cuda
+from appliance.domain.digest import digest_of
 from appliance.domain.errors import ConfigInvalid, LoadFailed
 from appliance.domain.model import ModelVersion
+from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
 from appliance.repository.model_directory import read_model_directory
 from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, RuntimeSettings, open_runtimes
 from appliance.runtimes.tensorrt.runtime import TensorrtRuntime, unwrapped, wrapped
@@ -23,10 +30,11 @@ from appliance.runtimes.tensorrt.tie import Driver
 from appliance.workers.child.form_builder import build_form
 from appliance.workers.child.loading import Loader
 from appliance.workers.daemon.forms_on_disk import for_worker, mark_form, take_up_form
-from appliance.workers.forms import DROPPED_FILE
+from appliance.workers.forms import DROPPED_FILE, SEAL_FILE
 from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, LoadWish
-from tests.runtimes.tensorrt.simulated import DRIVER, HostDevice, SimulatedCuda, SimulatedLibrary
+from appliance.workers.seal import kin_of
+from tests.runtimes.tensorrt.simulated import DRIVER, HostDevice, SimulatedLibrary, SimulatedPlain
 from tests.workers.transformers import flip_bit
 
 MODELS = Path(__file__).parents[3] / "models"
@@ -41,7 +49,7 @@ class Box:
         self.forms = state / "forms"
         self.device = HostDevice()
         self.library = SimulatedLibrary(self.device)
-        self.plain = SimulatedCuda()
+        self.plain = SimulatedPlain()
         self.driver = DRIVER
         state.mkdir()
         reading = read_model_directory(str(MODELS), "digits", RepositoryConfig())
@@ -56,7 +64,7 @@ class Box:
     @property
     def runtime(self) -> TensorrtRuntime:
         return TensorrtRuntime(
-            lambda: self.library, lambda: self.driver, lambda index: self.device, self.plain
+            lambda: self.library, lambda: self.driver, lambda index: self.device.as_cuda, self.plain
         )
 
     def judge(self, name: str, verdict: FormVerdict, reason: str) -> None:
@@ -94,7 +102,7 @@ def test_it_serves_from_the_cuda_session_first_and_from_its_engine_once_that_is_
     form = box.build()
     assert (box.plain.loaded, box.library.opened) == (1, 1), "it was proven by the golden set"
     assert box.loads_packed()
-    assert not box.device.taken
+    assert not box.device.held
     assert not box.judged
     assert {ENGINE_FILE, KEPT_FILE} < {each.name for each in form.iterdir()}
 
@@ -110,6 +118,135 @@ def test_it_is_built_for_the_batches_of_the_model_with_half_of_what_is_free(box:
     (asked,) = box.library.asked
     assert [profile.inputs["image"].most[0] for profile in asked.profiles] == [box.version.max_batch_size]
     assert asked.workspace_bytes == box.device.left // 2
+
+
+def test_an_engine_keeps_as_many_weights_on_the_device_as_the_model_says(
+    box: Box, capfd: pytest.CaptureFixture[str]
+) -> None:
+    form = box.build()
+    engine = (form / ENGINE_FILE).stat().st_size
+
+    def takes(most: str) -> int:
+        parameters = {**box.version.parameters, ENGINE_WEIGHTS_MAX: most}
+        asked = for_worker(replace(box.version, parameters=parameters))
+        digests = {str(form / ENGINE_FILE): digest_of((form / ENGINE_FILE).read_bytes())}
+        packed = replace(asked, path=str(form / ENGINE_FILE), digests=digests)
+        session = box.runtime.load(packed, RuntimeSettings(packed=True))
+        nbytes = session.memory()
+        session.close()
+        return nbytes
+
+    whole = takes("0")
+    assert whole > engine
+    assert not capfd.readouterr().err
+    assert takes("1000") == whole, "it was built without"
+    assert "keeps all its weights on the device" in capfd.readouterr().err
+    box.version = replace(box.version, digest="e" * 64, parameters={ENGINE_WEIGHTS_MAX: "1000"})
+    form = box.build()
+    assert [asked.streams for asked in box.library.asked] == [False, True]
+    graph = Path(box.version.path).stat().st_size
+    assert takes("1000") == takes("0") - graph + 1000
+    assert box.loads_packed()
+
+
+def other_weights(box: Box, home: Path, scale: float = 0.5) -> None:
+    """The box has another version, that differs in weights alone."""
+    model = onnx.load(box.version.path)
+    for tensor in model.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if values.dtype == np.float32 and values.size > 1:
+            tensor.CopyFrom(numpy_helper.from_array(values * np.float32(scale), tensor.name))
+    home.mkdir()
+    (home / "model.onnx").write_bytes(model.SerializeToString())
+    version = replace(box.version, version=7, digest="7" * 64, path=str(home / "model.onnx"), golden="")
+    box.version = replace(version, kin=kin_of(version))
+
+
+@pytest.fixture
+def refitting(box: Box) -> Box:
+    """A box with an engine that can take other weights."""
+    box.version = replace(box.version, parameters={ENGINE_REFIT: "1"})
+    box.build()
+    return box
+
+
+def test_an_engine_takes_the_weights_of_the_next_version_instead_of_being_built_anew(
+    refitting: Box, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    box = refitting
+    assert [asked.refits for asked in box.library.asked] == [True]
+    (before,) = box.forms.iterdir()
+    other_weights(box, tmp_path / "other")
+    plain = box.plain.loaded
+    form = box.build()
+    assert len(box.library.asked) == 1, "nothing was built"
+    assert box.library.refitted == [box.version.path]
+    assert box.plain.loaded == plain + 1, "it was compared with its own CUDA session"
+    assert f"digits/7: its engine is {before.name} with other weights" in capfd.readouterr().err
+    assert (form / ENGINE_FILE).read_bytes() != (before / ENGINE_FILE).read_bytes()
+    assert SEAL_FILE in {each.name for each in form.iterdir()}
+    other_weights(box, tmp_path / "third", 0.25)
+    box.version = replace(box.version, digest="8" * 64)
+    box.version = replace(box.version, kin=kin_of(box.version))
+    assert len(box.version.kin) == 2
+    box.build()
+    assert len(box.library.asked) == 1, "one that took others takes others again"
+
+
+def test_an_engine_that_took_other_weights_and_answers_wrongly_is_not_taken(
+    refitting: Box, tmp_path: Path
+) -> None:
+    box = refitting
+    honest = box.library.refit
+    graph = Path(box.version.path).read_bytes()
+    box.library.refit = lambda engine, other, path: honest(engine, graph, path)  # type: ignore[method-assign,assignment]
+    other_weights(box, tmp_path / "other")
+    with pytest.raises(LoadFailed, match="output 'probabilities'"):
+        box.build()
+
+
+def test_weights_that_are_refused_have_the_engine_built(
+    refitting: Box, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    box = refitting
+    box.library.refuses_weights = "TensorRT takes no other weights into this engine: no"
+    other_weights(box, tmp_path / "other")
+    box.build()
+    assert [asked.refits for asked in box.library.asked] == [True, True]
+    assert "takes no other weights: TensorRT takes no other weights into this" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parameters": {}},
+        {"parameters": {ENGINE_REFIT: "1", ENGINE_WEIGHTS_MAX: "9"}},
+        {"max_batch_size": 16},
+    ],
+    ids=["not asked for", "built otherwise", "other shapes"],
+)
+def test_what_differs_in_more_than_weights_is_built(
+    refitting: Box, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    box = refitting
+    other_weights(box, tmp_path / "other")
+    box.version = replace(box.version, **change)
+    box.build()
+    assert not box.library.refitted
+    assert len(box.library.asked) == 2
+
+
+def test_a_rotten_engine_is_not_opened_to_take_other_weights(
+    refitting: Box, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    box = refitting
+    (before,) = box.forms.iterdir()
+    flip_bit(str(before / ENGINE_FILE), 9)
+    other_weights(box, tmp_path / "other")
+    box.build()
+    assert not box.library.refitted
+    assert len(box.library.asked) == 2
+    assert f"{before.name} takes no other weights" in capfd.readouterr().err
 
 
 def test_it_is_told_how_far_the_build_is(box: Box) -> None:
@@ -220,7 +357,7 @@ def test_without_a_driver_nothing_of_tensorrt_is_touched(box: Box) -> None:
 
 
 def test_a_device_that_cannot_be_opened_is_told_of(box: Box) -> None:
-    def absent(index: int) -> HostDevice:
+    def absent(index: int) -> Cuda:
         assert index == 1
         raise OSError("CUDA: no device")
 

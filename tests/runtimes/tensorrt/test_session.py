@@ -44,13 +44,22 @@ def pairs_bytes() -> bytes:
 def open_engine(version: ModelVersion, graph: bytes, device: HostDevice) -> SimulatedEngine:
     library = SimulatedLibrary(device)
     built = library.build(
-        graph, "", profiles_of(version), workspace_bytes=1, cache=b"", progress=lambda done, total: None
+        graph,
+        "",
+        profiles_of(version),
+        workspace_bytes=1,
+        cache=b"",
+        streams=False,
+        refits=False,
+        progress=lambda done, total: None,
     )
     return library.open(built.engine)
 
 
 def session_of(version: ModelVersion, graph: bytes, device: HostDevice) -> EngineSession:
-    return EngineSession(open_engine(version, graph, device), 100, version, device)
+    return EngineSession(
+        open_engine(version, graph, device), 100, version, device.as_cuda, graphs=version.cuda_graphs
+    )
 
 
 @dataclass
@@ -112,11 +121,11 @@ def test_a_request_outside_of_all_profiles_is_refused_with_the_limits(session: E
 
 
 def test_a_request_takes_no_memory_of_the_device(session: EngineSession, device: HostDevice) -> None:
-    taken = set(device.taken)
+    taken = set(device.held)
     for rows in range(1, 9):
         echo(session, rows)
-    assert set(device.taken) == taken
-    assert session.memory() == 100 + 2 * 1000 + 2 * (8 * 3 * 4 + 8 * 2 * 4)
+    assert set(device.held) == taken
+    assert session.memory() == 100 + 1024 + 2 * (256 + 256), "contexts compute in the same memory"
 
 
 def test_closing_gives_everything_back_after_what_still_runs(
@@ -125,7 +134,9 @@ def test_closing_gives_everything_back_after_what_still_runs(
     echo(session, 1)
     waits = device.waits
     session.close()
-    assert not device.taken
+    assert not device.held
+    assert not device.streams
+    assert not device.graphs
     assert device.waits == waits + 1
 
 
@@ -133,7 +144,7 @@ def test_a_device_without_room_refuses_the_load_and_keeps_nothing() -> None:
     device = HostDevice(free=100)
     with pytest.raises(LoadFailed, match="out of memory"):
         session_of(PAIRS, pairs_bytes(), device)
-    assert not device.taken
+    assert not device.held
 
 
 def test_a_device_that_fails_fails_the_request_and_the_next_one_is_right(
@@ -169,7 +180,7 @@ def test_outputs_whose_shapes_depend_on_values_are_refused_when_it_is_loaded(
     monkeypatch.setattr(SimulatedContext, "output_shape", shape)
     with pytest.raises(LoadFailed, match="depends on values"):
         session_of(PAIRS, pairs_bytes(), device)
-    assert not device.taken
+    assert not device.held
 
 
 def test_answers_that_do_not_fit_are_parts_until_the_next_run(session: EngineSession) -> None:

@@ -1,16 +1,15 @@
 """What NVIDIA's own code does with the one file that knows TensorRT, on a machine without a GPU: `make tensorrt-test`.
 
-Two things. NVIDIA's real Python bindings of TensorRT over a *simulated* libnvinfer, which is compiled here: opening and
-running. And TensorRT-RTX, which is real from its bindings down, and builds engines without a device: building. Neither
-computes anything on a GPU.
+Two things. NVIDIA's real Python bindings of TensorRT, and the module that calls CUDA, over a *simulated* libnvinfer and
+a *simulated* CUDA runtime library, which are compiled here: opening, running, graphs. And TensorRT-RTX, which is real
+from its bindings down, and builds engines without a device: building. Neither computes anything on a GPU.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
-import shutil
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -21,12 +20,13 @@ from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.repository.model_directory import read_model_directory
+from appliance.runtimes.tensorrt import vendor
 from appliance.runtimes.tensorrt.profiles import profiles_of
 from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.runtimes.tensorrt.vendor import Built, EngineTensor, Library
 from appliance.tools.conformance.memory import Memory, any_floats
 from models.generators.graph import model_bytes, node, tensor_port
-from tests.runtimes.tensorrt.simulated import HostDevice
+from tests.devices.compiled_cuda import CompiledCuda, compile_library, compiled_cuda
 from tests.workers.bench import spec, version_of
 from tests.workers.transformers import write_version
 
@@ -53,37 +53,29 @@ PAIRS = version_of(
 BOTH = (0, 1)
 
 
-class PromptDevice(HostDevice):
-    """Does what is put into a stream at once, as the simulated libnvinfer does."""
-
-    def put(self, do: object) -> None:
-        assert callable(do)
-        do()
-
-
-def compile_libraries(compiler: str, folder: Path) -> None:
+def compile_libraries(folder: Path) -> None:
     """The three libraries that the bindings link, all of which are one that is simulated."""
     for name, source in (
         ("nvinfer", str(SOURCE)),
         ("nvinfer_plugin", "/dev/null"),
         ("nvonnxparser", "/dev/null"),
     ):
-        library = f"lib{name}.so.11"
-        flags = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-x", "c++")
-        command = [compiler, *flags, f"-Wl,-soname,{library}", "-o", str(folder / library), source]
-        subprocess.run(command, check=True, capture_output=True)
+        compile_library(source, f"lib{name}.so.11", folder)
 
 
 @pytest.fixture(scope="module")
-def bindings(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+def cuda() -> CompiledCuda:
+    """The real module for CUDA over a library that is simulated."""
+    return compiled_cuda()
+
+
+@pytest.fixture(scope="module")
+def bindings(tmp_path_factory: pytest.TempPathFactory, cuda: CompiledCuda) -> ModuleType:
     """NVIDIA's real bindings, which find libraries by name among those that are loaded."""
-    compiler = shutil.which("g++")
     if importlib.util.find_spec("tensorrt_bindings") is None:
         pytest.skip(f"tensorrt_bindings is not installed: {NEEDS}")
-    if compiler is None:
-        pytest.skip("there is no g++ to compile the simulated libnvinfer")
     folder = tmp_path_factory.mktemp("simulated")
-    compile_libraries(compiler, folder)
+    compile_libraries(folder)
     for each in folder.iterdir():
         ctypes.CDLL(str(each))
     return importlib.import_module("tensorrt_bindings")
@@ -95,8 +87,12 @@ def library(bindings: ModuleType) -> Library:
 
 
 @pytest.fixture
-def session(library: Library) -> EngineSession:
-    return EngineSession(library.open(ENGINE), len(ENGINE), PAIRS, PromptDevice())
+def session(library: Library, cuda: CompiledCuda) -> Iterator[EngineSession]:
+    held = cuda.held
+    session = EngineSession(library.open(ENGINE), len(ENGINE), PAIRS, cuda.device)
+    yield session
+    session.close()
+    assert cuda.held == held, "memory of the device, a stream or a graph was not given back"
 
 
 class TestBindingsOverSimulatedLibnvinfer:
@@ -119,7 +115,6 @@ class TestBindingsOverSimulatedLibnvinfer:
             produced = memory.run(session, BOTH)
             assert produced.shapes == ((rows, 3), (rows, 2))
             assert memory.outputs(produced) == [a.tobytes(), b.tobytes()]
-        session.close()
 
     def test_what_is_outside_of_all_profiles_is_refused_before_tensorrt_sees_it(
         self, session: EngineSession
@@ -127,11 +122,92 @@ class TestBindingsOverSimulatedLibnvinfer:
         with pytest.raises(InvalidRequest, match=r"takes 'a' \[1, 3\] to \[8, 3\]"):
             Memory(any_floats(9, 3), any_floats(9, 2)).run(session, BOTH)
 
+    def test_runs_are_captured_and_launched_as_the_documentation_asks_for(
+        self, session: EngineSession, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """The simulated library refuses to capture the first run of a context, and spoils what was captured when a
+        context is told something else."""
+        for rows in (1, 2, 3, 4, 5, 6, 7, 8, 4, 1) * 4:
+            a, b = any_floats(rows, 3, rows), any_floats(rows, 2, 9)
+            memory = Memory(a, b)
+            assert memory.outputs(memory.run(session, BOTH)) == [a.tobytes(), b.tobytes()]
+        assert len(session._graphs.captured) == len((1, 2, 3, 4, 6, 8))
+        assert "without CUDA graphs" not in capfd.readouterr().err
+
+    def test_a_capture_that_tensorrt_refuses_leaves_a_session_that_runs_without(
+        self, session: EngineSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        real = vendor.Context.run
+
+        def changed(context: vendor.Context, stream: int) -> None:
+            context.set_input_shape("a", (8, 3))
+            real(context, stream)
+
+        monkeypatch.setattr(vendor.Context, "run", changed)
+        a, b = any_floats(8, 3, 1), any_floats(8, 2, 2)
+        for _ in range(5):
+            memory = Memory(a, b)
+            assert memory.outputs(memory.run(session, BOTH)) == [a.tobytes(), b.tobytes()]
+        said = capfd.readouterr().err
+        assert said.count("runs without CUDA graphs: TensorRT cannot run this: operation not permitted") == 1
+
+    def test_weights_may_be_elsewhere_than_on_the_device(self, library: Library, cuda: CompiledCuda) -> None:
+        engine = library.open(ENGINE + b"weights 5000\n")
+        assert engine.limit_weights(5000) == 0
+        assert engine.limit_weights(2000) == 3000
+        assert engine.context_bytes(0) == 1500, "with what weights come through"
+        session = EngineSession(engine, 7000, PAIRS, cuda.device)
+        for _ in range(4):
+            a, b = any_floats(3, 3, 1), any_floats(3, 2, 2)
+            memory = Memory(a, b)
+            assert memory.outputs(memory.run(session, BOTH)) == [a.tobytes(), b.tobytes()]
+        with pytest.raises(LoadFailed, match=r"no part of the weights off the device: .*active contexts"):
+            engine.limit_weights(1000)
+        session.close()
+
+    def test_an_engine_whose_weights_have_to_be_on_the_device_is_left_as_it_is(
+        self, library: Library
+    ) -> None:
+        engine = library.open(ENGINE)
+        assert engine.limit_weights(10) == 0
+        assert engine.context_bytes(0) == 1000
+
+    def test_an_engine_takes_other_weights_and_can_take_others_again(
+        self, library: Library, cuda: CompiledCuda
+    ) -> None:
+        once = library.refit(ENGINE + b"refits 3\n", b"key 85", "")
+        twice = library.refit(once, b"key 170", "")
+        a, b = any_floats(3, 3, 1), any_floats(3, 2, 2)
+        for engine, key in ((once, 85), (twice, 170)):
+            session = EngineSession(library.open(engine), len(engine), PAIRS, cuda.device)
+            for _ in range(4):  # and so does a graph
+                memory = Memory(a, b)
+                expected = [bytes(byte ^ key for byte in each.tobytes()) for each in (a, b)]
+                assert memory.outputs(memory.run(session, BOTH)) == expected
+            assert len(session._graphs.captured) == 1
+            session.close()
+
+    @pytest.mark.parametrize(
+        ("engine", "graph", "reason"),
+        [
+            (ENGINE, b"key 1", "makes no refitter: the engine was not built to be refitted"),
+            (ENGINE + b"refits 3\n", b"other", "TensorRT does not take the graph: the graph is another one"),
+            (ENGINE + b"refits 3\n", b"key -1", "takes no other weights into this engine: some weights are"),
+        ],
+    )
+    def test_weights_that_an_engine_does_not_take_are_told_of(
+        self, library: Library, engine: bytes, graph: bytes, reason: str
+    ) -> None:
+        with pytest.raises(LoadFailed, match=reason):
+            library.refit(engine, graph, "")
+
     def test_each_no_of_tensorrt_is_an_error_with_its_words(self, library: Library) -> None:
         engine = library.open(ENGINE)
         with pytest.raises(LoadFailed, match="takes no profile 5: no such profile"):
-            engine.context(5, 0)
-        context = engine.context(0, 0)
+            engine.context(5, 0, 256, 1000)
+        with pytest.raises(RunFailed, match="there is no memory to compute in"):
+            engine.context(0, 0, 256, 999).run(0)
+        context = engine.context(0, 0, 256, 1000)
         with pytest.raises(RunFailed, match=r"shape \[9, 3\] of 'a': .*the shape is outside of the profile"):
             context.set_input_shape("a", (9, 3))
         with pytest.raises(RunFailed, match=r"address of 'a': .*no address"):
@@ -169,7 +245,15 @@ def rtx() -> Library:
     return Library(importlib.import_module("tensorrt_rtx_bindings"))
 
 
-def build(library: Library, graph: bytes, version: ModelVersion, told: list[int] | None = None) -> Built:
+def build(
+    library: Library,
+    graph: bytes,
+    version: ModelVersion,
+    told: list[int] | None = None,
+    *,
+    streams: bool = False,
+    refits: bool = False,
+) -> Built:
     def progress(done: int, total: int) -> None:
         assert total == 1000
         if told is not None:
@@ -181,6 +265,8 @@ def build(library: Library, graph: bytes, version: ModelVersion, told: list[int]
         profiles_of(version),
         workspace_bytes=1 << 28,
         cache=b"rubbish",
+        streams=streams,
+        refits=refits,
         progress=progress,
     )
 
@@ -208,6 +294,21 @@ class TestRealBuilderOfTensorrtRtx:
         built = build(rtx, Path(version.path).read_bytes(), version)
         assert len(built.engine) > version.weights.size * 0.9
 
+    def test_it_builds_engines_whose_weights_can_be_elsewhere(self, rtx: Library, tmp_path: Path) -> None:
+        version = write_version(tmp_path)
+        assert version.weights is not None
+        graph = Path(version.path).read_bytes()
+        built = build(rtx, graph, version, streams=True)
+        assert len(built.engine) > version.weights.size * 0.9
+        assert built.engine != build(rtx, graph, version).engine
+
+    def test_it_needs_a_driver_for_engines_that_can_take_other_weights(self, rtx: Library) -> None:
+        if Path("/proc/driver/nvidia/version").exists():
+            pytest.skip("there is a driver")
+        version = digits()
+        with pytest.raises(LoadFailed, match=r"cannot build an engine: .*CUDA driver"):
+            build(rtx, Path(version.path).read_bytes(), version, refits=True)
+
     def test_it_gives_up_when_it_is_told_to(self, rtx: Library) -> None:
         class Enough(Exception):
             pass
@@ -223,6 +324,8 @@ class TestRealBuilderOfTensorrtRtx:
                 profiles_of(version),
                 workspace_bytes=1 << 28,
                 cache=b"",
+                streams=False,
+                refits=False,
                 progress=enough,
             )
 

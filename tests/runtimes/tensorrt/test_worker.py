@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.device import ON_CUDA, cuda
 from appliance.domain.model import ModelVersion
+from appliance.domain.session_options import ENGINE_REFIT
 from appliance.domain.tensor import Datatype
 from appliance.repository.model_directory import read_model_directory
 from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE
 from appliance.store.layout import FORMS_KEY
 from appliance.workers.forms import FORM_FILE, SEAL_FILE
 from appliance.workers.port import FormBuilt, FormVerdict, LoadStage, LoadWish, ModelProgress
+from appliance.workers.seal import kin_of
 from tests.workers.bench import PLAIN, Bench
 from tests.workers.transformers import flip_bit, load, stop
 
@@ -98,3 +101,37 @@ def test_a_graph_without_an_end_to_its_shapes_is_served_and_not_built(
     free = replace(version, inputs=(replace(only, shape=(-1, 8)),), parameters={})
     built, _ = build(bench, free)
     assert "tensorrt_free_max" in str(built.failure)
+
+
+def test_a_builder_in_its_jail_reads_the_engine_that_is_to_take_other_weights(
+    bench: Bench, version: ModelVersion, tmp_path: Path
+) -> None:
+    first = replace(version, parameters={ENGINE_REFIT: "1"})
+    built, told = build(bench, first)
+    assert built.failure is None
+    told.clear()
+    home = tmp_path / "digits" / "7"
+    home.mkdir(parents=True)
+    for file in (Path(version.path), *Path(version.path).parent.glob("*.txt")):
+        (home / file.name).write_bytes(file.read_bytes())
+    again = replace(first, version=7, digest="7" * 64, path=str(home / Path(version.path).name))
+    kin = kin_of(again)
+    assert kin == (built.name,)
+    locked_out = bench.start(PLAIN.building(again))
+    bench.call(bench.pool.build_form, locked_out, 500, replace(again, kin=kin))
+    while isinstance(event := bench.any_event(), ModelProgress):
+        told.append(event)
+    stop(bench, locked_out)
+    assert isinstance(event, FormBuilt)
+    assert event.failure is None
+    assert told, "it was built, as the jail kept the other engine from it"
+    shutil.rmtree(Path(version.forms) / event.name)
+    refitted, told = build(bench, replace(again, kin=kin))
+    assert refitted.failure is None
+    assert not told, "nothing was built"
+    assert loads_packed(bench, again)
+    unrelated = replace(again, digest="8" * 64, name="others")
+    assert kin_of(unrelated) == ()
+    alone, told = build(bench, replace(unrelated, kin=()))
+    assert alone.failure is None
+    assert told, "it was built"
