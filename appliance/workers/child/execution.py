@@ -33,6 +33,9 @@ HELD_ITEMS_MAX: Final = 1024
 SCRATCH_KEPT_BYTES: Final = 64 << 20
 OVERLAPPED_MAX: Final = 256
 """Runs that are kept prepared; those that are still wanted are soon prepared again."""
+KEEN_PART: Final = 8
+KEEN_NS: Final = 100_000
+"""A batch should end within an eighth of the time that the last like it took of when that is over, or within this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ class BegunBatch(NamedTuple):
     model: LoadedModel
     items: tuple[RunItem, ...]
     wanted: tuple[int, ...]
+    key: object
     ready: _Ready
     gather_ns: int
     begun_ns: int
@@ -97,6 +101,7 @@ class Executor:
         """The second of each for a batch that is begun while another runs in the first, and the other way round."""
         self._turn = 0
         self._ready: dict[object, _Ready] = {}
+        self._took_ns: dict[object, int] = {}
         self._ended_ns = 0
         self._held: dict[int, _Outputs] = {}
         self._held_bytes = 0
@@ -126,14 +131,21 @@ class Executor:
             begun_ns = time.monotonic_ns()
             ready.run.begin()
         except Exception:  # noqa: BLE001 - the run that follows says what it was
-            self._ready.clear()
+            self.drop()
             return None
         self._turn = turn
-        return BegunBatch(model, items, wanted, ready, begun_ns - begin_ns, begun_ns)
+        return BegunBatch(model, items, wanted, key, ready, begun_ns - begin_ns, begun_ns)
+
+    def ends_about(self, begun: BegunBatch) -> range:
+        """When on the monotonic clock the batch that is finished next should end, by how long the last like it took."""
+        took_ns = self._took_ns.get(begun.key, 0)
+        end_ns = max(begun.begun_ns, self._ended_ns) + took_ns
+        part_ns = max(took_ns // KEEN_PART, KEEN_NS)
+        return range(end_ns - part_ns, end_ns + part_ns)
 
     def finish(self, begun: BegunBatch) -> tuple[tuple[RunResult, ...], Times]:
         """Wait for a batch that was begun; as ``run``."""
-        model, items, wanted, ready, gather_ns, begun_ns = begun
+        model, items, wanted, key, ready, gather_ns, begun_ns = begun
         try:
             ready.run.finish()
             before_ns, self._ended_ns = self._ended_ns, time.monotonic_ns()
@@ -142,14 +154,15 @@ class Executor:
             rows = sum(item.rows for item in items)
             results = self._scatter(model.version, items, wanted, whole, rows)
         except Exception:  # noqa: BLE001 - as in ``run``
-            self._ready.clear()
+            self.drop()
             return self._run_one_by_one(model, items)
-        run_ns = self._ended_ns - max(begun_ns, before_ns)
+        run_ns = self._took_ns[key] = self._ended_ns - max(begun_ns, before_ns)
         return results, Times(gather_ns, run_ns, time.monotonic_ns() - self._ended_ns)
 
     def drop(self) -> None:
         """Keep no runs of sessions, one of which is about to be closed."""
         self._ready.clear()
+        self._took_ns.clear()
 
     def fetch(self, fetch: Fetch) -> RunResult | None:
         """Store held outputs at a larger place; None when they were only to be forgotten."""
@@ -237,7 +250,7 @@ class Executor:
         if len(self._ready) >= OVERLAPPED_MAX or not all(
             each.holds(nbytes) for scratch, nbytes in room for each in scratch
         ):
-            self._ready.clear()
+            self.drop()
         for turn, (gathered, spread) in enumerate(zip(self._gathered, self._spread, strict=True)):
             source = gathered.at_least(in_bytes, make)
             place = Place(spread.at_least(out_bytes, make), 0, out_bytes)

@@ -51,21 +51,9 @@ BRISK_NS: Final = 1_000_000
 model on the same processor, and needs no longer ones."""
 
 
-KEEN_S: Final = 0.005
-"""How long it is looked without a rest whether a device has ended a batch behind which it has nothing, and so would
-wait."""
 REST_S: Final = 50e-6
-
-
-class Patience:
-    """Of one who waits for a device since this was made, other threads running meanwhile."""
-
-    def __init__(self) -> None:
-        self._until = time.monotonic() + KEEN_S
-
-    def rest(self, *, keen: bool) -> None:
-        """Before the next look."""
-        time.sleep(0 if keen and time.monotonic() < self._until else REST_S)
+"""Between two looks whether a device has ended a batch, unless it should end about now and has nothing behind it, for
+which it would wait: then other threads just have a turn."""
 
 
 class BackgroundTasks:
@@ -215,13 +203,14 @@ class Worker:
         other: ToWorker | None = None
         while under_way is not None:
             number, begun = under_way
-            behind, waited = None, Patience()
+            behind, about = None, self._executor.ends_about(begun)
             while not begun.ended():
                 if behind is None and other is None:
                     other = self._lane.poll()
                     behind = self._begin(other) if type(other) is Run else None
                     other = None if behind is not None else other
-                waited.rest(keen=behind is None)
+                keen = behind is None and time.monotonic_ns() in about
+                time.sleep(0 if keen else REST_S)
             results, times = self._executor.finish(begun)
             self._say(RunFinished(self._number, number, results, *times))
             under_way = behind

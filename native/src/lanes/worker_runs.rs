@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// What is kept; empty at first. Whoever takes something out of it drops that without a lock: it ends in Python.
 #[derive(Default)]
@@ -89,11 +90,13 @@ pub(crate) struct Overlapped {
     pub(crate) place: (usize, usize),
     /// `begin`, `ended` and `finish` are called without arguments.
     pub(crate) run: Py<PyAny>,
+    /// Nanoseconds that the device took for it last.
+    pub(crate) took_ns: Arc<AtomicU64>,
 }
 
 impl Overlapped {
     /// Another hold on the same run.
     pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
-        Self { place: self.place, run: self.run.clone_ref(py) }
+        Self { place: self.place, run: self.run.clone_ref(py), took_ns: self.took_ns.clone() }
     }
 }

@@ -10,15 +10,18 @@ use crate::measure::clock::now_ns;
 use crate::python::worker_ring::{Serving, Spent, WorkerRing};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// How long it is looked without a rest whether a device has ended a batch behind which it has nothing: it would wait.
-const KEEN_NS: u64 = 5_000_000;
-/// Between two looks of that time another thread of Python may run.
-const GLANCE_NS: u64 = 3_000;
-/// The rest between two looks later on, and where another batch has been begun.
+/// The rest between two looks whether a device has ended a batch, unless it should end so soon and the device has nothing
+/// behind it, for which it would wait: then it is looked again and again.
 const REST: Duration = Duration::from_micros(50);
+/// That is before an eighth of the time is left that such a batch took last, for as long again.
+const KEEN_PART: u64 = 8;
+/// Between two looks then another thread of Python may run.
+const GLANCE_NS: u64 = 3_000;
 
 /// A batch that has been begun.
 struct UnderWay {
@@ -43,7 +46,7 @@ impl WorkerRing {
         let Some(mut under_way) = self.begin(py, serving, &mut next) else { return false };
         let mut ended_ns = 0;
         loop {
-            let waited_ns = now_ns();
+            let keen_ns = under_way.as_ref().map_or(0..0, |under_way| under_way.ends_ns(ended_ns));
             let mut behind = None;
             loop {
                 if on && behind.is_none() {
@@ -59,20 +62,22 @@ impl WorkerRing {
                 if ended.unwrap_or(true) {
                     break;
                 }
-                pause(py, behind.is_some() || now_ns() - waited_ns > KEEN_NS);
+                pause(py, behind.is_some() || !keen_ns.contains(&now_ns()));
             }
-            let (batch, ran, begun) = match under_way {
+            let (batch, ran, gather_ns, began_ns) = match under_way {
                 Ok(UnderWay { batch, overlapped, gather_ns, begun_ns }) => {
                     let finished = overlapped.run.call_method0(py, "finish").map(|_| overlapped.place);
-                    (batch, finished, (gather_ns, begun_ns))
+                    let began_ns = begun_ns.max(ended_ns);
+                    overlapped.took_ns.store(now_ns().saturating_sub(began_ns), Relaxed);
+                    (batch, finished, gather_ns, began_ns)
                 }
-                Err((batch, problem)) => (batch, Err(problem), (0, 0)),
+                Err((batch, problem)) => (batch, Err(problem), 0, now_ns()),
             };
-            let before_ns = std::mem::replace(&mut ended_ns, now_ns());
+            ended_ns = now_ns();
             if behind.is_none() && !serving.batch.requests.is_empty() {
                 behind = self.begin(py, serving, &mut next);
             }
-            self.tell(serving, batch, ran, begun, (before_ns, ended_ns));
+            self.tell(serving, batch, ran, gather_ns, (began_ns, ended_ns));
             match behind {
                 Some(begun) => under_way = begun,
                 None => return true,
@@ -120,23 +125,32 @@ impl WorkerRing {
         full
     }
 
-    /// Scatters the outputs of a batch that has ended, and tells its end. Its run began where the one before it ended,
-    /// if that was later.
+    /// Scatters the outputs of a batch that has ended, and tells its end.
     fn tell(
         &self,
         serving: &mut Serving,
         mut batch: Batch,
         finished: PyResult<(usize, usize)>,
-        (gather_ns, begun_ns): (u64, u64),
-        (before_ns, ended_ns): (u64, u64),
+        gather_ns: u64,
+        (began_ns, ended_ns): (u64, u64),
     ) {
-        let run_ns = ended_ns.saturating_sub(begun_ns.max(before_ns));
+        let run_ns = ended_ns.saturating_sub(began_ns);
         batch.started_ns = ended_ns.saturating_sub(run_ns + gather_ns);
         let told: PyResult<Spent> = finished.and_then(|place| {
             serving.scatter(&batch, place).map_err(PyValueError::new_err)?;
             Ok([gather_ns, run_ns, now_ns().saturating_sub(ended_ns)])
         });
         self.settle(serving, &batch, told);
+    }
+}
+
+impl UnderWay {
+    /// When it should end, as a device begins it where it has ended the one before, which was at `before_ns`.
+    fn ends_ns(&self, before_ns: u64) -> Range<u64> {
+        let took_ns = self.overlapped.took_ns.load(Relaxed);
+        let end_ns = self.begun_ns.max(before_ns) + took_ns;
+        let part_ns = (took_ns / KEEN_PART).max(2 * REST.as_nanos() as u64);
+        end_ns.saturating_sub(part_ns)..end_ns + part_ns
     }
 }
 

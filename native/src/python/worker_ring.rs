@@ -205,7 +205,8 @@ impl WorkerRing {
         run: Py<PyAny>,
     ) -> usize {
         let mut runs = self.runs.lock();
-        let replaced = runs.overlapped.insert((kind, rows, turn), Overlapped { place, run });
+        let replaced =
+            runs.overlapped.insert((kind, rows, turn), Overlapped { place, run, took_ns: Arc::default() });
         let kept = runs.count();
         drop(runs);
         drop(replaced); // as above
