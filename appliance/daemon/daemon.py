@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -232,7 +233,8 @@ class Daemon:
     # --- the end
 
     async def _drain(self) -> None:
-        """Answer what was accepted. Health turns first; then gRPC refuses; then we wait, bounded by the grace."""
+        """Answer what was accepted, bounded by the grace. Health turns first; then clients of gRPC are sent away, to
+        whatever listens next; only then is anything refused."""
         self._parts.rereading.announced = False
         self._watchdog.stops()
         notify(STOPPING="1")
@@ -240,8 +242,10 @@ class Daemon:
         self._parts.front_end.announce_stop()
         await self._end.step("the end of looking at the models", self._parts.reconciler.stop)
         await first_of(self._end.hurry, timeout_s=self._config.daemon.drain_notice_s)
-        self._parts.engine.drain()
         deadline = time.monotonic() + self._config.daemon.drain_grace_s
+        send_away = partial(self._parts.front_end.send_away, self._config.daemon.drain_grace_s)
+        await first_of(self._end.hurry, doing=self._end.step("sending clients away", send_away))
+        self._parts.engine.drain()
         while (
             self._parts.engine.live_requests and time.monotonic() < deadline and not self._end.hurry.is_set()
         ):

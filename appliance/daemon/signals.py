@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from appliance.config.tree import ApplianceConfig
 from appliance.frontend.listening.certificates import CertificateEnds
@@ -140,9 +141,13 @@ class Rereading:
             self._log.event("quotas were read again", clients=len(quotas.clients))
 
 
-async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
-    """Wait until one of ``events`` is set or the time is over."""
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
+async def first_of(
+    *events: asyncio.Event, timeout_s: float | None = None, doing: Coroutine[Any, Any, None] | None = None
+) -> None:
+    """Wait until one of ``events`` is set, the time is over or something is done, which is given up otherwise."""
+    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(event.wait()) for event in events]
+    if doing is not None:
+        waits.append(asyncio.ensure_future(doing))
     try:
         await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -111,6 +111,10 @@ class FrontEnd(Protocol):
         gives until when the server's holds ("": no client takes it now), None where there are none. Raises
         OperatorError, and goes on with the old ones, when they cannot be used."""
 
+    async def send_away(self, grace_s: float) -> None:
+        """Have clients of gRPC go elsewhere with their next calls, which they are told before any is refused, and wait
+        up to ``grace_s`` seconds for those under way; what is over then is cut."""
+
     async def drain(self, grace_s: float) -> None:
         """Take no more requests, wait up to ``grace_s`` seconds for those under way, then cut the rest of gRPC."""
 

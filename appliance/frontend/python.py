@@ -42,6 +42,10 @@ class PythonFrontEnd:
         """See FrontEnd."""
         return await (self._grpc.reload() if section == "grpc" else self._http.reload())
 
+    async def send_away(self, grace_s: float) -> None:
+        """See FrontEnd."""
+        await self._grpc.drain(grace_s)
+
     async def drain(self, grace_s: float) -> None:
         """See FrontEnd."""
         self._http.stop()

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,9 +20,11 @@ from tritonclient.utils import InferenceServerException
 
 from appliance.workers.priority import SHORT_TURN_NS, turn_ns
 from models.generate import write_model
+from tests.conformance.grpc.stub import Stub, failure_of
 from tests.conftest import Serve
 from tests.faults.clients import FAKE_SECTIONS, Stream, ask, status_of
 from tests.faults.fake_models import write_fake
+from tests.faults.leased import message
 from tests.faults.test_workers import version_in
 from tests.fronts import NATIVE, Sections
 
@@ -95,6 +98,42 @@ def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(serve: Serve, tm
     assert set(stream.outcomes) <= {"OK", "UNAVAILABLE", "CANCELLED"}
     assert "grace is over" not in daemon.log(), "accepted, and not answered"
     assert stream.outcomes["OK"] >= 6, "what was accepted before the signal was answered"
+
+
+def test_clients_are_sent_away_before_any_of_them_is_refused(serve: Serve, tmp_path: Path) -> None:
+    """Their next call goes to whatever listens next, without their doing, where a connection was only closed."""
+    write_fake(tmp_path, "slow", mode="delay", delay_ms=500)
+    write_fake(tmp_path, "quick")
+    daemon = serve(tmp_path, {**FAKE_SECTIONS, "daemon": {"drain_notice_s": 0.0}})
+    said: list[str] = []
+    begun = threading.Barrier(4)
+
+    def ask_on() -> None:
+        with Stub(daemon.grpc) as stub:
+            stub.infer(message("quick"))
+            begun.wait()
+            text = ""
+            while not text:
+                try:
+                    stub.infer(message("quick"))
+                except grpc.RpcError as error:
+                    text = failure_of(error).text
+            said.append(text)
+
+    asking = [threading.Thread(target=ask_on) for _ in range(3)]
+    for each in asking:
+        each.start()
+    begun.wait()
+    with Stub(daemon.grpc) as stub:
+        under_way = stub.begin("ModelInfer", message("slow"))
+        daemon.until("a running request", lambda now: now["running_requests"] > 0)
+        daemon.signal(signal.SIGTERM)
+        assert under_way.result()
+    for each in asking:
+        each.join()
+    assert daemon.process.wait(30) == 0
+    assert len(said) == 3
+    assert not [text for text in said if "Server is stopping" in text]
 
 
 def test_a_second_signal_does_not_wait_for_the_grace(serve: Serve, tmp_path: Path) -> None:

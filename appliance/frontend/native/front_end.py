@@ -76,6 +76,10 @@ class NativeFrontEnd:
         """See FrontEnd."""
         return await (self._grpc.reload() if section == "grpc" else self._http.reload())
 
+    async def send_away(self, grace_s: float) -> None:
+        """See FrontEnd."""
+        await self._grpc.drain(grace_s)
+
     async def drain(self, grace_s: float) -> None:
         """See FrontEnd."""
         await asyncio.gather(self._grpc.drain(grace_s), self._application.drain(grace_s))
