@@ -330,7 +330,8 @@ def _pids(activity: Activity) -> str:
 
 
 def _reasons(model: ModelSnapshot) -> Iterator[Text]:
-    if said := [word for word in (model.trial, model.loading) if word]:
+    waits = model.reason and not model.loading and model.trial.startswith("loading")
+    if said := [word for word in ("" if waits else model.trial, model.loading) if word]:
         yield Text(printable(f"{model.key}: {', '.join(said)}"), style="cyan")
     if model.held_clients:
         held = f"{model.held_clients} client{'s' * (model.held_clients > 1)} held, whose requests ended its workers"
