@@ -254,7 +254,7 @@ def _device(device: DeviceSnapshot, models: Sequence[ModelSnapshot]) -> str:
         said += f", {bytes_text(device.memory_used_bytes)} of {bytes_text(device.memory_bytes)} taken"
     if device.budget_bytes is not None:
         said += f", {bytes_text(device.budget_bytes)} for models"
-    count = sum(model.device == device.called for model in models)
+    count = sum(model.device == device.called and model.state != "UNAVAILABLE" for model in models)
     return f"{said}, {count} version{'s' * (count != 1)}"
 
 
