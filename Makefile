@@ -90,7 +90,8 @@ cgroup-test: $(TEST_STAMP) ## the bounds of workers' cgroups, on a kernel that i
 # Any Python that has onnxruntime-gpu and the test requirements: GPU_PYTHON=python3. Skipped tests are failures here.
 GPU_PYTHON ?= $(BIN)/python
 test-gpu: ## the tests that need a GPU, which `make test` skips (GPU_PYTHON=FILE: a Python with onnxruntime-gpu)
-	$(GPU_PYTHON) -c 'from appliance.devices.nvml import Nvml; print(*Nvml().devices, sep="\n")'
+	@$(GPU_PYTHON) -c 'from appliance.devices.nvml import Nvml; print(*Nvml().devices, sep="\n")' || { \
+	  echo "make: nothing tells of a GPU here; docs/GPU.md says what it takes" >&2; exit 1; }
 	REQUIRE_GPU=1 $(GPU_PYTHON) -m pytest -q -rs -s --timeout 300 tests/devices tests/gpu
 
 # Two files for each machine: Python's, and the native front end for its processor.

@@ -254,7 +254,7 @@ def _device(device: DeviceSnapshot, models: Sequence[ModelSnapshot]) -> str:
         said += f", {bytes_text(device.memory_used_bytes)} of {bytes_text(device.memory_bytes)} taken"
     if device.budget_bytes is not None:
         said += f", {bytes_text(device.budget_bytes)} for models"
-    count = sum(model.device == device.called for model in models)
+    count = sum(model.device == device.called and model.state != "UNAVAILABLE" for model in models)
     return f"{said}, {count} version{'s' * (count != 1)}"
 
 
@@ -330,7 +330,8 @@ def _pids(activity: Activity) -> str:
 
 
 def _reasons(model: ModelSnapshot) -> Iterator[Text]:
-    if said := [word for word in (model.trial, model.loading) if word]:
+    waits = model.reason and not model.loading and model.trial.startswith("loading")
+    if said := [word for word in ("" if waits else model.trial, model.loading) if word]:
         yield Text(printable(f"{model.key}: {', '.join(said)}"), style="cyan")
     if model.held_clients:
         held = f"{model.held_clients} client{'s' * (model.held_clients > 1)} held, whose requests ended its workers"

@@ -12,6 +12,8 @@ from appliance.frontend.native.package import PACKAGE, native_problem
 PACKAGES = (
     "onnxruntime",
     "onnxruntime-gpu",
+    "nvidia-ml-py",
+    "tensorrt",
     "grpcio",
     "protobuf",
     "aiohttp",

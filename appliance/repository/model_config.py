@@ -410,6 +410,8 @@ def _read_group(group: Section, settings: RepositoryConfig) -> Instances:
     group.ignore(("host_policy",), NO_EFFECT)
     device = _read_device(group, settings)
     count = group.integer("count", default=1) or 1
+    if device.kind is not DeviceKind.CPU and count > 1:
+        group.ignore(("count",), f"{NO_EFFECT}: on a GPU a version has one worker")
     host_policy = group.text("host_policy")
     written: dict[str, Json] = {
         "name": group.text("name"),

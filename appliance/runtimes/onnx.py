@@ -173,7 +173,8 @@ def _provider_of(version: ModelVersion) -> str:
     if provider not in available:
         raise LoadFailed(
             f"{version.key}: asks for device '{version.device}', but the installed onnxruntime has no {provider} "
-            f"(it has {', '.join(available)}); install the build for that device or ask for device 'cpu'"
+            f"(it has {', '.join(available)}); install onnxruntime-gpu in its place (docs/GPU.md) and start the "
+            "appliance anew, or say kind: KIND_CPU"
         )
     return provider
 
@@ -225,7 +226,7 @@ def _check_provider(version: ModelVersion, provider: str, real: Sequence[str]) -
     if provider not in real:
         raise LoadFailed(
             f"{version.key}: asks for device '{version.device}', but its session silently runs on {', '.join(real)}; "
-            f"check the driver and libraries that {provider} needs, or ask for device 'cpu'"
+            f"check the driver and libraries that {provider} needs (docs/GPU.md), or say kind: KIND_CPU"
         )
 
 

@@ -334,12 +334,13 @@ class AbsentRuntime:
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
         self.reason = reason
+        self.where = "docs/GPU.md" if name in _BUILT_IN else "docs/RUNTIMES.md"
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         """Raise LoadFailed."""
         raise LoadFailed(
             f"{version.key}: runtime '{self.name}' cannot be had here: {self.reason}; install what it needs "
-            f"(docs/RUNTIMES.md) and start the appliance anew"
+            f"({self.where}) and start the appliance anew"
         )
 
 
@@ -360,7 +361,9 @@ def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
             problems.append(_unavailable(name, f"{problem}; known here: {', '.join(known_runtimes())}"))
     absent = [each for each in runtimes.values() if isinstance(each, AbsentRuntime)]
     if len(absent) == len(runtimes):
-        problems += [_unavailable(each.name, each.reason) for each in absent]
+        problems += [
+            _unavailable(each.name, f"{each.reason}; install what it needs ({each.where})") for each in absent
+        ]
     if problems:
         raise ConfigInvalid(problems)
     return runtimes

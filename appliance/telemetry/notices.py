@@ -33,7 +33,7 @@ def notices(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.devices_problem and any(not each.device.is_cpu for each in snapshot.engine.versions):
         yield (
             f"Models ask for a GPU, and nothing tells of one ({snapshot.devices_problem}): they have no budget there, "
-            "and no fault of it is seen."
+            "and no fault of it is seen. docs/GPU.md says what to install."
         )
     if snapshot.store is not None and snapshot.store.free_bytes:
         yield from _of_store(snapshot.store)

@@ -119,3 +119,31 @@ def test_a_socket_in_a_directory_that_may_not_be_entered_is_told_in_one_sentence
     )
     assert (done.returncode, done.stderr.count("\n")) == (Exit.UNREACHABLE, 1), done.stderr
     assert "cannot be looked at: Permission denied" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "words"),
+    [
+        (
+            "failed to load 'm': asks for device 'cuda'",
+            Exit.REFUSED,
+            "failed to load 'm': asks for device 'cuda' ",
+        ),
+        ("failed to connect to all addresses", Exit.UNREACHABLE, "no appliance answers at '"),
+    ],
+)
+def test_a_load_that_fails_is_an_answer(
+    said: str, status: Exit, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.abort(grpc.StatusCode.UNAVAILABLE, said)
+        return b""
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    handlers = {"RepositoryModelLoad": grpc.unary_unary_rpc_method_handler(load)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    server.add_insecure_port(f"unix:{tmp_path}/control")
+    server.start()
+    assert main(["model", "load", "m", "--socket", str(tmp_path / "control")]) == status
+    server.stop(0).wait()
+    assert words in capsys.readouterr().err

@@ -32,5 +32,5 @@ def test_that_nothing_tells_of_gpus_matters_where_models_ask_for_one() -> None:
     (told,) = notices(replace(snapshot, engine=asking))
     assert told == (
         f"Models ask for a GPU, and nothing tells of one ({problem}): they have no budget there, and no fault of it "
-        "is seen."
+        "is seen. docs/GPU.md says what to install."
     )

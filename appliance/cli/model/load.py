@@ -25,6 +25,8 @@ from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 
 LOOK_S: Final = 0.1
 """How often ``waiting`` is called."""
+ANSWERED: Final = ("failed to load '", "failed to unload '")
+"""So begins what an appliance says; gRPC has words of its own where none answers, with the same status."""
 
 
 def _add_socket(parser: argparse.ArgumentParser) -> None:
@@ -104,7 +106,7 @@ def _failure(path: Path, error: grpc.RpcError, timeout_s: float) -> CommandFaile
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         text = f"no answer within {timeout_s:g} s; what was asked for goes on, 'appliance status' tells how far it is"
         return CommandFailed(text, Exit.REFUSED)
-    if code is grpc.StatusCode.UNAVAILABLE:
+    if code is grpc.StatusCode.UNAVAILABLE and not str(details).startswith(ANSWERED):
         return CommandFailed(
             f"no appliance answers at '{path}': {details}; is 'appliance serve' running with this control.socket?",
             Exit.UNREACHABLE,

@@ -166,7 +166,11 @@ class Drains:
         """Find another home for a version that was taken out, or its old one again."""
         was, home = served.memory.barred, self._devices.choose(served, self._tenants.needs(served))
         if isinstance(home, DeviceName):
-            self._say("model changes its device", served, device=str(served.memory.device), to=str(home))
+            before = served.memory.device
+            if home == before:
+                self._say("model has its device again", served, device=str(home))
+            else:
+                self._say("model changes its device", served, device=str(before), to=str(home))
             self._tenants.settle(served, home, now_ns)
         elif was != (why := _why(home)):
             self._say("model has no device", served, reason=why)

@@ -136,6 +136,7 @@ def _facts(version: VersionStatus, snapshot: Snapshot) -> Iterator[Fact]:
     yield "Failed", str(results.get(Result.FAILED, 0))
     yield "Invalid requests", str(results.get(Result.INVALID, 0))
     yield "Phase", version.phase.value
+    yield "Device", str(version.device)
     yield "In memory", version.residency.replace("_", " ")
     yield "Workers", spoken_workers(version.workers, workers)
     weights = f", of that weights {spoken_bytes(version.weights_bytes)}" if version.weights_bytes else ""

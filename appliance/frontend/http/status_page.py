@@ -63,7 +63,8 @@ def _devices(snapshot: Snapshot) -> str:
 
 def _device_cells(figures: DeviceFigures, snapshot: Snapshot) -> tuple[str, ...]:
     device, used = figures.device, figures.reading.memory_used_bytes
-    running = sum(version.device == device.called for version in snapshot.engine.versions)
+    versions = [each for each in snapshot.engine.versions if each.state is not VersionState.UNAVAILABLE]
+    running = sum(version.device == device.called for version in versions)
     return (
         str(device.called),
         escape(device.name),

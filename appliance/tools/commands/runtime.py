@@ -92,15 +92,17 @@ def _show(name: str, outcomes: Sequence[Outcome]) -> None:
 
 
 def _print(titles: Sequence[str], rows: Sequence[Sequence[str]], said: Sequence[str] = ()) -> None:
-    """A table; what is ``said`` of a row stands below the table, behind the row's name."""
+    """A table; what is ``said`` of a row stands below the table, behind the names of all rows it is said of."""
     from rich.text import Text
 
     from appliance.cli.text_table import Column, TextTable, output
 
     columns = [Column(title=title, left=True) for title in titles]
-    notes = [
-        [Text(f"{row[0]}: {printable(text)}")] if text else [] for row, text in zip(rows, said, strict=False)
-    ]
+    names: dict[str, list[str]] = {}
+    for row, text in zip(rows, said, strict=False):
+        names.setdefault(text, []).append(row[0])
+    told = {of[0]: f"{', '.join(of)}: {printable(text)}" for text, of in names.items() if text}
+    notes = [[Text(told[row[0]])] if row[0] in told else [] for row in rows]
     table = TextTable(
         columns=columns, rows=[[Text(printable(cell)) for cell in row] for row in rows], notes=notes
     )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.domain.device import DeviceWish, parse_device
+from appliance.domain.errors import ConfigInvalid
 from appliance.runtimes.runtime import Runtime, open_runtimes
 from appliance.tools.conformance.cases import CASES, Case, NotConforming, Rig
 from appliance.tools.conformance.identity import identity_version
@@ -29,7 +30,7 @@ CASE_S: Final = 120
 TEXT_MAX: Final = 4096
 """Characters of what is wrong: all of it goes into the pipe before anybody reads."""
 MADE: Final = "made"
-NO_THREADS: Final = "Making it leaves no thread behind"
+NO_THREADS: Final = "It can be made, which leaves no thread behind"
 
 
 def main(arguments: list[str]) -> int:
@@ -44,6 +45,9 @@ def main(arguments: list[str]) -> int:
     name, folder, nothing, device = arguments
     try:
         runtime = open_runtimes([name])[name]
+    except ConfigInvalid as problem:
+        say(Outcome(MADE, NO_THREADS, holds=False, text=problem.problems[0].text))
+        return 0
     except Exception as problem:  # noqa: BLE001 - whatever a vendor's library does is what is asked here
         say(Outcome(MADE, NO_THREADS, holds=False, text=_words(problem)))
         return 0

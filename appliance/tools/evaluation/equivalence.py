@@ -60,7 +60,8 @@ def _why_not_loaded(job: EquivalenceJob, runtime: Runtime) -> str:
     try:
         Runner(runtime, version).close()
     except ApplianceError as error:
-        return f"the runtime does not load it: {str(error).removeprefix(f'{version.key}: ')[:SHOWN_MAX]}"
+        text = f"the runtime does not load it: {str(error).removeprefix(f'{version.key}: ')[:SHOWN_MAX]}"
+        return text if version.on_cpu else f"{text}; --no-proof packs it without being run"
     return ""
 
 
