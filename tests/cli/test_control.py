@@ -136,7 +136,8 @@ def test_a_load_that_fails_is_an_answer(
     said: str, status: Exit, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def load(request: bytes, context: grpc.ServicerContext) -> bytes:
-        context.abort(grpc.StatusCode.UNAVAILABLE, said)
+        context.set_code(grpc.StatusCode.UNAVAILABLE)
+        context.set_details(said)
         return b""
 
     server = grpc.server(ThreadPoolExecutor(1))

@@ -88,11 +88,32 @@ def test_there_is_a_process_as_long_as_not_all_are_taken_or_promised() -> None:
     ]
     assert has_processes(own, groups, CONFIG)
     assert has_processes(on_gpu, groups, CONFIG), "it has one, however many are asked for"
-    assert not has_processes(own, groups, CONFIG, promised=[on_gpu])
-    assert has_processes(own, groups, CONFIG, promised=[on_gpu], replaces=2)
-    assert not has_processes(own, groups, CONFIG, promised=[on_gpu], replaces=1), "others are in it"
+    assert has_processes(own, groups, CONFIG, promised=[on_gpu]), "what small models share does not count"
+    assert not has_processes(own, groups[1:], CONFIG, promised=[on_gpu] * 2)
+    assert not has_processes(own, groups, CONFIG, promised=[on_gpu] * 2)
+    assert has_processes(own, groups, CONFIG, promised=[on_gpu] * 2, replaces=2)
+    assert not has_processes(own, groups, CONFIG, promised=[on_gpu] * 2, replaces=1), "others are in it"
     large = make_version("large", file_bytes=5000, parameters=OWN)
     assert has_processes(large, groups, CONFIG, promised=[on_gpu] * 9), "it shares with nobody in any case"
+
+
+def test_a_process_is_there_again_for_one_that_left_whatever_came_meanwhile() -> None:
+    """Two with workers of their own and small ones, where there are two processes: as at the start, so later."""
+    config = PlacementConfig(max_processes=2, share_below_bytes=1000)
+    own, other = (make_version(name, file_bytes=10, parameters=OWN) for name in ("own", "other"))
+    placements = place(
+        [own, other, *(make_version(str(number), file_bytes=10) for number in range(3))], [], config
+    )
+    groups = [
+        GroupLoad(
+            group=number, device=CPU, shared=each.shared, processes=each.processes, models=len(each.models)
+        )
+        for number, each in enumerate(placements)
+    ]
+    assert sum(group.processes for group in groups) == 3
+    (left,) = (number for number, each in enumerate(placements) if each.models == (own,))
+    assert has_processes(own, [group for group in groups if group.group != left], config)
+    assert not has_processes(own, groups, config)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 3)), max_size=40), st.integers(1, 12))

@@ -53,10 +53,13 @@ def has_processes(
 ) -> bool:
     """Whether there are processes for a version that asks for a worker of its own; one that is too large to share gets
     its own in any case. ``promised`` are others that have none now, and are to have theirs whenever they want it; what
-    it ``replaces`` (a group) has its own for a while longer, which do not count."""
+    it ``replaces`` (a group) has its own for a while longer, which do not count. Nor does one process of small models:
+    ``place`` has them share one when those with workers of their own have taken all, so that it must not depend on who
+    came first."""
     if model.on_cpu and not _may_share(model, config):
         return True
     used = sum(group.processes for group in groups if group.shared or group.group != replaces)
+    used -= any(group.shared and group.device.is_cpu for group in groups)
     return used + sum(map(processes_of, promised)) + processes_of(model) <= config.max_processes
 
 
