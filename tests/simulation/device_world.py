@@ -84,6 +84,7 @@ class DeviceWorld(SwapWorld):
         budgets: Sequence[int],
         file_bytes: int = MB,
         visible: Mapping[DeviceName, str] = MappingProxyType({}),
+        watch_s: float = 0.1,
     ) -> None:
         self.worker_terms = port.WorkerTerms(visible=visible)
         self.states = {
@@ -98,7 +99,7 @@ class DeviceWorld(SwapWorld):
         self.tight = sum(budgets) < len(gpus) * file_bytes
         self.refused: list[str] = []
         self.full = 0
-        super().__init__(seed, names=len(gpus), swap=RolloutPolicy(watch_s=0.1), residency=terms)
+        super().__init__(seed, names=len(gpus), swap=RolloutPolicy(watch_s=watch_s), residency=terms)
         for name, indexes in zip(self.names, gpus, strict=True):
             wish = DeviceWish(DeviceKind.CUDA, indexes)
             self.wanted[name] = replace(self.wanted[name], device=wish, file_bytes=file_bytes)

@@ -76,6 +76,18 @@ def test_what_serves_is_loaded_elsewhere_before_it_leaves_a_device_that_had_erro
     world.settle()
 
 
+def test_nothing_is_kept_to_go_back_to_on_a_device_that_had_errors() -> None:
+    world = DeviceWorld(4, [(0, 1)], (ROOMY, ROOMY), watch_s=4.0)
+    world.start()
+    world.looks(6_000)
+    before = world.device_of("m0")
+    world.tell(int(before[-1]), ECC)
+    world.looks(1_500)
+    assert world.device_of("m0") != before
+    assert [str(device) for device in world.engine.worker_pids()] == [world.device_of("m0")]
+    world.settle()
+
+
 def test_what_was_on_a_lost_device_waits_for_another_one_and_no_request_fails() -> None:
     world = DeviceWorld(5, [(0, 1)], (ROOMY, ROOMY))
     world.start()

@@ -61,13 +61,14 @@ class Trials:
         allowed: bool = False,
     ) -> None:
         """``version`` is to serve, in the place of ``before``. An ``order`` is carried out at once, where the version
-        is proven: it is compared with nothing."""
+        is proven: it is compared with nothing. Nor is what is moved away from a device with a fault, which is not gone
+        back to."""
         proof = self._records.proof(key_of(version), version.model) or Proof(None, proven=False)
         version.assessment = proof.assessment
         known = proof.proven and not again
         order = order and known
         holds = wish is not None and wish.hold
-        alone = order or (self._registry.is_uninstalled(before) and not holds)
+        alone = order or version.spec.moved or (self._registry.is_uninstalled(before) and not holds)
         beside = None if alone else before
         trial = Trial(
             self._config,
