@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from appliance.domain.tensor import aligned
+from appliance.domain.errors import RunFailed
+from appliance.domain.tensor import ALIGNMENT, aligned
 from appliance.runtimes.runtime import Feed, OverlappedRun, Place, Produced, Region, Session, region_maker
 from appliance.workers.child.execution import SCRATCH_KEPT_BYTES, LoadedModel
 from appliance.workers.child.tensors import Scratch, feeds_from, span
@@ -81,8 +82,8 @@ class LeasedRuns:
 
     def learn(self, template: Learn) -> None:
         """Know a plan. One that cannot be is not, and its requests are handed over."""
-        row_bytes = max(span(template.sizes), span(template.out_sizes)) // max(template.rows, 1)
-        max_rows = min(template.max_rows, SCRATCH_KEPT_BYTES // max(row_bytes, 1))
+        sides = template.sizes, template.out_sizes
+        max_rows = min(template.max_rows, *(_rows_kept(sizes, template.rows) for sizes in sides))
         try:
             self._ring.add_template(
                 template.plan, template.kind, template.rows, max_rows, template.sizes, template.out_sizes
@@ -208,8 +209,11 @@ class LeasedRuns:
         ):
             self._ring.drop_runs()
         make = region_maker(session)
-        sources = [each.at_least(in_bytes, make) for each in self._gathered]
-        places = [Place(each.at_least(room, make), 0, out_bytes) for each in self._spread]
+        try:
+            sources = [each.at_least(in_bytes, make) for each in self._gathered]
+            places = [Place(each.at_least(room, make), 0, out_bytes) for each in self._spread]
+        except RunFailed:
+            return False  # the largest batches take more pinned memory than there is
         starts = [sum(map(aligned, largest[:column])) for column in range(len(largest))]
         shapes = [None if shape is None else (rows, *shape[1:]) for shape in template.shapes]
         feeds = tuple(
@@ -233,6 +237,13 @@ class LeasedRuns:
         """The ring keeps so many runs now. Those that are still wanted are soon prepared again."""
         if kept > PREPARED_MAX:
             self._ring.drop_runs()
+
+
+def _rows_kept(sizes: Sequence[int], rows: int) -> int:
+    """How many rows at most have room in scratch memory that is kept, where tensors of ``rows`` rows have these sizes.
+    The same for all plans of a kind: their largest batches have to lie alike."""
+    row_bytes = sum(sizes) // max(rows, 1)
+    return (SCRATCH_KEPT_BYTES - ALIGNMENT * len(sizes)) // max(row_bytes, 1)
 
 
 def _settle(produced: Produced, shapes: tuple[Shape, ...], sizes: tuple[int, ...], place: Place) -> None:
