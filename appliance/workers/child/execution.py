@@ -229,10 +229,27 @@ class Executor:
         feeds: tuple[Feed | None, ...],
         produced: Produced,
     ) -> None:
-        """Have the next batch like this one begun in either memory, where the session's device can do that."""
-        make, kind = region_maker(model.session), _kind(model, items, wanted)
+        """Have the next batch like this one begun in either memory, where the session's device can do that and the
+        memory is kept. This one has run, whatever comes of that."""
         in_bytes = max((feed.offset + aligned(feed.nbytes) for feed in feeds if feed is not None), default=0)
         out_bytes = span(produced.sizes)
+        if max(in_bytes, out_bytes) > SCRATCH_KEPT_BYTES:
+            return
+        try:
+            self._keep_ready(model, _kind(model, items, wanted), wanted, feeds, in_bytes, produced)
+        except Exception:  # noqa: BLE001 - the next one runs as this one did
+            self._ready.clear()
+
+    def _keep_ready(
+        self,
+        model: LoadedModel,
+        kind: object,
+        wanted: tuple[int, ...],
+        feeds: tuple[Feed | None, ...],
+        in_bytes: int,
+        produced: Produced,
+    ) -> None:
+        make, out_bytes = region_maker(model.session), span(produced.sizes)
         room = ((self._gathered, in_bytes), (self._spread, out_bytes))
         if len(self._ready) >= OVERLAPPED_MAX or not all(
             each.holds(nbytes) for scratch, nbytes in room for each in scratch
@@ -313,6 +330,7 @@ class Executor:
 
     def _hold(self, ticket: int, needed: int, outputs: _Outputs) -> RunResult:
         total = sum(outputs.sizes)
+        self.forget(ticket)
         if self._held_bytes + total > HELD_BYTES_MAX or len(self._held) >= HELD_ITEMS_MAX:
             return _failed(
                 ticket,
