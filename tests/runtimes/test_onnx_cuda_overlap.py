@@ -147,7 +147,7 @@ def test_nothing_is_under_way_of_a_run_that_could_not_be_begun(
     bench: Bench, batched: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its outputs would come to a place that is another batch's by then."""
-    turn, run = overlapped(batched, 4)
+    _, run = overlapped(batched, 4)
     waiting: list[Callable[[], object]] = []
 
     def finish(stream: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from appliance.domain.errors import RunFailed
 from appliance.domain.tensor import Datatype
-from appliance.runtimes.runtime import Region
+from appliance.runtimes.runtime import OverlappedRun, Region
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.leased import LeasedRuns
 from appliance.workers.child.tensors import region_of
@@ -23,7 +23,7 @@ from tests.workers.server_double import OK, ServerDouble, Submission
 
 native = pytest.importorskip("edge_appliance_native", reason="the native front end is not installed")
 
-MODEL, KIND, WIDTH, SLOT = 7, 3, 4, 512
+MODEL, OTHER, KIND, WIDTH, SLOT = 7, 8, 3, 4, 512
 ROWS_MAX = 1 << 20
 
 
@@ -32,6 +32,7 @@ class Session(DeviceSession):
 
     pinnable = 1 << 40
     runs = 0
+    overlapped = False
 
     def pin(self, nbytes: int) -> Region:
         if nbytes > self.pinnable:
@@ -41,6 +42,11 @@ class Session(DeviceSession):
     def run(self, *given: Any) -> Any:
         self.runs += 1
         return super().run(*given)
+
+    def prepared(self, *given: Any) -> Any:
+        run = super().prepared(*given)
+        self.overlapped = isinstance(run, OverlappedRun)
+        return run
 
 
 class Rig:
@@ -57,22 +63,28 @@ class Rig:
         version = version_of(
             "", inputs, inputs, runtime="fake", max_batch_size=ROWS_MAX, parameters={"run_ms": "0.1"}
         )
-        self.session = Session(version)
+        self.session, self.other = Session(version), Session(version)
         self.leased.add(MODEL, LoadedModel(version=version, session=self.session))
+        self.leased.add(OTHER, LoadedModel(version=version, session=self.other))
 
-    def learn(self, *rows: int, max_rows: int = ROWS_MAX) -> None:
+    def learn(self, *rows: int, model: int = MODEL, max_rows: int = ROWS_MAX) -> None:
+        """Those of another model are named by ten more."""
         for each in rows:
             shapes, sizes = ((each, WIDTH),) * 2, (each * WIDTH,) * 2
-            self.leased.learn(Learn(each, MODEL, KIND, each, max_rows, shapes, sizes, (0, 1), shapes, sizes))
+            plan = each + 10 * (model != MODEL)
+            self.leased.learn(
+                Learn(plan, model, KIND + model, each, max_rows, shapes, sizes, (0, 1), shapes, sizes)
+            )
 
-    def batch(self, rows: int, *tickets: int) -> None:
+    def batch(self, rows: int, *tickets: int, model: int = MODEL) -> None:
         """Have requests of so many rows each answered in one batch: of their tickets, and of the complements."""
         for ticket in tickets:
             at = ticket * SLOT
             for place, value in ((at, ticket), (at + 64, 255 - ticket)):
                 self.arena.view[place : place + rows * WIDTH] = bytes([value]) * (rows * WIDTH)
+        plan = rows + 10 * (model != MODEL)
         self.server.submit(
-            *(Submission(each, each * SLOT, each * SLOT + 256, rows, rows) for each in tickets)
+            *(Submission(each, each * SLOT, each * SLOT + 256, plan, rows) for each in tickets)
         )
         self.leased.serve(0)  # which the mail ends that wakes it
         self.leased.serve(0)
@@ -109,3 +121,16 @@ def test_a_worker_that_gets_no_pinned_memory_for_the_largest_batches_runs_them_o
     for number in range(3):
         rig.batch(1, 10 + number, 20 + number)
     assert rig.session.runs == 1, "what runs without it is prepared nevertheless"
+
+
+def test_memory_that_a_session_without_pinned_memory_has_left_is_not_that_of_one_with(rig: Rig) -> None:
+    """It would run without overlap for as long as the worker lives."""
+    rig.other.pin = None  # type: ignore[method-assign,assignment]
+    rig.learn(1, model=OTHER, max_rows=8)
+    rig.learn(1, max_rows=8)
+    rig.batch(1, 1, 2, model=OTHER)
+    for number in range(3):
+        rig.batch(1, 10 + number, 20 + number)
+        rig.batch(1, 30 + number, 40 + number, model=OTHER)
+    assert (rig.session.runs, rig.other.runs) == (1, 2), "once more after its memory went"
+    assert rig.session.overlapped

@@ -252,7 +252,7 @@ class Executor:
         make, out_bytes = region_maker(model.session), span(produced.sizes)
         room = ((self._gathered, in_bytes), (self._spread, out_bytes))
         if len(self._ready) >= OVERLAPPED_MAX or not all(
-            each.holds(nbytes) for scratch, nbytes in room for each in scratch
+            each.holds(nbytes, make) for scratch, nbytes in room for each in scratch
         ):
             self._ready.clear()
         for turn, (gathered, spread) in enumerate(zip(self._gathered, self._spread, strict=True)):

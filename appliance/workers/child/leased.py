@@ -169,10 +169,10 @@ class LeasedRuns:
         out_sizes = tuple(size // template.rows * rows for size in template.out_sizes)
         shapes = tuple(None if shape is None else (rows, *shape[1:]) for shape in template.shapes)
         in_bytes, out_bytes = span(sizes), span(out_sizes)
-        if not (self._gathered[0].holds(in_bytes) and self._spread[0].holds(out_bytes)):
-            self._ring.drop_runs()
         model = self._models.get(template.model)
         make = None if model is None else region_maker(model.session)
+        if not (self._gathered[0].holds(in_bytes, make) and self._spread[0].holds(out_bytes, make)):
+            self._ring.drop_runs()
         source = self._gathered[0].at_least(in_bytes, make)
         return _Merged(
             source,
@@ -202,13 +202,13 @@ class LeasedRuns:
         out_sizes = [size // template.rows * rows for size in template.out_sizes]
         in_bytes, out_bytes = span(largest), span(out_sizes)
         room = span([size // template.rows * template.max_rows for size in template.out_sizes])
+        make = region_maker(session)
         if not all(
-            each.holds(nbytes)
+            each.holds(nbytes, make)
             for scratch, nbytes in ((self._gathered, in_bytes), (self._spread, room))
             for each in scratch
         ):
             self._ring.drop_runs()
-        make = region_maker(session)
         try:
             sources = [each.at_least(in_bytes, make) for each in self._gathered]
             places = [Place(each.at_least(room, make), 0, out_bytes) for each in self._spread]
