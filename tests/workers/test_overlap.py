@@ -122,12 +122,13 @@ class Rig:
     def serve(self, *messages: ToWorker) -> list[RunFinished]:
         """Have a worker take these; gives what it says of batches."""
         version = fake("device", run_ms=0.1, overlapped="true")
-        self._messages.extend((Load(1, version, PLAIN_LOAD), *messages, Stop()))
+        loads = (Load(model, version, PLAIN_LOAD) for model in (1, 2))
+        self._messages.extend((*loads, *messages, Stop()))
         Worker(1, self, self.arena, {"fake": self}, SETTINGS).serve()  # type: ignore[dict-item]
         assert isinstance(self.answers[0], ModelLoaded), self.answers[0]
         return [answer for answer in self.answers if isinstance(answer, RunFinished)]
 
-    def batch(self, number: int, *tickets: int, capacity: int = PLACE) -> Run:
+    def batch(self, number: int, *tickets: int, capacity: int = PLACE, model: int = 1) -> Run:
         """A batch of requests of a row each, which begins with their ticket."""
         for ticket in tickets:
             self.arena.view[ticket * 128 : ticket * 128 + WIDTH] = bytes((ticket, 1, 2, 3))
@@ -135,7 +136,7 @@ class Rig:
             RunItem(ticket, 1, ((1, WIDTH),), (WIDTH,), ticket * 128, (0,), ticket * 128 + 64, capacity)
             for ticket in tickets
         ]
-        return Run(number, 1, tuple(items))
+        return Run(number, model, tuple(items))
 
     def answer(self, ticket: int) -> bytes:
         """Where its output is to be."""
@@ -183,6 +184,16 @@ def test_others_wait_until_what_was_begun_has_ended(rig: Rig) -> None:
     ]  # fmt: skip
     kinds = [type(each) for each in rig.answers]
     assert kinds.index(Fetched) == kinds.index(RunFinished) + 6
+
+
+def test_a_batch_of_another_model_waits_until_the_one_before_has_ended(rig: Rig) -> None:
+    """It would run on the device at once: whose batch took how long, or was the end of the worker, would be a guess."""
+    batches = [
+        rig.batch(number, 2 * number, 2 * number + 1, model=1 + number // 2 % 2) for number in range(10)
+    ]
+    assert all_well(rig, rig.serve(*batches)) == list(range(10))
+    assert rig.log[:6] == ["run 2", "begin 2", "finish 2", "run 2", "begin 2", "finish 2"]
+    assert rig.log[6:] == ["begin 2", "begin 2", "finish 2", "finish 2"] * 3
 
 
 def test_a_batch_that_cannot_be_begun_is_run(rig: Rig) -> None:
