@@ -148,8 +148,10 @@ class Turn:
         leased = self._leases.worker_exited(event.worker, last=last)
         away = self._cache.exiting(event)
         served = ran[0].served if ran else self._rollouts.served(leased.model)
-        if served is not None and at_work and blames(event.cause) and batches.blames_first(event.batches):
-            at_work = not self._rollouts.convictions.form_died(served, event, now_ns)
+        if served is not None and at_work:
+            at_work = not (
+                blames(event.cause) and self._rollouts.convictions.form_died(served, event, now_ns)
+            )
         final = at_work and self._dispatch.inquests.open(event, ran, leased)
         held = Held(running=bool(ran), leased=leased.had, final=final)
         self._rollouts.worker_exited(event, held, now_ns)

@@ -88,13 +88,6 @@ class Batches:
         """The requests of the first of these."""
         return self._batches[batches[0]][1] if batches else ()
 
-    def blames_first(self, batches: Sequence[int]) -> bool:
-        """Whether the version of the first of these can be told to be what their worker died of: where a device runs
-        batches by itself, that of the second may have been begun. A request alone is not."""
-        begun = [self._batches[number] for number in batches[:2]]
-        one_version = len({batch.served.id for batch, _ in begun}) < 2
-        return one_version or any(len(requests) == 1 for _, requests in begun)
-
     def running_by_model(self) -> Counter[int]:
         """How many requests of each model version run."""
         running: Counter[int] = Counter()
