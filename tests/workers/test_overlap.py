@@ -213,6 +213,15 @@ def test_a_batch_that_fails_on_the_device_is_run_request_by_request_and_the_next
     assert rig.log == ["run 2", "begin 2", "begin 2", "finish 2", "run 1", "run 1", "finish 2"]
 
 
+def test_what_fails_costs_no_other_model_its_runs(rig: Rig) -> None:
+    rig.fails.extend(["begin 3"] * 2)
+    batches = [rig.batch(number, 2 * number, 2 * number + 1) for number in range(1, 3)]
+    batches += [rig.batch(10 + number, 40 + number, 41 + number, 42 + number, model=2) for number in range(2)]
+    batches.append(rig.batch(20, 50, 51))
+    assert all_well(rig, rig.serve(*batches)) == [1, 2, 10, 11, 20]
+    assert rig.log == ["run 2", "begin 2", "finish 2", "run 3", "begin 3", "run 3", "begin 2", "finish 2"]
+
+
 def test_an_output_that_does_not_fit_is_held(rig: Rig) -> None:
     finished = rig.serve(
         rig.batch(1, 1, 2), rig.batch(2, 3, 4), rig.batch(3, 5, 6, capacity=0), Fetch(5, 5 * 128 + 64, 64)

@@ -59,6 +59,15 @@ class Times(NamedTuple):
     scatter_ns: int
 
 
+class _Kind(NamedTuple):
+    """What is the same of all batches that one prepared run can run; ``model`` is whose it is in this process."""
+
+    model: int
+    rows: int
+    shapes: tuple[Shape | None, ...]
+    wanted: tuple[int, ...]
+
+
 class _Ready(NamedTuple):
     """A run of batches of one kind and so many rows: from ``source`` to ``place``, where it leaves ``shapes``."""
 
@@ -96,7 +105,7 @@ class Executor:
         self._spread = Scratch(), Scratch()
         """The second of each for a batch that is begun while another runs in the first, and the other way round."""
         self._turn = 0
-        self._ready: dict[object, _Ready] = {}
+        self._ready: dict[tuple[_Kind, int], _Ready] = {}
         self._ended_ns = 0
         self._held: dict[int, _Outputs] = {}
         self._held_bytes = 0
@@ -126,7 +135,7 @@ class Executor:
             begun_ns = time.monotonic_ns()
             ready.run.begin()
         except Exception:  # noqa: BLE001 - the run that follows says what it was
-            self._ready.clear()
+            self._forget_ready(model)
             return None
         self._turn = turn
         return BegunBatch(model, items, wanted, ready, begun_ns - begin_ns, begun_ns)
@@ -142,10 +151,17 @@ class Executor:
             rows = sum(item.rows for item in items)
             results = self._scatter(model.version, items, wanted, whole, rows)
         except Exception:  # noqa: BLE001 - as in ``run``
-            self._ready.clear()
+            self._forget_ready(model)
             return self._run_one_by_one(model, items)
         run_ns = self._ended_ns - max(begun_ns, before_ns)
         return results, Times(gather_ns, run_ns, time.monotonic_ns() - self._ended_ns)
+
+    def _forget_ready(self, model: LoadedModel) -> None:
+        """Keep no runs of a model of which one failed; those of others in this process go on. Another thread may
+        ``drop`` all meanwhile."""
+        for key in list(self._ready):
+            if key[0].model == id(model):
+                self._ready.pop(key, None)
 
     def drop(self) -> None:
         """Keep no runs of sessions, one of which is about to be closed."""
@@ -238,12 +254,12 @@ class Executor:
         try:
             self._keep_ready(model, _kind(model, items, wanted), wanted, feeds, in_bytes, produced)
         except Exception:  # noqa: BLE001 - the next one runs as this one did
-            self._ready.clear()
+            self._forget_ready(model)
 
     def _keep_ready(
         self,
         model: LoadedModel,
-        kind: object,
+        kind: _Kind,
         wanted: tuple[int, ...],
         feeds: tuple[Feed | None, ...],
         in_bytes: int,
@@ -343,10 +359,9 @@ class Executor:
         return RunResult(ticket, ItemStatus.TOO_LARGE, outputs.shapes, outputs.sizes, needed, "")
 
 
-def _kind(model: LoadedModel, items: tuple[RunItem, ...], wanted: tuple[int, ...]) -> object:
-    """What is the same of all batches that one prepared run can run."""
+def _kind(model: LoadedModel, items: tuple[RunItem, ...], wanted: tuple[int, ...]) -> _Kind:
     shapes = tuple(None if shape is None else shape[1:] for shape in items[0].shapes)
-    return id(model), sum(item.rows for item in items), shapes, wanted
+    return _Kind(id(model), sum(item.rows for item in items), shapes, wanted)
 
 
 def _parts(view: memoryview, sizes: Sequence[int]) -> list[memoryview]:
