@@ -7,10 +7,10 @@ its place; one that has none is, and says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from appliance.domain.device import Device, DeviceKind, MigTrouble, Reading, WholeBoard, cuda
 
@@ -21,6 +21,7 @@ except ImportError:  # the extra `gpu` brings it
 
 XIDS_MAX: Final = 16
 """Of one reading; more are told by the next."""
+_NOTHING: Final = object()
 _REASONS: Final = (
     (0x4, "software power cap"),
     (0x8, "hardware slowdown"),
@@ -61,7 +62,7 @@ class Nvml:
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(gpu)
             whole = self._told(index, handle)
-            found = dict(_instances(handle)) if whole.mig else {}
+            found = _instances(handle).handles if whole.mig else {}
             parts = [_part(whole, index + n, uuid, own) for n, (uuid, own) in enumerate(found.items())]
             return dict.fromkeys(parts or [whole], handle)
         except (pynvml.NVMLError, _Lost, _DriverChanged):
@@ -140,13 +141,35 @@ def _metric(call: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
-def _instances(gpu: Any) -> Iterator[tuple[str, Any]]:
-    """UUID and handle of each instance that there is now."""
-    for index in range(_metric(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
-        own = _metric(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, index)
+class _Instances(NamedTuple):
+    """Handles of the instances that there are now, by their UUID. ``all_told``: nothing kept the driver from telling of
+    another one."""
+
+    handles: dict[str, Any]
+    all_told: bool
+
+
+def _instances(gpu: Any) -> _Instances:
+    found, all_told = dict[str, Any](), True
+    count = _metric(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu)
+    for index in range(count or 0):
+        own = _metric(_instance, gpu, index)
+        if own is _NOTHING:
+            continue
         uuid = None if own is None else _metric(pynvml.nvmlDeviceGetUUID, own)
-        if uuid is not None:  # nothing can run on one that cannot be named
-            yield str(uuid), own
+        if uuid is None:  # nothing can run on one that cannot be named
+            all_told = False
+        else:
+            found[str(uuid)] = own
+    return _Instances(found, all_told and count is not None)
+
+
+def _instance(gpu: Any, index: int) -> Any:
+    """The handle of an instance; _NOTHING where the driver says that there is none."""
+    try:
+        return pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+    except pynvml.NVMLError_NotFound:
+        return _NOTHING
 
 
 def _part(whole: Device, index: int, uuid: str, own: Any) -> Device:
@@ -169,8 +192,9 @@ def _read(device: Device, gpu: Any) -> Reading:
     reading = _health(gpu, _load(gpu, Reading()))
     if not device.instance_of:
         return replace(_memory(gpu, reading), mig_trouble=MigTrouble.EMPTY if device.mig else None)
-    own = dict(_instances(gpu)).get(device.uuid)
-    if own is None:
+    found = _instances(gpu)
+    own = found.handles.get(device.uuid)
+    if own is None and found.all_told:
         return Reading(mig_trouble=MigTrouble.REMOVED)
     board = WholeBoard(
         uuid=device.instance_of,
@@ -179,7 +203,7 @@ def _read(device: Device, gpu: Any) -> Reading:
         energy_j=reading.energy_j,
     )
     alone = replace(reading, power_w=None, power_limit_w=None, energy_j=None, utilization=None, board=board)
-    return _memory(own, alone)
+    return alone if own is None else _memory(own, alone)
 
 
 def _load(handle: Any, reading: Reading) -> Reading:

@@ -69,7 +69,7 @@ class DeviceCopies:
             for feed, offset in zip(given, offsets, strict=True):
                 self._begin_in(address + offset, source.address + feed.offset, feed.nbytes)
             return
-        nbytes = offsets[-1] + given[-1].nbytes
+        nbytes = max(offset + feed.nbytes for feed, offset in zip(given, offsets, strict=True))
         staged = self._in = self._at_least(self._in, nbytes)
         if alike:
             staged.view[:nbytes] = source.view[start:end]

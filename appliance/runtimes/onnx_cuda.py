@@ -81,7 +81,7 @@ class Made(NamedTuple):
 @dataclass(slots=True, eq=False)
 class _Stage:
     """One combination of shapes. Inputs lie at ``offsets`` of the device's memory at ``inputs``, outputs at
-    ``addresses``, ``out_bytes`` in all from ``outputs`` on; ``used`` rows of the inputs are not zero. ``graph`` is the
+    ``addresses``, ``out_bytes`` in all from ``outputs`` on. ``graph`` is the
     number of its graph, captured by ``thread``, which alone can replay it; 0: there is none."""
 
     offsets: tuple[int, ...]
@@ -93,7 +93,6 @@ class _Stage:
     outputs: int = 0
     out_bytes: int = 0
     binding: Any = None
-    used: int = 0
     runs: int = 0
     graph: int = 0
     thread: int = 0
@@ -259,8 +258,7 @@ class CudaSession:
 
     def _begin(self, stage: _Stage, batch: _Batch) -> None:
         """Begin to copy the inputs, and to run."""
-        self._clear(stage, batch)
-        self._copies.bring(batch.source, batch.feeds, stage.inputs, stage.offsets)
+        self._bring(stage, batch)
         options = stage.options if _graph_of(stage) else self._eager
         self._session.run_with_iobinding(stage.binding, options)
 
@@ -269,16 +267,16 @@ class CudaSession:
         room = stage.graph or self._graphs.made < GRAPHS_MAX
         return bool(self._graphs.on and room and not _graph_of(stage))
 
-    def _clear(self, stage: _Stage, batch: _Batch) -> None:
-        """Leave nothing of an earlier batch in the rows that fill this one up: what looks at all rows of a batch, as a
-        quantisation that finds its own scale, finds the same whatever came before."""
-        if 0 < batch.rows < stage.used:
+    def _bring(self, stage: _Stage, batch: _Batch) -> None:
+        """Begin to copy the inputs, and zeros behind them to the rows that fill the batch up: what looks at all rows
+        of a batch, as a quantisation that finds its own scale, finds the same whatever came before. In this order, as
+        what lies between inputs may be copied with them."""
+        self._copies.bring(batch.source, batch.feeds, stage.inputs, stage.offsets)
+        if batch.rows < batch.size:
             given = (feed for feed in batch.feeds if feed is not None)
             for feed, offset in zip(given, stage.offsets, strict=True):
                 row = feed.nbytes // batch.rows
-                start = stage.inputs + offset + batch.rows * row
-                self._copies.fill(start, (stage.used - batch.rows) * row, 0)
-        stage.used = batch.rows
+                self._copies.fill(stage.inputs + offset + feed.nbytes, (batch.size - batch.rows) * row, 0)
 
     # --- learning shapes
 
@@ -286,10 +284,8 @@ class CudaSession:
         """Run with outputs in memory of the runtime's own; keep memory for what was found by ``key``, unless None."""
         offsets, in_bytes = layout([feed.nbytes for feed in batch.filled if feed is not None])
         elements = tuple(self._outputs[index][1] for index in wanted)
-        stage = _Stage(offsets, self._cuda.allocate(in_bytes), elements, self._eager, used=batch.rows)
+        stage = _Stage(offsets, self._cuda.allocate(in_bytes), elements, self._eager)
         try:
-            if batch.rows < batch.size:
-                self._copies.fill(stage.inputs, in_bytes, 0)
             values, whole = self._run_unbound(stage, batch, wanted)
             if batch.rows == batch.size or all(shape[:1] == (batch.size,) for shape in whole.shapes):
                 addresses = [
@@ -316,7 +312,7 @@ class CudaSession:
                 binding.bind_input(name, self._device, element.number, feed.shape, address)
         for index in wanted:
             binding.bind_output(self._outputs[index][0], self._device)
-        self._copies.bring(batch.source, batch.feeds, stage.inputs, stage.offsets)
+        self._bring(stage, batch)
         self._session.run_with_iobinding(binding, self._eager)
         values = binding.get_outputs()
         shapes = tuple(tuple(value.shape()) for value in values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 from appliance.runtimes.device_copies import DeviceCopies
 
@@ -32,11 +33,14 @@ class BegunRun:
         self._again()
 
     def begin(self) -> None:
-        """Begin it."""
+        """Begin it. Where that fails, nothing of it is under way any more: others get the memory that it would write
+        to."""
         try:
             self._begin()
             self._copies.cuda.record(self._event, self._copies.stream)
         except Exception as problem:
+            with suppress(Exception):
+                self._copies.cuda.finish(self._copies.stream)
             self._failed(problem)
             raise
 

@@ -126,6 +126,28 @@ def test_an_instance_that_goes_is_lost_and_no_other(
     ]
 
 
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetUUID"]
+)
+def test_an_instance_of_which_the_driver_does_not_tell_for_once_is_not_taken_for_destroyed(
+    boards: tuple[Board, Board], call: str
+) -> None:
+    """Its models would all have to be loaded anew, elsewhere or not at all."""
+    box, engine = Box(), Engine()
+    gpu = boards[0]
+    box.look(engine)
+    asked = gpu.instances[0] if call == "nvmlDeviceGetUUID" else gpu
+    asked.errors[call] = pynvml.NVML_ERROR_UNKNOWN
+    box.look(engine)
+    states = {state.device: state for state in box.care.states}
+    assert not any(state.fault or state.gone for state in states.values())
+    assert [states[cuda(index)].budget_bytes for index in range(3)] == list(ROOMS)
+    asked.errors.clear()
+    del gpu.instances[0]
+    box.look(engine)
+    assert engine.told[cuda(0)].gone
+
+
 def test_a_gpu_on_which_mig_is_switched_on_is_no_device_any_more(boards: tuple[Board, Board]) -> None:
     box, engine = Box(), Engine()
     boards[1].mig, boards[1].instances = True, {0: part("MIG-c", SMALL, 10)}

@@ -284,6 +284,24 @@ def test_nothing_is_spared_for_what_was_not_built(
 
 
 @pytest.mark.usefixtures("kin")
+def test_a_builder_that_dies_of_what_it_had_of_another_version_is_followed_by_one_without(
+    rig: Rig, served: Served
+) -> None:
+    rig.forms.consider(served)
+    rig.forms.build()
+    rig.forms.exited(rig.taken - 1, "killed by signal 11")
+    rig.forms.consider(served)
+    assert rig.forms.spared == set()
+    rig.forms.build()
+    assert [model.kin for model in rig.workers.built] == [KIN, ()]
+    rig.forms.exited(rig.taken - 1, "killed by signal 11")
+    assert rig.forms.next is None, "it was not that"
+    rig.forms.forget(served.identity)
+    rig.forms.consider(served)
+    assert rig.forms.spared == set(KIN)
+
+
+@pytest.mark.usefixtures("kin")
 def test_nothing_is_spared_for_what_is_skipped_or_runs_from_a_form(rig: Rig, served: Served) -> None:
     rig.forms.consider(served)
     rig.forms.skip()

@@ -141,3 +141,25 @@ def test_a_context_that_is_lost_while_a_run_is_under_way_ends_the_process(
         run.finish()
     assert ended == [signal.SIGABRT]
     bench.cuda.broken = False
+
+
+def test_nothing_is_under_way_of_a_run_that_could_not_be_begun(
+    bench: Bench, batched: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outputs would come to a place that is another batch's by then."""
+    _, run = overlapped(batched, 4)
+    waiting: list[Callable[[], object]] = []
+
+    def finish(stream: int) -> None:
+        while waiting:
+            waiting.pop(0)()
+
+    def refuse(event: int, stream: int) -> None:
+        raise CudaFailed("no more resources (CUDA error 304 in cudaEventRecord)")
+
+    monkeypatch.setattr(bench.cuda, "begin", waiting.append)
+    monkeypatch.setattr(bench.cuda, "finish", finish)
+    monkeypatch.setattr(bench.cuda, "record", refuse)
+    with pytest.raises(CudaFailed, match="no more resources"):
+        run.begin()
+    assert not waiting

@@ -134,6 +134,22 @@ def test_where_all_processes_are_taken_it_waits_and_says_so() -> None:
     world.settle()
 
 
+def test_what_waits_for_memory_takes_no_processes_from_others() -> None:
+    world = processes(8, limit=4, names=7)
+    for name in world.names[:4]:
+        world.wanted[name] = replace(world.wanted[name], file_bytes=900 * GIB)
+    own(world, *world.names[:4])
+    late = {name: world.wanted.pop(name) for name in world.names[4:]}
+    world.apply()
+    world.world.run(world.world.now + 3_000 * MS)
+    assert [each.waiting for each in world.engine.status().versions] == ["never fits"] * 4
+    world.wanted |= late
+    world.apply()
+    world.world.run(world.world.now + 5_000 * MS)
+    held = holders(world)
+    assert len({held[name] for name in late}) == 3, "each has its own"
+
+
 def test_a_new_version_takes_the_place_of_its_own() -> None:
     world = processes(7, limit=2, names=2)
     own(world, "m0", "m1")

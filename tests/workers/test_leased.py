@@ -308,7 +308,7 @@ def test_batches_are_bounded_by_the_memory_they_are_gathered_in(monkeypatch: pyt
     rig = Rig(CountedSession())
     rig.leased.learn(lesson(5, 5, max_rows=1000))
     rig.leased.learn(lesson(6, 6, max_rows=4))
-    assert (rig.ring.max_rows[5], rig.ring.max_rows[6]) == (5 * 64 // (128 // 5), 4)
+    assert (rig.ring.max_rows[5], rig.ring.max_rows[6]) == (4 * 64 // ROW, 4)
 
 
 def test_what_is_prepared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

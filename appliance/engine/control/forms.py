@@ -47,6 +47,8 @@ class Forms:
         """Of what is built now, as far as that was told."""
         self._kin: dict[str, tuple[str, ...]] = {}
         """Names of forms from which that of a version may be made, by its identity, until one was built or was not."""
+        self._apart: set[str] = set()
+        """Identities of versions whose builder died when it had forms of others: theirs are built from nothing."""
         self.spared: frozenset[str] = frozenset()
         """All of those, which are to stay whatever becomes of their own versions. Read from whatever thread."""
 
@@ -58,9 +60,8 @@ class Forms:
             problem = seal_problem(model.runtime)
             if not problem:
                 self._queue.consider(served)
-                if self._queue.waits(
-                    served.identity
-                ):  # the version before it leaves now, and its forms with it
+                if self._queue.waits(served.identity) and served.identity not in self._apart:
+                    # the version before it leaves now, and its forms with it
                     self._spare(served.identity, kin_of(model))
             elif not served.unbuilt:
                 self._leave_out(served, problem)
@@ -69,6 +70,7 @@ class Forms:
     def forget(self, identity: str) -> None:
         """The version is gone, and its forms may be: if it comes again, so may a form."""
         self._queue.forget(identity)
+        self._apart.discard(identity)
         self._spare(identity, ())
         if self._building is not None and self._building[2].identity == identity:
             self._leave_unbuilt("the version is gone")
@@ -147,10 +149,18 @@ class Forms:
 
     def exited(self, worker: int, detail: str) -> None:
         """A process is gone that belongs to no group."""
-        if self._building is not None and self._building[0] == worker:
-            self._log.event("no packed form", model=self._building[2].key, reason=detail)
-            self._spare(self._building[2].identity, ())
-            self._building = None
+        if self._building is None or self._building[0] != worker:
+            return
+        served = self._building[2]
+        self._log.event("no packed form", model=served.key, reason=detail)
+        had_kin = served.identity in self._kin
+        self._spare(served.identity, ())
+        self._building = None
+        if had_kin:  # what it was made from may have been the end of it
+            self._apart.add(served.identity)
+            self._queue.forget(served.identity)
+            self._queue.consider(served)
+            self._pace.soon()
 
     def blame(self, served: Served, reason: str, *, known: bool = True) -> bool:
         """A worker died with ``served``, which ran from a form or may have: that is not used again, and the version's

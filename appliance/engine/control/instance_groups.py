@@ -81,11 +81,15 @@ class InstanceGroups:
             self._fill(placement, [by_model[id(model)] for model in placement.models], now_ns)
 
     def promised(self) -> list[Served]:
-        """Versions that are to have a worker of their own, and have none now."""
+        """Versions that are to have a worker of their own, and have none now. One that waits for something else, which
+        may never come, has no use for a process."""
         return [
             served
             for served in self._here.served.values()
-            if served.model.own_worker and served.placed.group < 0 and served.phase in SERVING | ON_ITS_WAY
+            if served.model.own_worker
+            and served.placed.group < 0
+            and served.phase in SERVING | ON_ITS_WAY
+            and isinstance(served.version.waiting, WaitsForProcess | None)
         ]
 
     def lack(

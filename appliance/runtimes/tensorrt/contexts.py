@@ -140,9 +140,8 @@ class Contexts:
             )
         found = self._output_shapes(number, shapes)
         sizes = {port.name: nbytes_of(port, found[port.name]) for port in self.outputs}
-        inside = self.block_in.lay(
-            {port.name: nbytes_of(port, shapes[port.name]) for port in self.inputs if port.name in shapes}
-        )
+        ports = {port.name: port for port in self.inputs}
+        inside = self.block_in.lay({name: nbytes_of(ports[name], shape) for name, shape in shapes.items()})
         outside = self.block_out.lay(sizes)
         addresses = {name: self.block_in.address + offset for name, offset in inside.offsets.items()}
         addresses |= {name: self.block_out.address + offset for name, offset in outside.offsets.items()}

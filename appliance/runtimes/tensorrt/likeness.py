@@ -46,14 +46,15 @@ def _of_graph(graph: memoryview) -> Iterator[bytes]:
 
 def _of_tensor(tensor: memoryview) -> bytes:
     found = list(fields(tensor))
-    if _elements(tensor) < 2 or not any(
+    if not _is_large(tensor) or not any(
         number == _TYPE and varint(field, 1)[0] in _FLOATS for number, field, _ in found
     ):
         return bytes(tensor)
     return b"".join(bytes(field) for number, field, _ in found if number not in _VALUES)
 
 
-def _elements(tensor: memoryview) -> int:
+def _is_large(tensor: memoryview) -> bool:
+    """Whether it has two elements or more. The product of what dimensions a file can say would take hours."""
     count = 1
     for number, field, value in fields(tensor):
         if number != _DIMS:
@@ -62,5 +63,5 @@ def _elements(tensor: memoryview) -> int:
         sizes = field[1:] if value is None else value  # one by one, or all at once
         while position < len(sizes):
             size, position = varint(sizes, position)
-            count *= size
-    return count
+            count = min(count * size, 2)
+    return count > 1

@@ -197,8 +197,8 @@ class EngineSession:
     def _begin(self, plan: _Plan, source: Region, feeds: tuple[Feed | None, ...]) -> None:
         """Begin to copy the inputs, and to run."""
         setting = plan.setting
-        self._clear(plan, feeds)
         self._copies.bring(source, feeds, self._contexts.block_in.address, plan.offsets)
+        self._clear(plan, feeds)
         if setting.graph:
             self._cuda.launch(setting.graph, self._copies.stream)
         else:
@@ -206,7 +206,8 @@ class EngineSession:
             setting.runs += 1
 
     def _clear(self, plan: _Plan, feeds: tuple[Feed | None, ...]) -> None:
-        """Have zeros in the rows that fill a batch up, whatever ran in this memory before."""
+        """Have zeros in the rows that fill a batch up, whatever ran in this memory before, or lay between inputs and
+        was copied with them."""
         if plan.rows < plan.size:
             given = (feed for feed in feeds if feed is not None)
             for feed, offset in zip(given, plan.offsets, strict=True):

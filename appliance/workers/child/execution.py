@@ -62,6 +62,15 @@ class Times(NamedTuple):
     scatter_ns: int
 
 
+class _Kind(NamedTuple):
+    """What is the same of all batches that one prepared run can run; ``model`` is whose it is in this process."""
+
+    model: int
+    rows: int
+    shapes: tuple[Shape | None, ...]
+    wanted: tuple[int, ...]
+
+
 class _Ready(NamedTuple):
     """A run of batches of one kind and so many rows: from ``source`` to ``place``, where it leaves ``shapes``."""
 
@@ -78,7 +87,7 @@ class BegunBatch(NamedTuple):
     model: LoadedModel
     items: tuple[RunItem, ...]
     wanted: tuple[int, ...]
-    key: object
+    key: tuple[_Kind, int]
     ready: _Ready
     gather_ns: int
     begun_ns: int
@@ -100,8 +109,8 @@ class Executor:
         self._spread = Scratch(), Scratch()
         """The second of each for a batch that is begun while another runs in the first, and the other way round."""
         self._turn = 0
-        self._ready: dict[object, _Ready] = {}
-        self._took_ns: dict[object, int] = {}
+        self._ready: dict[tuple[_Kind, int], _Ready] = {}
+        self._took_ns: dict[tuple[_Kind, int], int] = {}
         self._ended_ns = 0
         self._held: dict[int, _Outputs] = {}
         self._held_bytes = 0
@@ -131,7 +140,7 @@ class Executor:
             begun_ns = time.monotonic_ns()
             ready.run.begin()
         except Exception:  # noqa: BLE001 - the run that follows says what it was
-            self.drop()
+            self._forget_ready(model)
             return None
         self._turn = turn
         return BegunBatch(model, items, wanted, key, ready, begun_ns - begin_ns, begun_ns)
@@ -154,10 +163,18 @@ class Executor:
             rows = sum(item.rows for item in items)
             results = self._scatter(model.version, items, wanted, whole, rows)
         except Exception:  # noqa: BLE001 - as in ``run``
-            self.drop()
+            self._forget_ready(model)
             return self._run_one_by_one(model, items)
         run_ns = self._took_ns[key] = self._ended_ns - max(begun_ns, before_ns)
         return results, Times(gather_ns, run_ns, time.monotonic_ns() - self._ended_ns)
+
+    def _forget_ready(self, model: LoadedModel) -> None:
+        """Keep no runs of a model of which one failed; those of others in this process go on. Another thread may
+        ``drop`` all meanwhile."""
+        for key in list(self._ready):
+            if key[0].model == id(model):
+                self._ready.pop(key, None)
+                self._took_ns.pop(key, None)
 
     def drop(self) -> None:
         """Keep no runs of sessions, one of which is about to be closed."""
@@ -242,13 +259,30 @@ class Executor:
         feeds: tuple[Feed | None, ...],
         produced: Produced,
     ) -> None:
-        """Have the next batch like this one begun in either memory, where the session's device can do that."""
-        make, kind = region_maker(model.session), _kind(model, items, wanted)
+        """Have the next batch like this one begun in either memory, where the session's device can do that and the
+        memory is kept. This one has run, whatever comes of that."""
         in_bytes = max((feed.offset + aligned(feed.nbytes) for feed in feeds if feed is not None), default=0)
         out_bytes = span(produced.sizes)
+        if max(in_bytes, out_bytes) > SCRATCH_KEPT_BYTES:
+            return
+        try:
+            self._keep_ready(model, _kind(model, items, wanted), wanted, feeds, in_bytes, produced)
+        except Exception:  # noqa: BLE001 - the next one runs as this one did
+            self._forget_ready(model)
+
+    def _keep_ready(
+        self,
+        model: LoadedModel,
+        kind: _Kind,
+        wanted: tuple[int, ...],
+        feeds: tuple[Feed | None, ...],
+        in_bytes: int,
+        produced: Produced,
+    ) -> None:
+        make, out_bytes = region_maker(model.session), span(produced.sizes)
         room = ((self._gathered, in_bytes), (self._spread, out_bytes))
         if len(self._ready) >= OVERLAPPED_MAX or not all(
-            each.holds(nbytes) for scratch, nbytes in room for each in scratch
+            each.holds(nbytes, make) for scratch, nbytes in room for each in scratch
         ):
             self.drop()
         for turn, (gathered, spread) in enumerate(zip(self._gathered, self._spread, strict=True)):
@@ -326,6 +360,7 @@ class Executor:
 
     def _hold(self, ticket: int, needed: int, outputs: _Outputs) -> RunResult:
         total = sum(outputs.sizes)
+        self.forget(ticket)
         if self._held_bytes + total > HELD_BYTES_MAX or len(self._held) >= HELD_ITEMS_MAX:
             return _failed(
                 ticket,
@@ -338,10 +373,9 @@ class Executor:
         return RunResult(ticket, ItemStatus.TOO_LARGE, outputs.shapes, outputs.sizes, needed, "")
 
 
-def _kind(model: LoadedModel, items: tuple[RunItem, ...], wanted: tuple[int, ...]) -> object:
-    """What is the same of all batches that one prepared run can run."""
+def _kind(model: LoadedModel, items: tuple[RunItem, ...], wanted: tuple[int, ...]) -> _Kind:
     shapes = tuple(None if shape is None else shape[1:] for shape in items[0].shapes)
-    return id(model), sum(item.rows for item in items), shapes, wanted
+    return _Kind(id(model), sum(item.rows for item in items), shapes, wanted)
 
 
 def _parts(view: memoryview, sizes: Sequence[int]) -> list[memoryview]:

@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from appliance.domain.tensor import aligned
+from appliance.domain.errors import RunFailed
+from appliance.domain.tensor import ALIGNMENT, aligned
 from appliance.runtimes.runtime import Feed, OverlappedRun, Place, Produced, Region, Session, region_maker
 from appliance.workers.child.execution import SCRATCH_KEPT_BYTES, LoadedModel
 from appliance.workers.child.tensors import Scratch, feeds_from, span
@@ -81,8 +82,8 @@ class LeasedRuns:
 
     def learn(self, template: Learn) -> None:
         """Know a plan. One that cannot be is not, and its requests are handed over."""
-        row_bytes = max(span(template.sizes), span(template.out_sizes)) // max(template.rows, 1)
-        max_rows = min(template.max_rows, SCRATCH_KEPT_BYTES // max(row_bytes, 1))
+        sides = template.sizes, template.out_sizes
+        max_rows = min(template.max_rows, *(_rows_kept(sizes, template.rows) for sizes in sides))
         try:
             self._ring.add_template(
                 template.plan, template.kind, template.rows, max_rows, template.sizes, template.out_sizes
@@ -168,10 +169,10 @@ class LeasedRuns:
         out_sizes = tuple(size // template.rows * rows for size in template.out_sizes)
         shapes = tuple(None if shape is None else (rows, *shape[1:]) for shape in template.shapes)
         in_bytes, out_bytes = span(sizes), span(out_sizes)
-        if not (self._gathered[0].holds(in_bytes) and self._spread[0].holds(out_bytes)):
-            self._ring.drop_runs()
         model = self._models.get(template.model)
         make = None if model is None else region_maker(model.session)
+        if not (self._gathered[0].holds(in_bytes, make) and self._spread[0].holds(out_bytes, make)):
+            self._ring.drop_runs()
         source = self._gathered[0].at_least(in_bytes, make)
         return _Merged(
             source,
@@ -201,15 +202,18 @@ class LeasedRuns:
         out_sizes = [size // template.rows * rows for size in template.out_sizes]
         in_bytes, out_bytes = span(largest), span(out_sizes)
         room = span([size // template.rows * template.max_rows for size in template.out_sizes])
+        make = region_maker(session)
         if not all(
-            each.holds(nbytes)
+            each.holds(nbytes, make)
             for scratch, nbytes in ((self._gathered, in_bytes), (self._spread, room))
             for each in scratch
         ):
             self._ring.drop_runs()
-        make = region_maker(session)
-        sources = [each.at_least(in_bytes, make) for each in self._gathered]
-        places = [Place(each.at_least(room, make), 0, out_bytes) for each in self._spread]
+        try:
+            sources = [each.at_least(in_bytes, make) for each in self._gathered]
+            places = [Place(each.at_least(room, make), 0, out_bytes) for each in self._spread]
+        except RunFailed:
+            return False  # the largest batches take more pinned memory than there is
         starts = [sum(map(aligned, largest[:column])) for column in range(len(largest))]
         shapes = [None if shape is None else (rows, *shape[1:]) for shape in template.shapes]
         feeds = tuple(
@@ -233,6 +237,13 @@ class LeasedRuns:
         """The ring keeps so many runs now. Those that are still wanted are soon prepared again."""
         if kept > PREPARED_MAX:
             self._ring.drop_runs()
+
+
+def _rows_kept(sizes: Sequence[int], rows: int) -> int:
+    """How many rows at most have room in scratch memory that is kept, where tensors of ``rows`` rows have these sizes.
+    The same for all plans of a kind: their largest batches have to lie alike."""
+    row_bytes = sum(sizes) // max(rows, 1)
+    return (SCRATCH_KEPT_BYTES - ALIGNMENT * len(sizes)) // max(row_bytes, 1)
 
 
 def _settle(produced: Produced, shapes: tuple[Shape, ...], sizes: tuple[int, ...], place: Place) -> None:

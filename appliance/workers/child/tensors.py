@@ -34,20 +34,26 @@ class Scratch:
         self._region: Region | None = None
 
     def at_least(self, nbytes: int, make: Callable[[int], Region] | None = None) -> Region:
-        """A region of ``nbytes`` bytes or more, made by ``make`` where it has to be; earlier contents may be gone."""
-        if self._region is None or len(self._region.view) < nbytes:
+        """A region of ``nbytes`` bytes or more, made by ``make``, which gives pinned memory, where it has to be;
+        earlier contents may be gone."""
+        if self._region is None or not _serves(self._region, nbytes, make):
             size = max(SCRATCH_FIRST_BYTES, 1 << (nbytes - 1).bit_length() if nbytes else 0)
             self._region = (make or _mapped)(size)
         return self._region
 
-    def holds(self, nbytes: int) -> bool:
+    def holds(self, nbytes: int, make: Callable[[int], Region] | None = None) -> bool:
         """Whether ``at_least`` would give the memory that is there."""
-        return self._region is not None and len(self._region.view) >= nbytes
+        return self._region is not None and _serves(self._region, nbytes, make)
 
     def drop_beyond(self, nbytes: int) -> None:
         """Give the memory back when it is larger than ``nbytes``."""
         if self._region is not None and len(self._region.view) > nbytes:
             self._region = None
+
+
+def _serves(region: Region, nbytes: int, make: Callable[[int], Region] | None) -> bool:
+    """What a session that cannot pin memory has left is none for one that can, which makes its own."""
+    return len(region.view) >= nbytes and (make is None or region.pinned is not None)
 
 
 class Tensor(NamedTuple):

@@ -194,8 +194,9 @@ class Worker:
             self._lane.complete(message)
 
     def _run_on(self, run: Run) -> ToWorker | None:
-        """Run a batch, and those that come for as long as each can be begun before the one before it has ended; what
-        came that cannot."""
+        """Run a batch, and those of its model that come for as long as each can be begun before the one before it has
+        ended; what came that cannot. One of another model would not wait for it on the device, but slow it down, and
+        a worker that dies or hangs is held to have done so with the first."""
         under_way = self._begin(run)
         if under_way is None:
             self._say(self._run(run))
@@ -207,8 +208,9 @@ class Worker:
             while not begun.ended():
                 if behind is None and other is None:
                     other = self._lane.poll()
-                    behind = self._begin(other) if type(other) is Run else None
-                    other = None if behind is not None else other
+                    if type(other) is Run and other.model == run.model:
+                        behind = self._begin(other)
+                        other = None if behind is not None else other
                 keen = behind is None and time.monotonic_ns() in about
                 time.sleep(0 if keen else REST_S)
             results, times = self._executor.finish(begun)

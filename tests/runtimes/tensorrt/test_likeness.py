@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from appliance.domain.errors import LoadFailed
 from appliance.runtimes.tensorrt.likeness import likeness
 from models.generators.graph import constant, external_constant, model_bytes, node, tensor_port
+from tests.workers.in_time import in_time
 
 
 def model(
@@ -28,6 +29,31 @@ def model(
 
 
 ONES, TWOS = np.ones((4, 4), np.float32), np.full((4, 4), 2, np.float32)
+
+
+def field(number: int, value: bytes) -> bytes:
+    return encoded(number << 3 | 2) + encoded(len(value)) + value
+
+
+def encoded(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*out, value))
+
+
+def test_dimensions_without_end_take_no_time() -> None:
+    """The builder would be with them for hours, and all other versions wait for it."""
+    dimensions, one = field(1, encoded((1 << 63) - 1) * 300_000), field(1, encoded(0))
+    floats, values = encoded(2 << 3) + encoded(1), (field(9, b"\0\1"), field(9, b"\0\2"))
+    large, none = (
+        [field(7, field(5, each + floats + value)) for value in values]
+        for each in (dimensions, dimensions + one)
+    )
+    found, other = in_time(lambda: [[likeness(each) for each in models] for models in (large, none)])
+    assert found[0] == found[1]
+    assert other[0] != other[1], "it has no element"
 
 
 def test_values_of_weights_are_not_part_of_it() -> None:

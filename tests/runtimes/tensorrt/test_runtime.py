@@ -193,16 +193,32 @@ def test_an_engine_takes_the_weights_of_the_next_version_instead_of_being_built_
     assert len(box.library.asked) == 1, "one that took others takes others again"
 
 
-def test_an_engine_that_took_other_weights_and_answers_wrongly_is_not_taken(
-    refitting: Box, tmp_path: Path
+def test_an_engine_that_took_other_weights_and_answers_wrongly_is_not_taken_and_one_is_built(
+    refitting: Box, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     box = refitting
     honest = box.library.refit
     graph = Path(box.version.path).read_bytes()
     box.library.refit = lambda engine, other, path: honest(engine, graph, path)  # type: ignore[method-assign,assignment]
     other_weights(box, tmp_path / "other")
+    form = box.build()
+    assert "digits/7: what it has of another version proved wrong: " in capfd.readouterr().err
+    assert len(box.library.asked) == 2
+    assert (form / ENGINE_FILE).read_bytes().endswith(Path(box.version.path).read_bytes())
+
+
+def test_one_that_is_built_and_answers_wrongly_as_well_is_not_built_again(
+    refitting: Box, tmp_path: Path
+) -> None:
+    box = refitting
+    graph = Path(box.version.path).read_bytes()
+    honest, built = box.library.refit, box.library.build
+    box.library.refit = lambda engine, other, path: honest(engine, graph, path)  # type: ignore[method-assign,assignment]
+    box.library.build = lambda other, path, *more, **terms: built(graph, path, *more, **terms)  # type: ignore[method-assign]
+    other_weights(box, tmp_path / "other")
     with pytest.raises(LoadFailed, match="output 'probabilities'"):
         box.build()
+    assert len(box.library.asked) == 2
 
 
 def test_weights_that_are_refused_have_the_engine_built(
