@@ -182,6 +182,7 @@ def _make_meters(
         wall_ms=wall_ms,
         devices=devices.figures,
         devices_problem=devices.problem,
+        kwh_price=backend.metrics.kwh_price,
     )
 
 

@@ -7,7 +7,8 @@ from enum import Enum
 
 from appliance.devices.energy import METHOD, WINDOW_S, Work
 from appliance.devices.watch import DeviceWatch
-from appliance.domain.device import DeviceFigures, DeviceName, troubles
+from appliance.domain.device import DeviceFigures, DeviceName, VersionEnergy, troubles
+from appliance.domain.energy import inference_energy
 from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.snapshot import EngineStatus
 
@@ -23,20 +24,12 @@ def device_figures(watch: DeviceWatch, status: EngineStatus) -> tuple[DeviceFigu
     return watch.figures(status.now_ns / 1_000_000_000, work)
 
 
-def device_document(figures: DeviceFigures) -> dict[str, Json]:
+def device_document(figures: DeviceFigures, kwh_price: float) -> dict[str, Json]:
     """One entry of ``devices``; what the driver does not tell is left out."""
     device, reading = asdict(figures.device), asdict(figures.reading)
     device["instance_of"] = figures.device.instance_of or None
     known = {key: _json(value) for key, value in (device | reading).items() if value is not None}
-    energy: dict[str, Json] = {
-        name: {
-            "joules": each.joules,
-            "inferences": each.inferences,
-            "window_s": each.window_s,
-            "joules_per_inference": each.per_inference_j,
-        }
-        for name, each in figures.energy.items()
-    }
+    energy: dict[str, Json] = {name: _used(each, kwh_price) for name, each in figures.energy.items()}
     how: dict[str, Json] = {"method": METHOD, "window_s_min": WINDOW_S, "idle_w": figures.idle_w}
     shares = {
         "budget_bytes": figures.budget_bytes,
@@ -45,6 +38,20 @@ def device_document(figures: DeviceFigures) -> dict[str, Json]:
     }
     known |= {key: size for key, size in shares.items() if size is not None}
     return {**known, "troubles": list(troubles(figures.reading)), "energy": {**how, "models": energy}}
+
+
+def _used(used: VersionEnergy, kwh_price: float) -> dict[str, Json]:
+    """The cost is left out where it is not known."""
+    each = inference_energy(used, kwh_price)
+    said: dict[str, Json] = {
+        "joules": used.joules,
+        "inferences": used.inferences,
+        "window_s": used.window_s,
+        "joules_per_inference": used.per_inference_j,
+    }
+    if each is not None and each.cost_per_million is not None:
+        said["cost_per_million_inferences"] = each.cost_per_million
+    return said
 
 
 def _json(value: object) -> Json:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from appliance.devices.energy import METHOD as NVML
 from appliance.devices.rapl import METHOD
+from appliance.domain.energy import KWH_J
 from appliance.fleet.records import AnyRecord, Energy, Inventory
 from appliance.telemetry.energy import PackageEnergy
 from appliance.telemetry.inventory import inventory
@@ -47,7 +48,13 @@ class Figures:
         rows = max(_rows(now) - self._rows, 0)
         for device, joules in used:
             yield Energy(
-                at_ms=at_ms, device=device, method=METHOD, window_ms=window_ms, joules=joules, inferences=rows
+                at_ms=at_ms,
+                device=device,
+                method=METHOD,
+                window_ms=window_ms,
+                joules=joules,
+                inferences=rows,
+                cost=joules / KWH_J * now.kwh_price,
             )
         for (device, model), (total, done) in _counted(now).items():
             joules_before, done_before = self._devices.get(
@@ -62,6 +69,7 @@ class Figures:
                     joules=total - joules_before,
                     inferences=max(done - done_before, 0),
                     model=model,
+                    cost=(total - joules_before) / KWH_J * now.kwh_price,
                 )
 
 

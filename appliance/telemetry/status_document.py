@@ -63,7 +63,7 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
         "swaps": _swaps_document(status.swaps),
         "residency": {**status.residency._asdict(), "problems": list(status.residency.problems)},
         "store": None if store is None else asdict(store),
-        "devices": [device_document(each) for each in snapshot.devices],
+        "devices": [device_document(each, snapshot.kwh_price) for each in snapshot.devices],
         "certificates": dict(snapshot.certificates),
         "notices": list(notices(snapshot)),
         "quotas": None if quotas is None else _quotas_document(quotas),

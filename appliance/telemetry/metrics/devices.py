@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from appliance.domain.device import DeviceFigures, Reading, WholeBoard, faults, troubles
+from appliance.domain.energy import inference_energy
 from appliance.telemetry.metrics.exposition import Family, family, label_text
 
 _DRAWN: Final[tuple[tuple[str, str, Callable[[Reading | WholeBoard], float | None]], ...]] = (
@@ -31,8 +32,8 @@ _READ: Final[tuple[tuple[str, str, Callable[[Reading], float | None]], ...]] = (
 )
 
 
-def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
-    """Those of every device, by its ``device`` (UUID)."""
+def device_families(devices: Sequence[DeviceFigures], kwh_price: float = 0.0) -> Iterator[Family]:
+    """Those of every device, by its ``device`` (UUID). ``kwh_price``: see MetricsConfig."""
     yield from _drawn(devices)
     yield _info(devices)
     for name, meaning, of in _READ:
@@ -67,6 +68,22 @@ def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
             meaning,
             [(labels, size) for labels, size in shares if size is not None],
         )
+    yield from _energy_families(devices, kwh_price)
+
+
+def _drawn(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
+    """What whole GPUs draw: of one with instances it is told once."""
+    boards = {board.uuid: board for each in devices if (board := each.reading.board) is not None}
+    drawing: dict[str, Reading | WholeBoard] = {
+        each.device.uuid: each.reading for each in devices if each.reading.board is None
+    }
+    for name, meaning, drawn in _DRAWN:
+        told = [(uuid, drawn(each)) for uuid, each in (drawing | boards).items()]
+        samples = [(label_text({"device": uuid}), value) for uuid, value in told if value is not None]
+        yield family(f"appliance_device_{name}", meaning, samples)
+
+
+def _energy_families(devices: Sequence[DeviceFigures], kwh_price: float) -> Iterator[Family]:
     models = [
         (
             label_text(
@@ -91,18 +108,16 @@ def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
         "Rows answered in the windows of the former.",
         [(labels, told.inferences) for labels, told in models],
     )
-
-
-def _drawn(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
-    """What whole GPUs draw: of one with instances it is told once."""
-    boards = {board.uuid: board for each in devices if (board := each.reading.board) is not None}
-    drawing: dict[str, Reading | WholeBoard] = {
-        each.device.uuid: each.reading for each in devices if each.reading.board is None
-    }
-    for name, meaning, drawn in _DRAWN:
-        told = [(uuid, drawn(each)) for uuid, each in (drawing | boards).items()]
-        samples = [(label_text({"device": uuid}), value) for uuid, value in told if value is not None]
-        yield family(f"appliance_device_{name}", meaning, samples)
+    rows = [(labels, inference_energy(told, kwh_price)) for labels, told in models]
+    yield family(
+        "appliance_model_cost_per_million_inferences",
+        "What the energy of a million rows costs, in the currency of metrics.kwh_price.",
+        [
+            (labels, each.cost_per_million)
+            for labels, each in rows
+            if each is not None and each.cost_per_million is not None
+        ],
+    )
 
 
 def _info(devices: Sequence[DeviceFigures]) -> Family:

@@ -55,7 +55,7 @@ def snapshot_families(
     yield from front_end_families(snapshot.front_end)
     meaning = "When the certificate of the port's server ends, in seconds since 1970."
     yield split("appliance_certificate_expiry_timestamp_seconds", meaning, "port", snapshot.certificates)
-    yield from device_families(snapshot.devices)
+    yield from device_families(snapshot.devices, snapshot.kwh_price)
     if snapshot.store is not None:
         yield from _store_families(snapshot.store)
     if snapshot.quotas is not None:
