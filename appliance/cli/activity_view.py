@@ -29,8 +29,8 @@ STATE_STYLES: Mapping[str, str] = {
 }
 MEBIBYTE = 1 << 20
 RATES: Final = Column(title="2 minutes", leaves=1)
-JOULES: Final = Column(title="energy", leaves=3)
-COST: Final = Column(title="per million", leaves=4)
+JOULES: Final = Column(title="energy/row", leaves=3)
+COST: Final = Column(title="cost/million", leaves=4)
 COLUMNS: Final = (
     Column(title="model", left=True),
     Column(title="state", left=True),

@@ -288,15 +288,17 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
 
 def _energies(fields: Mapping[str, Any]) -> Mapping[tuple[str, str], Mapping[str, Any]]:
     """What versions use, by what they run on and by NAME/VERSION."""
+    told = [(f"{device['kind']}:{device['index']}", device) for device in fields.get("devices", ())]
+    told.append((CPU.kind.value, fields.get("processor") or {}))
     return {
-        (f"{device['kind']}:{device['index']}", name): used
-        for device in fields.get("devices", ())
+        (called, name): used
+        for called, device in told
         for name, used in device.get("energy", {}).get("models", {}).items()
     }
 
 
 def _model(fields: Mapping[str, Any], energies: Mapping[tuple[str, str], Mapping[str, Any]]) -> ModelSnapshot:
-    used = energies.get((fields.get("device", ""), f"{fields['name']}/{fields['version']}"), {})
+    used = energies.get((fields.get("device", CPU.kind.value), f"{fields['name']}/{fields['version']}"), {})
     return _read(
         ModelSnapshot,
         fields,

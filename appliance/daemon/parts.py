@@ -24,6 +24,7 @@ from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.daemon.device_care import DeviceCare
 from appliance.daemon.signals import Rereading, Shutdown
+from appliance.devices.processor import ProcessorAccount
 from appliance.devices.watch import find_devices
 from appliance.domain.binding import extended
 from appliance.domain.device import DeviceName, DeviceState
@@ -60,6 +61,7 @@ from appliance.store.catalog import InstalledVersion
 from appliance.store.layout import FORMS, SERVE, VIEWS
 from appliance.store.privacy import Mended, keep_private
 from appliance.store.running import RunningVersion
+from appliance.telemetry.device_work import processor_energy
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.outlet import Outlet, Sight
 from appliance.telemetry.recent import RecentFigures
@@ -182,6 +184,7 @@ def _make_meters(
         wall_ms=wall_ms,
         devices=devices.figures,
         devices_problem=devices.problem,
+        processor=partial(processor_energy, ProcessorAccount()),
         kwh_price=backend.metrics.kwh_price,
     )
 

@@ -5,6 +5,8 @@ What is not known is None, never zero: an inference of which nothing is counted 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import floor, log10
 from typing import Final, NamedTuple
 
@@ -12,6 +14,15 @@ from appliance.domain.device import VersionEnergy
 
 KWH_J: Final = 3_600_000
 MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorEnergy:
+    """What versions on the processor used, by NAME/VERSION; ``idle_w`` is what all its packages draw when nothing runs
+    (None: not seen yet)."""
+
+    idle_w: float | None
+    versions: Mapping[str, VersionEnergy]
 
 
 class InferenceEnergy(NamedTuple):

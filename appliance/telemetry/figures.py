@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from appliance.devices.energy import METHOD as NVML
 from appliance.devices.rapl import METHOD
+from appliance.domain.device import CPU
 from appliance.domain.energy import KWH_J
 from appliance.fleet.records import AnyRecord, Energy, Inventory
 from appliance.telemetry.energy import PackageEnergy
@@ -64,7 +65,7 @@ class Figures:
                 yield Energy(
                     at_ms=at_ms,
                     device=device,
-                    method=NVML,
+                    method=METHOD if device == str(CPU) else NVML,
                     window_ms=window_ms,
                     joules=total - joules_before,
                     inferences=max(done - done_before, 0),
@@ -87,4 +88,6 @@ def _counted(now: Snapshot) -> Mapping[tuple[str, str], tuple[float, int]]:
             counted[uuid, ""] = (energy_j, _rows(now))
         for model, told in each.energy.items():
             counted[each.device.uuid, model] = (told.joules, told.inferences)
+    for model, told in now.processor.versions.items() if now.processor is not None else ():
+        counted[str(CPU), model] = (told.joules, told.inferences)
     return counted

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from appliance.domain.device import DeviceFigures, Reading, WholeBoard, faults, troubles
+from appliance.domain.device import CPU, DeviceFigures, Reading, WholeBoard, faults, troubles
 from appliance.domain.energy import inference_energy
 from appliance.telemetry.metrics.exposition import Family, family, label_text
+from appliance.telemetry.snapshot import Snapshot
 
 _DRAWN: Final[tuple[tuple[str, str, Callable[[Reading | WholeBoard], float | None]], ...]] = (
     ("power_watts", "Power drawn now.", lambda each: each.power_w),
@@ -32,8 +33,8 @@ _READ: Final[tuple[tuple[str, str, Callable[[Reading], float | None]], ...]] = (
 )
 
 
-def device_families(devices: Sequence[DeviceFigures], kwh_price: float = 0.0) -> Iterator[Family]:
-    """Those of every device, by its ``device`` (UUID). ``kwh_price``: see MetricsConfig."""
+def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
+    """Those of every device, by its ``device`` (UUID)."""
     yield from _drawn(devices)
     yield _info(devices)
     for name, meaning, of in _READ:
@@ -68,7 +69,6 @@ def device_families(devices: Sequence[DeviceFigures], kwh_price: float = 0.0) ->
             meaning,
             [(labels, size) for labels, size in shares if size is not None],
         )
-    yield from _energy_families(devices, kwh_price)
 
 
 def _drawn(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
@@ -83,20 +83,24 @@ def _drawn(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
         yield family(f"appliance_device_{name}", meaning, samples)
 
 
-def _energy_families(devices: Sequence[DeviceFigures], kwh_price: float) -> Iterator[Family]:
+def energy_families(snapshot: Snapshot) -> Iterator[Family]:
+    """What versions used, by the ``device`` that they ran on: a UUID, or the processor."""
+    used = [(each.device.uuid, each.energy) for each in snapshot.devices]
+    if snapshot.processor is not None:
+        used.append((str(CPU), snapshot.processor.versions))
     models = [
         (
             label_text(
                 {
-                    "device": each.device.uuid,
+                    "device": device,
                     "model": name.rpartition("/")[0],
                     "version": name.rpartition("/")[2],
                 }
             ),
             told,
         )
-        for each in devices
-        for name, told in each.energy.items()
+        for device, versions in used
+        for name, told in versions.items()
     ]
     yield family(
         "appliance_model_energy_joules_total",
@@ -108,7 +112,7 @@ def _energy_families(devices: Sequence[DeviceFigures], kwh_price: float) -> Iter
         "Rows answered in the windows of the former.",
         [(labels, told.inferences) for labels, told in models],
     )
-    rows = [(labels, inference_energy(told, kwh_price)) for labels, told in models]
+    rows = [(labels, inference_energy(told, snapshot.kwh_price)) for labels, told in models]
     yield family(
         "appliance_model_cost_per_million_inferences",
         "What the energy of a million rows costs, in the currency of metrics.kwh_price.",
