@@ -38,8 +38,8 @@ _COLUMNS: Final = (
     *(Column(title, "number") for title in ("Queued", "Running", "Batch")),
     Column("Worker (memory)"),
 )
-JOULES: Final = Column("Energy of a row", "number")
-COST: Final = Column("Cost of a million", "number")
+JOULES: Final = Column("Energy/row", "number")
+COST: Final = Column("Cost/million", "number")
 _DEVICE_COLUMNS: Final = (
     *(Column(title) for title in ("Device", "Name", "UUID")),
     *(Column(title, "number") for title in ("Memory", "For models", "Versions")),
