@@ -11,7 +11,7 @@ USED = VersionEnergy(joules=360.0, inferences=100, window_s=10.0)
 
 
 def test_a_million_of_one_joule_each_are_so_many_kwh() -> None:
-    assert inference_energy(USED, 0.30) == InferenceEnergy(3.6, pytest.approx(0.30))
+    assert inference_energy(USED, 0.30) == pytest.approx((3.6, 0.30))
 
 
 @pytest.mark.parametrize(

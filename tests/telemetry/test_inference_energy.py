@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import time
+import urllib.request
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,9 +31,19 @@ from appliance.telemetry.metrics.exposition import exposition
 from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import Snapshot
 from appliance.telemetry.status_document import status_document
+from models.generate import write_model
+from tests.appliance_process import ApplianceProcess
 from tests.frontend.http.engine_figures import made_up_devices, made_up_snapshot
 
 PRICE = 0.36
+BEFORE = """
+from pathlib import Path
+from appliance.devices import energy, processor
+from appliance.telemetry import recent
+energy.WINDOW_S = processor.WINDOW_S = recent.PERIOD_S = 0.5
+processor.ProcessorAccount.__init__.__defaults__ = (Path("PLACE"),)
+"""
+"""Counters that are made up, and windows for which a test can wait."""
 ON_PROCESSOR = ProcessorEnergy(
     idle_w=40.0, versions={"busy/3": VersionEnergy(joules=60.0, inferences=30, window_s=20.0)}
 )
@@ -188,3 +202,39 @@ def test_the_account_is_of_versions_on_the_processor_alone() -> None:
     assert took[0][1] == 0
     assert took[1][1] == ran_ns > 0
     assert took[0][0] - took[1][0] == {"busy/3"}
+
+
+def _count(zone: Path, joules: float) -> None:
+    (zone / "new").write_text(f"{round(joules * 1e6)}\n")
+    os.replace(zone / "new", zone / "energy_uj")
+
+
+def _used(process: ApplianceProcess) -> Any:
+    return process.status()["processor"]["energy"]
+
+
+def test_a_daemon_tells_what_its_versions_used(tmp_path: Path) -> None:
+    models, zone, joules = tmp_path / "models", tmp_path / "powercap" / "intel-rapl:0", 0.0
+    models.mkdir()
+    zone.mkdir(parents=True)
+    (zone / "name").write_text("package-0\n")
+    (zone / "max_energy_range_uj").write_text("262143328850\n")
+    _count(zone, joules)
+    write_model("mlp", models)
+    tensor = {"name": "x", "shape": [1, 64], "datatype": "FP32", "data": [0.5] * 64}
+    body, metrics = json.dumps({"inputs": [tensor]}).encode(), {"kwh_price": PRICE}
+    before = BEFORE.replace("PLACE", str(zone.parent))
+    with ApplianceProcess(models, {"metrics": metrics}, before=before) as process:
+        process.wait_ready()
+        until_s = time.monotonic() + 20
+        while _used(process)["idle_w"] is None and time.monotonic() < until_s:
+            time.sleep(0.05)
+        while (
+            not (told := _used(process)["models"].get("mlp/1", {})).get("joules")
+            and time.monotonic() < until_s
+        ):
+            urllib.request.urlopen(f"http://{process.http}/v2/models/mlp/infer", body, timeout=20).close()
+            _count(zone, joules := joules + 1)
+    assert told.get("joules", 0) > 0
+    cost = told["joules_per_inference"] / 3.6 * PRICE
+    assert told["cost_per_million_inferences"] == pytest.approx(cost)
