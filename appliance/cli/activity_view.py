@@ -16,6 +16,7 @@ from appliance.cli.snapshot import DeviceSnapshot, ModelSnapshot, Snapshot
 from appliance.cli.text_table import Column, TextTable, wrapped
 from appliance.core.rollout.phase import Phase
 from appliance.domain.device import CPU
+from appliance.domain.energy import cost_text, joules_text, watts_text
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.full_disk import bytes_text
 
@@ -28,6 +29,8 @@ STATE_STYLES: Mapping[str, str] = {
 }
 MEBIBYTE = 1 << 20
 RATES: Final = Column(title="2 minutes", leaves=1)
+JOULES: Final = Column(title="energy/row", leaves=3)
+COST: Final = Column(title="cost/million", leaves=4)
 COLUMNS: Final = (
     Column(title="model", left=True),
     Column(title="state", left=True),
@@ -42,6 +45,8 @@ COLUMNS: Final = (
     Column(title="batch", leaves=5),
     Column(title="worker", left=True, leaves=8),
     Column(title="memory", leaves=4),
+    JOULES,
+    COST,
 )
 BARS: Final = "▁▂▃▄▅▆▇█"
 PLAIN_BARS: Final = "_.:-=+*#"
@@ -77,7 +82,7 @@ def view(
     return _View(
         heading=_heading(found.now, found.over_quota),
         versions=found.versions,
-        columns=[column for column in COLUMNS if rates or column is not RATES],
+        columns=list(_columns(found, rates)),
         workers=TextTable(
             columns=WORKER_COLUMNS,
             rows=[list(_worker_cells(activity)) for activity in found.workers if workers],
@@ -125,6 +130,17 @@ class _View:
             notes=[list(_reasons(each.model)) for each in self.versions],
             lines=lines,
         )
+
+
+def _columns(found: Interval, rates: bool) -> Iterator[Column]:
+    """Those that have something to say: of energy where that of any version is known."""
+    models = [each.model for each in found.versions]
+    silent = {
+        RATES: not rates,
+        JOULES: all(each.joules_per_inference is None for each in models),
+        COST: all(each.cost_per_million_inferences is None for each in models),
+    }
+    return (column for column in COLUMNS if not silent.get(column, False))
 
 
 def _shows_bars(options: ConsoleOptions) -> bool:
@@ -183,6 +199,8 @@ def _model_json(activity: Activity) -> dict[str, Any]:
         "state": model.state,
         "phase": model.phase,
         "device": model.device,
+        "joules_per_inference": model.joules_per_inference,
+        "cost_per_million_inferences": model.cost_per_million_inferences,
         "residency": model.residency,
         "reason": model.reason,
         "trial": model.trial,
@@ -254,6 +272,8 @@ def _device(device: DeviceSnapshot, models: Sequence[ModelSnapshot]) -> str:
         said += f", {bytes_text(device.memory_used_bytes)} of {bytes_text(device.memory_bytes)} taken"
     if device.budget_bytes is not None:
         said += f", {bytes_text(device.budget_bytes)} for models"
+    if device.power_w is not None:
+        said += f", {watts_text(device.power_w)}"
     count = sum(model.device == device.called and model.state != "UNAVAILABLE" for model in models)
     return f"{said}, {count} version{'s' * (count != 1)}"
 
@@ -279,6 +299,9 @@ def _cells(activity: Activity, bars: str) -> Iterator[Text]:
     yield Text("-" if activity.batch_mean is None else f"{activity.batch_mean:.1f}")
     yield Text(_pids(activity))
     yield Text(_memory(activity.memory_bytes))
+    joules, cost = model.joules_per_inference, model.cost_per_million_inferences
+    yield Text("-" if joules is None else joules_text(joules))
+    yield Text("-" if cost is None else cost_text(cost))
 
 
 def _plot(rates: Sequence[float], bars: str) -> str:

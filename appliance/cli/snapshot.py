@@ -66,7 +66,7 @@ class WorkerSnapshot:
 class DeviceSnapshot:
     """An accelerator, or an instance of one (MIG): ``index`` is how models name it. Of its memory
     ``memory_used_bytes`` are taken by anyone and ``budget_bytes`` are for models (None: not told). ``troubles`` are
-    what ails it."""
+    what ails it; ``power_w`` is what it draws now, where the driver tells that of it alone."""
 
     kind: str
     index: int
@@ -75,6 +75,7 @@ class DeviceSnapshot:
     memory_bytes: int | None = None
     memory_used_bytes: int | None = None
     budget_bytes: int | None = None
+    power_w: float | None = None
     troubles: tuple[str, ...] = ()
 
     @property
@@ -89,7 +90,9 @@ class ModelSnapshot:
     ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not.
     ``trial`` says how far it is on its way to serving, "" when that is behind it or has nothing to show; ``phase`` is
     that of its life ("": not told), ``residency`` how much of it is in memory; ``notes`` are what of its configuration
-    has no effect; ``rates_per_s`` those of the last minutes, oldest first; ``device`` is what it runs on."""
+    has no effect; ``rates_per_s`` those of the last minutes, oldest first; ``device`` is what it runs on,
+    ``joules_per_inference`` what a row takes of that and ``cost_per_million_inferences`` what that costs (None: not
+    known)."""
 
     name: str
     version: int
@@ -115,6 +118,8 @@ class ModelSnapshot:
     held_clients: int = 0
     rates_per_s: tuple[float, ...] = ()
     device: str = CPU.kind.value
+    joules_per_inference: float | None = None
+    cost_per_million_inferences: float | None = None
 
     @property
     def key(self) -> str:
@@ -254,6 +259,7 @@ def _no_appliance(url: str, reason: str) -> CommandFailed:
 def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
     residency, slots = fields.get("residency", {}), fields.get("slots", ())
     store = fields.get("store") or {}
+    energies = _energies(fields)
     found = _read(
         Snapshot,
         fields,
@@ -261,7 +267,7 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
         slots=sum(each["count"] for each in slots),
         slots_used=sum(each["used"] for each in slots),
         workers=tuple(_read(WorkerSnapshot, each) for each in fields["workers"]),
-        models=tuple(map(_model, fields["models"])),
+        models=tuple(_model(each, energies) for each in fields["models"]),
         devices=tuple(_read(DeviceSnapshot, each) for each in fields.get("devices", ())),
         trouble=store.get("trouble", ""),
         store_taken_bytes=store.get("taken_bytes", 0),
@@ -280,13 +286,27 @@ def _snapshot(fields: Mapping[str, Any]) -> Snapshot:
     return found
 
 
-def _model(fields: Mapping[str, Any]) -> ModelSnapshot:
+def _energies(fields: Mapping[str, Any]) -> Mapping[tuple[str, str], Mapping[str, Any]]:
+    """What versions use, by what they run on and by NAME/VERSION."""
+    told = [(f"{device['kind']}:{device['index']}", device) for device in fields.get("devices", ())]
+    told.append((CPU.kind.value, fields.get("processor") or {}))
+    return {
+        (called, name): used
+        for called, device in told
+        for name, used in device.get("energy", {}).get("models", {}).items()
+    }
+
+
+def _model(fields: Mapping[str, Any], energies: Mapping[tuple[str, str], Mapping[str, Any]]) -> ModelSnapshot:
+    used = energies.get((fields.get("device", CPU.kind.value), f"{fields['name']}/{fields['version']}"), {})
     return _read(
         ModelSnapshot,
         fields,
         total=_read(HistogramSnapshot, fields["stages"]["total"]),
         trial=_trial(fields.get("trial")),
         loading=_loading(fields.get("loading")),
+        joules_per_inference=used.get("joules_per_inference"),
+        cost_per_million_inferences=used.get("cost_per_million_inferences"),
     )
 
 

@@ -46,7 +46,8 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
-    """The ``[metrics]`` section: what ``/metrics`` says, and where it can be had beside ``http.addresses``."""
+    """The ``[metrics]`` section: what ``/metrics`` says, where it can be had beside ``http.addresses``, and what energy
+    costs."""
 
     addresses: tuple[str, ...] = field(
         default=(),
@@ -63,6 +64,15 @@ class MetricsConfig:
     stage_histograms: bool = field(
         default=True,
         metadata={"help": "a latency histogram per stage (queue, gather, run, scatter) and version"},
+    )
+    kwh_price: float = field(
+        default=0.0,
+        metadata={
+            "min": 0,
+            "max": 1_000_000,
+            "help": "what a kWh costs, in any currency: where joules per inference are known, what a million cost is "
+            "told in that; 0: no cost is told",
+        },
     )
 
 

@@ -24,9 +24,11 @@ from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
 from appliance.daemon.device_care import DeviceCare
 from appliance.daemon.signals import Rereading, Shutdown
+from appliance.devices.processor import ProcessorAccount
 from appliance.devices.watch import find_devices
 from appliance.domain.binding import extended
 from appliance.domain.device import DeviceName, DeviceState
+from appliance.domain.energy import ProcessorEnergy
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.engine.control.recorder import SwapTerms
 from appliance.engine.control.sizes import Costs
@@ -60,10 +62,11 @@ from appliance.store.catalog import InstalledVersion
 from appliance.store.layout import FORMS, SERVE, VIEWS
 from appliance.store.privacy import Mended, keep_private
 from appliance.store.running import RunningVersion
+from appliance.telemetry.device_work import processor_energy
 from appliance.telemetry.log import LogControl
 from appliance.telemetry.outlet import Outlet, Sight
 from appliance.telemetry.recent import RecentFigures
-from appliance.telemetry.snapshot import Meters, Snapshot, StoreFigures
+from appliance.telemetry.snapshot import EngineStatus, Meters, Snapshot, StoreFigures
 from appliance.telemetry.trace import Tracer, open_tracer
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool
@@ -110,6 +113,7 @@ def make_parts(
     devices = DeviceCare(find_devices(), log.event)
     engine = _make_engine(config, arena, pool, records, devices, _make_shell(ticker, log, tracer))
     source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
+    processor = partial(processor_energy, ProcessorAccount())
     backend = _make_backend(
         config,
         engine,
@@ -117,13 +121,16 @@ def make_parts(
         lambda: meters.read(),  # noqa: PLW0108  they read the front end that is made of this
         records,
         tracer,
+        processor,
     )
     failed = partial(end.failed_part, "the native front end")
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
     reconciler = Reconciler(source, engine, config.reload, config.repository, records, log.event)
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
     certificates = CertificateEnds({"grpc": config.grpc, "http": config.http})
-    meters = _make_meters(engine, front_end, figures, quotas, tracer, backend, certificates, devices)
+    meters = _make_meters(
+        engine, front_end, figures, quotas, tracer, backend, certificates, devices, processor
+    )
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
     outlet = _make_outlet(config, meters, records, log)
@@ -169,6 +176,7 @@ def _make_meters(
     backend: Backend,
     certificates: CertificateEnds,
     devices: DeviceCare,
+    processor: Callable[[EngineStatus], ProcessorEnergy | None],
 ) -> Meters:
     return Meters(
         engine=engine,
@@ -182,6 +190,8 @@ def _make_meters(
         wall_ms=wall_ms,
         devices=devices.figures,
         devices_problem=devices.problem,
+        processor=processor,
+        kwh_price=backend.metrics.kwh_price,
     )
 
 
@@ -192,6 +202,7 @@ def _make_backend(
     read: Callable[[], Snapshot],
     records: Records,
     tracer: Tracer | None,
+    processor: Callable[[EngineStatus], ProcessorEnergy | None],
 ) -> Backend:
     over_tls = frozenset(name for name in ("grpc", "http") if getattr(config, name).tls_certificate)
     return Backend(
@@ -199,7 +210,7 @@ def _make_backend(
         log=log,
         read=read,
         history=records.history,
-        recent=RecentFigures(records),
+        recent=RecentFigures(records, processor),
         metrics=config.metrics,
         tracer=tracer,
         server_name=config.frontend.server_name,

@@ -52,6 +52,10 @@ class EnergyAccount:
             if window_s < WINDOW_S:
                 return
             self._close(window_s, joules - self._joules, work)
+        self.begin(now_s, joules, work)
+
+    def begin(self, now_s: float, joules: float, work: Mapping[str, Work]) -> None:
+        """Count from here: of what was before not enough is known."""
         self._at_s, self._joules, self._work = now_s, joules, dict(work)
 
     def _close(self, window_s: float, joules: float, work: Mapping[str, Work]) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from appliance.domain.energy import MILLION
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.fleet.documents import Count, Name, Text
 
@@ -146,7 +147,8 @@ class ModelHistory(Record, frozen=True, array_like=True, kw_only=True, tag="mode
 class Energy(Record, frozen=True, array_like=True, kw_only=True, tag="energy"):
     """What a ``device`` used in a window, all that it did taken together, and the rows that were answered meanwhile;
     ``method`` is how it was measured. Of a ``model``, NAME/VERSION, it is its share of what the device used above idle.
-    Boxes whose devices do not tell send none."""
+    Boxes whose devices do not tell send none. ``cost`` is what the joules cost, in the currency of the box's
+    ``metrics.kwh_price`` (0: it has none)."""
 
     device: Short
     method: Short
@@ -154,10 +156,15 @@ class Energy(Record, frozen=True, array_like=True, kw_only=True, tag="energy"):
     joules: Annotated[float, Meta(ge=0)]
     inferences: Count = 0
     model: Short = ""
+    cost: Annotated[float, Meta(ge=0)] = 0.0
 
     def joules_per_inference(self) -> float | None:
         """The share of each; None where there was none."""
         return self.joules / self.inferences if self.inferences else None
+
+    def cost_per_million(self) -> float | None:
+        """What a million of them cost; None where there was none, or no price."""
+        return self.cost * MILLION / self.inferences if self.inferences and self.cost else None
 
 
 class Lost(Record, frozen=True, array_like=True, kw_only=True, tag="lost"):

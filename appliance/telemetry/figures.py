@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from appliance.devices.energy import METHOD as NVML
 from appliance.devices.rapl import METHOD
+from appliance.domain.device import CPU
+from appliance.domain.energy import KWH_J
 from appliance.fleet.records import AnyRecord, Energy, Inventory
 from appliance.telemetry.energy import PackageEnergy
 from appliance.telemetry.inventory import inventory
@@ -47,7 +49,13 @@ class Figures:
         rows = max(_rows(now) - self._rows, 0)
         for device, joules in used:
             yield Energy(
-                at_ms=at_ms, device=device, method=METHOD, window_ms=window_ms, joules=joules, inferences=rows
+                at_ms=at_ms,
+                device=device,
+                method=METHOD,
+                window_ms=window_ms,
+                joules=joules,
+                inferences=rows,
+                cost=joules / KWH_J * now.kwh_price,
             )
         for (device, model), (total, done) in _counted(now).items():
             joules_before, done_before = self._devices.get(
@@ -57,11 +65,12 @@ class Figures:
                 yield Energy(
                     at_ms=at_ms,
                     device=device,
-                    method=NVML,
+                    method=METHOD if device == str(CPU) else NVML,
                     window_ms=window_ms,
                     joules=total - joules_before,
                     inferences=max(done - done_before, 0),
                     model=model,
+                    cost=(total - joules_before) / KWH_J * now.kwh_price,
                 )
 
 
@@ -79,4 +88,6 @@ def _counted(now: Snapshot) -> Mapping[tuple[str, str], tuple[float, int]]:
             counted[uuid, ""] = (energy_j, _rows(now))
         for model, told in each.energy.items():
             counted[each.device.uuid, model] = (told.joules, told.inferences)
+    for model, told in now.processor.versions.items() if now.processor is not None else ():
+        counted[str(CPU), model] = (told.joules, told.inferences)
     return counted

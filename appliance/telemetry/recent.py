@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
@@ -51,10 +51,16 @@ class RequestMemory(Protocol):
 
 
 class RecentFigures:
-    """Samples by version. One owner: the event loop's thread."""
+    """Samples by version. One owner: the event loop's thread. ``also`` sees the same statuses, for what must be looked
+    at as often."""
 
-    def __init__(self, memory: RequestMemory | None = None) -> None:
+    def __init__(
+        self,
+        memory: RequestMemory | None = None,
+        also: Callable[[EngineStatus], object] = lambda _: None,
+    ) -> None:
         self._memory = memory
+        self._also = also
         self._engine: MeteredEngine | None = None
         self._written_ns = 0
         self._samples: dict[tuple[str, int], deque[Sample]] = {}
@@ -67,6 +73,7 @@ class RecentFigures:
         self._engine = engine
         status = engine.status()
         self.take(status)
+        self._also(status)
         self._remember(status, write=status.now_ns - self._written_ns >= WRITTEN_NS)
         self._timer = loop.call_later(PERIOD_S, self.watch, loop, engine)
 

@@ -11,10 +11,13 @@ from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Outlook
-from appliance.domain.device import CPU, DeviceFigures, DeviceName
+from appliance.domain.device import CPU, DeviceFigures, DeviceName, VersionEnergy
+from appliance.domain.energy import InferenceEnergy, ProcessorEnergy, inference_energy
 from appliance.domain.model import VersionState
 from appliance.telemetry.exemplars import Buckets
 from appliance.telemetry.meter import VersionStatistics
+
+NO_ENERGY: Final[Mapping[str, VersionEnergy]] = MappingProxyType({})
 
 
 class LaneUse(NamedTuple):
@@ -311,7 +314,8 @@ class Snapshot:
     what became of them (None: there are none); ``certificates`` says of ports that speak TLS when the server's
     certificate ends (seconds since 1970), on the wall clock that says ``wall_s`` now; ``pid`` is its process (0: not
     told), ``addresses`` where it listens by protocol; ``devices`` are the accelerators that a driver tells of,
-    ``devices_problem`` why none does."""
+    ``devices_problem`` why none does; ``processor`` is
+    what versions on the processor used (None: nothing tells); ``kwh_price`` is what a kWh costs (0: not known)."""
 
     engine: EngineStatus
     front_end: FrontEndFigures
@@ -325,6 +329,16 @@ class Snapshot:
     addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
     devices: tuple[DeviceFigures, ...] = ()
     devices_problem: str = ""
+    processor: ProcessorEnergy | None = None
+    kwh_price: float = 0.0
+
+    def inference_energy(self, version: VersionStatus) -> InferenceEnergy | None:
+        """Of a row of ``version`` on the device that it runs on now; None where it is not known."""
+        on = {each.device.called: each.energy for each in self.devices}
+        if self.processor is not None:
+            on[CPU] = self.processor.versions
+        used = on.get(version.device, NO_ENERGY).get(f"{version.name}/{version.version}")
+        return inference_energy(used, self.kwh_price)
 
 
 class MeteredEngine(Protocol):
@@ -349,6 +363,8 @@ class Meters:
     wall_ms: Callable[[], int] = int
     devices: Callable[[EngineStatus], tuple[DeviceFigures, ...]] = lambda _: ()
     devices_problem: str = ""
+    processor: Callable[[EngineStatus], ProcessorEnergy | None] = lambda _: None
+    kwh_price: float = 0.0
 
     def read(self) -> Snapshot:
         """Everything, as of now."""
@@ -366,4 +382,6 @@ class Meters:
             addresses=self.addresses(),
             devices=self.devices(engine),
             devices_problem=self.devices_problem,
+            processor=self.processor(engine),
+            kwh_price=self.kwh_price,
         )

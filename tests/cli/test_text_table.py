@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from appliance.cli.activity import between
-from appliance.cli.activity_view import COLUMNS, RATES, view
+from appliance.cli.activity_view import COLUMNS, COST, JOULES, RATES, view
 from appliance.cli.snapshot import parse
 from appliance.cli.text_table import NOTE_LINES, Column, TextTable, wrapped
 from appliance.telemetry.status_document import status_document
@@ -66,7 +66,9 @@ def test_status_keeps_names_and_states_whole(width: int) -> None:
     head = next(line for line in lines if line.startswith("model")).split()
     always = [column.title for column in COLUMNS if not column.leaves]
     assert [title for title in head if title in always] == always
-    assert (head == [column.title for column in COLUMNS if column is not RATES]) == (width > 80)
+    assert (head == [column.title for column in COLUMNS if column not in (RATES, JOULES, COST)]) == (
+        width > 80
+    )
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

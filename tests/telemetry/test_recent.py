@@ -82,6 +82,18 @@ def test_when_versions_were_asked_last_is_remembered_and_written_now_and_then_an
     assert records.last_request("idle/1") == 0
 
 
+def test_what_must_be_looked_at_as_often_sees_each_status() -> None:
+    seen: list[EngineStatus] = []
+    recent, engine, loop = RecentFigures(also=seen.append), _Engine(), asyncio.new_event_loop()
+    statuses = [_status([VersionMeter("m", 1)], at_s) for at_s in (10, 20)]
+    for status in statuses:
+        engine.at(status)
+        recent.watch(loop, engine)
+    loop.run_until_complete(recent.close())
+    loop.close()
+    assert seen == statuses
+
+
 class _Written(MemoryRecords):
     def __init__(self) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from appliance.domain.errors import UnknownModel
 from appliance.frontend.http.compression import response_encoding
 from appliance.frontend.http.model_page import model_main
 from appliance.frontend.http.page import PageParts, framed
-from appliance.frontend.http.status_page import TITLE, model_rows, overview
+from appliance.frontend.http.status_page import TITLE, energy_cells, energy_columns, model_rows, overview
 from appliance.frontend.port import Backend
 from appliance.telemetry.metrics.engine import snapshot_families
 from appliance.telemetry.metrics.exposition import (
@@ -92,9 +92,10 @@ class FiguresHandler:
         await self._turns.next()
         snapshot = self._read()
         workers = {worker.worker: worker for worker in snapshot.engine.workers}
+        columns = energy_columns(snapshot)
         rows: list[str] = []
         for version in snapshot.engine.versions:
-            rows.append(model_rows(version, workers, self._recent))
+            rows.append(model_rows(version, workers, self._recent, energy_cells(snapshot, version, columns)))
             if len(rows) % SLICE_MODELS == 0:
                 await self._turns.next()
         return self._page(framed(snapshot, self._parts, TITLE, overview(snapshot, "".join(rows))))

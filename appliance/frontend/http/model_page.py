@@ -9,6 +9,7 @@ from typing import Final
 
 from appliance.core.rollout.records import Change
 from appliance.core.rollout.version import Artifact
+from appliance.domain.energy import cost_text, joules_text
 from appliance.domain.moment import moment
 from appliance.engine.versions.wording import with_next_try
 from appliance.frontend.http.plot import Series, plot
@@ -137,6 +138,11 @@ def _facts(version: VersionStatus, snapshot: Snapshot) -> Iterator[Fact]:
     yield "Invalid requests", str(results.get(Result.INVALID, 0))
     yield "Phase", version.phase.value
     yield "Device", str(version.device)
+    used = snapshot.inference_energy(version)
+    if used is not None:
+        yield "Energy of a row", joules_text(used.joules)
+        if used.cost_per_million is not None:
+            yield "Energy of a million rows costs", cost_text(used.cost_per_million)
     yield "In memory", version.residency.replace("_", " ")
     yield "Workers", spoken_workers(version.workers, workers)
     weights = f", of that weights {spoken_bytes(version.weights_bytes)}" if version.weights_bytes else ""

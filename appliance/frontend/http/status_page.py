@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import quote
 
 from appliance.domain.device import DeviceFigures, troubles
+from appliance.domain.energy import cost_text, joules_text, watts_text
 from appliance.domain.model import VersionState
 from appliance.engine.versions.wording import with_next_try
 from appliance.frontend.http.plot import Span, sparkline
@@ -37,18 +38,28 @@ _COLUMNS: Final = (
     *(Column(title, "number") for title in ("Queued", "Running", "Batch")),
     Column("Worker (memory)"),
 )
+JOULES: Final = Column("Energy/row", "number")
+COST: Final = Column("Cost/million", "number")
 _DEVICE_COLUMNS: Final = (
     *(Column(title) for title in ("Device", "Name", "UUID")),
     *(Column(title, "number") for title in ("Memory", "For models", "Versions")),
     Column("State"),
 )
+_POWER: Final = Column("Power", "number")
+
+
+def energy_columns(snapshot: Snapshot) -> tuple[Column, ...]:
+    """Columns that say what a row takes: none where that of no version is known."""
+    told = [each for each in map(snapshot.inference_energy, snapshot.engine.versions) if each is not None]
+    costs = any(each.cost_per_million is not None for each in told)
+    return (JOULES, COST) if costs else (JOULES,) if told else ()
 
 
 def overview(snapshot: Snapshot, rows: str) -> str:
     """The main part of the page; ``rows`` is the text of model_rows for each version."""
     return f"""<dl class="tiles">{_tiles(snapshot)}</dl>
 <h2 id="models">Models</h2>
-{table(_COLUMNS, rows, "models")}
+{table((*_COLUMNS, *energy_columns(snapshot)), rows, "models")}
 {_devices(snapshot)}
 <p class="quiet">Rate, p50 and p99 are of the last seconds; grey quantiles are since the start.</p>"""
 
@@ -57,8 +68,17 @@ def _devices(snapshot: Snapshot) -> str:
     """A table of the accelerators and their instances; "" where nothing tells of any."""
     if not snapshot.devices:
         return ""
-    rows = "".join(row(_DEVICE_COLUMNS, _device_cells(each, snapshot)) for each in snapshot.devices)
-    return f'<h2 id="devices">Devices</h2>\n{table(_DEVICE_COLUMNS, rows, "devices")}'
+    drawn = [each.reading.power_w for each in snapshot.devices]
+    columns = _DEVICE_COLUMNS if all(each is None for each in drawn) else (*_DEVICE_COLUMNS, _POWER)
+    rows = "".join(
+        row(columns, (*_device_cells(each, snapshot), _power(watts))[: len(columns)])
+        for each, watts in zip(snapshot.devices, drawn, strict=True)
+    )
+    return f'<h2 id="devices">Devices</h2>\n{table(columns, rows, "devices")}'
+
+
+def _power(watts: float | None) -> str:
+    return "–" if watts is None else watts_text(watts)
 
 
 def _device_cells(figures: DeviceFigures, snapshot: Snapshot) -> tuple[str, ...]:
@@ -101,9 +121,14 @@ def _of_bound(used: int, bound: int) -> str:
     return spoken_bytes(used) + (f" of {spoken_bytes(bound)}" if 0 < bound < _NO_BUDGET else "")
 
 
-def model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus], recent: RecentFigures) -> str:
+def model_rows(
+    version: VersionStatus,
+    workers: Mapping[int, WorkerStatus],
+    recent: RecentFigures,
+    energies: Sequence[str] = (),
+) -> str:
     """The table rows of one version: its figures, how its trial stands, and its reason when it has one. ``workers`` are
-    by number."""
+    by number, ``energies`` the cells of energy_columns."""
     results, mean = version.statistics.results, batch_mean(version.statistics)
     latest = recent.latest(version.name, version.version)
     cells = (
@@ -121,12 +146,22 @@ def model_rows(version: VersionStatus, workers: Mapping[int, WorkerStatus], rece
         "–" if mean is None else f"{mean:.2f}",
         escape(spoken_workers(version.workers, workers))
         + ("" if version.device.is_cpu else f" on {version.device}"),
+        *energies,
     )
     notes = "".join(
         f'<tr role="row" class="note {kind}"><td role="cell" colspan="{len(cells)}">{text}</td></tr>'
         for kind, text in _notes(version)
     )
-    return row(_COLUMNS, cells) + notes
+    columns = (*_COLUMNS, *(JOULES, COST)[: len(energies)])
+    return row(columns, cells) + notes
+
+
+def energy_cells(snapshot: Snapshot, version: VersionStatus, columns: Sequence[Column]) -> tuple[str, ...]:
+    """The cells of ``columns``, which are energy_columns."""
+    used = snapshot.inference_energy(version)
+    cost = used.cost_per_million if used is not None else None
+    cells = "–" if used is None else joules_text(used.joules), "–" if cost is None else cost_text(cost)
+    return cells[: len(columns)]
 
 
 def badge(version: VersionStatus) -> str:

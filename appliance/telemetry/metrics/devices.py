@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from appliance.domain.device import DeviceFigures, Reading, WholeBoard, faults, troubles
+from appliance.domain.device import CPU, DeviceFigures, Reading, WholeBoard, faults, troubles
+from appliance.domain.energy import inference_energy
 from appliance.telemetry.metrics.exposition import Family, family, label_text
+from appliance.telemetry.snapshot import Snapshot
 
 _DRAWN: Final[tuple[tuple[str, str, Callable[[Reading | WholeBoard], float | None]], ...]] = (
     ("power_watts", "Power drawn now.", lambda each: each.power_w),
@@ -67,30 +69,6 @@ def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
             meaning,
             [(labels, size) for labels, size in shares if size is not None],
         )
-    models = [
-        (
-            label_text(
-                {
-                    "device": each.device.uuid,
-                    "model": name.rpartition("/")[0],
-                    "version": name.rpartition("/")[2],
-                }
-            ),
-            told,
-        )
-        for each in devices
-        for name, told in each.energy.items()
-    ]
-    yield family(
-        "appliance_model_energy_joules_total",
-        "Energy of the device above idle, shared out by the time that batches ran.",
-        [(labels, told.joules) for labels, told in models],
-    )
-    yield family(
-        "appliance_model_energy_inferences_total",
-        "Rows answered in the windows of the former.",
-        [(labels, told.inferences) for labels, told in models],
-    )
 
 
 def _drawn(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
@@ -103,6 +81,47 @@ def _drawn(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
         told = [(uuid, drawn(each)) for uuid, each in (drawing | boards).items()]
         samples = [(label_text({"device": uuid}), value) for uuid, value in told if value is not None]
         yield family(f"appliance_device_{name}", meaning, samples)
+
+
+def energy_families(snapshot: Snapshot) -> Iterator[Family]:
+    """What versions used, by the ``device`` that they ran on: a UUID, or the processor."""
+    used = [(each.device.uuid, each.energy) for each in snapshot.devices]
+    if snapshot.processor is not None:
+        used.append((str(CPU), snapshot.processor.versions))
+    models = [
+        (
+            label_text(
+                {
+                    "device": device,
+                    "model": name.rpartition("/")[0],
+                    "version": name.rpartition("/")[2],
+                }
+            ),
+            told,
+        )
+        for device, versions in used
+        for name, told in versions.items()
+    ]
+    yield family(
+        "appliance_model_energy_joules_total",
+        "Energy of the device above idle, shared out by the time that batches ran.",
+        [(labels, told.joules) for labels, told in models],
+    )
+    yield family(
+        "appliance_model_energy_inferences_total",
+        "Rows answered in the windows of the former.",
+        [(labels, told.inferences) for labels, told in models],
+    )
+    rows = [(labels, inference_energy(told, snapshot.kwh_price)) for labels, told in models]
+    yield family(
+        "appliance_model_cost_per_million_inferences",
+        "What the energy of a million rows costs, in the currency of metrics.kwh_price.",
+        [
+            (labels, each.cost_per_million)
+            for labels, each in rows
+            if each is not None and each.cost_per_million is not None
+        ],
+    )
 
 
 def _info(devices: Sequence[DeviceFigures]) -> Family:

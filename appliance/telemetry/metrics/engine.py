@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from appliance.config.telemetry import MetricsConfig
 from appliance.core.memory.footprint import Residency
 from appliance.domain.model import VersionState
-from appliance.telemetry.metrics.devices import device_families
+from appliance.telemetry.metrics.devices import device_families, energy_families
 from appliance.telemetry.metrics.exposition import Family, family, label_text, singles, split
 from appliance.telemetry.metrics.front_end import (
     front_end_families,
@@ -56,6 +56,7 @@ def snapshot_families(
     meaning = "When the certificate of the port's server ends, in seconds since 1970."
     yield split("appliance_certificate_expiry_timestamp_seconds", meaning, "port", snapshot.certificates)
     yield from device_families(snapshot.devices)
+    yield from energy_families(snapshot)
     if snapshot.store is not None:
         yield from _store_families(snapshot.store)
     if snapshot.quotas is not None:

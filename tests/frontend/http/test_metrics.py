@@ -78,6 +78,7 @@ def _text(config: MetricsConfig = ALL) -> str:
         traces=TRACES,
         certificates={"grpc": 1_800_000_000},
         devices=made_up_devices(),
+        kwh_price=0.36,
     )
     return "".join(exposition(snapshot_families(snapshot, versions, config)))
 
