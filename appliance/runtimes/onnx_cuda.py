@@ -134,6 +134,8 @@ class CudaSession:
             raise
         self._session = made.session
         self._graphs = _Graphs(on=made.graphs)
+        self._all_there = made.graphs
+        """No part runs on the processor, which would copy to and from memory that the run before may still use."""
         if graphs and not made.graphs:
             self._tell("parts of it run on the processor")
         self._inputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.inputs)
@@ -196,15 +198,15 @@ class CudaSession:
     def prepared(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
     ) -> Callable[[], None] | None:
-        """The run of a known combination, its outputs in place; overlapped where the device copies by itself, once no
-        graph of it is still to be captured: until then there is none."""
+        """The run of a known combination, its outputs in place; overlapped where the device does all of it by itself,
+        once no graph of it is still to be captured: until then there is none."""
         batch = self._batch(source, feeds)
         stage = self._stages.get(shapes_key(batch.filled, wanted))
         if stage is None or layout(batch.produced(stage.produced).sizes)[1] > place.capacity:
             return None
         again = partial(self._again, stage, batch, place)
         pinned = source.pinned is not None and place.region.pinned is not None
-        if not pinned:
+        if not pinned or not self._all_there:
             return again
         if not stage.runs or self._may_capture(stage):
             return None
@@ -385,6 +387,7 @@ class CudaSession:
         self._forget()
         self._session = None
         self._copies.renew()
+        self._all_there = False
         self._session, _ = self._make(self._copies.stream, False)
 
     def _tell(self, reason: str) -> None:

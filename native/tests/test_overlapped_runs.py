@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from native.tests.test_worker_ring import LEFT, MAIL, NOTHING, OUT, RAN, ROW, Rig, request
-from tests.workers.server_double import HAND_OVER, OK, Submission
+from tests.workers.server_double import EXPIRED, HAND_OVER, OK, Submission
 
 MAX_ROWS = 4
 STARTS = [0, 64]
@@ -256,6 +256,26 @@ def test_the_time_behind_another_batch_is_no_time_of_its_run(rig: Rig, device: D
     first, *_, last = rig.server.take()
     assert first.run_ns + last.run_ns <= time.monotonic_ns() - start
     assert last.started_ns >= first.started_ns + first.run_ns
+
+
+def test_what_would_be_late_is_not_taken_while_another_batch_runs(rig: Rig, device: Device) -> None:
+    """It is judged when the device is free: run, if that came sooner than the last time, else told to be late."""
+
+    def run_for(duration_ns: int) -> None:
+        since = time.monotonic_ns()
+        device.meanwhile = lambda: time.monotonic_ns() > since + duration_ns or len(device.log) != 1
+        late = since + duration_ns // 2
+        rig.submit(*filled(rig, 1, 2, 3, 4), request(5, 10, deadline_ns=late), *filled(rig, 6, 7))
+        assert rig.ring.serve(0) == NOTHING
+
+    run_for(60_000_000)
+    assert [status for _, status, _ in ended(rig)] == [OK] * 7, "nothing was known of how long it would take"
+    device.log.clear()
+    run_for(60_000_000)
+    assert {ticket: status for ticket, status, _ in ended(rig)} == {
+        **dict.fromkeys((1, 2, 3, 4, 6, 7), OK), 5: EXPIRED,
+    }  # fmt: skip
+    assert device.log == ["begin 4 at 0", "finish 4 at 0", "begin 2 at 1", "finish 2 at 1"]
 
 
 def test_runs_are_dropped_with_their_kind(rig: Rig, device: Device) -> None:

@@ -15,9 +15,8 @@ from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx_cuda
 from appliance.runtimes.runtime import Feed, OverlappedRun, Place, RuntimeSettings, Session, region_maker
 from appliance.tools.conformance.memory import Memory
-from models.generate import write_model
 from tests.runtimes.cuda_bench import Bench, write_two
-from tests.workers.bench import spec, version_of
+from tests.workers.bench import spec
 
 MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
 
@@ -113,17 +112,21 @@ def test_no_run_is_begun_until_its_graph_is_captured_and_where_memory_is_not_pin
     assert not isinstance(ordinary.prepared(batched, (0, 1)), OverlappedRun)
 
 
-def test_a_session_without_graphs_begins_runs_as_well(tmp_path: Path) -> None:
+def test_a_session_that_may_have_parts_on_the_processor_is_waited_for(tmp_path: Path) -> None:
     bench = Bench(graphs=False)
-    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
-    session = bench.load(version_of(path, *MLP), RuntimeSettings())
-    make, memory = region_maker(session), Memory(np.ones((1, 64), np.float32))
-    assert make is not None
-    memory.source, memory.place = make(4096), memory.place._replace(region=make(4096))
-    for _ in range(3):
-        memory.run(session, (0,))
-    run = memory.prepared(session, (0,))
-    assert isinstance(run, OverlappedRun)
+    session = bench.load(write_two(tmp_path), RuntimeSettings())
+    turn = Turn(session)
+    for _ in range(4):
+        turn.run(4)
+    run = turn.prepared(4)
+    assert run is not None
+    assert not isinstance(run, OverlappedRun)
+    session.close()
+
+
+def test_what_was_prepared_for_a_session_that_is_closed_is_not_begun(bench: Bench, tmp_path: Path) -> None:
+    session = bench.load(write_two(tmp_path), RuntimeSettings())
+    _, run = overlapped(session, 4)
     session.close()
     with pytest.raises(onnx_cuda._Elsewhere):
         run.begin()

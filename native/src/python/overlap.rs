@@ -51,7 +51,8 @@ impl WorkerRing {
             loop {
                 if on && behind.is_none() {
                     let kind = under_way.as_ref().ok().and_then(|under_way| under_way.batch.kind());
-                    if self.gather_more(serving, &mut next) && serving.batch.kind() == kind {
+                    let full = self.gather_more(serving, &mut next, keen_ns.start);
+                    if full && serving.batch.kind() == kind {
                         behind = self.begin(py, serving, &mut next);
                     }
                 }
@@ -74,8 +75,8 @@ impl WorkerRing {
                 Err((batch, problem)) => (batch, Err(problem), 0, now_ns()),
             };
             ended_ns = now_ns();
-            if behind.is_none() && !serving.batch.requests.is_empty() {
-                behind = self.begin(py, serving, &mut next);
+            if behind.is_none() && serving.batch.kind() == batch.kind() {
+                behind = self.begin(py, serving, &mut next); // of another kind, it may end this process before that is told
             }
             self.tell(serving, batch, ran, gather_ns, (began_ns, ended_ns));
             match behind {
@@ -114,10 +115,10 @@ impl WorkerRing {
         })
     }
 
-    /// Takes what has come to the batch that is formed, and gathers it where it will be read. Whether it can take no
-    /// more.
-    fn gather_more(&self, serving: &mut Serving, next: &mut Next) -> bool {
-        let full = serving.form_batch();
+    /// Takes what has come to the batch that is formed, which can begin at `begins_ns`, and gathers it where it will be
+    /// read. Whether it can take no more.
+    fn gather_more(&self, serving: &mut Serving, next: &mut Next, begins_ns: u64) -> bool {
+        let full = serving.form_batch(begins_ns);
         let turns = serving.batch.kind().and_then(|kind| self.runs.lock().turns.get(&kind).cloned());
         if let Some(turns) = turns.filter(|turns| serving.batch.rows <= turns.max_rows) {
             let _ = next.gather(serving, &turns); // `begin` tells what is wrong

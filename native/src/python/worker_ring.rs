@@ -133,7 +133,7 @@ impl WorkerRing {
         let mut serving = self.serving()?;
         if !std::mem::take(&mut serving.left) {
             serving.none_is_out()?;
-            serving.form_batch();
+            serving.form_batch(0);
         }
         let Some(first) = serving.batch.requests.first() else { return Ok(None) };
         let (kind, count) = (first.layout.kind, serving.batch.requests.len());
@@ -255,7 +255,7 @@ impl WorkerRing {
     /// first. A run that fails hands its batch over, and what was kept for its kind is not called again. `on`: more
     /// batches may follow it for as long as one can be begun before the one before it has ended.
     fn step(&self, py: Python<'_>, serving: &mut Serving, on: bool) -> u32 {
-        serving.form_batch();
+        serving.form_batch(0);
         let mut told = NOTHING;
         while !serving.batch.requests.is_empty() {
             told = self.run_formed(py, serving, on);
@@ -346,8 +346,9 @@ impl Serving {
     }
 
     /// Takes what may run together from the front, unless there is mail, to what was taken before; what cannot run is
-    /// completed on the way. Whether the batch can take no more.
-    pub(super) fn form_batch(&mut self) -> bool {
+    /// completed on the way. Whether the batch can take no more. What would be late at `begins_ns`, and is not yet, is
+    /// left until it is known.
+    pub(super) fn form_batch(&mut self, begins_ns: u64) -> bool {
         let mut waiting = self.end.waiting();
         // After `waiting`: a template that was sent before one of these submissions is not overtaken by it.
         if waiting == 0 || self.end.has_mail() {
@@ -359,6 +360,9 @@ impl Serving {
         }
         while waiting > 0 && !closed {
             let submission = self.end.peek(0);
+            if (now_ns + 1..=begins_ns).contains(&submission.start_by_ns) {
+                break;
+            }
             match self.judge(&submission, now_ns) {
                 Ok(request) if self.batch.takes(&request.layout, submission.batch_rows) => {
                     self.batch.bound = self.batch.bound.min(allowed(submission.batch_rows));

@@ -24,12 +24,18 @@ def in_fork(do: Callable[[], object]) -> str:
     readable, writable = os.pipe()
     pid = os.fork()
     if pid == 0:
+        status = 1
         try:
-            said = str(do())
-        except BaseException:  # noqa: BLE001 - told to the parent
-            said = traceback.format_exc()
-        os.write(writable, said.encode()[:60_000])
-        os._exit(0)
+            try:
+                said = str(do())
+            except BaseException:  # noqa: BLE001 - told to the parent
+                said = traceback.format_exc()
+            os.write(writable, said.encode()[:60_000])
+            status = 0
+        except BaseException:  # noqa: BLE001 - whatever it is, this process is no second run of the tests
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(status)
     os.close(writable)
     with open(readable, "rb") as pipe:
         said = pipe.read().decode()
