@@ -29,7 +29,7 @@ from appliance.domain.model import (
     run_timeout_ms,
     run_timeout_problem,
 )
-from appliance.domain.session_options import INTRA_OP, LARGEST, option_problem
+from appliance.domain.session_options import INTRA_OP, LARGEST, ON_GPU_ALONE, option_problem
 from appliance.repository.findings import Findings, Place
 from appliance.repository.noted import NOTED, OPTIMIZATION, Json, noted_in, read_noted
 from appliance.repository.onnx.foreign import backend_advice
@@ -68,6 +68,7 @@ _UNOFFERED_INSTANCES: Final = MappingProxyType(
         "passive": "is not offered: every instance takes requests; remove it",
     }
 )
+AUTO: Final = "KIND_AUTO"
 GPUS_MAX: Final = 64
 """Numbers of GPUs that can be named: more than any machine has."""
 INSTANCES_MAX: Final = 64
@@ -178,6 +179,7 @@ def read_model_config(
     if (name := section.text("name")) not in ("", model_name):
         section.problem("name", f"is '{name}', which is not what the directory is called; make them equal")
     noted = _read_noted(section)
+    instances = _read_instances(section, settings)
     batching = section.section("dynamic_batching")
     preferred_place = (
         batching.place("preferred_batch_size") if batching else section.place("dynamic_batching")
@@ -194,9 +196,9 @@ def read_model_config(
         batching=_read_batching(batching) if batching else None,
         preferred_place=preferred_place,
         policy=_read_policy(section),
-        instances=_read_instances(section, settings),
+        instances=instances,
         warmups=tuple(map(read_warmup, section.sections("model_warmup", most=WARMUPS_MAX))),
-        parameters=_read_parameters(section),
+        parameters=_read_parameters(section, instances.device.kind),
         noted=noted,
         graph_level=_read_graph_level(section),
         cuda_graphs=_read_cuda_graphs(section),
@@ -304,7 +306,7 @@ def _read_policy(section: Section) -> VersionPolicy:
     return policy
 
 
-def _read_parameters(section: Section) -> Mapping[str, str]:
+def _read_parameters(section: Section, device: DeviceKind) -> Mapping[str, str]:
     parameters: dict[str, str] = {}
     for key, inner in section.entries("parameters"):
         said = parameters[key] = inner.text("string_value")
@@ -319,6 +321,8 @@ def _read_parameters(section: Section) -> Mapping[str, str]:
         inner.close()
         if key not in OBEYED:
             inner.note(f"{NO_EFFECT}; those that have: {', '.join(sorted(OBEYED))}")
+        if key in ON_GPU_ALONE and device is DeviceKind.CPU:
+            inner.note(f"{NO_EFFECT}: the model runs on the processor")
         if key == INTRA_OP and said == "0":
             inner.note("0 leaves it to the setting workers.threads")
     return parameters
@@ -428,16 +432,17 @@ def _read_group(group: Section, settings: RepositoryConfig) -> Instances:
 
 def _read_device(group: Section, settings: RepositoryConfig) -> DeviceWish:
     """The kind, and the GPUs that are allowed; which of those there are is not known here."""
-    kind = group.name("kind") or "KIND_AUTO"
-    kinds = {
-        "KIND_CPU": DeviceKind.CPU,
-        "KIND_GPU": DeviceKind.CUDA,
-        "KIND_AUTO": DeviceKind(settings.auto_device),
-    }
+    kind = group.name("kind") or AUTO
+    # "auto" that nobody has put a device in the place of: nothing is run there, and nothing depends on it
+    auto = DeviceKind.CUDA if settings.auto_device == DeviceKind.CUDA.value else DeviceKind.CPU
+    kinds = {"KIND_CPU": DeviceKind.CPU, "KIND_GPU": DeviceKind.CUDA, AUTO: auto}
     if kind not in kinds:
         group.problem("kind", f"'{kind}' is not offered; expected one of {', '.join(kinds)}")
     found = kinds.get(kind, DeviceKind.CPU)
     gpus = tuple(sorted(set(group.integers("gpus", maximum=GPUS_MAX - 1))))
+    if gpus and kind == AUTO and found is DeviceKind.CPU:
+        group.note("KIND_AUTO is the processor here, where 'gpus' has no effect")
+        return ON_CPU
     if group.has("gpus") and found is DeviceKind.CPU:
         group.problem("gpus", "GPUs are named, and the group is not of KIND_GPU; say so, or leave them out")
         return ON_CPU
