@@ -8,7 +8,6 @@ import pytest
 
 from appliance.domain.device import ON_CPU, ON_CUDA, DeviceKind, DeviceWish
 from appliance.domain.model import Batching, QueuePolicy, TimeoutAction, VersionChoice, VersionPolicy
-from appliance.domain.session_options import ON_GPU_ALONE
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.repository.model_directory import CONFIG_BYTES_MAX, LABEL_BYTES_MAX
 from tests.repository.conftest import ReadModel
@@ -475,34 +474,3 @@ def test_labels_of_one_file_are_kept_once(read_model: ReadModel) -> None:
     model = served(read_model(config, graph=model_of([port("x", ("batch", 4))], outputs), files=files))
     assert model.labels["y"] is model.labels["z"]
     assert model.labels == {"y": ("zero", "one"), "z": ("zero", "one"), "w": ("two",)}
-
-
-def test_instances_of_kind_auto_run_where_the_operator_says(read_model: ReadModel) -> None:
-    assert served(read_model("instance_group { count: 2 }", auto_device="cuda")).device == ON_CUDA
-    assert served(read_model("instance_group { kind: KIND_CPU }", auto_device="cuda")).device == ON_CPU
-
-
-@pytest.mark.parametrize("auto_device", ["auto", "cpu"])
-def test_gpus_that_kind_auto_names_are_noted_where_it_is_the_processor(
-    read_model: ReadModel, auto_device: str
-) -> None:
-    config = "instance_group { kind: KIND_AUTO gpus: [ 0, 2 ] }"
-    found = read_model(config, auto_device=auto_device)
-    assert served(found).device == ON_CPU
-    (note,) = found.notes
-    assert note.key == "instance_group[0]"
-    assert note.text == "KIND_AUTO is the processor here, where 'gpus' has no effect"
-    on_gpu = read_model(config, auto_device="cuda")
-    assert served(on_gpu).device == DeviceWish(DeviceKind.CUDA, (0, 2))
-    assert not on_gpu.notes
-
-
-@pytest.mark.parametrize("key", sorted(ON_GPU_ALONE))
-def test_what_is_for_a_gpu_alone_is_noted_on_the_processor(read_model: ReadModel, key: str) -> None:
-    said = f'parameters {{ key: "{key}" value {{ string_value: "1" }} }}'
-    for group in ("", "instance_group { kind: KIND_CPU }", "instance_group { kind: KIND_AUTO }"):
-        (note,) = read_model(said + group, auto_device="cpu").notes
-        assert note.key == f'parameters["{key}"]'
-        assert note.text.endswith("has no effect here: the model runs on the processor")
-    for group in ("instance_group { kind: KIND_GPU }", "instance_group { kind: KIND_AUTO }"):
-        assert not read_model(said + group, auto_device="cuda").notes
