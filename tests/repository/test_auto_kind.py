@@ -39,3 +39,31 @@ def test_what_is_for_a_gpu_alone_is_noted_on_the_processor(read_model: ReadModel
         assert note.text.endswith("has no effect here: the model runs on the processor")
     for group in ("instance_group { kind: KIND_GPU }", "instance_group { kind: KIND_AUTO }"):
         assert not read_model(said + group, auto_device="cuda").notes
+
+
+@pytest.mark.parametrize(("named", "device"), [("KIND_CPU", ON_CPU), ("KIND_GPU", ON_CUDA)])
+def test_beside_a_kind_that_is_named_kind_auto_is_that_one(
+    read_model: ReadModel, named: str, device: DeviceWish
+) -> None:
+    for auto_device in ("auto", "cpu", "cuda"):
+        config = f"instance_group [ {{ count: 2 kind: {named} }}, {{ kind: KIND_AUTO }} ]"
+        assert served(read_model(config, auto_device=auto_device)).device == device
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "instance_group { kind: KIND_AUTO gpus: [ 0 ] }",
+        "instance_group { kind: KIND_AUTO gpus: [ ] }",
+        "instance_group [ { kind: KIND_AUTO count: 2 }, { gpus: [ 1 ] } ]",
+        "instance_group { kind: KIND_AUTO gpus: [ 64 ] }",
+        "instance_group { kind: KIND_AUTO count: 65 }",
+        "instance_group [ { kind: KIND_CPU }, { kind: KIND_GPU }, { kind: KIND_AUTO } ]",
+        "instance_group [ { kind: KIND_CPU }, { gpus: [ 0 ] } ]",
+    ],
+)
+def test_whether_a_model_may_be_served_does_not_depend_on_the_machine(
+    read_model: ReadModel, config: str
+) -> None:
+    verdicts = {read_model(config, auto_device=each).broken for each in ("auto", "cpu", "cuda")}
+    assert len(verdicts) == 1
