@@ -84,14 +84,17 @@ def add_repository(parser: argparse.ArgumentParser) -> None:
 
 
 def repository_of(file: Path | None) -> RepositoryConfig:
-    """What may be served, but for what each box sets for models that say nothing."""
+    """What may be served, but for what each box sets for models that say nothing. Models of KIND_AUTO run where they
+    would on this machine."""
     from appliance.config.repository import RepositoryConfig
+    from appliance.runtimes.auto_device import settled
 
     if file is None:
-        return RepositoryConfig()
+        return settled(RepositoryConfig())
     from appliance.cli.store_session import told
     from appliance.config import loading
 
     with told():
         repository = loading.load(file).repository
+    repository = settled(repository)
     return replace(repository, default_max_batch_size=RepositoryConfig().default_max_batch_size)

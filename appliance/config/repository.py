@@ -47,8 +47,9 @@ class FirewallConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryConfig:
-    """How model directories are read. ``runtimes`` are those enabled; ``auto_device`` ("cpu" or "cuda") is
-    where an instance group of KIND_AUTO runs."""
+    """How model directories are read. ``runtimes`` are those enabled; ``auto_device`` is where an instance group of
+    KIND_AUTO runs: who runs models puts "cpu" or "cuda" in the place of "auto" first, and who only judges them need not
+    (``appliance.runtimes.auto_device``)."""
 
     default_max_batch_size: int = field(
         default=32,
@@ -63,7 +64,11 @@ class RepositoryConfig:
         default=("onnx",), metadata={"help": "enabled runtimes; a model that needs another one is refused"}
     )
     auto_device: str = field(
-        default="cpu", metadata={"choices": ("cpu", "cuda"), "help": "device of instance groups of KIND_AUTO"}
+        default="auto",
+        metadata={
+            "choices": ("auto", "cpu", "cuda"),
+            "help": "device of instance groups of KIND_AUTO; auto: a GPU where one can be used at the start",
+        },
     )
     firewall: FirewallConfig = field(
         default_factory=FirewallConfig, metadata={"help": "what a graph may hold before a runtime sees it"}

@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -55,6 +55,7 @@ from appliance.frontend.regions.users import users_of
 from appliance.maintenance.interpreter import Collector
 from appliance.maintenance.scrubbing import Scrubbing, store_figures
 from appliance.reconciler.reconciler import Reconciler
+from appliance.runtimes.auto_device import AutoDevice, settled
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Source
 from appliance.sources.store import StoreSource
@@ -110,7 +111,9 @@ def make_parts(
     ticker = Ticker(loop, partial(end.failed_part, "the engine"))
     tell: Callable[[PoolEvent], None] = lambda event: engine.pool_event(event)  # noqa: E731, PLW0108  it is made of it
     pool = WorkerPool(arena, config.workers, loop, tell, config.repository.runtimes, rings=lane_memory(kind))
-    devices = DeviceCare(find_devices(), log.event)
+    watch = find_devices()
+    config = replace(config, repository=settled(config.repository, watch, partial(_tell_auto_device, log)))
+    devices = DeviceCare(watch, log.event)
     engine = _make_engine(config, arena, pool, records, devices, _make_shell(ticker, log, tracer))
     source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
     processor = partial(processor_energy, ProcessorAccount())
@@ -165,6 +168,10 @@ def make_parts(
         outlet=outlet,
         closing=tuple((what, close) for what, close in closing if close is not None),
     )
+
+
+def _tell_auto_device(log: LogControl, decided: AutoDevice) -> None:
+    log.event("models of KIND_AUTO run", on=decided.kind.value, reason=decided.reason)
 
 
 def _make_meters(

@@ -39,6 +39,8 @@ LARGEST: Final[Mapping[str, int]] = MappingProxyType(
     }
 )
 """The parameters that are obeyed, each a whole number from 0 up to this."""
+ON_GPU_ALONE: Final = frozenset((DEVICE_BYTES, ENGINE_FREE_MAX, ENGINE_WEIGHTS_MAX, ENGINE_REFIT))
+"""Those of a model on a GPU; on the processor they do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

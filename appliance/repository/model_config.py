@@ -8,7 +8,7 @@ problem. None stands for "not said", which the graph then decides.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -29,7 +29,7 @@ from appliance.domain.model import (
     run_timeout_ms,
     run_timeout_problem,
 )
-from appliance.domain.session_options import INTRA_OP, LARGEST, option_problem
+from appliance.domain.session_options import INTRA_OP, LARGEST, ON_GPU_ALONE, option_problem
 from appliance.repository.findings import Findings, Place
 from appliance.repository.noted import NOTED, OPTIMIZATION, Json, noted_in, read_noted
 from appliance.repository.onnx.foreign import backend_advice
@@ -68,6 +68,8 @@ _UNOFFERED_INSTANCES: Final = MappingProxyType(
         "passive": "is not offered: every instance takes requests; remove it",
     }
 )
+AUTO: Final = "KIND_AUTO"
+NAMED_KINDS: Final = MappingProxyType({"KIND_CPU": DeviceKind.CPU, "KIND_GPU": DeviceKind.CUDA})
 GPUS_MAX: Final = 64
 """Numbers of GPUs that can be named: more than any machine has."""
 INSTANCES_MAX: Final = 64
@@ -178,6 +180,7 @@ def read_model_config(
     if (name := section.text("name")) not in ("", model_name):
         section.problem("name", f"is '{name}', which is not what the directory is called; make them equal")
     noted = _read_noted(section)
+    instances = _read_instances(section, settings)
     batching = section.section("dynamic_batching")
     preferred_place = (
         batching.place("preferred_batch_size") if batching else section.place("dynamic_batching")
@@ -194,9 +197,9 @@ def read_model_config(
         batching=_read_batching(batching) if batching else None,
         preferred_place=preferred_place,
         policy=_read_policy(section),
-        instances=_read_instances(section, settings),
+        instances=instances,
         warmups=tuple(map(read_warmup, section.sections("model_warmup", most=WARMUPS_MAX))),
-        parameters=_read_parameters(section),
+        parameters=_read_parameters(section, instances.device.kind),
         noted=noted,
         graph_level=_read_graph_level(section),
         cuda_graphs=_read_cuda_graphs(section),
@@ -304,7 +307,7 @@ def _read_policy(section: Section) -> VersionPolicy:
     return policy
 
 
-def _read_parameters(section: Section) -> Mapping[str, str]:
+def _read_parameters(section: Section, device: DeviceKind) -> Mapping[str, str]:
     parameters: dict[str, str] = {}
     for key, inner in section.entries("parameters"):
         said = parameters[key] = inner.text("string_value")
@@ -319,6 +322,8 @@ def _read_parameters(section: Section) -> Mapping[str, str]:
         inner.close()
         if key not in OBEYED:
             inner.note(f"{NO_EFFECT}; those that have: {', '.join(sorted(OBEYED))}")
+        if key in ON_GPU_ALONE and device is DeviceKind.CPU:
+            inner.note(f"{NO_EFFECT}: the model runs on the processor")
         if key == INTRA_OP and said == "0":
             inner.note("0 leaves it to the setting workers.threads")
     return parameters
@@ -391,7 +396,9 @@ def _queue_policy(section: Section) -> QueuePolicy:
 def _read_instances(section: Section, settings: RepositoryConfig) -> Instances:
     """What all ``instance_group`` entries say together: their counts add up, their kind must be one, and the version
     may run on any GPU that one of them names, on any at all where one names none."""
-    groups = [_read_group(group, settings) for group in section.sections("instance_group")]
+    written_groups = tuple(section.sections("instance_group"))
+    auto = _auto_kind({group.name("kind") for group in written_groups}, settings)
+    groups = [_read_group(group, auto) for group in written_groups]
     if not groups:
         return ONE_INSTANCE
     if len({group.device.kind for group in groups}) > 1:
@@ -405,10 +412,19 @@ def _read_instances(section: Section, settings: RepositoryConfig) -> Instances:
     return Instances(count=count, device=DeviceWish(groups[0].device.kind, indexes), groups=written)
 
 
-def _read_group(group: Section, settings: RepositoryConfig) -> Instances:
+def _auto_kind(named: Set[str], settings: RepositoryConfig) -> DeviceKind:
+    """What KIND_AUTO stands for: the kind that other groups of the model name, so that no model is refused for what
+    machine it is on, else the machine's. "auto" in whose place nobody has put a device is read by who only judges."""
+    kinds = {kind for word, kind in NAMED_KINDS.items() if word in named}
+    if len(kinds) == 1:
+        return kinds.pop()
+    return DeviceKind.CUDA if settings.auto_device == DeviceKind.CUDA.value else DeviceKind.CPU
+
+
+def _read_group(group: Section, auto: DeviceKind) -> Instances:
     group.refuse(_UNOFFERED_INSTANCES)
     group.ignore(("host_policy",), NO_EFFECT)
-    device = _read_device(group, settings)
+    device = _read_device(group, auto)
     count = group.integer("count", default=1) or 1
     if device.kind is not DeviceKind.CPU and count > 1:
         group.ignore(("count",), f"{NO_EFFECT}: on a GPU a version has one worker")
@@ -426,19 +442,20 @@ def _read_group(group: Section, settings: RepositoryConfig) -> Instances:
     )
 
 
-def _read_device(group: Section, settings: RepositoryConfig) -> DeviceWish:
+def _read_device(group: Section, auto: DeviceKind) -> DeviceWish:
     """The kind, and the GPUs that are allowed; which of those there are is not known here."""
-    kind = group.name("kind") or "KIND_AUTO"
-    kinds = {
-        "KIND_CPU": DeviceKind.CPU,
-        "KIND_GPU": DeviceKind.CUDA,
-        "KIND_AUTO": DeviceKind(settings.auto_device),
-    }
+    kind = group.name("kind") or AUTO
+    kinds = {**NAMED_KINDS, AUTO: auto}
     if kind not in kinds:
         group.problem("kind", f"'{kind}' is not offered; expected one of {', '.join(kinds)}")
     found = kinds.get(kind, DeviceKind.CPU)
     gpus = tuple(sorted(set(group.integers("gpus", maximum=GPUS_MAX - 1))))
-    if group.has("gpus") and found is DeviceKind.CPU:
-        group.problem("gpus", "GPUs are named, and the group is not of KIND_GPU; say so, or leave them out")
+    if found is DeviceKind.CPU and group.has("gpus"):
+        if kind != AUTO:
+            group.problem(
+                "gpus", "GPUs are named, and the group is not of KIND_GPU; say so, or leave them out"
+            )
+        elif gpus:
+            group.note("KIND_AUTO is the processor here, where 'gpus' has no effect")
         return ON_CPU
     return DeviceWish(found, gpus)

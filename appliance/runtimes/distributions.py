@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+ONNX_FOR_CUDA: Final = "onnxruntime-gpu"
 DISTRIBUTIONS: Final = {
-    "onnx": ("onnxruntime", "onnxruntime-gpu"),
+    "onnx": ("onnxruntime", ONNX_FOR_CUDA),
     "tensorrt": ("tensorrt-cu13-bindings", "tensorrt-cu12-bindings"),
 }
 """What to ask for the version of a runtime, by its name."""
@@ -32,6 +33,13 @@ def clash(runtime: str) -> str:
         f"{named} are both installed and share one folder, so that devices may be missing and versions mixed; "
         f"uninstall both ('pip uninstall -y {' '.join(found)}'), then install the one for this machine's device"
     )
+
+
+def cuda_problem() -> str:
+    """Why ONNX Runtime as it is installed can use no GPU; "" where it brings CUDA's provider."""
+    if reason := clash("onnx"):
+        return reason
+    return "" if ONNX_FOR_CUDA in installed("onnx") else f"{ONNX_FOR_CUDA} is not installed"
 
 
 def _installed(runtime: str) -> Iterator[tuple[str, str]]:

@@ -239,7 +239,7 @@ def test_all_unknown_names_are_told_at_once(digits: Path, capsys: pytest.Capture
     assert "no such precision: 'fp17', 'int3', ''; there are fp32, fp16, int8, fp8, int4, all" in said
 
 
-@pytest.mark.parametrize("option", [("--device", "cpu"), ("--keep", "d"), ("--plot", "f.svg")])
+@pytest.mark.parametrize("option", [("--keep", "d"), ("--plot", "f.svg")])
 def test_what_is_for_precisions_is_not_taken_without_them(
     option: tuple[str, str], digits: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

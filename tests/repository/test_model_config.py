@@ -474,8 +474,3 @@ def test_labels_of_one_file_are_kept_once(read_model: ReadModel) -> None:
     model = served(read_model(config, graph=model_of([port("x", ("batch", 4))], outputs), files=files))
     assert model.labels["y"] is model.labels["z"]
     assert model.labels == {"y": ("zero", "one"), "z": ("zero", "one"), "w": ("two",)}
-
-
-def test_instances_of_kind_auto_run_where_the_operator_says(read_model: ReadModel) -> None:
-    assert served(read_model("instance_group { count: 2 }", auto_device="cuda")).device == ON_CUDA
-    assert served(read_model("instance_group { kind: KIND_CPU }", auto_device="cuda")).device == ON_CPU

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.runtimes.distributions import clash, installed
+from appliance.runtimes import distributions
+from appliance.runtimes.distributions import clash, cuda_problem, installed
 from tests.appliance_process import ApplianceProcess
 
 HERE = version("onnxruntime")
@@ -34,6 +35,14 @@ def test_two_are_named_with_what_to_do(beside: Path, monkeypatch: pytest.MonkeyP
     said = clash("onnx")
     assert f"onnxruntime {HERE} and onnxruntime-gpu 1.2.3 are both installed" in said
     assert "pip uninstall -y onnxruntime onnxruntime-gpu" in said
+
+
+def test_cuda_needs_the_one_for_gpus_alone(beside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cuda_problem() == "onnxruntime-gpu is not installed"
+    monkeypatch.syspath_prepend(str(beside))
+    assert cuda_problem() == clash("onnx")
+    monkeypatch.setattr(distributions, "DISTRIBUTIONS", {"onnx": ("onnxruntime-gpu",)})
+    assert cuda_problem() == ""
 
 
 @pytest.mark.parametrize("both", [True, False])

@@ -1,8 +1,8 @@
 """Measure a model on this machine: time to load, first answer, runs by batch size, memory.
 
 It is loaded in a process of its own and runs on one thread, in place, as in a worker; requests, queues and copies
-of the server are not part of it. It runs on its golden set's first case, else on random values. What --json prints is
-what 'appliance model pack --measured FILE' takes.
+of the server are not part of it. It runs on its golden set's first case, else on random values, where its config.pbtxt
+says or on --device. What --json prints is what 'appliance model pack --measured FILE' takes.
 
 With --variants it is tried in several precisions, each in a process of its own: made from the FP32 model, held against
 its golden set, measured. One that leaves a tolerance is refused, whatever its speed, and the exit status is 1. A model
@@ -21,6 +21,7 @@ from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import steps_bar
 from appliance.domain.device import DeviceKind
 from appliance.tools.commands.options import (
+    add_device,
     add_shapes,
     add_source,
     sentences,
@@ -34,7 +35,6 @@ BUDGET_MS = 1_000
 ALL = "all"
 PICTURE = ".svg"
 CPU = DeviceKind.CPU.value
-DEVICES = tuple(kind.value for kind in DeviceKind)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print JSON instead of a table, for 'pack --measured' (with --variants it is no input of 'pack')",
     )
+    add_device(parser, f"as that says; of --variants {CPU}")
     _add_variants(parser)
 
 
@@ -67,9 +68,6 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         type=_variants,
         metavar="NAME,NAME",
         help=f"which to make and try, of {', '.join(PRECISIONS)}, or {ALL}; fp32 is the model itself",
-    )
-    group.add_argument(
-        "--device", choices=DEVICES, help=f"where they run (default {CPU}), whatever config.pbtxt says"
     )
     group.add_argument(
         "--keep",
@@ -90,7 +88,7 @@ def _settle(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> N
                 f"--plot draws an SVG picture; '{printable(str(arguments.plot))}' does not end in {PICTURE}"
             )
         return
-    for option in ("device", "keep", "plot"):
+    for option in ("keep", "plot"):
         if getattr(arguments, option) is not None:
             parser.error(f"--{option} is for --variants; say which precisions to try")
 
@@ -109,6 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
         shapes=dict(arguments.shape),
         budget_ms=arguments.budget_ms,
         threads=arguments.threads,
+        device=arguments.device or "",
         repository=settings,
     )
     with sentences(), steps_bar("measuring", quiet=arguments.json) as progress:

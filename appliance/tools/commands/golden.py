@@ -26,6 +26,7 @@ from appliance.domain.golden import SET_FILE, Tolerance, read_golden
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.tensor import FLOATS
 from appliance.tools.commands.options import (
+    add_device,
     add_shapes,
     add_source,
     add_tolerances,
@@ -63,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=natural(0), help=f"of random cases (default {SEED})")
     parser.add_argument("--rows", type=natural(1), help="rows of random cases (default 1)")
     add_shapes(parser)
+    add_device(parser)
     parser.add_argument(
         "--absolute", type=float, metavar="A", help=f"tolerance of numbers (default {ABSOLUTE})"
     )
@@ -141,6 +143,7 @@ def _job(
         default=_default(arguments),
         tolerances=_by_output(arguments, subject),
         promise=_asked_promise(arguments),
+        device=arguments.device or "",
         margin_percent=arguments.margin,
         repository=settings,
     )
@@ -178,6 +181,7 @@ def _kept_job(
         keep=there,
         tolerances=tolerances,
         promise=promise,
+        device=arguments.device or "",
         margin_percent=arguments.margin,
         repository=settings,
     )

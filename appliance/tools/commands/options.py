@@ -13,10 +13,12 @@ from appliance.cli import package_policy
 from appliance.cli.arguments import version_number
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.config.repository import RepositoryConfig
+from appliance.domain.device import DeviceKind
 from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid
 from appliance.domain.golden import Tolerance
 from appliance.tools.subject import Subject, find_subject
 
+DEVICES: Final = tuple(kind.value for kind in DeviceKind)
 _SHAPE: Final = re.compile(r"(.+)=(\d+(?:,\d+)*)")
 _TOLERANCE: Final = re.compile(r"(.+)=([^,=]+)(?:,([^,=]+))?")
 
@@ -44,6 +46,13 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
         type=_shape,
         metavar="INPUT=D1,D2",
         help="shape of an input with free dimensions, without the batch; may be repeated",
+    )
+
+
+def add_device(parser: argparse.ArgumentParser, default: str = "as that says") -> None:
+    """Where the model is tried."""
+    parser.add_argument(
+        "--device", choices=DEVICES, help=f"where it runs, whatever config.pbtxt says (default: {default})"
     )
 
 

@@ -24,7 +24,7 @@ def measurement_view(version: ModelVersion, found: Measurement) -> RenderableTyp
             f"{version.name} version {version.version}, {version.file_bytes / MB:.1f} MB: "
             f"loads in {found.load_ns / NS_PER_MS:.1f} ms, "
             f"first answer after {found.first_answer_ns / NS_PER_MS:.1f} ms, "
-            f"{found.memory_bytes / MB:.1f} MB of memory; run on {found.inputs}"
+            f"{found.memory_bytes / MB:.1f} MB of memory; run on {found.inputs}{_on(found)}"
         )
     )
     table = Table()
@@ -38,6 +38,10 @@ def measurement_view(version: ModelVersion, found: Measurement) -> RenderableTyp
             f"{each.rows * NS_PER_S / max(each.p50_ns, 1):,.0f}",
         )
     return Group(head, table)
+
+
+def _on(found: Measurement) -> str:
+    return f", on {found.accelerator}" if found.accelerator else ""
 
 
 def comparison_view(key: str, found: Comparison, written: Mapping[str, str]) -> RenderableType:

@@ -40,6 +40,7 @@ from appliance.tools.evaluation.jobs import (
     from_plain,
     to_plain,
 )
+from appliance.tools.evaluation.meter import accelerator_of
 from appliance.tools.evaluation.runner import Runner, batch_sizes
 from appliance.tools.evaluation.trial import placed, try_precision
 from appliance.tools.subject import find_subject
@@ -79,7 +80,7 @@ def _runtime() -> Runtime:
 
 def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
     job = from_plain(MeasureJob, plain)
-    version = find_subject(Path(job.source), job.repository).version
+    version = placed(find_subject(Path(job.source), job.repository).version, job.device)
     sizes = batch_sizes(version, job.rows)
     inputs, origin = _inputs(job, version)
     runtime = _runtime()
@@ -98,6 +99,7 @@ def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
         memory_bytes=max(private_bytes(os.getpid()) - before, 0),
         inputs=origin,
         speeds=tuple(speeds),
+        accelerator=accelerator_of(version.device.kind.value),
     )
 
 

@@ -33,7 +33,9 @@ class Benched(Measurement):
 def benched(version: ModelVersion, found: Measurement, threads: int) -> Benched:
     """``found``, which was measured here on so many threads."""
     values = {name: getattr(found, name) for name in Measurement.__slots__}
-    return Benched(model=version.name, version=version.version, on=place_text(threads), **values)
+    return Benched(
+        model=version.name, version=version.version, on=place_text(threads, found.accelerator), **values
+    )
 
 
 def place_text(threads: int, accelerator: str = "") -> str:
@@ -45,7 +47,9 @@ def place_text(threads: int, accelerator: str = "") -> str:
 
 def to_json(found: Benched) -> str:
     """The contents of the file."""
-    return json.dumps(asdict(found))
+    told = asdict(found)
+    del told["accelerator"]  # is in ``on``, and releases before know no such key
+    return json.dumps(told)
 
 
 def read_cost(file: Path) -> Measured:

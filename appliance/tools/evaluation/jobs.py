@@ -39,13 +39,14 @@ Progress = Callable[[int, int, str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureJob:
     """Load a version and run it. ``rows`` are batch sizes (empty: 1, 2, 4 ... up to the largest). ``shapes`` give
-    sizes to inputs with free dimensions, without the batch."""
+    sizes to inputs with free dimensions, without the batch. ``device`` "": that of the version."""
 
     source: str
     rows: tuple[int, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     budget_ms: int = 1_000
     threads: int = 1
+    device: str = ""
     repository: RepositoryConfig = field(default_factory=RepositoryConfig)
 
 
@@ -63,13 +64,14 @@ class Speed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What a version costs: making the session, the first answer counted from before that, private memory that it
-    took in all, and its runs. ``inputs`` says what it was run on."""
+    took in all, and its runs. ``inputs`` says what it was run on, ``accelerator`` which one ("": the processor)."""
 
     load_ns: int
     first_answer_ns: int
     memory_bytes: int
     inputs: str
     speeds: tuple[Speed, ...]
+    accelerator: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,11 @@ def open_meter(device: str) -> Meter:
     return DeviceMeter(driver) if driver.devices else NoMeter()
 
 
+def accelerator_of(device: str) -> str:
+    """What models on ``device`` run on beside the processor: its name, "cuda" where nobody tells it, "" for none."""
+    return "" if device == DeviceKind.CPU.value else open_meter(device).device or device
+
+
 def row_joules(
     joules_before: float | None, joules_after: float | None, window_s: float, rows: int
 ) -> float | None:

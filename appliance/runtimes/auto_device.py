@@ -1,0 +1,74 @@
+"""Where instance groups of KIND_AUTO run: decided once, by what was found when the process began, for all versions.
+
+A GPU that is found or lost later changes nothing of it. What only judges a model need not decide: no verdict depends on
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from appliance.config.repository import RepositoryConfig
+from appliance.devices.watch import DeviceWatch, find_devices
+from appliance.domain.device import DeviceKind, DeviceName, faults
+from appliance.runtimes.distributions import cuda_problem
+
+AUTO: Final = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What this machine has for models on a GPU. ``lacking``: why the installed runtime can use none ("": it can).
+    ``devices``: what is wrong with each ("": nothing is); ``problem``: why the driver tells of none."""
+
+    lacking: str = ""
+    devices: Mapping[DeviceName, str]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoDevice:
+    """What KIND_AUTO stands for, and why."""
+
+    kind: DeviceKind
+    reason: str
+
+
+def decide(found: Found) -> AutoDevice:
+    """A GPU where one can be used, else the processor."""
+    usable = [str(device) for device, fault in found.devices.items() if not fault]
+    if usable and not found.lacking:
+        return AutoDevice(kind=DeviceKind.CUDA, reason=f"{', '.join(usable)} can be used")
+    faulty = [f"{device} {fault}" for device, fault in found.devices.items() if fault]
+    reason = found.lacking or found.problem or "; ".join(faulty) or "the driver tells of no GPU"
+    return AutoDevice(kind=DeviceKind.CPU, reason=reason)
+
+
+def look(watch: DeviceWatch, lacking: str) -> Found:
+    """What there is, by the last look at all devices."""
+    return Found(
+        lacking=lacking,
+        devices={device.called: "; ".join(faults(seen.reading)) for device, seen in watch.looks()},
+        problem=watch.problem,
+    )
+
+
+def settled(
+    repository: RepositoryConfig,
+    watch: DeviceWatch | None = None,
+    tell: Callable[[AutoDevice], None] = lambda decided: None,
+) -> RepositoryConfig:
+    """``repository`` with a device in the place of "auto". Without a ``watch`` devices are looked for, where a runtime
+    can use them: that takes a second. ``tell`` is told where anything of a GPU is here."""
+    if repository.auto_device != AUTO:
+        return repository
+    lacking = cuda_problem()
+    if watch is None and not lacking:
+        watch = find_devices()
+    found = Found(lacking=lacking, devices={}) if watch is None else look(watch, lacking)
+    decided = decide(found)
+    if found.devices or not lacking:
+        tell(decided)
+    return replace(repository, auto_device=decided.kind.value)

@@ -1,0 +1,113 @@
+"""``appliance model golden`` and plain ``bench`` on another device than the configuration says. No GPU is here: the
+names of devices come from a simulated driver."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from appliance.cli.main import main
+from appliance.domain.golden import read_golden
+from appliance.tools.evaluation.cost_file import benched, read_cost, to_json
+from appliance.tools.evaluation.jobs import Measurement, Speed
+from appliance.tools.evaluation.meter import accelerator_of
+from appliance.tools.subject import find_subject
+from models.make_digits import HOME
+from tests.devices.simulated_nvml import Board, SimulatedNvml
+
+BENCH = ("--rows", "1", "--budget-ms", "5")
+
+
+@pytest.fixture
+def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The digits, to run on a GPU, on a machine whose GPUs are hidden if there are any."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    home = tmp_path / "digits"
+    shutil.copytree(HOME, home, ignore=shutil.ignore_patterns("1", "*.png", "golden.json"))
+    place(home, "KIND_GPU")
+    return home
+
+
+def place(home: Path, kind: str) -> None:
+    config = home / "config.pbtxt"
+    written = config.read_text() if config.exists() else ""
+    kept = [line for line in written.splitlines() if "instance_group" not in line]
+    config.write_text("\n".join([*kept, f"instance_group {{ kind: {kind} }}", ""]))
+
+
+def run(*words: object) -> int:
+    return main(["model", *map(str, words)])
+
+
+def test_a_model_for_a_gpu_is_measured_on_the_processor(
+    digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("bench", digits, *BENCH) == 1
+    assert "asks for device 'cuda'" in capsys.readouterr().err
+    assert run("bench", digits, *BENCH, "--device", "cpu", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["speeds"]
+    assert "accelerator" not in found
+
+
+def test_a_golden_set_of_a_model_for_a_gpu_is_made_on_the_processor(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "set"
+    words = ("golden", digits, "--random", "2", "--out", out)
+    assert run(*words) == 1
+    assert "asks for device 'cuda'" in capsys.readouterr().err
+    assert run(*words, "--device", "cpu") == 0
+    assert len(read_golden(str(out / "set.json")).cases) == 2
+    promise = ("--promise", "measured", "--force")
+    assert run("golden", digits, "--out", out, *promise) == 1
+    assert run("golden", digits, "--out", out, *promise, "--device", "cpu") == 0
+    assert "2 cases kept" in capsys.readouterr().out
+
+
+def test_a_model_of_the_processor_is_refused_on_a_gpu_that_is_not_here(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place(digits, "KIND_CPU")
+    for words in (("bench", digits, *BENCH), ("golden", digits, "--random", "1", "--out", tmp_path / "s")):
+        assert run(*words, "--device", "cuda") == 1
+        assert "asks for device 'cuda'" in capsys.readouterr().err
+        assert run(*words) == 0
+
+
+def test_what_is_no_device_is_refused(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("bench", "golden"):
+        with pytest.raises(SystemExit) as ended:
+            run(command, digits, "--device", "gpu")
+        assert ended.value.code == 2
+        assert "argument --device: invalid choice: 'gpu'" in capsys.readouterr().err
+
+
+def test_the_device_of_a_measurement_is_in_what_it_was_measured_on(tmp_path: Path) -> None:
+    speed = Speed(rows=1, runs=5, best_ns=1, p50_ns=2, p99_ns=3)
+    found = Measurement(
+        load_ns=1,
+        first_answer_ns=2,
+        memory_bytes=3,
+        inputs="random values",
+        speeds=(speed,),
+        accelerator="NVIDIA T",
+    )
+    file = tmp_path / "cost.json"
+    file.write_text(to_json(benched(find_subject(HOME).version, found, 2)))
+    assert ", 2 threads, NVIDIA T, onnxruntime" in read_cost(file).on
+
+
+def test_a_device_is_named_by_the_driver_if_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    monkeypatch.setattr(pynvml, "nvmlLib", SimulatedNvml(Board(name="NVIDIA T")))
+    assert accelerator_of("cuda") == "NVIDIA T"
+    assert accelerator_of("cpu") == ""
+    missing = Board(errors={"*": pynvml.NVML_ERROR_DRIVER_NOT_LOADED})
+    monkeypatch.setattr(pynvml, "nvmlLib", SimulatedNvml(missing))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    assert accelerator_of("cuda") == "cuda"
