@@ -100,9 +100,11 @@ class _Stage:
 
 @dataclass(slots=True)
 class _Graphs:
-    """Whether more are captured, and how many were."""
+    """Whether more are captured, and how many were; ``can``: no part of the session runs on the processor, which would
+    copy to and from memory that the run before may still use."""
 
     on: bool
+    can: bool
     made: int = 0
 
 
@@ -133,9 +135,7 @@ class CudaSession:
             self._copies.close()
             raise
         self._session = made.session
-        self._graphs = _Graphs(on=made.graphs)
-        self._all_there = made.graphs
-        """No part runs on the processor, which would copy to and from memory that the run before may still use."""
+        self._graphs = _Graphs(on=made.graphs, can=made.graphs)
         if graphs and not made.graphs:
             self._tell("parts of it run on the processor")
         self._inputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.inputs)
@@ -206,7 +206,7 @@ class CudaSession:
             return None
         again = partial(self._again, stage, batch, place)
         pinned = source.pinned is not None and place.region.pinned is not None
-        if not pinned or not self._all_there:
+        if not pinned or not self._graphs.can:
             return again
         if not stage.runs or self._may_capture(stage):
             return None
@@ -387,7 +387,7 @@ class CudaSession:
         self._forget()
         self._session = None
         self._copies.renew()
-        self._all_there = False
+        self._graphs.can = False
         self._session, _ = self._make(self._copies.stream, False)
 
     def _tell(self, reason: str) -> None:
