@@ -144,7 +144,7 @@ class Engine:
             dispatch=dispatch,
             completion=completion,
             mirroring=mirroring,
-            hangs=Hangs(dispatch.batches, self._rollouts.groups, pool),
+            hangs=Hangs(dispatch.batches, self._rollouts.groups, pool, shell.pace),
         )
 
     def _make_rollouts(

@@ -9,6 +9,7 @@ import pytest
 
 from appliance.core.rollout.attempt import Attempt
 from appliance.core.rollout.events import Figures
+from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.trial import Seen
 from appliance.domain import histogram
@@ -33,7 +34,9 @@ class Rig:
         batches: Any = SimpleNamespace(oldest=lambda: [(3, self.batch, served)])
         groups: Any = SimpleNamespace(is_alone=lambda worker: self.alone)
         pool: Any = SimpleNamespace(kill=lambda *what: self.killed.append(what))
-        self.hangs = Hangs(batches, groups, pool)
+        self.asked: list[int] = []
+        pace: Any = SimpleNamespace(at=self.asked.append)
+        self.hangs = Hangs(batches, groups, pool, pace)
 
     def looks(self, count: int, start_ns: int, step_ns: int = LOOK_NS) -> int:
         for number in range(count):
@@ -47,6 +50,9 @@ def test_the_same_batch_at_every_look_for_too_long_ends_its_worker() -> None:
     assert not rig.killed
     rig.looks(1, then)
     assert rig.killed == [(3, ExitCause.HUNG)]
+    assert rig.asked == [1 + LOOK_NS * number for number in range(1, 13)], (
+        "whether others have it take turns or not"
+    )
 
 
 @pytest.mark.parametrize("why", ["no bound", "another batch", "a load goes on"])
@@ -77,6 +83,10 @@ def test_only_a_version_with_another_behind_it_and_with_all_its_weights_is_bound
     assert one.run_bound_ns == 7
     one.memory.quick = True
     assert one.run_bound_ns == 0, "its runs wait for weights that are still read"
+    one.memory.quick, one.trial.fallback = False, None
+    assert one.run_bound_ns == 0, "it serves alone"
+    one.version.phase = Phase.DRAINING
+    assert one.run_bound_ns == 7, "it was rolled back, and another answers for it"
 
 
 def runs(count: int, bucket: int) -> tuple[int, ...]:

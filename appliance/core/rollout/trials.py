@@ -312,6 +312,7 @@ class Trials:
         """Nothing more is to come of its trial; the version goes on serving."""
         version = attempt.version
         yield do.FallBack(version.id, None)
+        yield do.LimitRuns(version.id, 0)
         self.attempts.pop(version.id, None)
         if version.phase is Phase.WATCHED:
             version.enter(Phase.LIVE)

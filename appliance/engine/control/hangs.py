@@ -1,7 +1,8 @@
 """Runs that do not end, of versions for which another could answer: noticed long before any run may take too long.
 
 While a version is on trial or watched, what it took so far bounds what it may take (``Attempt.longest_run_ns``); one
-that takes longer loses its worker, its requests go to the version before, and its trial ends with that. Measured in
+that takes longer loses its worker, its requests go to the version before, and its trial ends with that. A request that
+was given to it just before that ended is not left to hang in its next worker. Measured in
 looks, not by the clock alone: where the whole machine stood still, nothing hung. Requests that the native front
 end gave to a worker are looked at in ``fastpath/lanes``. Owner: the turn.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from appliance.engine.control.instance_groups import InstanceGroups
+from appliance.engine.environment import Pace
 from appliance.engine.requests.dispatch import Batches
 from appliance.workers.port import ExitCause, WorkerPort
 
@@ -27,15 +29,16 @@ class _Seen(NamedTuple):
 class Hangs:
     """Ends workers whose batches do not end. Only a worker that has one version and loads nothing is looked at."""
 
-    def __init__(self, batches: Batches, groups: InstanceGroups, pool: WorkerPort) -> None:
+    def __init__(self, batches: Batches, groups: InstanceGroups, pool: WorkerPort, pace: Pace) -> None:
         self._batches = batches
         self._groups = groups
         self._pool = pool
+        self._pace = pace
         self._seen: dict[int, _Seen] = {}
         self._due_ns = 0
 
     def look(self, now_ns: int) -> None:
-        """Called with every turn; versions on trial see to it that there are some."""
+        """Called with every turn; asks for one as long as there is something to look at."""
         if now_ns < self._due_ns:
             return
         self._due_ns = now_ns + LOOK_NS
@@ -49,3 +52,5 @@ class Hangs:
             self._seen[worker] = known._replace(looks=known.looks + 1)
             if known.looks >= LOOKS_MIN and now_ns - known.since_ns > served.run_bound_ns:
                 self._pool.kill(worker, ExitCause.HUNG)
+        if self._seen:
+            self._pace.at(self._due_ns)

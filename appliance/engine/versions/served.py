@@ -17,7 +17,7 @@ from zlib import crc32
 
 from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.catalog import TrialWish
-from appliance.core.rollout.phase import ANSWERING, STATES, Phase
+from appliance.core.rollout.phase import ANSWERING, LEAVING, STATES, Phase
 from appliance.core.rollout.version import Version
 from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ApplianceError
@@ -37,7 +37,7 @@ CLIENT_PARTS: Final = 10_000
 @dataclass(slots=True, kw_only=True, eq=False)
 class TrialRouting:
     """``split`` leads some of its requests to a version on trial; ``fallback`` runs what fails on this one, within
-    ``run_limit_ns`` if that is known. Changed by ``control/traffic`` alone."""
+    ``run_limit_ns`` if that is known, until it is proven. Changed by ``control/traffic`` alone."""
 
     split: TrafficSplit | None = None
     fallback: Served | None = None
@@ -172,10 +172,10 @@ class Served:
 
     @property
     def run_bound_ns(self) -> int:
-        """How long a run may take while another version could answer instead; 0: as its worker allows, as where runs
-        may have to wait for weights that are still to come."""
-        bounded = self.trial.fallback is not None and not self.memory.quick
-        return self.trial.run_limit_ns if bounded else 0
+        """How long a run may take while another version could answer instead, also once its trial has come to nothing
+        and it leaves; 0: as its worker allows, as where runs may have to wait for weights that are still to come."""
+        bounded = self.trial.fallback is not None or self.version.phase in LEAVING
+        return self.trial.run_limit_ns if bounded and not self.memory.quick else 0
 
     @property
     def key(self) -> str:
