@@ -22,6 +22,7 @@ from appliance.frontend.grpc.wire_pb import inference_pb2
 from appliance.runtimes.tensorrt.profiles import profiles_of
 from appliance.runtimes.tensorrt.vendor import Library
 from appliance.workers.priority import yield_disk, yield_processor
+from benchmarks.clients import Offer, run_load
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.fronts import NATIVE, with_front_end
@@ -52,22 +53,6 @@ def build_on(folder: Path) -> None:
         print(READY, flush=True)
 
 
-def offer(generator: Path, target: str, payload: Path, rate: float, seconds: float) -> dict[str, Any]:
-    """What the load generator says."""
-    done = subprocess.run(
-        [
-            str(generator), "--target", target, "--payload", str(payload), "--seconds", str(seconds),
-            "--warm-up-s", "1", "--deadline-ms", "0", "--bound-ms", "10", "--seed", "1", "--channels", "2",
-            "--rate", str(rate),
-        ],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(done.stderr[-500:])
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return said
-
-
 def measure(generator: Path, rate: float, rounds: int, seconds: float) -> dict[str, Any]:
     """Medians of all rounds, and the ratio of each."""
     alone: list[float] = []
@@ -79,12 +64,11 @@ def measure(generator: Path, rate: float, rounds: int, seconds: float) -> dict[s
         request = inference_pb2.ModelInferRequest(model_name="mlp")
         request.inputs.add(name="x", datatype="FP32", shape=[1, 64])
         request.raw_input_contents.append(bytes(256))
-        payload = folder / "payload"
-        payload.write_bytes(request.SerializeToString())
+        payload, offer = request.SerializeToString(), Offer(seconds=seconds, rate=rate, channels=2)
         with ApplianceProcess(folder / "models", with_front_end(NATIVE, {})) as server:
             server.wait_ready()
             for number in range(rounds):
-                alone.append(offer(generator, server.grpc, payload, rate, seconds)["ok"]["p99"])
+                alone.append(run_load(server.grpc, payload, offer, generator=generator).ok["p99"])
                 own = folder / str(number)
                 own.mkdir()
                 builder = subprocess.Popen(
@@ -97,7 +81,7 @@ def measure(generator: Path, rate: float, rounds: int, seconds: float) -> dict[s
                     raise SystemExit(
                         "no engine is built: run `make tensorrt-test`, which fetches TensorRT-RTX"
                     )
-                beside.append(offer(generator, server.grpc, payload, rate, seconds)["ok"]["p99"])
+                beside.append(run_load(server.grpc, payload, offer, generator=generator).ok["p99"])
                 builder.kill()
                 built += builder.communicate()[0].count(READY)
     ratios = [with_it / without for with_it, without in zip(beside, alone, strict=True)]

@@ -87,10 +87,13 @@ def no_real_time() -> str | None:
     return done.stderr.strip() or None if done.returncode else None
 
 
-def run_load(target: str, payload: bytes, offer: Offer, *, native: bool = False) -> LoadReport:
-    """Offer the load to `target` with one of our own generators and wait for the report."""
-    own = install_folder("native") / ("stream" if offer.streamed else "load")
-    program = [str(own)] if native else [sys.executable, "-m", "benchmarks.load"]
+def run_load(
+    target: str, payload: bytes, offer: Offer, *, native: bool = False, generator: Path | None = None
+) -> LoadReport:
+    """Offer the load to `target` with one of our own generators and wait for the report. `generator` is a `load` of
+    `benchmarks/native` that is not installed."""
+    own = generator or install_folder("native") / ("stream" if offer.streamed else "load")
+    program = [str(own)] if native or generator else [sys.executable, "-m", "benchmarks.load"]
     if offer.remote and not no_real_time():
         program = [*REAL_TIME, *program]
     with tempfile.NamedTemporaryFile(prefix="payload-") as file:

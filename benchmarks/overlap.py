@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from appliance.frontend.grpc.wire_pb import inference_pb2
+from benchmarks.clients import LoadReport, Offer, run_load
 from tests.appliance_process import ApplianceProcess
 from tests.faults.leased import NATIVE_FAKES
 
@@ -44,8 +45,8 @@ class Asked(NamedTuple):
     seconds: float
 
 
-def prepare(folder: Path, asked: Asked) -> dict[str, Path]:
-    """Write a model and a request for each way; gives the requests by way."""
+def prepare(folder: Path, asked: Asked) -> dict[str, bytes]:
+    """Write a model for each way; gives a request for each."""
     payloads = {}
     for number, (way, overlapped) in enumerate(WAYS.items()):
         name = f"device{number}"
@@ -58,44 +59,31 @@ def prepare(folder: Path, asked: Asked) -> dict[str, Path]:
         request = inference_pb2.ModelInferRequest(model_name=name)
         request.inputs.add(name="x", datatype="UINT8", shape=[1, asked.row_bytes])
         request.raw_input_contents.append(bytes(asked.row_bytes))
-        payloads[way] = folder / name
-        payloads[way].write_bytes(request.SerializeToString())
+        payloads[way] = request.SerializeToString()
     return payloads
-
-
-def offer(asked: Asked, target: str, payload: Path, *load: str) -> dict[str, Any]:
-    """What the load generator says."""
-    command = [
-        str(asked.generator), "--target", target, "--payload", str(payload), "--seconds", str(asked.seconds),
-        "--warm-up-s", "1", "--deadline-ms", "0", "--bound-ms", "10", "--seed", "1", "--channels", "4", *load,
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr[-500:])
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return said
 
 
 def measure(asked: Asked) -> dict[str, Any]:
     """Rows a second over what the device alone could do, and latencies at 80 % of that, medians of all rounds."""
     most = BATCH / asked.run_ms * 1000
-    loads = {f"{depth} at once": ("--concurrency", str(depth)) for depth in (8, 32, 64)}
-    loads["80 % of all it could do"] = ("--rate", str(most * 0.8))
+    usual = Offer(seconds=asked.seconds, channels=4)
+    loads = {f"{depth} at once": replace(usual, concurrency=depth) for depth in (8, 32, 64)}
+    loads["80 % of all it could do"] = replace(usual, rate=most * 0.8)
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         payloads = prepare(Path(name), asked)
         with ApplianceProcess(Path(name) / "models", NATIVE_FAKES) as server:
             server.wait_ready()
-            for load, arguments in loads.items():
-                said: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+            for load, offer in loads.items():
+                said: dict[str, list[LoadReport]] = {way: [] for way in WAYS}
                 for _ in range(asked.rounds):
                     for way, payload in payloads.items():
-                        said[way].append(offer(asked, server.grpc, payload, *arguments))
+                        said[way].append(run_load(server.grpc, payload, offer, generator=asked.generator))
                 result[load] = {
                     way: {
-                        "of_device": statistics.median(each["throughput"] for each in told) / most,
-                        "p50_us": statistics.median(each["ok"]["p50"] for each in told),
-                        "p99_us": statistics.median(each["ok"]["p99"] for each in told),
+                        "of_device": statistics.median(each.throughput for each in told) / most,
+                        "p50_us": statistics.median(each.ok["p50"] for each in told),
+                        "p99_us": statistics.median(each.ok["p99"] for each in told),
                     }
                     for way, told in said.items()
                 }

@@ -81,8 +81,8 @@ class Made(NamedTuple):
 @dataclass(slots=True, eq=False)
 class _Stage:
     """One combination of shapes. Inputs lie at ``offsets`` of the device's memory at ``inputs``, outputs at
-    ``addresses``, ``out_bytes`` in all from ``outputs`` on. ``graph`` is the
-    number of its graph, captured by ``thread``, which alone can replay it; 0: there is none."""
+    ``addresses``, ``out_bytes`` in all from ``outputs`` on. ``graph`` is the number of its graph, captured by
+    ``thread``, which alone can replay it; 0: there is none."""
 
     offsets: tuple[int, ...]
     inputs: int

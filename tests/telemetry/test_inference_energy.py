@@ -226,9 +226,8 @@ def test_a_daemon_tells_what_its_versions_used(tmp_path: Path) -> None:
     before = BEFORE.replace("PLACE", str(zone.parent))
     with ApplianceProcess(models, {"metrics": metrics}, before=before) as process:
         process.wait_ready()
+        process.until("idle power", lambda now: now["processor"]["energy"]["idle_w"] is not None)
         until_s = time.monotonic() + 20
-        while _used(process)["idle_w"] is None and time.monotonic() < until_s:
-            time.sleep(0.05)
         while (
             not (told := _used(process)["models"].get("mlp/1", {})).get("joules")
             and time.monotonic() < until_s

@@ -130,9 +130,8 @@ def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, d
     assert isinstance(runtime, Packer)
     graph, weights = os.path.join(directory, form_file(runtime)), os.path.join(directory, WEIGHTS_FILE)
     if version.weights is not None:
-        read_ahead(
-            version.weights, verify=True
-        )  # a form of weights that rotted would be as wrong, and proven by them
+        # A form of weights that rotted would be as wrong, and proven by them.
+        read_ahead(version.weights, verify=True)
     runtime.pack(version, settings, graph, weights)
     if not os.path.exists(weights):
         Path(weights).write_bytes(b"")
