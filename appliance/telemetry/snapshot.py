@@ -314,8 +314,8 @@ class Snapshot:
     what became of them (None: there are none); ``certificates`` says of ports that speak TLS when the server's
     certificate ends (seconds since 1970), on the wall clock that says ``wall_s`` now; ``pid`` is its process (0: not
     told), ``addresses`` where it listens by protocol; ``devices`` are the accelerators that a driver tells of,
-    ``devices_problem`` why none does; ``processor`` is
-    what versions on the processor used (None: nothing tells); ``kwh_price`` is what a kWh costs (0: not known)."""
+    ``devices_problem`` why none does; ``processor`` is what versions on the processor used (None: nothing tells);
+    ``kwh_price`` is what a kWh costs (0: not known)."""
 
     engine: EngineStatus
     front_end: FrontEndFigures
