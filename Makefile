@@ -87,7 +87,8 @@ fuzz: ## fuzz a boundary: those of tests/fuzz, or what native code reads (needs 
 cgroup-test: $(TEST_STAMP) ## the bounds of workers' cgroups, on a kernel that is emulated (needs QEMU; KERNEL=FILE where /boot has none)
 	$(BIN)/python -m tests.workers.jail.machine
 
-# Any Python that has onnxruntime-gpu and the test requirements: GPU_PYTHON=python3. Skipped tests are failures here.
+# Any Python that has onnxruntime-gpu and the test requirements: GPU_PYTHON=python3. Tests that find no GPU
+# are failures here; what needs TensorRT or a second GPU is left out without, and told of.
 GPU_PYTHON ?= $(BIN)/python
 test-gpu: ## the tests that need a GPU, which `make test` skips (GPU_PYTHON=FILE: a Python with onnxruntime-gpu)
 	@$(GPU_PYTHON) -c 'from appliance.devices.nvml import Nvml; print(*Nvml().devices, sep="\n")' || { \

@@ -1,7 +1,8 @@
 """What a GPU does for the models of ONNX Runtime's CUDA, as ratios of one run; `python -m benchmarks.gpu`.
 
 Sessions of ONNX Runtime alone, and as workers have them, without the daemon around: batches, CUDA graphs, FP16,
-weights, memory, and the counter of energy beside the integral of power. Prints a table or, with ``--json``, an object.
+weights, memory, and the counter of energy beside the integral of power; engines, where TensorRT is installed. Prints a
+table or, with ``--json``, an object.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.runtimes import onnx
 from appliance.runtimes.onnx_sessions import BoundSession
 from appliance.runtimes.runtime import Feed, Place, RuntimeSettings, region_maker
+from appliance.runtimes.tensorrt.runtime import TensorrtRuntime
 from appliance.workers.child.tensors import Scratch
+from benchmarks import gpu_engines
 from benchmarks.gpu_models import PICTURE, large, resnet50
 
 DIGITS = Path(__file__).parents[1] / "models" / "digits" / "1" / "model.onnx"
@@ -297,8 +300,22 @@ def swaps(result: Result) -> None:
         }  # fmt: skip
 
 
+def engines(result: Result) -> None:
+    """Engines of TensorRT; see ``gpu_engines``."""
+    try:
+        runtime = TensorrtRuntime()
+    except ImportError as problem:
+        result["engines"] = f"left out: {problem}"
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        names = ("digits", "resnet50", "resnet50-fp16", "resnet50-int8")
+        versions = {name: version_of(name, Path(folder)) for name in names}
+        gpu_engines.as_int8(versions["resnet50-int8"])
+        result |= gpu_engines.measure(runtime, versions, Path(folder), percentiles, requests)
+
+
 PARTS: dict[str, Callable[[Result], None]] = {
-    "bare": bare, "port": port, "joules": joules, "weights": weights, "swaps": swaps,
+    "bare": bare, "port": port, "joules": joules, "weights": weights, "swaps": swaps, "engines": engines,
 }  # fmt: skip
 
 

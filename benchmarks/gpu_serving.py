@@ -1,8 +1,8 @@
 """A ResNet-50 served from a GPU over gRPC: throughput against a bare loop over the same session with the same batches,
 and latency at 80 % of that; `python -m benchmarks.gpu_serving --generator FILE`.
 
-The generator is the ``load`` of ``benchmarks/native``. Then the same for a request that is repeated while another model
-is loaded again and again beside it, and how long models are away when the worker is killed.
+The generator is the ``load`` of ``benchmarks/native``. Then how long each model is away when the worker that both are
+in is killed: its files are in the page cache.
 """
 
 from __future__ import annotations

@@ -53,6 +53,21 @@ def models(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def two(nvml: Nvml, models: Path) -> Path:
+    """The digits twice, each on a GPU of its own."""
+    if len(nvml.devices) < 2:
+        pytest.skip("there is one GPU")
+    config = models / "digits" / "config.pbtxt"
+    text = config.read_text()
+    shutil.copytree(models / "digits", models / "others")
+    for name, index in (("digits", 0), ("others", 1)):
+        named = text.replace('name: "digits"', f'name: "{name}"')
+        placed = named.replace("KIND_GPU }", f"KIND_GPU gpus: [ {index} ] }}")
+        (models / name / "config.pbtxt").write_text(placed)
+    return models
+
+
 def daemon(models: Path) -> ApplianceProcess:
     """One that serves them."""
     return ApplianceProcess(models)
@@ -64,7 +79,7 @@ def ready(server: ApplianceProcess) -> None:
     assert served(server.status()) == [1], server.log()
 
 
-def infer(server: ApplianceProcess, picture: Any) -> Any:
+def infer(server: ApplianceProcess, picture: Any, model: str = "digits") -> Any:
     """Probabilities of one request."""
     body = {
         "inputs": [
@@ -76,7 +91,7 @@ def infer(server: ApplianceProcess, picture: Any) -> Any:
             }
         ]
     }
-    url = f"http://{server.http}/v2/models/digits/infer"
+    url = f"http://{server.http}/v2/models/{model}/infer"
     with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=30) as reply:
         return np.array(json.loads(reply.read())["outputs"][0]["data"], "f4").reshape(-1, 10)
 
@@ -120,6 +135,24 @@ def test_a_worker_that_is_killed_comes_back_on_the_device(nvml: Nvml, models: Pa
                 served(told) == [1] and [each["pid"] for each in told["workers"]] not in ([pid], [0])
             ),
         )
+        assert (infer(server, picture) == first).all()
+
+
+def test_a_worker_of_one_gpu_that_is_killed_costs_nothing_on_the_other(nvml: Nvml, two: Path) -> None:
+    picture = np.ones((1, 8, 8), np.float32)
+    with daemon(two) as server:
+        server.wait_ready()
+        status = server.status()
+        assert {each["name"]: each["device"] for each in status["models"]} == {
+            "digits": "cuda:0",
+            "others": "cuda:1",
+        }
+        first = infer(server, picture)
+        (worker,) = next(each["workers"] for each in status["models"] if each["name"] == "digits")
+        (pid,) = [each["pid"] for each in status["workers"] if each["worker"] == worker]
+        os.kill(pid, signal.SIGKILL)
+        while served(server.status()) != [1, 1]:
+            assert (infer(server, picture, "others") == first).all()
         assert (infer(server, picture) == first).all()
 
 

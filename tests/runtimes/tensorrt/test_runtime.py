@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -149,7 +149,13 @@ def test_an_engine_keeps_as_many_weights_on_the_device_as_the_model_says(
     assert box.loads_packed()
 
 
-def other_weights(box: Box, home: Path, scale: float = 0.5) -> None:
+class Versioned(Protocol):
+    """What has a version."""
+
+    version: ModelVersion
+
+
+def other_weights(box: Versioned, home: Path, scale: float = 0.5) -> None:
     """The box has another version, that differs in weights alone."""
     model = onnx.load(box.version.path)
     for tensor in model.graph.initializer:
