@@ -151,7 +151,9 @@ def test_a_worker_of_one_gpu_that_is_killed_costs_nothing_on_the_other(nvml: Nvm
         (worker,) = next(each["workers"] for each in status["models"] if each["name"] == "digits")
         (pid,) = [each["pid"] for each in status["workers"] if each["worker"] == worker]
         os.kill(pid, signal.SIGKILL)
-        while served(server.status()) != [1, 1]:
+        while served(told := server.status()) != [1, 1] or not {0, pid}.isdisjoint(
+            each["pid"] for each in told["workers"]
+        ):
             assert (infer(server, picture, "others") == first).all()
         assert (infer(server, picture) == first).all()
 
