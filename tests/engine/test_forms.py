@@ -224,7 +224,7 @@ def test_a_builder_that_was_ended_leaves_its_place_to_the_next_and_says_why_ther
     for each in (served, other):
         rig.forms.consider(each)
     rig.forms.build()
-    assert rig.forms.next is None
+    assert [rig.forms.next] == [None]
     rig.forms.exited(rig.taken - 1, "a packed form took longer than 9 ms")
     assert served.unbuilt == note
     assert (rig.said[-1], rig.fields[-1]["reason"]) == (
