@@ -1,9 +1,9 @@
 """The serving daemon: opens its parts in order and closes them front end first.
 
-Start: workers (the zygote is executed before any socket listens), models, then the front end. Stop: health turns
-NOT_SERVING, what was accepted is answered within the grace, the front end closes, workers leave, the arena goes.
-SIGTERM and SIGINT drain, a second one cuts the grace short, and one during the start ends that; SIGHUP reads the models
-again, once the front end is open if it came before.
+Start: workers (the zygote is executed before any socket listens), models, then the front end. Stop: nothing is
+ready any more, clients are sent away, what was accepted is answered within the grace, the front end closes, workers
+leave, the arena goes. SIGTERM and SIGINT drain, a second one cuts the grace short, and one during the start ends that;
+SIGHUP reads the models again, once the front end is open if it came before.
 """
 
 from __future__ import annotations
@@ -233,13 +233,13 @@ class Daemon:
     # --- the end
 
     async def _drain(self) -> None:
-        """Answer what was accepted, bounded by the grace. Health turns first; then clients of gRPC are sent away, to
-        whatever listens next; only then is anything refused."""
+        """Answer what was accepted, bounded by the grace. Readiness turns first, wherever it is told; then clients of
+        gRPC are sent away, to whatever listens next; only then is anything refused."""
+        self._parts.engine.announce_stop()
         self._parts.rereading.announced = False
         self._watchdog.stops()
         notify(STOPPING="1")
         self._log.event("draining", requests=self._parts.engine.live_requests)
-        self._parts.front_end.announce_stop()
         await self._end.step("the end of looking at the models", self._parts.reconciler.stop)
         await first_of(self._end.hurry, timeout_s=self._config.daemon.drain_notice_s)
         deadline = time.monotonic() + self._config.daemon.drain_grace_s

@@ -210,12 +210,12 @@ class Engine:
     @property
     def accepting(self) -> bool:
         """See EnginePort."""
-        return self._admission.accepting
+        return self._admission.welcome
 
     @property
     def ready(self) -> bool:
         """See EnginePort."""
-        return self._admission.accepting and self._settled_once
+        return self.accepting and self._settled_once
 
     @property
     def live_requests(self) -> int:
@@ -285,7 +285,7 @@ class Engine:
         """See EnginePort."""
         with suppress(UnknownModel, NotReady, InvalidRequest):
             self._routes.resolve(name, version)
-            return self._admission.accepting
+            return self.accepting
         return False
 
     def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
@@ -316,7 +316,7 @@ class Engine:
         return EngineStatus(
             now_ns=self._shell.clock(),
             started_ns=self._started_ns,
-            accepting=self._admission.accepting,
+            accepting=self.accepting,
             versions=with_index(versions, self.index(ready_only=False)),
             workers=self._worker_statuses(),
             queued_requests=scheduled.queued + parked.total(),
@@ -383,6 +383,12 @@ class Engine:
         """Work towards ``catalog`` from the next turn on. ``asked``: names of models of which an operator wants what
         was given up to be tried again."""
         self._rollouts.apply(catalog, self._shell.clock(), asked)
+        self._shell.pace.soon()
+
+    def announce_stop(self) -> None:
+        """Tell all who ask or watch that nothing is ready any more; requests are taken until ``drain``."""
+        self._admission.announce_stop()
+        self._rollouts.touch()
         self._shell.pace.soon()
 
     def drain(self) -> None:

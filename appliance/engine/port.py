@@ -80,11 +80,12 @@ class EnginePort(Protocol):
 
     @property
     def accepting(self) -> bool:
-        """False while draining: new requests end as Stopping."""
+        """Whether new requests are welcome: False once the stop is announced, although they are still taken until
+        draining begins, and end as Stopping from then on."""
 
     @property
     def ready(self) -> bool:
-        """True once every model of the first load is READY or UNAVAILABLE, until draining begins."""
+        """True once every model of the first load is READY or UNAVAILABLE, until the stop is announced."""
 
     @property
     def wanted_headers(self) -> tuple[str, ...]:
@@ -130,7 +131,7 @@ class EnginePort(Protocol):
         """Ready versions of ``name``, ascending; raises UnknownModel when there is no such model."""
 
     def is_ready(self, name: str, version: str) -> bool:
-        """Whether ``resolve`` would succeed. Never raises."""
+        """Whether ``resolve`` would succeed, until the stop is announced. Never raises."""
 
     def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
         """All versions known, by name and version."""

@@ -153,7 +153,7 @@ class Turn:
                 blames(event.cause) and self._rollouts.convictions.form_died(served, event, now_ns)
             )
         final = at_work and self._dispatch.inquests.open(event, ran, leased)
-        held = Held(running=bool(ran), leased=leased.had, final=final)
+        held = Held(running=bool(ran), leased=leased.had, final=final, asked=served)
         self._rollouts.worker_exited(event, held, now_ns)
         self._cache.exited(event, away, now_ns)
         self._inbox.extend(batches.lost(event.worker, event.batches))

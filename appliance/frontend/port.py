@@ -103,9 +103,6 @@ class FrontEnd(Protocol):
         """Accept connections on inherited sockets as well, which ``open`` left alone: their first client had this
         process started, waits meanwhile, and shall find its model. Raises OperatorError."""
 
-    def announce_stop(self) -> None:
-        """Health and readiness turn off; requests are still served."""
-
     async def reload(self, section: str) -> str | None:
         """Read the certificates of ``section``, "grpc" or "http", again and show them from the next connection on;
         gives until when the server's holds ("": no client takes it now), None where there are none. Raises

@@ -210,6 +210,33 @@ def test_a_version_says_why_it_has_no_engine_until_it_has_one(rig: Rig, served: 
         rig.forms.forget(served.identity)
 
 
+@pytest.mark.parametrize(
+    ("runtime", "note"),
+    [("onnx", ""), ("tensorrt", "it has no engine, and runs without: a packed form took longer than 9 ms")],
+)
+def test_a_builder_that_was_ended_leaves_its_place_to_the_next_and_says_why_there_is_no_engine(
+    rig: Rig, served: Served, runtime: str, note: str
+) -> None:
+    served.model = replace(served.model, runtime=runtime)
+    other = make_served(
+        id=2, model=served.model, fingerprint="", identity=f"o/1@{DIGEST}", meter=VersionMeter("o", 1)
+    )
+    for each in (served, other):
+        rig.forms.consider(each)
+    rig.forms.build()
+    assert [rig.forms.next] == [None]
+    rig.forms.exited(rig.taken - 1, "a packed form took longer than 9 ms")
+    assert served.unbuilt == note
+    assert (rig.said[-1], rig.fields[-1]["reason"]) == (
+        "no packed form",
+        "a packed form took longer than 9 ms",
+    )
+    assert rig.forms.next is other
+    rig.forms.consider(served)
+    rig.forms.build()
+    assert rig.forms.next is None, "once while it stays"
+
+
 def test_no_engine_is_built_where_a_worker_could_read_the_key_that_seals_it(
     rig: Rig, served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

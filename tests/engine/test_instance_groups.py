@@ -10,7 +10,7 @@ from typing import cast
 from appliance.config.workers import PlacementConfig
 from appliance.core.processes.restart import RestartPolicy, Restarts
 from appliance.core.scheduling.events import Event, LaneClosed
-from appliance.engine.control.instance_group import Here
+from appliance.engine.control.instance_group import NAMED_MAX, Here
 from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.environment import Pace
 from appliance.engine.versions.served import Served
@@ -79,6 +79,18 @@ def test_a_replacement_takes_as_long_as_the_loads_it_begins_with() -> None:
     rig.groups.lost(*known, ExitCause.HUNG, 2 * HOUR_NS, final=False)
     assert [each.placed.restarts for each in (first, late)] == [{ExitCause.HUNG: 1}] * 2, "both were in it"
     assert rig.told[-1] == LaneClosed(WORKER, 2 * HOUR_NS + 9 * MS + 1)
+
+
+def test_a_worker_is_told_of_by_what_it_holds_and_loads_and_never_by_all_of_very_many() -> None:
+    rig = Rig()
+    held, loads, gone = version(1), version(2), version(3)
+    rig.groups.place([held, loads, gone], 0)
+    rig.loaded(held, MS)
+    rig.groups.drop(gone)
+    worker, group = next(iter(rig.groups.workers()))
+    assert group.names(worker) == [held.key, loads.key]
+    rig.groups.place([version(number) for number in range(4, 4 + NAMED_MAX)], 2 * MS)
+    assert group.names(worker) == [*(f"m{number}/1" for number in (1, 2, *range(4, 2 + NAMED_MAX))), "..."]
 
 
 def test_a_load_that_ends_after_its_version_was_taken_out_does_not_open_it_when_it_comes_back() -> None:

@@ -30,6 +30,8 @@ from tests.fronts import NATIVE, Sections
 
 pytestmark = pytest.mark.every_front_end
 
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
 
 def test_a_port_in_use_is_named_and_the_exit_status_says_so(serve: Serve, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -98,6 +100,35 @@ def test_sigterm_answers_what_was_accepted_and_refuses_the_rest(serve: Serve, tm
     assert set(stream.outcomes) <= {"OK", "UNAVAILABLE", "CANCELLED"}
     assert "grace is over" not in daemon.log(), "accepted, and not answered"
     assert stream.outcomes["OK"] >= 6, "what was accepted before the signal was answered"
+
+
+def test_all_that_tells_of_readiness_turns_at_once_and_nothing_is_refused_for_it(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """Who balances load looks at one of these, and sends clients elsewhere while this box still serves them."""
+    write_fake(tmp_path, "quick")
+    daemon = serve(tmp_path, {**FAKE_SECTIONS, "daemon": {"drain_notice_s": 60.0}})
+
+    def told() -> list[object]:
+        """What each of them says."""
+        clients = triton.InferenceServerClient(daemon.grpc), triton_http.InferenceServerClient(daemon.http)
+        ready = [client.is_server_ready() for client in clients]
+        ready += [client.is_model_ready("quick") for client in clients]
+        for client in clients:
+            client.close()
+        with grpc.insecure_channel(daemon.grpc) as channel:
+            check = health_pb2_grpc.HealthStub(channel).Check
+            states = [check(health_pb2.HealthCheckRequest(service=name)).status for name in ("", "quick")]
+        metric = b"\nappliance_accepting 1\n" in daemon.get("/metrics")
+        return [daemon.status()["accepting"], metric, *ready, *(state == SERVING for state in states)]
+
+    assert told() == [True] * 8
+    daemon.signal(signal.SIGTERM)
+    daemon.wait_for("STOPPING=1")
+    assert told() == [False] * 8
+    assert ask(daemon.grpc, "quick").as_numpy("y").tolist() == [[0, 1, 2, 3]]
+    daemon.signal(signal.SIGTERM)
+    assert daemon.process.wait(30) == 0
 
 
 def test_clients_are_sent_away_before_any_of_them_is_refused(serve: Serve, tmp_path: Path) -> None:

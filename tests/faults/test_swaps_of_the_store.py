@@ -116,6 +116,25 @@ def test_nobody_waits_for_a_form_that_is_being_built_when_the_daemon_ends(serve:
     wait_for(state, ["live", "live packed"], again)
 
 
+@pytest.mark.timeout(120)
+def test_a_builder_that_never_ends_keeps_no_other_version_from_its_form(serve: Serve, state: Path) -> None:
+    """Its time is all that a load in the background has."""
+    install(state, "u")
+    quick = "import appliance.workers.daemon.pool as pool; pool.BACKGROUND_PATIENCE = 1"
+    sections = {**SECTIONS, "workers": {"load_timeout_ms": 5_000}}
+    daemon = serve(None, sections, arguments=("--state-dir", str(state)), before=quick)
+    daemon.wait_log("building the packed form")
+    os.kill(builder_of(daemon), signal.SIGSTOP)
+    daemon.wait_log("a packed form took longer than 5000 ms; raise workers.load_timeout_ms if it needs more")
+    daemon.wait_log("packed form built")
+    told = [json.loads(line) for line in daemon.log().splitlines() if "packed form" in line]
+    begun, ended, _, built = ((each["event"], each["model"]) for each in told)
+    assert ended == ("no packed form", begun[1])
+    assert {begun[1], built[1]} == {"t/1", "u/1"}
+    daemon.until("the other form", lambda now: [it["packed"] for it in now["models"]].count(True) == 1)
+    assert daemon.log().count("building the packed form") == 2, "not again in this life"
+
+
 def builder_of(daemon: ApplianceProcess) -> int:
     """The process that serves nothing, and builds."""
     end = time.monotonic() + 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -71,6 +72,23 @@ def test_a_poisonous_request_ends_alone(serve: Serve, tmp_path: Path) -> None:
     assert set(neighbour.outcomes) == {"OK"}
     assert ask(daemon.grpc, "poisoned").as_numpy("y").tolist() == [[0, 1, 2, 3]]
     assert version_in(daemon.status(), "poisoned")["state"] == "READY"
+
+
+@pytest.mark.every_front_end
+def test_the_log_names_what_a_worker_had_that_ended_and_what_it_did(serve: Serve, tmp_path: Path) -> None:
+    """Killed while it does nothing, it ended of nothing that a model did."""
+    write_fake(tmp_path, "poisoned", mode="crash", magic=66)
+    write_fake(tmp_path, "neighbour")
+    daemon = serve(tmp_path, ONE_PROCESS)
+    os.kill(worker_of(daemon.status(), "poisoned/1")["pid"], signal.SIGKILL)
+    daemon.wait_log("worker exited")
+    with pytest.raises(InferenceServerException, match="died with the request"):
+        ask(daemon.grpc, "poisoned", first=66)
+    ended = [line for line in daemon.log().splitlines() if '"worker exited"' in line]
+    told = [(line.get("model"), sorted(line["models"])) for line in map(json.loads, ended)]
+    both = ["neighbour/1", "poisoned/1"]
+    assert told == [(None, both), ("poisoned/1", both)]
+    assert '"model"' not in ended[0], "nothing is better than null"
 
 
 def test_one_with_a_worker_of_its_own_takes_nobody_with_it_where_others_share(

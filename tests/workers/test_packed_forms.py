@@ -21,6 +21,7 @@ from appliance.store.layout import FORMS, blob_path
 from appliance.workers.child.form_builder import build_form
 from appliance.workers.child.loading import Loader
 from appliance.workers.daemon.forms_on_disk import BUILDING_FILES_MAX
+from appliance.workers.daemon.pool import BACKGROUND_PATIENCE
 from appliance.workers.forms import DROPPED_FILE, REFUSED_FILE, form_name, refuse_forms
 from appliance.workers.jail.access import FORM_BYTES_MIN, FORM_FACTOR
 from appliance.workers.port import ExitCause, FormBuilt, FormVerdict, LoadWish, WorkerExited
@@ -303,6 +304,24 @@ def test_a_worker_that_dies_while_it_builds_names_the_model_and_leaves_nothing(
     assert os.listdir(tmp_path) == []
     assert build(bench, with_forms(version, tmp_path)).failure is None
     assert len(os.listdir(tmp_path)) == 1
+
+
+def test_a_builder_that_never_ends_is_ended_says_what_to_do_and_leaves_nothing(
+    make_bench: Callable[..., Bench], version: ModelVersion, tmp_path: Path
+) -> None:
+    bench = make_bench(load_timeout_ms=50)
+    worker = bench.start(PLAIN.building(with_forms(version, tmp_path)))
+    while not os.listdir(tmp_path):
+        pass
+    os.kill(bench.pids[worker], signal.SIGSTOP)
+    bench.call(bench.pool.build_form, worker, 500, with_forms(version, tmp_path))
+    exited = bench.event(WorkerExited)
+    assert (exited.worker, exited.cause, exited.loading) == (worker, ExitCause.HUNG, 500)
+    most_ms = 50 * BACKGROUND_PATIENCE
+    assert exited.detail == (
+        f"a packed form took longer than {most_ms} ms; raise workers.load_timeout_ms if it needs more"
+    )
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(("files", "size"), [(BUILDING_FILES_MAX + 1, 1), (1, 3 * FORM_BYTES_MIN + 4096)])

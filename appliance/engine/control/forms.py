@@ -152,7 +152,7 @@ class Forms:
         if self._building is None or self._building[0] != worker:
             return
         served = self._building[2]
-        self._log.event("no packed form", model=served.key, reason=detail)
+        self._leave_out(served, detail)
         had_kin = served.identity in self._kin
         self._spare(served.identity, ())
         self._building = None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.attempt import Attempt
 from appliance.domain.device import DeviceName
 from appliance.engine.versions.served import Served
 from appliance.workers.port import LoadWish
+
+NAMED_MAX: Final = 8
+"""Versions in one line of the log."""
 
 
 class Ids(Protocol):
@@ -28,11 +31,12 @@ class Here(NamedTuple):
 
 class Held(NamedTuple):
     """What a process had that is gone: whether a batch was ``running``, which is not tried again if that is ``final``,
-    and how many requests under a lease."""
+    how many requests under a lease, and the version ``asked`` that it ran, or was to run next (None: it had none)."""
 
     running: bool
     leased: int
     final: bool
+    asked: Served | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,3 +94,9 @@ class InstanceGroup:
     restarts: int = 0
     load_ns: int = 0
     closing: bool = False
+
+    def names(self, worker: Worker) -> list[str]:
+        """The versions that one of its workers holds or loads, for the log; some, where there are many."""
+        there = worker.loaded | worker.loading.keys()
+        named = [served.key for served in self.models if served.id in there]
+        return [*named[:NAMED_MAX], *["..."] * (len(named) > NAMED_MAX)]

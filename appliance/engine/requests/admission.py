@@ -48,12 +48,18 @@ class Admission:
         self._dispatch = dispatch
         self._mirroring = mirroring
         self._cold = cold
+        self._announced = False
         self._closed_ns = 0
 
     @property
     def accepting(self) -> bool:
         """Whether new requests are taken."""
         return not self._closed_ns
+
+    @property
+    def welcome(self) -> bool:
+        """Whether new requests are not better sent elsewhere, though they may be taken still."""
+        return self.accepting and not self._announced
 
     @property
     def live(self) -> int:
@@ -68,6 +74,10 @@ class Admission:
     def rejected(self, error: ApplianceError, request_id: str, client: str) -> None:
         """See EnginePort."""
         self._accounts.rejected(error, request_id, client)
+
+    def announce_stop(self) -> None:
+        """Take requests on, and let it be known that this ends soon."""
+        self._announced = True
 
     def close(self) -> None:
         """Take only requests that arrived before: those that the native front end had by then may come later."""

@@ -55,8 +55,7 @@ def _read(kind: type[Message], message: bytes) -> Message:
 
 
 class Handlers:
-    """The RPCs about the server, its models and its settings, which only ``for_operator`` can be changed. ``stopping``
-    makes the server not ready."""
+    """The RPCs about the server, its models and its settings, which only ``for_operator`` can be changed."""
 
     def __init__(
         self,
@@ -74,7 +73,6 @@ class Handlers:
         self._tracer = tracer
         self._log = log
         self._regions = regions
-        self.stopping = False
 
     def rpcs(self) -> Mapping[str, Rpc]:
         """RPC names of the inference service to what serves them; inference itself is not among them."""
@@ -103,7 +101,7 @@ class Handlers:
 
     def server_ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
         """Whether requests are welcome: after the first load, until the stop is announced."""
-        return pb.ServerReadyResponse(ready=self._engine.ready and not self.stopping)
+        return pb.ServerReadyResponse(ready=self._engine.ready)
 
     def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
         """False, not an error, for a model that is unknown or not ready."""

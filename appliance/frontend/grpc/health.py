@@ -40,17 +40,17 @@ class Health(IntEnum):
     SERVICE_UNKNOWN = 3
 
 
-def health_of(engine: EnginePort, service: str, stopping: bool) -> Health:
+def health_of(engine: EnginePort, service: str) -> Health:
     """The state of ``service``: "" or the inference service's name for the server, a model's name, or
     ``name/version``."""
     if service in SERVER_SERVICES:
-        return _serving(engine.ready and not stopping)
-    return _model_health(engine, service, stopping, _known(engine))
+        return _serving(engine.ready)
+    return _model_health(engine, service, _known(engine))
 
 
-def _model_health(engine: EnginePort, service: str, stopping: bool, known: Known) -> Health:
+def _model_health(engine: EnginePort, service: str, known: Known) -> Health:
     found = known.get(service)
-    return Health.SERVICE_UNKNOWN if found is None else _serving(engine.is_ready(*found) and not stopping)
+    return Health.SERVICE_UNKNOWN if found is None else _serving(engine.is_ready(*found))
 
 
 def _serving(serving: bool) -> Health:
@@ -74,13 +74,7 @@ class HealthService:
         self._end_watch: Callable[[], None] | None = None
         self._known: Known | None = None
         """What there is, as one watch found it for all since it changed."""
-        self._stopping = False
         self._ended = False
-
-    def announce_stop(self) -> None:
-        """Nothing is SERVING from now on."""
-        self._stopping = True
-        self._wake()
 
     def end(self) -> None:
         """End every watch, the state told a last time where it changed."""
@@ -90,7 +84,7 @@ class HealthService:
     def check(self, message: bytes) -> bytes:
         """Answer a serialised HealthCheckRequest; raises UnknownModel and InvalidRequest."""
         service = _service(message)
-        health = health_of(self._engine, service, self._stopping)
+        health = health_of(self._engine, service)
         if health is Health.SERVICE_UNKNOWN:
             raise UnknownModel(f"no model or service '{service[:_TOLD_CHARACTERS_MAX]}' is known")
         return _response(health)
@@ -125,10 +119,10 @@ class HealthService:
 
     def _health(self, service: str) -> Health:
         if service in SERVER_SERVICES:
-            return health_of(self._engine, service, self._stopping)
+            return health_of(self._engine, service)
         if self._known is None:
             self._known = _known(self._engine)
-        return _model_health(self._engine, service, self._stopping, self._known)
+        return _model_health(self._engine, service, self._known)
 
     def _wake(self) -> None:
         self._known = None

@@ -112,10 +112,6 @@ class GrpcServer:
                 with suppress(AddressUnavailable):  # tried again: what broke stays broken
                     await self._listen(bound)
 
-    def announce_stop(self) -> None:
-        """Health turns NOT_SERVING; requests are still served."""
-        self._services.announce_stop()
-
     async def reload(self) -> str | None:
         """See FrontEnd."""
         shown = self._shown

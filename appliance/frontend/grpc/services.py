@@ -92,14 +92,8 @@ class Services:
     def _addresses(self, _: bytes) -> bytes:
         return json.dumps(self._listening.urls()).encode()
 
-    def announce_stop(self) -> None:
-        """Health turns NOT_SERVING; requests are still served."""
-        self._handlers.stopping = True
-        self._health.announce_stop()
-
     def drain(self) -> None:
         """Streams end when what they have under way is answered."""
-        self.announce_stop()
         self._draining = True
         self._health.end()
         for session in tuple(self._sessions):

@@ -64,18 +64,18 @@ class HttpApplication:
         self._listener = listener
         self._bodies = BodyReader(config, backend.turns)
         self._inference = InferenceHandler(backend, config, self._bodies, quotas)
-        self._protocol = ProtocolHandler(backend, self._bodies)
+        protocol = ProtocolHandler(backend, self._bodies)
         figures = FiguresHandler(backend)
         routes = [
             ("GET", "/v2/openapi.json", self._describe),
             *_inference_routes(self._inference),
-            *_protocol_routes(self._protocol),
-            *_extension_routes(self._protocol),
+            *_protocol_routes(protocol),
+            *_extension_routes(protocol),
             *_figures_routes(figures),
         ]
         self._description = openapi_document((method, path) for method, path, _ in routes)
         self.server = HttpServer(Router(routes, host_names(config)).answer, config)
-        self._monitoring = MonitoringPort(backend.metrics.addresses, config, self._protocol, figures)
+        self._monitoring = MonitoringPort(backend.metrics.addresses, config, protocol, figures)
         self._adopting: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.TimerHandle | None = None
 
@@ -95,13 +95,8 @@ class HttpApplication:
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
 
-    def announce_stop(self) -> None:
-        """Turn readiness off while requests are still served."""
-        self._protocol.announced_stop = True
-
     async def drain(self, grace_s: float) -> None:
         """Wait, at most ``grace_s``, until no request is being handled."""
-        self.announce_stop()
         try:
             async with asyncio.timeout(grace_s):
                 await self.server.idle()
@@ -114,7 +109,6 @@ class HttpApplication:
         """Close every connection; requests still being handled are cut off."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        self.announce_stop()
         await self._monitoring.close()
         self.server.pre_shutdown()
         await self.server.shutdown(0.1)

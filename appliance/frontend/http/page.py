@@ -55,7 +55,7 @@ def framed(snapshot: Snapshot, parts: PageParts, title: str, main: str, above: s
     uptime = spoken_time((status.now_ns - status.started_ns) // 1_000_000_000)
     trouble = "" if snapshot.store is None else snapshot.store.trouble
     warnings = [
-        "draining: new requests are refused" * (not status.accepting),
+        "draining: new requests belong elsewhere" * (not status.accepting),
         f"The store cannot be read, and what serves goes on: {trouble}" if trouble else "",
         *status.residency.problems,
         *notices(snapshot),

@@ -44,7 +44,6 @@ class ProtocolHandler:
         self._log = backend.log
         self._server_name = backend.server_name
         self._regions = backend.regions
-        self.announced_stop = False
 
     async def server(self, request: web.BaseRequest) -> web.StreamResponse:
         """Name, version and extensions."""
@@ -55,15 +54,15 @@ class ProtocolHandler:
         return json_response({"live": True})
 
     async def ready(self, request: web.BaseRequest) -> web.StreamResponse:
-        """200 when requests are welcome; raises Stopping while draining, NotReady during the first load."""
-        if self.announced_stop or not self._engine.accepting:
+        """200 when requests are welcome; raises Stopping once the stop is announced, NotReady during the first load."""
+        if not self._engine.accepting:
             raise Stopping("Server is stopping")
         if not self._engine.ready:
             raise NotReady("models are still being loaded")
         return json_response({"ready": True})
 
     async def model_ready(self, request: web.BaseRequest, name: str, version: str = "") -> web.StreamResponse:
-        """200 when the model can be asked; else the error that asking would give."""
+        """200 when requests for the model are welcome; else the error that asking would give, now or soon."""
         self._engine.resolve(name, version)
         if not self._engine.accepting:
             raise Stopping("Server is stopping")

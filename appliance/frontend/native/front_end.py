@@ -67,11 +67,6 @@ class NativeFrontEnd:
         self._grpc.admit()
         self._http.admit()
 
-    def announce_stop(self) -> None:
-        """See FrontEnd."""
-        self._grpc.announce_stop()
-        self._application.announce_stop()
-
     async def reload(self, section: str) -> str | None:
         """See FrontEnd."""
         return await (self._grpc.reload() if section == "grpc" else self._http.reload())

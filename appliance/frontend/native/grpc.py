@@ -81,10 +81,6 @@ class NativeGrpc:
         if self._dispatch is not None:
             self._port.admit(self._dispatch.listen)
 
-    def announce_stop(self) -> None:
-        """Health turns NOT_SERVING; requests are still served."""
-        self._services.announce_stop()
-
     async def reload(self) -> str | None:
         """See FrontEnd."""
         return await self._port.reload()

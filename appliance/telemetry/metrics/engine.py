@@ -66,7 +66,7 @@ def snapshot_families(
 
 
 def _engine_families(status: EngineStatus) -> Iterator[Family]:
-    accepting = "1 while new requests are taken, 0 while draining."
+    accepting = "1 while new requests are welcome, 0 from the signal to stop on."
     return singles(
         [
             ("appliance_accepting", accepting, int(status.accepting)),

@@ -52,6 +52,10 @@ _NAMES: Final[Mapping[type, str]] = MappingProxyType(
         Build: "a packed form",
     }
 )
+_ADVICE: Final[Mapping[type, str]] = MappingProxyType(
+    {Build: "; raise workers.load_timeout_ms if it needs more"}
+)
+"""What to do where a person reads of nothing else."""
 _PLAIN_NAME: Final = re.compile(r"[0-9a-z][0-9a-z-]{0,199}")
 JUDGED_MAX: Final = 4
 """Words about forms for one load."""
@@ -143,7 +147,8 @@ class PendingReplies:
         ``line_ns`` and the background for its own for ``background_ns``; "" when nothing does."""
         for owed, waited_ns in zip(self.awaited, (line_ns, background_ns), strict=True):
             if owed is not None and waited_ns > owed.timeout_ns:
-                return f"{_NAMES[type(owed.asked)]} took longer than {owed.timeout_ns // 1_000_000} ms"
+                asked, most_ms = type(owed.asked), owed.timeout_ns // 1_000_000
+                return f"{_NAMES[asked]} took longer than {most_ms} ms{_ADVICE.get(asked, '')}"
         return ""
 
     def batches(self) -> tuple[int, ...]:

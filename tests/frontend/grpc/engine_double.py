@@ -139,7 +139,7 @@ class EngineDouble:
             self.resolve(name, version)
         except (UnknownModel, NotReady, InvalidRequest):
             return False
-        return True
+        return self.accepting
 
     def index(self, ready_only: bool) -> tuple[IndexEntry, ...]:
         broken = IndexEntry(name="broken", version="1", state=VersionState.UNAVAILABLE, reason="not ONNX")

@@ -49,9 +49,7 @@ def test_garbage_is_refused_by_name(handlers: Handlers) -> None:
 def test_readiness_of_the_server(handlers: Handlers, engine: EngineDouble) -> None:
     assert ask(handlers, "ServerLive").live is True
     assert ask(handlers, "ServerReady").ready is True
-    handlers.stopping = True
-    assert ask(handlers, "ServerReady").ready is False
-    handlers.stopping, engine.ready = False, False
+    engine.ready = False
     assert ask(handlers, "ServerReady").ready is False
     assert ask(handlers, "ServerLive").live is True
 
@@ -230,19 +228,20 @@ def test_log_settings_are_an_operators_to_change(engine: EngineDouble) -> None:
     ],
 )
 def test_health_of_services(engine: EngineDouble, service: str, health: Health) -> None:
-    assert health_of(engine, service, stopping=False) is health
+    assert health_of(engine, service) is health
+    engine.ready = engine.accepting = False
     expected = Health.SERVICE_UNKNOWN if health is Health.SERVICE_UNKNOWN else Health.NOT_SERVING
-    assert health_of(engine, service, stopping=True) is expected
+    assert health_of(engine, service) is expected
 
 
 def test_a_slash_in_a_name_is_part_of_it() -> None:
     engine = EngineDouble(make_version("a/1"), make_version("a", 2))
-    assert health_of(engine, "a/1", stopping=False) is Health.SERVING
-    assert health_of(engine, "a/1/1", stopping=False) is Health.SERVING
-    assert health_of(engine, "a/2", stopping=False) is Health.SERVING
+    assert health_of(engine, "a/1") is Health.SERVING
+    assert health_of(engine, "a/1/1") is Health.SERVING
+    assert health_of(engine, "a/2") is Health.SERVING
 
 
 def test_the_server_is_not_healthy_before_the_first_load(engine: EngineDouble) -> None:
     engine.ready = False
-    assert health_of(engine, "", stopping=False) is Health.NOT_SERVING
-    assert health_of(engine, "m", stopping=False) is Health.SERVING
+    assert health_of(engine, "") is Health.NOT_SERVING
+    assert health_of(engine, "m") is Health.SERVING

@@ -41,9 +41,9 @@ async def test_names_that_are_too_long_are_nobodys_and_not_kept(
 ) -> None:
     looked_up: list[str] = []
 
-    def health(engine: EnginePort, service: str, stopping: bool) -> Health:
+    def health(engine: EnginePort, service: str) -> Health:
         looked_up.append(service)
-        return health_of(engine, service, stopping)
+        return health_of(engine, service)
 
     monkeypatch.setattr(health_module, "health_of", health)
     engine = EngineDouble(make_version(letter * LONGEST))
@@ -82,8 +82,9 @@ async def test_watches_look_up_what_there_is_once_for_all_and_are_told_in_turns(
     watches = [asyncio.ensure_future(service.watch(read, write)) for _ in range(count)]
     await settle()
     assert len(told) == count
-    engine.change()
-    service.announce_stop()
+    engine.accepting = False
+    for _ in range(2):
+        engine.change()
     most, before = 0, count
     while len(told) < 2 * count:
         await asyncio.sleep(0)

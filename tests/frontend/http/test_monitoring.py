@@ -173,6 +173,6 @@ def test_it_is_there_without_http_and_while_the_appliance_drains(front_end: Sect
         process.wait_log("draining")
         assert _ask(process, "GET", "/v2/health/live").startswith(b"HTTP/1.1 200 ")
         assert _ask(process, "GET", "/v2/health/ready").startswith(b"HTTP/1.1 503 ")
-        assert b"appliance_accepting" in _ask(process, "GET", "/metrics")
+        assert b"\nappliance_accepting 0\n" in _ask(process, "GET", "/metrics")
         process.process.terminate()  # no more notice is needed
         assert process.process.wait(30) == 0

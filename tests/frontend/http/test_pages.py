@@ -210,7 +210,7 @@ def test_what_is_near_is_told() -> None:
 
 def test_draining_and_what_is_wrong_stand_above_all() -> None:
     text = _page(_snapshot(replace(made_up_status(), accepting=False)))
-    assert 'class="alert" role="status">draining: new requests are refused<' in text
+    assert 'class="alert" role="status">draining: new requests belong elsewhere<' in text
     assert "pins name &lt;no&gt; model" in _page()
 
 
