@@ -173,7 +173,11 @@ class DeviceWish:
 def wish_problem(key: str, said: str) -> str:
     """What is wrong with ``said`` as the value of ``key``, one of WISH_PARAMETERS; "" when nothing is."""
     if key == CAPABILITY_PARAMETER:
-        return "" if _CAPABILITY.fullmatch(said) else f"{key} must be such as 8.9, not '{said[:40]}'"
+        return (
+            ""
+            if _CAPABILITY.fullmatch(said)
+            else f"{key} must be a compute capability such as 8.9, not '{said[:40]}'"
+        )
     uuids = said.split(",", UUIDS_MAX - 1)
     wrong = next((each for each in uuids if not _UUID.fullmatch(each)), None)
     if wrong is not None:
@@ -185,7 +189,7 @@ def wish_problem(key: str, said: str) -> str:
 
 
 def gpu_wish(parameters: Mapping[str, str]) -> DeviceWish:
-    """What ``parameters``, which were checked, ask for of a GPU."""
+    """What ``parameters`` ask for of a GPU; what is wrong with them is for ``wish_problem``."""
     found = _CAPABILITY.fullmatch(parameters.get(CAPABILITY_PARAMETER, ""))
     capability = (int(found[1]), int(found[2])) if found else None
     uuids = parameters.get(UUIDS_PARAMETER, "")

@@ -94,7 +94,7 @@ def test_a_capability_is_asked_for_as_nvidia_writes_it(said: str, capability: tu
 )
 def test_what_is_no_capability_is_a_problem(said: str) -> None:
     found = wish_problem("min_compute_capability", said)
-    assert found == f"min_compute_capability must be such as 8.9, not '{said}'"
+    assert found == f"min_compute_capability must be a compute capability such as 8.9, not '{said}'"
 
 
 @pytest.mark.parametrize(

@@ -113,18 +113,19 @@ def faults_text(faults: Iterable[tuple[DeviceName, str]]) -> str:
 def absent_text(absent: budget.AbsentDevice) -> str:
     """Which devices are asked for, and which there are."""
     wish, there = absent.wish, absent.there
-    asked = _wish_text(wish, {device.index for device in there})
+    asked = _wish_words(wish, {device.index for device in there})
     if not there:
         return f"asks for {asked}, and NVML tells of no GPU here; 'notices' of 'appliance status' say why"
     several = wish.ambiguous(there)
-    return f"asks for {asked}, and the driver tells of {_first(list(map(_device_text, there)))}; " + (
-        f"several begin with {_first(several)}: give more of it"
+    advice = (
+        f"several begin with {_few(several)}: give more of it"
         if several
         else "ask for one of those, or for any"
     )
+    return f"asks for {asked}, and the driver tells of {_few(list(map(_device_words, there)))}; {advice}"
 
 
-def _wish_text(wish: DeviceWish, there: Collection[int]) -> str:
+def _wish_words(wish: DeviceWish, there: Collection[int]) -> str:
     """What is asked for; of numbers those that are not ``there``, where some are not."""
     asked = []
     if wish.indexes:
@@ -133,11 +134,11 @@ def _wish_text(wish: DeviceWish, there: Collection[int]) -> str:
     if wish.capability is not None:
         asked.append(f"compute capability {_dotted(wish.capability)} or more ({CAPABILITY_PARAMETER})")
     if wish.uuids:
-        asked.append(f"UUID {_first(wish.uuids)} ({UUIDS_PARAMETER})")
+        asked.append(f"UUID {_few(wish.uuids)} ({UUIDS_PARAMETER})")
     return ", ".join(asked)
 
 
-def _device_text(device: Device) -> str:
+def _device_words(device: Device) -> str:
     capability = "unknown" if device.capability is None else _dotted(device.capability)
     return f"{device.called} ({device.name}, {device.uuid}, compute capability {capability})"
 
@@ -146,7 +147,7 @@ def _dotted(capability: tuple[int, int]) -> str:
     return "{}.{}".format(*capability)
 
 
-def _first(told: Sequence[str]) -> str:
+def _few(told: Sequence[str]) -> str:
     """The first of them, and how many there are besides."""
     more = len(told) - DEVICES_SHOWN
     return ", ".join([*told[:DEVICES_SHOWN], *([f"and {more} more"] if more > 0 else [])])
