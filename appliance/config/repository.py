@@ -83,14 +83,15 @@ class RepositoryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledRepository(RepositoryConfig):
-    """The section once "auto" has been decided (``appliance.runtimes.auto_device``). ``gpus`` are those that can be
-    used where that came to "cuda"; of what an operator set there are none, and it counts for whatever is asked for."""
+    """The section once "auto" has been decided (``appliance.runtimes.auto_device``): by ``gpus``, all of this machine,
+    of which ``usable`` can be used. What an operator set is decided by none, and counts for whatever is asked for."""
 
     gpus: tuple[Device, ...] = ()
+    usable: tuple[Device, ...] = ()
 
     def auto_kind(self, wish: DeviceWish) -> DeviceKind:
-        """As the section's; the processor, where none of the GPUs is what is asked for."""
-        if self.gpus and not any(map(wish.allows, self.gpus)):
+        """As the section's; the processor, where none of the GPUs that can be used is what is asked for."""
+        if self.gpus and not any(device in self.usable for device in wish.among(self.gpus)):
             return DeviceKind.CPU
         return RepositoryConfig.auto_kind(self, wish)
 

@@ -159,8 +159,14 @@ class DeviceWish:
             and (self.capability is None or self.capability <= (device.capability or (0, 0)))
         )
 
+    def among(self, devices: Sequence[Device]) -> tuple[Device, ...]:
+        """Those of ``devices``, which are all of this machine, that the version may run on; none, where it names a
+        number that is not there, or a beginning of several UUIDs."""
+        absent = set(self.indexes) - {device.index for device in devices}
+        return () if absent or self.ambiguous(devices) else tuple(filter(self.allows, devices))
+
     def ambiguous(self, devices: Sequence[Device]) -> tuple[str, ...]:
-        """Those of its UUIDs with which more than one of ``devices``, all of this machine, begins."""
+        """Those of its UUIDs with which more than one of ``devices`` begins."""
         return tuple(
             each for each in self.uuids if sum(device.uuid.startswith(each) for device in devices) > 1
         )

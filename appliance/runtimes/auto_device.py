@@ -31,11 +31,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoDevice:
-    """What KIND_AUTO stands for, and why; ``gpus`` are those that can be used."""
+    """What KIND_AUTO stands for, and why; ``usable`` are the GPUs that can be used."""
 
     kind: DeviceKind
     reason: str
-    gpus: tuple[Device, ...] = ()
+    usable: tuple[Device, ...] = ()
 
 
 def decide(found: Found) -> AutoDevice:
@@ -43,7 +43,7 @@ def decide(found: Found) -> AutoDevice:
     usable = tuple(device for device, fault in found.devices.items() if not fault)
     if usable and not found.lacking:
         names = ", ".join(str(device.called) for device in usable)
-        return AutoDevice(kind=DeviceKind.CUDA, reason=f"{names} can be used", gpus=usable)
+        return AutoDevice(kind=DeviceKind.CUDA, reason=f"{names} can be used", usable=usable)
     faulty = [f"{device.called} {fault}" for device, fault in found.devices.items() if fault]
     reason = found.lacking or found.problem or "; ".join(faulty) or "the driver tells of no GPU"
     return AutoDevice(kind=DeviceKind.CPU, reason=reason)
@@ -75,4 +75,4 @@ def settled(
     decided = decide(found)
     if found.devices or not lacking:
         tell(decided)
-    return replace(section, auto_device=decided.kind.value, gpus=decided.gpus)
+    return replace(section, auto_device=decided.kind.value, gpus=tuple(found.devices), usable=decided.usable)

@@ -10,6 +10,7 @@ from tests.repository.conftest import ReadModel
 from tests.repository.outcomes import served
 
 L4 = Device(kind=DeviceKind.CUDA, index=0, uuid="GPU-5f", name="L4", driver="1", capability=(8, 9))
+FOUND = {"gpus": (L4,), "usable": (L4,)}
 
 
 def test_instances_of_kind_auto_run_where_the_operator_says(read_model: ReadModel) -> None:
@@ -75,7 +76,7 @@ def test_whether_a_model_may_be_served_does_not_depend_on_the_machine(
     read_model: ReadModel, config: str
 ) -> None:
     verdicts = {read_model(config, auto_device=each).broken for each in ("auto", "cpu", "cuda")}
-    verdicts.add(read_model(config, auto_device="cuda", gpus=(L4,)).broken)
+    verdicts.add(read_model(config, auto_device="cuda", **FOUND).broken)
     assert len(verdicts) == 1
 
 
@@ -87,12 +88,12 @@ NONE_SUCH = "KIND_AUTO is the processor here: no GPU that can be used is what th
 
 
 def test_where_no_gpu_is_what_a_model_asks_for_kind_auto_is_the_processor(read_model: ReadModel) -> None:
-    group = "instance_group { kind: KIND_AUTO gpus: [ 0, 3 ] count: 2 }"
-    found = read_model(group + WISHES % "9.0", auto_device="cuda", gpus=(L4,))
+    group = "instance_group { kind: KIND_AUTO gpus: [ 0 ] count: 2 }"
+    found = read_model(group + WISHES % "9.0", auto_device="cuda", **FOUND)
     assert (served(found).device, served(found).instance_count) == (ON_CPU, 2)
     assert NONE_SUCH in [note.text for note in found.notes if note.key == "instance_group[0]"]
-    found = read_model(group + WISHES % "8.9", auto_device="cuda", gpus=(L4,))
-    assert served(found).device == DeviceWish(DeviceKind.CUDA, (0, 3), (8, 9), ("GPU-77", "GPU-5"))
+    found = read_model(group + WISHES % "8.9", auto_device="cuda", **FOUND)
+    assert served(found).device == DeviceWish(DeviceKind.CUDA, (0,), (8, 9), ("GPU-77", "GPU-5"))
     assert not [note for note in found.notes if note.text == NONE_SUCH]
 
 
@@ -107,6 +108,6 @@ def test_a_kind_that_is_named_is_that_one_whatever_gpus_there_are(
     read_model: ReadModel, kind: str, device: DeviceWish
 ) -> None:
     for groups in (f"instance_group {{ kind: {kind} }}", f"instance_group [ {{ kind: {kind} }}, {{ }} ]"):
-        found = read_model(groups + WISHES % "9.0", auto_device="cuda", gpus=(L4,))
+        found = read_model(groups + WISHES % "9.0", auto_device="cuda", **FOUND)
         assert served(found).device == device
         assert not [note for note in found.notes if note.text == NONE_SUCH]

@@ -44,7 +44,7 @@ pynvml.nvmlLib = SimulatedNvml(Board(uuid="GPU-5f"))
 
 
 @pytest.mark.parametrize(
-    ("found", "kind", "reason", "gpus"),
+    ("found", "kind", "reason", "usable"),
     [
         (Found(devices=GOOD), DeviceKind.CUDA, "cuda:0 can be used", (FIRST,)),
         (Found(devices={**FAULTY, SECOND: ""}), DeviceKind.CUDA, "cuda:1 can be used", (SECOND,)),
@@ -55,9 +55,9 @@ pynvml.nvmlLib = SimulatedNvml(Board(uuid="GPU-5f"))
     ],
 )
 def test_a_gpu_that_can_be_used_is_what_auto_means(
-    found: Found, kind: DeviceKind, reason: str, gpus: tuple[Device, ...]
+    found: Found, kind: DeviceKind, reason: str, usable: tuple[Device, ...]
 ) -> None:
-    assert decide(found) == AutoDevice(kind=kind, reason=reason, gpus=gpus)
+    assert decide(found) == AutoDevice(kind=kind, reason=reason, usable=usable)
 
 
 @pytest.fixture
@@ -126,7 +126,8 @@ def test_what_is_set_by_hand_stays() -> None:
         (DeviceWish(DeviceKind.CUDA, capability=(9, 1)), "cpu"),
         (DeviceWish(DeviceKind.CUDA, uuids=("GPU-s", "GPU-1")), "cuda"),
         (DeviceWish(DeviceKind.CUDA, uuids=("GPU-1",)), "cpu"),
-        (DeviceWish(DeviceKind.CUDA, (0, 7)), "cuda"),
+        (DeviceWish(DeviceKind.CUDA, (0, 7)), "cpu"),
+        (DeviceWish(DeviceKind.CUDA, (0,), (9, 0), ("GPU-s",)), "cuda"),
         (DeviceWish(DeviceKind.CUDA, (7,)), "cpu"),
         (DeviceWish(DeviceKind.CUDA, (7,), (9, 0), ("GPU-s",)), "cpu"),
     ],
@@ -144,10 +145,23 @@ def test_a_gpu_of_which_the_driver_does_not_tell_what_it_is_is_not_what_is_asked
     assert settled(AUTO).auto_kind(DeviceWish(DeviceKind.CUDA, capability=(5, 0))) is DeviceKind.CPU
 
 
+def test_with_several_it_is_one_that_can_be_used_and_is_clearly_named() -> None:
+    both = SettledRepository(auto_device="cuda", gpus=(FIRST, SECOND), usable=(SECOND,))
+    for wish, kind in (
+        (ON_CUDA, "cuda"),
+        (DeviceWish(DeviceKind.CUDA, (0, 1)), "cuda"),
+        (DeviceWish(DeviceKind.CUDA, (0,)), "cpu"),
+        (DeviceWish(DeviceKind.CUDA, uuids=("GPU-0",)), "cpu"),
+        (DeviceWish(DeviceKind.CUDA, uuids=("GPU-1",)), "cuda"),
+        (DeviceWish(DeviceKind.CUDA, uuids=("GPU-",)), "cpu"),
+    ):
+        assert both.auto_kind(wish).value == kind
+
+
 def test_a_job_of_another_process_is_told_what_was_decided(driver: Board) -> None:
     driver.mig, driver.instances = True, {0: Board(uuid="MIG-1"), 3: Board(uuid="MIG-2")}
     job = MeasureJob(source="m", repository=settled(AUTO))
-    assert len(job.repository.gpus) == 2
+    assert len(job.repository.gpus) == len(job.repository.usable) == 2
     assert from_plain(MeasureJob, json.loads(json.dumps(to_plain(job)))) == job
 
 

@@ -23,7 +23,13 @@ def test_no_request_fails_that_has_a_device(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20, 32))
 def test_nor_one_that_asks_for_what_few_devices_are(seed: int) -> None:
-    asked = [(), (0,), ASKS_89, ASKS_90, DeviceWish(DeviceKind.CUDA, (0, 2), (8, 0), ("GPU-1", "GPU-2"))]
+    asked: list[tuple[int, ...] | DeviceWish] = [
+        (),
+        (0,),
+        ASKS_89,
+        ASKS_90,
+        DeviceWish(DeviceKind.CUDA, (0, 2), (8, 0), ("GPU-1", "GPU-2")),
+    ]
     DeviceWorld(seed, asked, (ROOMY,) * 3).play_faults()
 
 

@@ -38,10 +38,10 @@ def choose(
     if wish.kind is DeviceKind.CPU or (not there and wish == wish.by_number):
         return wish.first
     devices = tuple(home.device for home in there)
-    unnamed = set(wish.indexes) - {device.index for device in devices} or wish.ambiguous(devices)
-    allowed = [home for home in there if wish.allows(home.device)] or _untold(wish, there)
-    if unnamed or not allowed:
+    named = wish.among(devices) or _untold(wish, there)
+    if not named:
         return AbsentDevice(wish=wish, there=devices)
+    allowed = [home for home in there if home.device in named]
     sound = [home for home in allowed if not home.fault]
     if not sound:
         return WaitsForDevice(faults=tuple((home.device.called, home.fault) for home in allowed))
@@ -49,10 +49,10 @@ def choose(
     return max(large, key=lambda home: (home.free_bytes, -home.device.index)).device.called
 
 
-def _untold(wish: DeviceWish, there: Sequence[Home]) -> list[Home]:
+def _untold(wish: DeviceWish, there: Sequence[Home]) -> tuple[Device, ...]:
     """Devices that were lost before they told what they are: one of them may be what is asked for."""
-    lost = (home for home in there if home.fault and home.device.capability is None)
-    return [home for home in lost if wish.by_number.allows(home.device)]
+    lost = {home.device for home in there if home.fault and home.device.capability is None}
+    return tuple(device for device in wish.by_number.among([home.device for home in there]) if device in lost)
 
 
 def gpu_budget(memory_bytes: int, others_bytes: int, unsaid_bytes: int = 0) -> int:
