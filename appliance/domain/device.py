@@ -178,13 +178,9 @@ class DeviceWish:
 
 def wish_problem(key: str, said: str) -> str:
     """What is wrong with ``said`` as the value of ``key``, one of WISH_PARAMETERS; "" when nothing is."""
-    if key == CAPABILITY_PARAMETER:
-        return (
-            ""
-            if _CAPABILITY.fullmatch(said)
-            else f"{key} must be a compute capability such as 8.9, not '{said[:40]}'"
-        )
-    uuids = said.split(",", UUIDS_MAX - 1)
+    if key == CAPABILITY_PARAMETER and not _CAPABILITY.fullmatch(said):
+        return f"{key} must be a compute capability such as 8.9, not '{said[:40]}'"
+    uuids = said.split(",", UUIDS_MAX - 1) if key == UUIDS_PARAMETER else []
     wrong = next((each for each in uuids if not _UUID.fullmatch(each)), None)
     if wrong is not None:
         return (
@@ -195,11 +191,11 @@ def wish_problem(key: str, said: str) -> str:
 
 
 def gpu_wish(parameters: Mapping[str, str]) -> DeviceWish:
-    """What ``parameters`` ask for of a GPU; what is wrong with them is for ``wish_problem``."""
+    """What ``parameters`` ask for of a GPU; what is wrong (``wish_problem``) asks for nothing."""
     found = _CAPABILITY.fullmatch(parameters.get(CAPABILITY_PARAMETER, ""))
     capability = (int(found[1]), int(found[2])) if found else None
     uuids = parameters.get(UUIDS_PARAMETER, "")
-    named = tuple(dict.fromkeys(uuids.split(","))) if uuids else ()
+    named = () if wish_problem(UUIDS_PARAMETER, uuids) else tuple(dict.fromkeys(uuids.split(",")))
     return DeviceWish(DeviceKind.CUDA, capability=capability, uuids=named)
 
 

@@ -142,3 +142,4 @@ def test_what_names_no_uuid_is_a_problem(said: str, wrong: str) -> None:
 
 def test_who_says_nothing_of_a_gpu_asks_for_any() -> None:
     assert gpu_wish({"own_worker": "true"}) == ON_CUDA
+    assert gpu_wish({"gpu_uuids": "GPU-1,nonsense", "min_compute_capability": "much"}) == ON_CUDA

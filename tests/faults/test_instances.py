@@ -50,6 +50,7 @@ def test_an_instance_is_asked_for_by_its_uuid_and_what_its_gpu_can_do(serve: Ser
     driver = f"{DRIVER}\npynvml.nvmlLib.boards[0].instances[5] = Board(uuid='MIG-0f', name='simulated MIG')\n"
     daemon = serve(tmp_path, FAKE_SECTIONS, before=driver)
     status = daemon.status()
+    assert [each["capability"] for each in status["devices"]] == [[9, 0]] * 4
     assert version_in(status, "instance")["device"] == "cuda:1"
     assert version_in(status, "whole")["device"] == "cuda:3"
     assert ask(daemon.grpc, "instance").as_numpy("y").tolist() == [[0, 1, 2, 3]]
