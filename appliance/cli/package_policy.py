@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from appliance.cli.failure import CommandFailed
 
 if TYPE_CHECKING:
-    from appliance.config.repository import RepositoryConfig
+    from appliance.config.repository import SettledRepository
     from appliance.config.tree import ApplianceConfig
     from appliance.package.keys import PublicKey
     from appliance.package.verification import Policy
@@ -83,7 +83,7 @@ def add_repository(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def repository_of(file: Path | None) -> RepositoryConfig:
+def repository_of(file: Path | None) -> SettledRepository:
     """What may be served, but for what each box sets for models that say nothing. Models of KIND_AUTO run where they
     would on this machine."""
     from appliance.config.repository import RepositoryConfig

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from appliance.domain.device import Device, DeviceKind, DeviceWish
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirewallConfig:
@@ -48,8 +50,8 @@ class FirewallConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryConfig:
     """How model directories are read. ``runtimes`` are those enabled; ``auto_device`` is where an instance group of
-    KIND_AUTO runs: who runs models puts "cpu" or "cuda" in the place of "auto" first, and who only judges them need not
-    (``appliance.runtimes.auto_device``)."""
+    KIND_AUTO runs: who runs models puts "cpu" or "cuda" in the place of "auto" first (SettledRepository), and who only
+    judges them need not."""
 
     default_max_batch_size: int = field(
         default=32,
@@ -73,6 +75,25 @@ class RepositoryConfig:
     firewall: FirewallConfig = field(
         default_factory=FirewallConfig, metadata={"help": "what a graph may hold before a runtime sees it"}
     )
+
+    def auto_kind(self, wish: DeviceWish) -> DeviceKind:
+        """Where an instance group of KIND_AUTO runs that asks for ``wish`` of a GPU."""
+        return DeviceKind.CUDA if self.auto_device == DeviceKind.CUDA.value else DeviceKind.CPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledRepository(RepositoryConfig):
+    """The section once "auto" has been decided (``appliance.runtimes.auto_device``): by ``gpus``, all of this machine,
+    of which ``usable`` can be used. What an operator set is decided by none, and counts for whatever is asked for."""
+
+    gpus: tuple[Device, ...] = ()
+    usable: tuple[Device, ...] = ()
+
+    def auto_kind(self, wish: DeviceWish) -> DeviceKind:
+        """As the section's; the processor, where none of the GPUs that can be used is what is asked for."""
+        if self.gpus and not any(device in self.usable for device in wish.among(self.gpus)):
+            return DeviceKind.CPU
+        return RepositoryConfig.auto_kind(self, wish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

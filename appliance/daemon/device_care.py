@@ -106,7 +106,7 @@ class DeviceCare:
                 self._hold_to_account(device, look.reading, own)
             self._count(device, look.reading, own)
             state = DeviceState(
-                device=device.called,
+                device=device,
                 budget_bytes=self._budget(device),
                 fault="; ".join(faults(look.reading)),
                 gone=is_gone(look.reading),

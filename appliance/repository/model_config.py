@@ -8,14 +8,22 @@ problem. None stands for "not said", which the graph then decides.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.device import ON_CPU, DeviceKind, DeviceWish
+from appliance.domain.device import (
+    ON_CPU,
+    ON_CUDA,
+    WISH_PARAMETERS,
+    DeviceKind,
+    DeviceWish,
+    gpu_wish,
+    wish_problem,
+)
 from appliance.domain.interface import ALLOWED_PARAMETER, allowance_problem
 from appliance.domain.model import (
     OWN_WORKER_PARAMETER,
@@ -46,7 +54,9 @@ MODEL_FILE: Final = "model.onnx"
 VERSIONS_MAX: Final = 1_000
 """Version directories of one model: all are listed on every look, and a handful is kept."""
 LATEST: Final = VersionPolicy()
-OBEYED: Final = frozenset((RUN_TIMEOUT_PARAMETER, ALLOWED_PARAMETER, OWN_WORKER_PARAMETER, *LARGEST))
+OBEYED: Final = frozenset(
+    (RUN_TIMEOUT_PARAMETER, ALLOWED_PARAMETER, OWN_WORKER_PARAMETER, *LARGEST, *WISH_PARAMETERS)
+)
 """Parameters that have an effect."""
 
 PRIORITY_LEVELS_MAX: Final = (1 << 30) - 1
@@ -180,7 +190,10 @@ def read_model_config(
     if (name := section.text("name")) not in ("", model_name):
         section.problem("name", f"is '{name}', which is not what the directory is called; make them equal")
     noted = _read_noted(section)
-    instances = _read_instances(section, settings)
+    entries = section.entries("parameters")
+    parameters = {key: inner.text("string_value") for key, inner in entries}
+    instances = _read_instances(section, settings, gpu_wish(parameters))
+    _judge_parameters(entries, parameters, instances.device.kind)
     batching = section.section("dynamic_batching")
     preferred_place = (
         batching.place("preferred_batch_size") if batching else section.place("dynamic_batching")
@@ -199,7 +212,7 @@ def read_model_config(
         policy=_read_policy(section),
         instances=instances,
         warmups=tuple(map(read_warmup, section.sections("model_warmup", most=WARMUPS_MAX))),
-        parameters=_read_parameters(section, instances.device.kind),
+        parameters=parameters,
         noted=noted,
         graph_level=_read_graph_level(section),
         cuda_graphs=_read_cuda_graphs(section),
@@ -307,10 +320,12 @@ def _read_policy(section: Section) -> VersionPolicy:
     return policy
 
 
-def _read_parameters(section: Section, device: DeviceKind) -> Mapping[str, str]:
-    parameters: dict[str, str] = {}
-    for key, inner in section.entries("parameters"):
-        said = parameters[key] = inner.text("string_value")
+def _judge_parameters(
+    entries: Iterable[tuple[str, Section]], parameters: Mapping[str, str], device: DeviceKind
+) -> None:
+    """Tell what is wrong with parameters, and which have no effect where the model runs."""
+    for key, inner in entries:
+        said = parameters[key]
         if key == RUN_TIMEOUT_PARAMETER and run_timeout_ms(said) is None:
             inner.problem("string_value", run_timeout_problem(said))
         if key == ALLOWED_PARAMETER and (wrong := allowance_problem(said)):
@@ -319,14 +334,15 @@ def _read_parameters(section: Section, device: DeviceKind) -> Mapping[str, str]:
             inner.problem("string_value", wrong)
         if key in LARGEST and (wrong := option_problem(key, said)):
             inner.problem("string_value", wrong)
+        if key in WISH_PARAMETERS and (wrong := wish_problem(key, said)):
+            inner.problem("string_value", wrong)
         inner.close()
         if key not in OBEYED:
             inner.note(f"{NO_EFFECT}; those that have: {', '.join(sorted(OBEYED))}")
-        if key in ON_GPU_ALONE and device is DeviceKind.CPU:
+        if key in ON_GPU_ALONE | WISH_PARAMETERS and device is DeviceKind.CPU:
             inner.note(f"{NO_EFFECT}: the model runs on the processor")
         if key == INTRA_OP and said == "0":
             inner.note("0 leaves it to the setting workers.threads")
-    return parameters
 
 
 def wanted_versions(policy: VersionPolicy, present: Iterable[int]) -> tuple[int, ...]:
@@ -393,38 +409,44 @@ def _queue_policy(section: Section) -> QueuePolicy:
     return policy
 
 
-def _read_instances(section: Section, settings: RepositoryConfig) -> Instances:
+def _read_instances(section: Section, settings: RepositoryConfig, wish: DeviceWish) -> Instances:
     """What all ``instance_group`` entries say together: their counts add up, their kind must be one, and the version
-    may run on any GPU that one of them names, on any at all where one names none."""
+    may run on any GPU that one of them names, on any at all where one names none, if it is what else is the ``wish``
+    of a GPU."""
     written_groups = tuple(section.sections("instance_group"))
-    auto = _auto_kind({group.name("kind") for group in written_groups}, settings)
-    groups = [_read_group(group, auto) for group in written_groups]
-    if not groups:
+    if not written_groups:
         return ONE_INSTANCE
+    gpus = [tuple(sorted(set(each.integers("gpus", maximum=GPUS_MAX - 1)))) for each in written_groups]
+    wish = replace(wish, indexes=tuple(sorted(set().union(*gpus))) if all(gpus) else ())
+    auto = _auto_kind(written_groups, settings, wish)
+    groups = [_read_group(group, auto, named) for group, named in zip(written_groups, gpus, strict=True)]
     if len({group.device.kind for group in groups}) > 1:
         section.problem("instance_group", "groups on different devices are not offered; keep one kind")
     count = sum(group.count for group in groups)
     if count > INSTANCES_MAX:
         section.problem("instance_group", f"asks for {count} instances; the limit is {INSTANCES_MAX}")
     written = tuple(each for group in groups for each in group.groups)
-    named = [group.device.indexes for group in groups]
-    indexes = tuple(sorted({index for each in named for index in each})) if all(named) else ()
-    return Instances(count=count, device=DeviceWish(groups[0].device.kind, indexes), groups=written)
+    on_cpu = groups[0].device.kind is DeviceKind.CPU
+    return Instances(count=count, device=ON_CPU if on_cpu else wish, groups=written)
 
 
-def _auto_kind(named: Set[str], settings: RepositoryConfig) -> DeviceKind:
+def _auto_kind(groups: Sequence[Section], settings: RepositoryConfig, wish: DeviceWish) -> DeviceKind:
     """What KIND_AUTO stands for: the kind that other groups of the model name, so that no model is refused for what
-    machine it is on, else the machine's. "auto" in whose place nobody has put a device is read by who only judges."""
+    machine it is on, else the machine's for the ``wish``."""
+    named = {group.name("kind") for group in groups}
     kinds = {kind for word, kind in NAMED_KINDS.items() if word in named}
     if len(kinds) == 1:
         return kinds.pop()
-    return DeviceKind.CUDA if settings.auto_device == DeviceKind.CUDA.value else DeviceKind.CPU
+    found = settings.auto_kind(wish)
+    if found is not settings.auto_kind(ON_CUDA):
+        groups[0].note("KIND_AUTO is the processor here: no GPU that can be used is what the model asks for")
+    return found
 
 
-def _read_group(group: Section, auto: DeviceKind) -> Instances:
+def _read_group(group: Section, auto: DeviceKind, gpus: tuple[int, ...]) -> Instances:
     group.refuse(_UNOFFERED_INSTANCES)
     group.ignore(("host_policy",), NO_EFFECT)
-    device = _read_device(group, auto)
+    device = _read_device(group, auto, gpus)
     count = group.integer("count", default=1) or 1
     if device.kind is not DeviceKind.CPU and count > 1:
         group.ignore(("count",), f"{NO_EFFECT}: on a GPU a version has one worker")
@@ -442,14 +464,13 @@ def _read_group(group: Section, auto: DeviceKind) -> Instances:
     )
 
 
-def _read_device(group: Section, auto: DeviceKind) -> DeviceWish:
+def _read_device(group: Section, auto: DeviceKind, gpus: tuple[int, ...]) -> DeviceWish:
     """The kind, and the GPUs that are allowed; which of those there are is not known here."""
     kind = group.name("kind") or AUTO
     kinds = {**NAMED_KINDS, AUTO: auto}
     if kind not in kinds:
         group.problem("kind", f"'{kind}' is not offered; expected one of {', '.join(kinds)}")
     found = kinds.get(kind, DeviceKind.CPU)
-    gpus = tuple(sorted(set(group.integers("gpus", maximum=GPUS_MAX - 1))))
     if found is DeviceKind.CPU and group.has("gpus"):
         if kind != AUTO:
             group.problem(

@@ -1,7 +1,7 @@
-"""Where instance groups of KIND_AUTO run: decided once, by what was found when the process began, for all versions.
+"""Where instance groups of KIND_AUTO run: decided by what was found when the process began.
 
-A GPU that is found or lost later changes nothing of it. What only judges a model need not decide: no verdict depends on
-it.
+That is a GPU, for models of which one that was found is what they ask for; a GPU that is found or lost later changes
+nothing of it. What only judges a model need not decide: no verdict depends on it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from appliance.config.repository import RepositoryConfig
+from appliance.config.repository import RepositoryConfig, SettledRepository
 from appliance.devices.watch import DeviceWatch, find_devices
-from appliance.domain.device import DeviceKind, DeviceName, faults
+from appliance.domain.binding import extended
+from appliance.domain.device import Device, DeviceKind, faults
 from appliance.runtimes.distributions import cuda_problem
 
 AUTO: Final = "auto"
@@ -24,24 +25,26 @@ class Found:
     ``devices``: what is wrong with each ("": nothing is); ``problem``: why the driver tells of none."""
 
     lacking: str = ""
-    devices: Mapping[DeviceName, str]
+    devices: Mapping[Device, str]
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoDevice:
-    """What KIND_AUTO stands for, and why."""
+    """What KIND_AUTO stands for, and why; ``usable`` are the GPUs that can be used."""
 
     kind: DeviceKind
     reason: str
+    usable: tuple[Device, ...] = ()
 
 
 def decide(found: Found) -> AutoDevice:
     """A GPU where one can be used, else the processor."""
-    usable = [str(device) for device, fault in found.devices.items() if not fault]
+    usable = tuple(device for device, fault in found.devices.items() if not fault)
     if usable and not found.lacking:
-        return AutoDevice(kind=DeviceKind.CUDA, reason=f"{', '.join(usable)} can be used")
-    faulty = [f"{device} {fault}" for device, fault in found.devices.items() if fault]
+        names = ", ".join(str(device.called) for device in usable)
+        return AutoDevice(kind=DeviceKind.CUDA, reason=f"{names} can be used", usable=usable)
+    faulty = [f"{device.called} {fault}" for device, fault in found.devices.items() if fault]
     reason = found.lacking or found.problem or "; ".join(faulty) or "the driver tells of no GPU"
     return AutoDevice(kind=DeviceKind.CPU, reason=reason)
 
@@ -50,7 +53,7 @@ def look(watch: DeviceWatch, lacking: str) -> Found:
     """What there is, by the last look at all devices."""
     return Found(
         lacking=lacking,
-        devices={device.called: "; ".join(faults(seen.reading)) for device, seen in watch.looks()},
+        devices={device: "; ".join(faults(seen.reading)) for device, seen in watch.looks()},
         problem=watch.problem,
     )
 
@@ -59,11 +62,12 @@ def settled(
     repository: RepositoryConfig,
     watch: DeviceWatch | None = None,
     tell: Callable[[AutoDevice], None] = lambda decided: None,
-) -> RepositoryConfig:
+) -> SettledRepository:
     """``repository`` with a device in the place of "auto". Without a ``watch`` devices are looked for, where a runtime
     can use them: that takes a second. ``tell`` is told where anything of a GPU is here."""
-    if repository.auto_device != AUTO:
-        return repository
+    section = extended(SettledRepository, repository)
+    if section.auto_device != AUTO:
+        return section
     lacking = cuda_problem()
     if watch is None and not lacking:
         watch = find_devices()
@@ -71,4 +75,4 @@ def settled(
     decided = decide(found)
     if found.devices or not lacking:
         tell(decided)
-    return replace(repository, auto_device=decided.kind.value)
+    return replace(section, auto_device=decided.kind.value, gpus=tuple(found.devices), usable=decided.usable)

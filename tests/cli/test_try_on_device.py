@@ -79,6 +79,24 @@ def test_a_model_of_the_processor_is_refused_on_a_gpu_that_is_not_here(
         assert run(*words) == 0
 
 
+def test_what_is_asked_of_a_gpu_keeps_no_tool_from_a_machine_without_one(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place(digits, "KIND_AUTO")
+    with (digits / "config.pbtxt").open("a") as config:
+        config.write('parameters { key: "min_compute_capability" value { string_value: "8.9" } }\n')
+        config.write('parameters { key: "gpu_uuids" value { string_value: "GPU-5,MIG-6" } }\n')
+    assert run("bench", digits, *BENCH) == 0
+    assert run("golden", digits, "--random", "1", "--out", tmp_path / "set") == 0
+    pack = ("pack", digits, "--name", "digits", "--version", "2", "-o", tmp_path / "digits.model")
+    assert run(*pack) == 0
+    place(digits, "KIND_GPU")
+    assert run("bench", digits, *BENCH) == 1
+    assert "asks for device 'cuda'" in capsys.readouterr().err
+    assert run("bench", digits, *BENCH, "--device", "cpu") == 0
+    assert run(*pack, "--force", "--no-proof") == 0
+
+
 def test_what_is_no_device_is_refused(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("bench", "golden"):
         with pytest.raises(SystemExit) as ended:

@@ -36,6 +36,7 @@ class Board:
     used_bytes: int = 1 << 30
     uuid: str = "GPU-simulated"
     name: str = "simulated"
+    capability: tuple[int, int] = (9, 0)
     mig: bool = False
     instances: dict[int, Board] = field(default_factory=dict)
     """Those of MIG by their place, of which some may be empty; of each, its memory, processes, name and UUID count."""
@@ -105,8 +106,9 @@ class SimulatedNvml:
         text.value = self._of(handle).name.encode()
         return 0
 
-    def _nvmlDeviceGetCudaComputeCapability(self, _: Any, major: Any, minor: Any) -> int:  # noqa: N802
-        return _set(major, 9) + _set(minor, 0)
+    def _nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> int:  # noqa: N802
+        told = self._of(handle).capability
+        return _set(major, told[0]) + _set(minor, told[1])
 
     def _nvmlDeviceGetMigMode(self, handle: Any, now: Any, pending: Any) -> int:  # noqa: N802
         return _set(now, int(self._of(handle).mig)) + _set(pending, int(self._of(handle).mig))

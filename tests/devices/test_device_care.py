@@ -58,7 +58,7 @@ class Engine:
         self.told: dict[DeviceName, DeviceState] = {}
 
     def devices_told(self, states: tuple[DeviceState, ...]) -> None:
-        self.told |= {state.device: state for state in states}
+        self.told |= {state.device.called: state for state in states}
 
     def worker_pids(self) -> dict[DeviceName, dict[int, int | None]]:
         return self.pids

@@ -139,7 +139,7 @@ def test_an_instance_of_which_the_driver_does_not_tell_for_once_is_not_taken_for
     asked = gpu.instances[0] if call == "nvmlDeviceGetUUID" else gpu
     asked.errors[call] = pynvml.NVML_ERROR_UNKNOWN
     box.look(engine)
-    states = {state.device: state for state in box.care.states}
+    states = {state.device.called: state for state in box.care.states}
     assert not any(state.fault or state.gone for state in states.values())
     assert [states[cuda(index)].budget_bytes for index in range(3)] == list(ROOMS)
     asked.errors.clear()

@@ -39,3 +39,33 @@ def test_each_instance_has_a_worker_that_sees_no_other_device(serve: Serve, tmp_
         (2, "GPU-1"),
     ]
     assert ask(daemon.grpc, "serves1").as_numpy("y").tolist() == [[0, 1, 2, 3]]
+
+
+def test_an_instance_is_asked_for_by_its_uuid_and_what_its_gpu_can_do(serve: Serve, tmp_path: Path) -> None:
+    group = "instance_group { kind: KIND_GPU }"
+    asked = {"instance": "MIG-3", "whole": "GPU-77,GPU-1", "cut": "GPU-0", "unclear": "MIG-0,MIG-3,GPU-1"}
+    for name, uuids in asked.items():
+        write_fake(tmp_path, name, extra=group, gpu_uuids=uuids, min_compute_capability="9.0")
+    write_fake(tmp_path, "newer", extra=group, gpu_uuids="MIG-3", min_compute_capability="10.0")
+    driver = f"{DRIVER}\npynvml.nvmlLib.boards[0].instances[5] = Board(uuid='MIG-0f', name='simulated MIG')\n"
+    daemon = serve(tmp_path, FAKE_SECTIONS, before=driver)
+    status = daemon.status()
+    assert [each["capability"] for each in status["devices"]] == [[9, 0]] * 4
+    assert version_in(status, "instance")["device"] == "cuda:1"
+    assert version_in(status, "whole")["device"] == "cuda:3"
+    assert ask(daemon.grpc, "instance").as_numpy("y").tolist() == [[0, 1, 2, 3]]
+    there = (
+        " (min_compute_capability), UUID {} (gpu_uuids), and the driver tells of cuda:0 (simulated MIG 1g.10gb, MIG-0, "
+        "compute capability 9.0), cuda:1 (simulated MIG 1g.10gb, MIG-3, compute capability 9.0), cuda:2 (simulated "
+        "MIG, MIG-0f, compute capability 9.0), cuda:3 (simulated, GPU-1, compute capability 9.0); "
+    )
+    for name, capability, uuids, advice in (
+        ("cut", "9.0", "GPU-0", "ask for one of those, or for any"),
+        ("newer", "10.0", "MIG-3", "ask for one of those, or for any"),
+        ("unclear", "9.0", "MIG-0, MIG-3, GPU-1", "several begin with MIG-0: give more of it"),
+    ):
+        version = version_in(status, name)
+        assert version["state"] == "UNAVAILABLE"
+        assert version["reason"] == (
+            f"asks for compute capability {capability} or more{there.format(uuids)}{advice}"
+        )

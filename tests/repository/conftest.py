@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto
 
-from appliance.config.repository import RepositoryConfig
+from appliance.config.repository import SettledRepository
 from appliance.repository.directory import RepositoryScan
 from tests.repository.onnx_files import plain_model, write_version
 from tests.repository.scanning import scan
@@ -35,6 +35,6 @@ def read_model(tmp_path: Path) -> ReadModel:
         for name, content in (files or {}).items():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             (directory / name).write_bytes(content)
-        return scan(tmp_path, RepositoryConfig(**settings))  # type: ignore[arg-type]
+        return scan(tmp_path, SettledRepository(**settings))  # type: ignore[arg-type]
 
     return read

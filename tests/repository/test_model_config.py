@@ -374,6 +374,17 @@ HARMLESS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def test_all_that_is_wrong_with_what_is_asked_of_a_gpu_is_told_at_once(read_model: ReadModel) -> None:
+    config = """instance_group { kind: KIND_GPU gpus: [ 64 ] }
+    parameters { key: "min_compute_capability" value { string_value: "Ada" } }
+    parameters { key: "gpu_uuids" value { string_value: "GPU-1;GPU-2" } }"""
+    assert [problem.key for problem in read_model(config).problems] == [
+        "instance_group[0].gpus[0]",
+        'parameters["min_compute_capability"].string_value',
+        'parameters["gpu_uuids"].string_value',
+    ]
+
+
 def test_several_groups_of_gpus_are_any_of_them(read_model: ReadModel) -> None:
     two = "instance_group [ { kind: KIND_GPU gpus: [ 1 ] }, { kind: KIND_GPU count: 2 gpus: [ 0 ] } ]"
     model = served(read_model(two))

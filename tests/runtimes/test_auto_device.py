@@ -3,17 +3,18 @@ driver. No GPU is here."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 from pathlib import Path
 
 import pynvml
 import pytest
 
-from appliance.config.repository import RepositoryConfig
+from appliance.config.repository import RepositoryConfig, SettledRepository
 from appliance.devices.watch import DeviceWatch, find_devices
-from appliance.domain.device import DeviceKind, cuda
+from appliance.domain.device import ON_CUDA, Device, DeviceKind, DeviceWish
 from appliance.runtimes import auto_device
 from appliance.runtimes.auto_device import AutoDevice, Found, decide, settled
+from appliance.tools.evaluation.jobs import MeasureJob, from_plain, to_plain
 from tests.conftest import Serve
 from tests.devices.simulated_nvml import Board, SimulatedNvml
 from tests.faults.clients import FAKE_SECTIONS
@@ -22,7 +23,11 @@ from tests.faults.test_workers import version_in
 
 AUTO = RepositoryConfig()
 LACKING = "onnxruntime-gpu is not installed"
-GOOD, FAULTY = {cuda(0): ""}, {cuda(0): "is lost"}
+FIRST, SECOND = (
+    Device(kind=DeviceKind.CUDA, index=index, uuid=f"GPU-{index}", name="L4", driver="1", capability=(8, 9))
+    for index in range(2)
+)
+GOOD, FAULTY = {FIRST: ""}, {FIRST: "is lost"}
 PROCESS = """
 from appliance.runtimes import distributions
 def version(name):
@@ -34,23 +39,25 @@ distributions.version = version
 DRIVER = """
 import pynvml
 from tests.devices.simulated_nvml import Board, SimulatedNvml
-pynvml.nvmlLib = SimulatedNvml(Board())
+pynvml.nvmlLib = SimulatedNvml(Board(uuid="GPU-5f"))
 """
 
 
 @pytest.mark.parametrize(
-    ("found", "kind", "reason"),
+    ("found", "kind", "reason", "usable"),
     [
-        (Found(devices=GOOD), DeviceKind.CUDA, "cuda:0 can be used"),
-        (Found(devices={**FAULTY, cuda(1): ""}), DeviceKind.CUDA, "cuda:1 can be used"),
-        (Found(devices=GOOD, lacking=LACKING), DeviceKind.CPU, LACKING),
-        (Found(devices=FAULTY), DeviceKind.CPU, "cuda:0 is lost"),
-        (Found(devices={}, problem="NVML: no driver"), DeviceKind.CPU, "NVML: no driver"),
-        (Found(devices={}), DeviceKind.CPU, "the driver tells of no GPU"),
+        (Found(devices=GOOD), DeviceKind.CUDA, "cuda:0 can be used", (FIRST,)),
+        (Found(devices={**FAULTY, SECOND: ""}), DeviceKind.CUDA, "cuda:1 can be used", (SECOND,)),
+        (Found(devices=GOOD, lacking=LACKING), DeviceKind.CPU, LACKING, ()),
+        (Found(devices=FAULTY), DeviceKind.CPU, "cuda:0 is lost", ()),
+        (Found(devices={}, problem="NVML: no driver"), DeviceKind.CPU, "NVML: no driver", ()),
+        (Found(devices={}), DeviceKind.CPU, "the driver tells of no GPU", ()),
     ],
 )
-def test_a_gpu_that_can_be_used_is_what_auto_means(found: Found, kind: DeviceKind, reason: str) -> None:
-    assert decide(found) == AutoDevice(kind=kind, reason=reason)
+def test_a_gpu_that_can_be_used_is_what_auto_means(
+    found: Found, kind: DeviceKind, reason: str, usable: tuple[Device, ...]
+) -> None:
+    assert decide(found) == AutoDevice(kind=kind, reason=reason, usable=usable)
 
 
 @pytest.fixture
@@ -67,7 +74,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Board:
 def test_a_gpu_that_is_found_counts(driver: Board, seen_before: bool) -> None:
     told: list[AutoDevice] = []
     watch = find_devices() if seen_before else None
-    assert settled(AUTO, watch, told.append) == replace(AUTO, auto_device="cuda")
+    found = settled(AUTO, watch, told.append)
+    assert (found.auto_device, [each.uuid for each in found.gpus]) == ("cuda", ["GPU-simulated"])
     assert [each.reason for each in told] == ["cuda:0 can be used"]
 
 
@@ -106,8 +114,55 @@ def test_where_nothing_of_a_gpu_is_no_driver_is_asked_and_nothing_told(
 @pytest.mark.usefixtures("driver")
 def test_what_is_set_by_hand_stays() -> None:
     for said in ("cpu", "cuda"):
-        repository = RepositoryConfig(auto_device=said)
-        assert settled(repository) is repository
+        repository = RepositoryConfig(auto_device=said, default_max_batch_size=7)
+        assert settled(repository) == SettledRepository(auto_device=said, default_max_batch_size=7)
+
+
+@pytest.mark.parametrize(
+    ("wish", "kind"),
+    [
+        (ON_CUDA, "cuda"),
+        (DeviceWish(DeviceKind.CUDA, capability=(9, 0)), "cuda"),
+        (DeviceWish(DeviceKind.CUDA, capability=(9, 1)), "cpu"),
+        (DeviceWish(DeviceKind.CUDA, uuids=("GPU-s", "GPU-1")), "cuda"),
+        (DeviceWish(DeviceKind.CUDA, uuids=("GPU-1",)), "cpu"),
+        (DeviceWish(DeviceKind.CUDA, (0, 7)), "cpu"),
+        (DeviceWish(DeviceKind.CUDA, (0,), (9, 0), ("GPU-s",)), "cuda"),
+        (DeviceWish(DeviceKind.CUDA, (7,)), "cpu"),
+        (DeviceWish(DeviceKind.CUDA, (7,), (9, 0), ("GPU-s",)), "cpu"),
+    ],
+)
+@pytest.mark.usefixtures("driver")
+def test_it_is_a_gpu_for_what_asks_for_such_a_one(wish: DeviceWish, kind: str) -> None:
+    assert settled(AUTO).auto_kind(wish).value == kind
+    for by_hand in ("cuda", "cpu"):
+        assert settled(RepositoryConfig(auto_device=by_hand)).auto_kind(wish).value == by_hand
+
+
+def test_a_gpu_of_which_the_driver_does_not_tell_what_it_is_is_not_what_is_asked_for(driver: Board) -> None:
+    driver.errors["nvmlDeviceGetCudaComputeCapability"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert settled(AUTO).auto_kind(ON_CUDA) is DeviceKind.CUDA
+    assert settled(AUTO).auto_kind(DeviceWish(DeviceKind.CUDA, capability=(5, 0))) is DeviceKind.CPU
+
+
+def test_with_several_it_is_one_that_can_be_used_and_is_clearly_named() -> None:
+    both = SettledRepository(auto_device="cuda", gpus=(FIRST, SECOND), usable=(SECOND,))
+    for wish, kind in (
+        (ON_CUDA, "cuda"),
+        (DeviceWish(DeviceKind.CUDA, (0, 1)), "cuda"),
+        (DeviceWish(DeviceKind.CUDA, (0,)), "cpu"),
+        (DeviceWish(DeviceKind.CUDA, uuids=("GPU-0",)), "cpu"),
+        (DeviceWish(DeviceKind.CUDA, uuids=("GPU-1",)), "cuda"),
+        (DeviceWish(DeviceKind.CUDA, uuids=("GPU-",)), "cpu"),
+    ):
+        assert both.auto_kind(wish).value == kind
+
+
+def test_a_job_of_another_process_is_told_what_was_decided(driver: Board) -> None:
+    driver.mig, driver.instances = True, {0: Board(uuid="MIG-1"), 3: Board(uuid="MIG-2")}
+    job = MeasureJob(source="m", repository=settled(AUTO))
+    assert len(job.repository.gpus) == len(job.repository.usable) == 2
+    assert from_plain(MeasureJob, json.loads(json.dumps(to_plain(job)))) == job
 
 
 @pytest.mark.parametrize(
@@ -117,8 +172,15 @@ def test_a_daemon_decides_it_when_it_starts(serve: Serve, tmp_path: Path, before
     write_fake(tmp_path, "auto", extra="instance_group { kind: KIND_AUTO }")
     write_fake(tmp_path, "unsaid", extra="instance_group { count: 1 }")
     write_fake(tmp_path, "plain")
+    group = "instance_group { kind: KIND_AUTO }"
+    write_fake(tmp_path, "such", extra=group, min_compute_capability="9.0", gpu_uuids="GPU-5")
+    write_fake(tmp_path, "none_such", extra=group, min_compute_capability="9.1")
     daemon = serve(tmp_path, FAKE_SECTIONS, before=before)
     status = daemon.status()
-    for name, expected in (("auto", device), ("unsaid", device), ("plain", "cpu")):
-        assert version_in(status, name)["device"] == expected
+    expected = {"auto": device, "unsaid": device, "plain": "cpu", "such": device, "none_such": "cpu"}
+    for name, kind in expected.items():
+        assert (version_in(status, name)["device"], version_in(status, name)["state"]) == (kind, "READY")
+    notes = version_in(status, "none_such")["notes"]
+    why = "KIND_AUTO is the processor here: no GPU that can be used is what the model asks for"
+    assert any(why in note for note in notes) is (device != "cpu")
     assert "models of KIND_AUTO run" in daemon.log()

@@ -20,7 +20,7 @@ from appliance.config.engine import ResidencyConfig
 from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.binding import extended
-from appliance.domain.device import DeviceKind, DeviceName, DeviceState, DeviceWish, cuda
+from appliance.domain.device import Device, DeviceKind, DeviceName, DeviceState, DeviceWish, cuda
 from appliance.domain.errors import ModelAway, NotReady
 from appliance.domain.inference import Outcome
 from appliance.domain.model import ModelVersion
@@ -34,6 +34,19 @@ MB = 1_000_000
 ROOMY = 1_000 * MB
 LOST = "is lost: the driver cannot reach it any more"
 ECC = "had 3 uncorrected memory errors"
+CAPABILITIES = ((7, 5), (8, 9), (9, 0))
+
+
+def gpu(index: int) -> Device:
+    """What the driver tells of a GPU; the later ones can do more."""
+    return Device(
+        kind=DeviceKind.CUDA,
+        index=index,
+        uuid=f"GPU-{index}f",
+        name=f"simulated {index}",
+        driver="1",
+        capability=CAPABILITIES[index % len(CAPABILITIES)],
+    )
 
 
 class GpuWorkers(FatedWorkers):
@@ -64,15 +77,15 @@ class GpuWorkers(FatedWorkers):
         self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
     ) -> None:
         device = self.devices[worker]
-        assert version.device.allows(device), f"{version.key} does not ask for {device}"
+        assert version.device.allows(gpu(device.index)), f"{version.key} does not ask for {device}"
         assert device not in self.faulty, f"{version.key} is loaded on {device}, which has a fault"
         self.loaded_on.append((version.key, device))
         super().load(worker, model, version, wish)
 
 
 class DeviceWorld(SwapWorld):
-    """``gpus`` by model are those that it names; ``budgets`` are those of the GPUs in order, ``visible`` what workers
-    are told of them."""
+    """``gpus`` by model are those that it names, or what else it asks for; ``budgets`` are those of the GPUs in order,
+    ``visible`` what workers are told of them."""
 
     workers_type = GpuWorkers
     workers: GpuWorkers
@@ -80,7 +93,7 @@ class DeviceWorld(SwapWorld):
     def __init__(
         self,
         seed: int,
-        gpus: Sequence[tuple[int, ...]],
+        gpus: Sequence[tuple[int, ...] | DeviceWish],
         budgets: Sequence[int],
         file_bytes: int = MB,
         visible: Mapping[DeviceName, str] = MappingProxyType({}),
@@ -88,7 +101,7 @@ class DeviceWorld(SwapWorld):
     ) -> None:
         self.worker_terms = port.WorkerTerms(visible=visible)
         self.states = {
-            cuda(index): DeviceState(device=cuda(index), budget_bytes=size)
+            cuda(index): DeviceState(device=gpu(index), budget_bytes=size)
             for index, size in enumerate(budgets)
         }
         terms = ResidencyTerms(
@@ -100,8 +113,8 @@ class DeviceWorld(SwapWorld):
         self.refused: list[str] = []
         self.full = 0
         super().__init__(seed, names=len(gpus), swap=RolloutPolicy(watch_s=watch_s), residency=terms)
-        for name, indexes in zip(self.names, gpus, strict=True):
-            wish = DeviceWish(DeviceKind.CUDA, indexes)
+        for name, asked in zip(self.names, gpus, strict=True):
+            wish = asked if isinstance(asked, DeviceWish) else DeviceWish(DeviceKind.CUDA, asked)
             self.wanted[name] = replace(self.wanted[name], device=wish, file_bytes=file_bytes)
 
     # --- what happens
@@ -112,7 +125,7 @@ class DeviceWorld(SwapWorld):
         """The device is so from now on."""
         before = self.states[cuda(index)]
         size = before.budget_bytes if budget_bytes is None else budget_bytes
-        self.states[cuda(index)] = DeviceState(device=cuda(index), budget_bytes=size, fault=fault, gone=gone)
+        self.states[cuda(index)] = DeviceState(device=gpu(index), budget_bytes=size, fault=fault, gone=gone)
         self.look()
 
     def look(self) -> None:
@@ -121,8 +134,8 @@ class DeviceWorld(SwapWorld):
 
     def devices_told(self, states: tuple[DeviceState, ...]) -> None:
         """Tell the engine, and remember what it was told."""
-        self.states |= {state.device: state for state in states}
-        self.workers.faulty = {each.device for each in self.states.values() if each.fault}
+        self.states |= {state.device.called: state for state in states}
+        self.workers.faulty = {each.device.called for each in self.states.values() if each.fault}
         self.engine.devices_told(states)
 
     def worker_pids(self) -> dict[DeviceName, dict[int, int | None]]:

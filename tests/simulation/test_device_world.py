@@ -6,16 +6,31 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.domain.device import DeviceKind, DeviceWish, cuda
+from appliance.domain.device import Device, DeviceKind, DeviceState, DeviceWish, cuda
 from appliance.domain.errors import NotServed
 from appliance.workers.port import ExitCause
 from tests.simulation.device_world import ECC, LOST, MB, ROOMY, DeviceWorld
 from tests.simulation.scripted_workers import MS
 
+ASKS_89 = DeviceWish(DeviceKind.CUDA, capability=(8, 9))
+ASKS_90 = DeviceWish(DeviceKind.CUDA, capability=(9, 0))
+
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_request_fails_that_has_a_device(seed: int) -> None:
     DeviceWorld(seed, [(), (), (0,), (1,), (0, 1)], (ROOMY, ROOMY)).play_faults()
+
+
+@pytest.mark.parametrize("seed", range(20, 32))
+def test_nor_one_that_asks_for_what_few_devices_are(seed: int) -> None:
+    asked: list[tuple[int, ...] | DeviceWish] = [
+        (),
+        (0,),
+        ASKS_89,
+        ASKS_90,
+        DeviceWish(DeviceKind.CUDA, (0, 2), (8, 0), ("GPU-1", "GPU-2")),
+    ]
+    DeviceWorld(seed, asked, (ROOMY,) * 3).play_faults()
 
 
 @pytest.mark.parametrize("seed", range(12, 18))
@@ -55,9 +70,61 @@ def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
     state, reason = world.reason_of("m1")
     assert state == "UNAVAILABLE"
     assert reason == (
-        "asks for GPU 5 (instance_group.gpus), and the driver tells of cuda:0, cuda:1; name one of those, or none"
+        "asks for GPU 5 (instance_group.gpus), and the driver tells of cuda:0 (simulated 0, GPU-0f, compute capability "
+        "7.5), cuda:1 (simulated 1, GPU-1f, compute capability 8.9); ask for one of those, or for any"
     )
     assert world.reason_of("m0") == ("READY", "")
+
+
+def test_one_that_asks_for_what_no_device_is_is_refused_with_what_there_is() -> None:
+    world = DeviceWorld(
+        3, [ASKS_89, ASKS_90, DeviceWish(DeviceKind.CUDA, (1,), (8, 9), ("GPU-0f",))], (ROOMY,) * 2
+    )
+    world.apply()
+    world.soon()
+    world.looks(1_000)
+    assert (world.device_of("m0"), world.reason_of("m0")) == ("cuda:1", ("READY", ""))
+    there = (
+        ", and the driver tells of cuda:0 (simulated 0, GPU-0f, compute capability 7.5), cuda:1 (simulated 1, GPU-1f, "
+        "compute capability 8.9); ask for one of those, or for any"
+    )
+    higher = "asks for compute capability 9.0 or more (min_compute_capability)"
+    assert world.reason_of("m1") == ("UNAVAILABLE", higher + there)
+    all_of_it = (
+        "asks for GPU 1 (instance_group.gpus), compute capability 8.9 or more (min_compute_capability), UUID GPU-0f "
+        "(gpu_uuids)"
+    )
+    assert world.reason_of("m2") == ("UNAVAILABLE", all_of_it + there)
+
+
+def test_what_was_lost_before_it_told_what_it_is_is_waited_for() -> None:
+    world = DeviceWorld(3, [ASKS_90], (ROOMY,) * 2)
+    lost = Device(kind=DeviceKind.CUDA, index=1, uuid="cuda:1", name="NVIDIA", driver="1")
+    world.devices_told((DeviceState(device=lost, budget_bytes=ROOMY, fault=LOST, gone=True),))
+    world.looks(1_000)
+    world.apply()
+    world.soon()
+    world.looks(1_000)
+    assert world.reason_of("m0") == ("LOADING", f"waits for a device: cuda:1 is drained, as it {LOST}")
+
+
+def test_it_moves_to_such_a_device_alone_and_is_unavailable_without() -> None:
+    world = DeviceWorld(4, [ASKS_89], (ROOMY,) * 3)
+    world.start()
+    assert world.device_of("m0") == "cuda:1", "cuda:0 is as empty, and is not what it asks for"
+    world.load_of(3_000, 100)
+    world.tell(1, ECC)
+    world.looks(5_000)
+    assert (world.device_of("m0"), sum(world.answers.values()), world.refused) == ("cuda:2", 100, [])
+    world.tell(2, ECC)
+    world.looks(2_000)
+    both = f"cuda:1 is drained, as it {ECC}; cuda:2 is drained, as it {ECC}"
+    assert world.reason_of("m0") == ("UNAVAILABLE", both)
+    world.tell(1)
+    world.looks(1_000)
+    assert (world.device_of("m0"), world.reason_of("m0")) == ("cuda:1", ("READY", ""))
+    assert {device for _, device in world.workers.loaded_on} == {cuda(1), cuda(2)}
+    world.settle()
 
 
 def test_what_serves_is_loaded_elsewhere_before_it_leaves_a_device_that_had_errors() -> None:

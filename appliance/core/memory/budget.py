@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from appliance.config.engine import ResidencyConfig
-from appliance.domain.device import DeviceName
+from appliance.domain.device import Device, DeviceName, DeviceWish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +110,11 @@ class WaitsForProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbsentDevice:
-    """It names devices that this machine does not have; ``there`` are those that it has."""
+    """It asks for a device that this machine does not have, or nobody can tell which that is; ``there`` are those of
+    the kind that it has."""
 
-    asked: tuple[int, ...]
-    there: tuple[DeviceName, ...]
+    wish: DeviceWish
+    there: tuple[Device, ...]
 
 
 WaitsForMemory = (

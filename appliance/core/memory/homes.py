@@ -1,6 +1,7 @@
 """Which device a version gets: of those that it asks for, the one with most memory that no other version is to have.
 
-Devices of which nothing is known - no driver tells of any of the kind - are taken at their word: the worker will see.
+Where no driver tells of any device of the kind, one is taken by its number: the worker will see. Who asks for more than
+a number gets none there, because nobody knows what that device is.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from appliance.core.memory.budget import AbsentDevice, WaitsForDevice
-from appliance.domain.device import CPU, DeviceName, DeviceWish
+from appliance.domain.device import Device, DeviceKind, DeviceName, DeviceWish
 
 GIB: Final = 1 << 30
 CONTEXT_BYTES: Final = GIB
@@ -23,7 +24,7 @@ class Home(NamedTuple):
     """A device as it is: ``budget_bytes`` are for versions, ``free_bytes`` of those are no version's, in memory or out
     of it (below zero where more are at home there than fit); ``fault`` is why it takes none, "" where it does."""
 
-    device: DeviceName
+    device: Device
     budget_bytes: int
     free_bytes: int
     fault: str = ""
@@ -34,17 +35,24 @@ def choose(
 ) -> DeviceName | AbsentDevice | WaitsForDevice:
     """The device for a version that needs ``need_bytes``, or why there is none."""
     there = [home for home in homes if home.device.kind is wish.kind]
-    if wish.first == CPU or not there:
+    if wish.kind is DeviceKind.CPU or (not there and wish == wish.by_number):
         return wish.first
-    absent = set(wish.indexes) - {home.device.index for home in there}
-    if absent:
-        return AbsentDevice(asked=tuple(sorted(absent)), there=tuple(home.device for home in there))
-    allowed = [home for home in there if wish.allows(home.device)]
+    devices = tuple(home.device for home in there)
+    named = wish.among(devices) or _untold(wish, there)
+    if not named:
+        return AbsentDevice(wish=wish, there=devices)
+    allowed = [home for home in there if home.device in named]
     sound = [home for home in allowed if not home.fault]
     if not sound:
-        return WaitsForDevice(faults=tuple((home.device, home.fault) for home in allowed))
+        return WaitsForDevice(faults=tuple((home.device.called, home.fault) for home in allowed))
     large = [home for home in sound if home.budget_bytes >= need_bytes] or sound
-    return max(large, key=lambda home: (home.free_bytes, -home.device.index)).device
+    return max(large, key=lambda home: (home.free_bytes, -home.device.index)).device.called
+
+
+def _untold(wish: DeviceWish, there: Sequence[Home]) -> tuple[Device, ...]:
+    """Devices that were lost before they told what they are: one of them may be what is asked for."""
+    lost = {home.device for home in there if home.fault and home.device.capability is None}
+    return tuple(device for device in wish.by_number.among([home.device for home in there]) if device in lost)
 
 
 def gpu_budget(memory_bytes: int, others_bytes: int, unsaid_bytes: int = 0) -> int:

@@ -17,7 +17,7 @@ from appliance.core.memory.events import BudgetSet
 from appliance.core.memory.footprint import Residency
 from appliance.core.memory.homes import Home, choose
 from appliance.core.rollout.phase import ON_ITS_WAY, SERVING
-from appliance.domain.device import CPU, DeviceName, DeviceState
+from appliance.domain.device import DeviceName, DeviceState
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
@@ -36,16 +36,17 @@ class Devices:
 
     def __init__(self, memory: Accountant, states: Iterable[DeviceState]) -> None:
         self._memory = memory
-        self._states = {state.device: state for state in states}
+        self._states = {state.device.called: state for state in states}
 
     def take(self, states: Iterable[DeviceState]) -> list[BudgetSet]:
         """This is how devices are now; gives what the accountant is to be told."""
         told: list[BudgetSet] = []
         for state in states:
-            self._states[state.device] = state
-            home = self._memory.devices.get(state.device)
+            device = state.device.called
+            self._states[device] = state
+            home = self._memory.devices.get(device)
             if home is not None and home.books.budget.bytes != state.budget_bytes:
-                told.append(BudgetSet(Budget(state.device, state.budget_bytes)))
+                told.append(BudgetSet(Budget(device, state.budget_bytes)))
         return told
 
     def fault(self, device: DeviceName) -> str:
@@ -76,13 +77,13 @@ class Devices:
         """The device for a version."""
         homes = [
             Home(
-                device,
+                state.device,
                 memory.books.budget.bytes,
                 memory.books.budget.bytes - memory.books.promised_bytes,
-                self.fault(device),
+                state.fault,
             )
-            for device, memory in self._memory.devices.items()
-            if device != CPU
+            for device, state in self._states.items()
+            if (memory := self._memory.devices.get(device)) is not None
         ]
         return choose(served.model.device, need_bytes, homes)
 

@@ -76,7 +76,7 @@ class ModelCache:
         room: WaitingRoom,
         shell: Shell,
     ) -> None:
-        budgets = (*terms.budgets, *(Budget(each.device, each.budget_bytes) for each in terms.devices))
+        budgets = (*terms.budgets, *(Budget(each.device.called, each.budget_bytes) for each in terms.devices))
         limits = {budget.device: budget.bytes for budget in budgets}
         self._terms = terms
         self._routes = routes

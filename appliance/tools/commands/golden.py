@@ -21,7 +21,7 @@ from appliance.cli.arguments import add_output, natural
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import steps_bar
-from appliance.config.repository import RepositoryConfig
+from appliance.config.repository import SettledRepository
 from appliance.domain.golden import SET_FILE, Tolerance, read_golden
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.tensor import FLOATS
@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _job(
-    arguments: argparse.Namespace, subject: Subject, folder: str, drafts: str, settings: RepositoryConfig
+    arguments: argparse.Namespace, subject: Subject, folder: str, drafts: str, settings: SettledRepository
 ) -> GoldenJob:
     given = 0
     if arguments.case or arguments.input:
@@ -161,7 +161,7 @@ def _has_cases(path: str) -> bool:
 
 
 def _kept_job(
-    arguments: argparse.Namespace, subject: Subject, folder: str, there: str, settings: RepositoryConfig
+    arguments: argparse.Namespace, subject: Subject, folder: str, there: str, settings: SettledRepository
 ) -> GoldenJob:
     """The cases of the set ``there``, held to other tolerances or with another promise."""
     tolerances = dict(_by_output(arguments, subject))

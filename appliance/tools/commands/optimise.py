@@ -20,7 +20,7 @@ from appliance.cli.arguments import add_output, natural
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import steps_bar
-from appliance.config.repository import RepositoryConfig
+from appliance.config.repository import SettledRepository
 from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import Tolerance
 from appliance.store.full_disk import reason_of
@@ -127,7 +127,7 @@ def _check_original(found: Comparison) -> None:
 
 
 def _converted(
-    source: str, methods: list[str], folder: str, settings: RepositoryConfig, progress: Progress
+    source: str, methods: list[str], folder: str, settings: SettledRepository, progress: Progress
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Files of the variants that could be made, and why others could not."""
     files: dict[str, str] = {}

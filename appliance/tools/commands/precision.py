@@ -14,7 +14,7 @@ from typing import Final
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import ShowSteps, steps_bar
-from appliance.config.repository import RepositoryConfig
+from appliance.config.repository import SettledRepository
 from appliance.domain.device import DeviceKind
 from appliance.domain.errors import ArtefactError
 from appliance.domain.golden import GOLDEN_DIRECTORY, SET_FILE, read_golden
@@ -98,7 +98,7 @@ def _has_cases(subject: Subject) -> bool:
 
 
 def _check_request(
-    arguments: argparse.Namespace, subject: Subject, settings: RepositoryConfig, proven: bool
+    arguments: argparse.Namespace, subject: Subject, settings: SettledRepository, proven: bool
 ) -> None:
     """Raise CommandFailed for what cannot be done, before anything is."""
     key = subject.version.key
@@ -133,7 +133,7 @@ def _check_writable(folder: Path, named: Path, *, make: bool = True) -> None:
 
 
 def _random_golden(
-    arguments: argparse.Namespace, subject: Subject, folder: str, settings: RepositoryConfig
+    arguments: argparse.Namespace, subject: Subject, folder: str, settings: SettledRepository
 ) -> str:
     """What the original answers to random values, as a golden set that is gone afterwards."""
     job = GoldenJob(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import Any, Final, TypeVar
 
-from appliance.config.repository import RepositoryConfig
+from appliance.config.repository import SettledRepository
 from appliance.domain.binding import bind
 from appliance.domain.device import DeviceKind
 from appliance.domain.golden import EXACT, Tolerance
@@ -47,7 +48,7 @@ class MeasureJob:
     budget_ms: int = 1_000
     threads: int = 1
     device: str = ""
-    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+    repository: SettledRepository = field(default_factory=SettledRepository)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ class GoldenJob:
     device: str = ""
     margin_percent: int = 200
     budget_ms: int = 1_000
-    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+    repository: SettledRepository = field(default_factory=SettledRepository)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,7 @@ class ConvertJob:
     method: str
     target: str
     golden: str = ""
-    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+    repository: SettledRepository = field(default_factory=SettledRepository)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,7 @@ class CompareJob:
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     budget_ms: int = 2_000
-    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+    repository: SettledRepository = field(default_factory=SettledRepository)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,7 @@ class EquivalenceJob:
 
     source: str
     packed: str
-    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+    repository: SettledRepository = field(default_factory=SettledRepository)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +226,7 @@ class TrialJob:
     budget_ms: int = 1_000
     threads: int = 1
     classes: tuple[str, ...] = ()
-    repository: RepositoryConfig = field(default_factory=RepositoryConfig)
+    repository: SettledRepository = field(default_factory=SettledRepository)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +259,13 @@ class Trial:
 
 def to_plain(value: Any) -> dict[str, object]:
     """A job or a result as plain values; what is None is left out."""
-    return asdict(value, dict_factory=lambda pairs: {key: each for key, each in pairs if each is not None})
+    return asdict(
+        value, dict_factory=lambda pairs: {key: _plain(each) for key, each in pairs if each is not None}
+    )
+
+
+def _plain(value: object) -> object:
+    return value.value if isinstance(value, Enum) else value
 
 
 def from_plain(kind: type[T], document: Mapping[str, object]) -> T:
