@@ -48,6 +48,8 @@ from appliance.workers.confinement import die_with_parent
 from appliance.workers.memory import private_bytes
 
 RUNTIME: Final = "onnx"
+TENSORRT: Final = "tensorrt"
+"""The runtime whose models are tried with the other one, and whose variants have a form of their own."""
 
 
 def main(arguments: list[str]) -> int:
@@ -134,7 +136,8 @@ def _convert(plain: Mapping[str, object], progress: Progress) -> Converted:
             {name: array_of(*tensor) for name, tensor in golden_inputs(tensors, case).items()}
             for case in golden.cases
         ]
-    make_variant(version.path, job.method, job.target, calibration)
+    for_tensorrt = version.runtime == TENSORRT
+    make_variant(version.path, job.method, job.target, calibration, for_tensorrt=for_tensorrt)
     return Converted(file_bytes=os.path.getsize(job.target))
 
 

@@ -113,7 +113,7 @@ class GoldenMade:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertJob:
     """Write a variant of the version into the file ``target``, calibrated on the golden set ``golden`` ("": the
-    version's own)."""
+    version's own). Where the version is TensorRT's, it is one of which that can build an engine."""
 
     source: str
     method: str
