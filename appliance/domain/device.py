@@ -82,6 +82,12 @@ class DeviceWish:
         return f"{self.kind.value}:{','.join(map(str, self.indexes))}" if self.indexes else self.kind.value
 
 
+def parse_wish(text: str) -> DeviceWish:
+    """What ``text`` asks for: ``cuda`` any GPU, ``cuda:1`` that one. Raises ValueError."""
+    named = parse_device(text)
+    return DeviceWish(named.kind, (named.index,) if ":" in text else ())
+
+
 ON_CPU: Final = DeviceWish(DeviceKind.CPU)
 ON_CUDA: Final = DeviceWish(DeviceKind.CUDA)
 

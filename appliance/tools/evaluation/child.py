@@ -24,6 +24,7 @@ from appliance.tools.evaluation.equivalence import compare_forms
 from appliance.tools.evaluation.golden import make_golden
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, random_inputs, with_rows
 from appliance.tools.evaluation.jobs import (
+    TENSORRT,
     CompareJob,
     Comparison,
     Converted,
@@ -48,8 +49,6 @@ from appliance.workers.confinement import die_with_parent
 from appliance.workers.memory import private_bytes
 
 RUNTIME: Final = "onnx"
-TENSORRT: Final = "tensorrt"
-"""The runtime whose models are tried with the other one, and whose variants have a form of their own."""
 
 
 def main(arguments: list[str]) -> int:
@@ -101,7 +100,7 @@ def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
         memory_bytes=max(private_bytes(os.getpid()) - before, 0),
         inputs=origin,
         speeds=tuple(speeds),
-        accelerator=accelerator_of(version.device.kind.value),
+        accelerator=accelerator_of(version.device),
     )
 
 
