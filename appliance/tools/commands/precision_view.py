@@ -106,7 +106,7 @@ def _words(report: Report) -> Iterator[str]:
         yield from _reasons(each)
     if not report.unmeasured:
         yield _energy(report)
-        if report.version.runtime == TENSORRT:
+        if report.version.backend == TENSORRT:
             yield "All figures are of ONNX Runtime's session; an engine of TensorRT is built on the box alone."
     if report.picture:
         yield f"plot: written to {report.picture}"

@@ -135,7 +135,7 @@ def _convert(plain: Mapping[str, object], progress: Progress) -> Converted:
             {name: array_of(*tensor) for name, tensor in golden_inputs(tensors, case).items()}
             for case in golden.cases
         ]
-    for_tensorrt = version.runtime == TENSORRT
+    for_tensorrt = version.backend == TENSORRT
     make_variant(version.path, job.method, job.target, calibration, for_tensorrt=for_tensorrt)
     return Converted(file_bytes=os.path.getsize(job.target))
 

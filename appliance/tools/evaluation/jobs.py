@@ -23,7 +23,7 @@ METHODS: Final[Mapping[str, str]] = {
 """How variants are made, by name."""
 ORIGINAL: Final = "original"
 TENSORRT: Final = "tensorrt"
-"""The runtime whose models are tried with ONNX Runtime, and whose variants are such that it builds engines of them."""
+"""The backend whose models are tried with ONNX Runtime, and whose variants are such that it builds engines of them."""
 PRECISIONS: Final[Mapping[str, str]] = {
     "fp32": ORIGINAL,
     "fp16": "fp16",
