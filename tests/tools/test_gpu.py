@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pynvml
 import pytest
 
-from appliance.domain.device import CPU, ON_CPU, ON_CUDA, DeviceKind, DeviceWish, cuda, parse_wish
+from appliance.domain.device import (
+    CPU,
+    ON_CPU,
+    ON_CUDA,
+    DeviceKind,
+    DeviceName,
+    DeviceWish,
+    cuda,
+    parse_wish,
+)
 from appliance.domain.errors import ArtefactError
+from appliance.domain.model import ModelVersion
+from appliance.domain.tensor import Datatype
+from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.tools.evaluation.gpu import VISIBLE, take_device
+from appliance.tools.evaluation.runner import Runner
 from tests.devices.simulated_nvml import Board, SimulatedNvml
+from tests.runtimes.fake import FakeRuntime
+from tests.workers.bench import spec, version_of
 
 HIDDEN = "7"
 """What CUDA is shown before."""
@@ -58,3 +74,19 @@ def test_where_none_is_named_or_nobody_tells_cuda_chooses(monkeypatch: pytest.Mo
     driver_of(monkeypatch, Board(errors={"*": pynvml.NVML_ERROR_DRIVER_NOT_LOADED}))
     assert take_device(parse_wish("cuda:3")) == cuda(3)
     assert os.environ[VISIBLE] == HIDDEN
+
+
+def test_the_runtime_is_told_what_cuda_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver_of(monkeypatch, Board(uuid="GPU-a"), Board(uuid="GPU-b"))
+    told: list[tuple[DeviceName, str]] = []
+
+    class Told(FakeRuntime):
+        def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+            told.append((settings.device, os.environ[VISIBLE]))
+            return super().load(version, settings)
+
+    port = spec("x", Datatype.FP32, 3)
+    version = version_of("m", [port], [port])
+    for device in ("cpu", "cuda", "cuda:1"):
+        Runner(Told(), replace(version, device=parse_wish(device))).close()
+    assert told == [(CPU, HIDDEN), (cuda(0), HIDDEN), (cuda(0), "GPU-b")]
