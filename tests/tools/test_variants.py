@@ -240,6 +240,7 @@ def test_models_of_which_no_variant_can_be_made_are_told_apart(source: Path, tmp
     quantised = reason(made(source, "int8-static", tmp_path))
     assert quantised.startswith("it is quantised already (it has ")
     assert "MatMulNBits" in reason(made(source, "int4", tmp_path))
+    assert "DequantizeLinear" in reason(made(source, "int4", tmp_path, for_tensorrt=True))
     integers = np.ones((4, 4), np.int32)
     add = helper.make_node("Add", ["x", "w"], ["y"])
     whole = _graph([add], {"w": integers}, [4, 4], [4, 4], TensorProto.INT32)
