@@ -199,6 +199,12 @@ def gpu_wish(parameters: Mapping[str, str]) -> DeviceWish:
     return DeviceWish(DeviceKind.CUDA, capability=capability, uuids=named)
 
 
+def parse_wish(text: str) -> DeviceWish:
+    """What ``text`` asks for: ``cuda`` any GPU, ``cuda:1`` that one. Raises ValueError."""
+    named = parse_device(text)
+    return DeviceWish(named.kind, (named.index,) if ":" in text else ())
+
+
 ON_CPU: Final = DeviceWish(DeviceKind.CPU)
 ON_CUDA: Final = DeviceWish(DeviceKind.CUDA)
 

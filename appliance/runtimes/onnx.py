@@ -174,7 +174,8 @@ def _provider_of(version: ModelVersion) -> str:
         raise LoadFailed(
             f"{version.key}: asks for device '{version.device}', but the installed onnxruntime has no {provider} "
             f"(it has {', '.join(available)}); install onnxruntime-gpu in its place (docs/GPU.md) and start the "
-            "appliance anew, or say kind: KIND_CPU"
+            "appliance anew, or have it run on the processor (kind: KIND_CPU; --device cpu if a command was told "
+            "--device)"
         )
     return provider
 
@@ -226,7 +227,8 @@ def _check_provider(version: ModelVersion, provider: str, real: Sequence[str]) -
     if provider not in real:
         raise LoadFailed(
             f"{version.key}: asks for device '{version.device}', but its session silently runs on {', '.join(real)}; "
-            f"check the driver and libraries that {provider} needs (docs/GPU.md), or say kind: KIND_CPU"
+            f"check the driver and libraries that {provider} needs (docs/GPU.md), or have it run on the processor "
+            "(kind: KIND_CPU; --device cpu if a command was told --device)"
         )
 
 

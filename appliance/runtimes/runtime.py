@@ -31,6 +31,12 @@ _BUILT_IN: Final[Mapping[str, str]] = MappingProxyType(
         "tensorrt": "appliance.runtimes.tensorrt.runtime:TensorrtRuntime",
     }
 )
+_NEEDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "onnx": "onnxruntime, or onnxruntime-gpu (docs/GPU.md)",
+        "tensorrt": "TensorRT 11 with its Python bindings (docs/GPU.md)",
+    }
+)
 READ_ONNX: Final = frozenset({"onnx", "tensorrt"})
 """Runtimes whose models are ONNX files, which are read and judged before a runtime sees them."""
 FORMED_WHOLE: Final = frozenset({"tensorrt"})
@@ -334,13 +340,13 @@ class AbsentRuntime:
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
         self.reason = reason
-        self.where = "docs/GPU.md" if name in _BUILT_IN else "docs/RUNTIMES.md"
+        self.remedy = f"install {_NEEDS.get(name, 'what it needs (docs/RUNTIMES.md)')}"
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         """Raise LoadFailed."""
         raise LoadFailed(
-            f"{version.key}: runtime '{self.name}' cannot be had here: {self.reason}; install what it needs "
-            f"({self.where}) and start the appliance anew"
+            f"{version.key}: runtime '{self.name}' cannot be had here: {self.reason}; {self.remedy} "
+            "and start the appliance anew"
         )
 
 
@@ -361,9 +367,7 @@ def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
             problems.append(_unavailable(name, f"{problem}; known here: {', '.join(known_runtimes())}"))
     absent = [each for each in runtimes.values() if isinstance(each, AbsentRuntime)]
     if len(absent) == len(runtimes):
-        problems += [
-            _unavailable(each.name, f"{each.reason}; install what it needs ({each.where})") for each in absent
-        ]
+        problems += [_unavailable(each.name, f"{each.reason}; {each.remedy}") for each in absent]
     if problems:
         raise ConfigInvalid(problems)
     return runtimes

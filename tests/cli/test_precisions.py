@@ -219,7 +219,7 @@ def test_the_picture_has_a_line_for_each_and_the_limit(
     assert bench(digits, "--variants", "fp16,int8,fp8", "--plot", picture) == 1
     root = ElementTree.parse(picture).getroot()
     words = [each.text or "" for each in root.iter(f"{SVG}text")]
-    for expected in ("fp16", "int8", "fp8", "holds", "refused", "no figures", "Latency, ms"):
+    for expected in ("fp16", "int8", "fp8", "holds", "refused", "no figures", "Latency, ms", "Memory, MB"):
         assert expected in words
     assert any("12 golden cases" in each for each in words)
     assert len(list(root.iter(f"{SVG}circle"))) == 2
@@ -229,6 +229,72 @@ def test_the_picture_has_a_line_for_each_and_the_limit(
         assert 0 <= float(each.attrib["x"]) < width
         assert 0 <= float(each.attrib["y"]) < height
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_the_picture_has_memory_and_joules_where_somebody_tells_them(
+    counts: bool, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the driver and the counter tell is made up; bars are as long as that says."""
+    real = try_precision
+    told: dict[str, tuple[int | None, float | None]] = {
+        "fp32": (400_000_000, 0.004),
+        "fp16": (100_000_000, 0.001),
+        "int8": (None, None),
+    }
+
+    def counted(job: TrialJob, progress: Any) -> Trial:
+        found = real(job, progress)
+        taken, joules = told[job.precision]
+        batches = tuple(replace(each, row_joules=joules if counts else None) for each in found.batches)
+        return replace(found, device_bytes=taken, memory_bytes=7_000_000, batches=batches)
+
+    monkeypatch.setattr(precision, "try_precision", counted)
+    assert bench(digits, "--variants", "fp32,fp16,int8", "--plot", tmp_path / "p.svg") == 1
+    texts = [
+        (each.text or "", float(each.attrib["x"]))
+        for each in ElementTree.parse(tmp_path / "p.svg").getroot().iter(f"{SVG}text")
+    ]
+    places = dict(texts)
+
+    def lengths(title: str, *figures: str) -> list[float]:
+        """Of the bars in front of these figures."""
+        return [places[figure] - 6 - places[title] for figure in figures]
+
+    long, short = lengths("Memory, MB", "400", "100")
+    assert long == pytest.approx(4 * short)
+    words = [text for text, _ in texts]
+    assert words.count("not told") == 1
+    assert words.count("7") == 3, "and what the process takes, where a device has most of it"
+    assert ("Energy, mJ a row" in words) == counts
+    assert words.count("not counted") == counts
+    if counts:
+        long, short = lengths("Energy, mJ a row", "4", "1")
+        assert long == pytest.approx(4 * short)
+
+
+def test_variants_of_a_model_for_tensorrt_are_such_that_it_builds_engines_of_them(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = digits / "config.pbtxt"
+    text = config.read_text().replace('"onnxruntime"', '"tensorrt"')
+    config.write_text(f"{text}\ninstance_group [ {{ kind: KIND_GPU }} ]\n")
+    box = tmp_path / "box.toml"
+    box.write_text('[repository]\nruntimes = ["onnx", "tensorrt"]\n')
+    loosen(digits, 0.5)
+    keep = tmp_path / "keep"
+    assert bench(digits, "--config", box, "--variants", "int8,int4", "--keep", keep) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert (
+        "All figures are of ONNX Runtime's session; an engine of TensorRT is built on the box alone." in told
+    )
+    for name in ("int8", "int4"):
+        graph = onnx.load(keep / name / "digits" / "3" / "model.onnx").graph
+        assert {node.domain for node in graph.node} == {""}
+        tensors = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
+        unpacking = [node for node in graph.node if node.op_type == "DequantizeLinear"]
+        assert unpacking
+        assert not any(tensors[name].any() for node in unpacking for name in node.input[2:])
 
 
 def test_all_unknown_names_are_told_at_once(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:

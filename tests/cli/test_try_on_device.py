@@ -11,6 +11,7 @@ import pynvml
 import pytest
 
 from appliance.cli.main import main
+from appliance.domain.device import ON_CPU, ON_CUDA, parse_wish
 from appliance.domain.golden import read_golden
 from appliance.tools.evaluation.cost_file import benched, read_cost, to_json
 from appliance.tools.evaluation.jobs import Measurement, Speed
@@ -74,8 +75,11 @@ def test_a_model_of_the_processor_is_refused_on_a_gpu_that_is_not_here(
 ) -> None:
     place(digits, "KIND_CPU")
     for words in (("bench", digits, *BENCH), ("golden", digits, "--random", "1", "--out", tmp_path / "s")):
-        assert run(*words, "--device", "cuda") == 1
-        assert "asks for device 'cuda'" in capsys.readouterr().err
+        for device in ("cuda", "cuda:1"):
+            assert run(*words, "--device", device) == 1
+            said = capsys.readouterr().err
+            assert f"asks for device '{device}'" in said
+            assert "--device cpu if a command was told --device)" in said
         assert run(*words) == 0
 
 
@@ -102,7 +106,11 @@ def test_what_is_no_device_is_refused(digits: Path, capsys: pytest.CaptureFixtur
         with pytest.raises(SystemExit) as ended:
             run(command, digits, "--device", "gpu")
         assert ended.value.code == 2
-        assert "argument --device: invalid choice: 'gpu'" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert (
+            "argument --device: 'gpu' is no device; expected one of cpu, cuda, cuda:0, cuda:1 and so on"
+            in said
+        )
 
 
 def test_the_device_of_a_measurement_is_in_what_it_was_measured_on(tmp_path: Path) -> None:
@@ -123,9 +131,10 @@ def test_the_device_of_a_measurement_is_in_what_it_was_measured_on(tmp_path: Pat
 def test_a_device_is_named_by_the_driver_if_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     monkeypatch.setattr(pynvml, "nvmlLib", SimulatedNvml(Board(name="NVIDIA T")))
-    assert accelerator_of("cuda") == "NVIDIA T"
-    assert accelerator_of("cpu") == ""
+    assert accelerator_of(ON_CUDA) == "NVIDIA T"
+    assert accelerator_of(ON_CPU) == ""
     missing = Board(errors={"*": pynvml.NVML_ERROR_DRIVER_NOT_LOADED})
     monkeypatch.setattr(pynvml, "nvmlLib", SimulatedNvml(missing))
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    assert accelerator_of("cuda") == "cuda"
+    assert accelerator_of(ON_CUDA) == "cuda"
+    assert accelerator_of(parse_wish("cuda:1")) == "cuda:1"

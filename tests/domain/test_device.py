@@ -16,6 +16,7 @@ from appliance.domain.device import (
     cuda,
     gpu_wish,
     parse_device,
+    parse_wish,
     wish_problem,
 )
 
@@ -36,6 +37,17 @@ def test_the_kind_alone_is_the_first_one() -> None:
 def test_what_names_no_device_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no device; expected one of cpu, cuda"):
         parse_device(text)
+    with pytest.raises(ValueError, match="is no device; expected one of cpu, cuda"):
+        parse_wish(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "wish"),
+    [("cpu", ON_CPU), ("cuda", ON_CUDA), ("cuda:0", DeviceWish(DeviceKind.CUDA, (0,)))],
+)
+def test_a_wish_of_one_word_is_read_as_it_is_printed(text: str, wish: DeviceWish) -> None:
+    assert parse_wish(text) == wish
+    assert str(wish) == text
 
 
 def test_there_is_one_processor() -> None:

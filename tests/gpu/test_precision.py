@@ -15,7 +15,8 @@ from tests.devices.absent import absent
 DIGITS = Path(__file__).parents[2] / "models" / "digits"
 
 
-def test_precisions_on_the_device(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_precisions_on_the_device(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         nvml = Nvml()
     except OSError as problem:
@@ -24,10 +25,10 @@ def test_precisions_on_the_device(capsys: pytest.CaptureFixture[str]) -> None:
         absent("the installed onnxruntime has no CUDA; put onnxruntime-gpu in its place")
     counts = nvml.read(nvml.devices[0]).energy_j is not None
     nvml.close()
-    words = ["--variants", "fp32,fp16,int8", "--device", "cuda", "--rows", "1,32", "--budget-ms", "1000"]
+    words = ["--variants", "fp32,fp16,int8", "--device", device, "--rows", "1,32", "--budget-ms", "1000"]
     assert main(["model", "bench", str(DIGITS), *words, "--json"]) in (0, 1)
     found = json.loads(capsys.readouterr().out)
-    assert found["device"] == "cuda"
+    assert found["device"] == device
     for each in found["variants"]:
         print(json.dumps(each))  # the figures are what whoever runs this wants to see
         assert each["verdict"] != "no figures", each["problem"]

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,18 @@ def test_an_accelerator_that_is_not_there_is_told(capsys: pytest.CaptureFixture[
     assert main(["runtime", "check", "onnx", "--accelerator"]) == Exit.REFUSED
     out = capsys.readouterr().out
     assert "worker: the load was refused: asks for device 'cuda'" in out
+
+
+@pytest.mark.skipif(find_spec("tensorrt") is not None, reason="it would be tried")
+def test_a_runtime_that_cannot_be_had_here_was_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ((), ("--json",)):
+        assert main(["runtime", "check", "tensorrt", *words]) == Exit.USAGE
+        out, err = capsys.readouterr()
+        assert not out
+        assert err == (
+            "appliance runtime check: runtime 'tensorrt' is not available: No module named 'tensorrt'; install "
+            "TensorRT 11 with its Python bindings (docs/GPU.md)\n"
+        )
 
 
 def test_unknown_names_and_models_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

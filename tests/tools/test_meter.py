@@ -11,7 +11,7 @@ import pytest
 
 from appliance.devices.nvml import Nvml
 from appliance.devices.rapl import Rapl
-from appliance.domain.device import Device, DeviceKind, Reading
+from appliance.domain.device import ON_CPU, ON_CUDA, Device, DeviceKind, Reading, parse_wish
 from appliance.tools.evaluation import meter
 from appliance.tools.evaluation.meter import (
     DeviceMeter,
@@ -72,7 +72,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Board:
 
 
 def test_a_simulated_device_tells_of_its_energy_and_of_this_process(board: Board) -> None:
-    found = open_meter("cuda")
+    found = open_meter(ON_CUDA)
     assert isinstance(found, DeviceMeter)
     assert (found.name, found.device) == ("nvml", "simulated")
     before = found.joules()
@@ -85,6 +85,16 @@ def test_a_simulated_device_tells_of_its_energy_and_of_this_process(board: Board
     assert found.device_bytes() == 64 << 20
 
 
+def test_the_device_that_is_named_is_the_one_that_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    boards = Board(), Board(uuid="GPU-2", name="the other", energy_mj=7_000)
+    monkeypatch.setattr(pynvml, "nvmlLib", SimulatedNvml(*boards))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    found = open_meter(parse_wish("cuda:1"))
+    assert (found.device, found.joules()) == ("the other", 7.0)
+    assert open_meter(parse_wish("cuda:0")).device == open_meter(ON_CUDA).device == "simulated"
+    assert isinstance(open_meter(parse_wish("cuda:2")), NoMeter)
+
+
 def test_a_simulated_driver_without_such_metrics_has_none(board: Board) -> None:
     board.errors = dict.fromkeys(
         (
@@ -94,7 +104,8 @@ def test_a_simulated_driver_without_such_metrics_has_none(board: Board) -> None:
         ),
         int(pynvml.NVML_ERROR_NOT_SUPPORTED),
     )
-    found = DeviceMeter(Nvml())
+    driver = Nvml()
+    found = DeviceMeter(driver, driver.devices[0])
     assert (found.name, found.joules(), found.device_bytes()) == ("", None, None)
 
 
@@ -110,7 +121,7 @@ def test_where_processes_are_not_known_what_was_taken_since_counts() -> None:
             return self.now
 
     driver = Driver()
-    found = DeviceMeter(driver)
+    found = DeviceMeter(driver, driver.devices[0])
     driver.now = replace(driver.now, memory_used_bytes=1_750)
     assert found.device_bytes() == 750
     driver.now = replace(driver.now, memory_used_bytes=500)
@@ -122,7 +133,7 @@ def test_without_a_driver_nothing_is_told_of_a_device(monkeypatch: pytest.Monkey
         raise OSError("no driver")
 
     monkeypatch.setattr(meter, "Nvml", none)
-    found = open_meter("cuda")
+    found = open_meter(ON_CUDA)
     assert isinstance(found, NoMeter)
     assert (found.name, found.device, found.joules(), found.device_bytes()) == ("", "", None, None)
-    assert isinstance(open_meter("cpu"), ProcessorMeter)
+    assert isinstance(open_meter(ON_CPU), ProcessorMeter)

@@ -17,7 +17,7 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError
 from appliance.tools.subject import find_subject
 from appliance.tools.variants.conversion import make_variant
-from appliance.tools.variants.four_bits import BLOCK_ROWS
+from appliance.tools.variants.four_bits import BLOCK_ROWS, HIGHEST, LOWEST, STANDARD_BLOCK_ROWS
 from appliance.tools.variants.suitability import unsuitable_reason
 from tests.package.onnx_models import save_outside
 from tests.tools.models import noisy_model, picture_model, write
@@ -37,35 +37,107 @@ def pictures(count: int) -> list[dict[str, NDArray[np.float32]]]:
     return [{"x": generator.standard_normal((2, 2, 6, 6)).astype(np.float32)} for _ in range(count)]
 
 
-def answer(path: Path | bytes, feeds: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+def answer(
+    path: Path | bytes, feeds: dict[str, NDArray[np.float32]], *, as_written: bool = False
+) -> NDArray[np.float32]:
+    """What the runtime computes; ``as_written``: of no other graph than the file's."""
+    options = onnxruntime.SessionOptions()
+    if as_written:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     found: NDArray[np.float32] = session.run(None, feeds)[0]
     return found
 
 
-def made(source: Path, method: str, folder: Path) -> Path:
-    target = folder / f"{method}.onnx"
-    make_variant(str(source), method, str(target), pictures(4))
+def made(source: Path, method: str, folder: Path, *, for_tensorrt: bool = False) -> Path:
+    target = folder / f"{method}-{for_tensorrt}.onnx"
+    make_variant(str(source), method, str(target), pictures(4), for_tensorrt=for_tensorrt)
     return target
 
 
+@pytest.mark.parametrize("for_tensorrt", [False, True])
 @pytest.mark.parametrize("method", ["fp16", "int8-static", "fp8", "int4"])
 def test_clients_see_no_difference_and_the_firewall_lets_it_pass(
-    method: str, source: Path, tmp_path: Path
+    method: str, source: Path, tmp_path: Path, for_tensorrt: bool
 ) -> None:
-    path = made(source, method, tmp_path)
+    path = made(source, method, tmp_path, for_tensorrt=for_tensorrt)
     before, after = (find_subject(each).version for each in (source, path))
     assert (before.inputs, before.outputs) == (after.inputs, after.outputs)
     assert path.stat().st_size < source.stat().st_size
 
 
+@pytest.mark.parametrize("for_tensorrt", [False, True])
 @pytest.mark.parametrize(("method", "far"), [("fp16", 0.01), ("int8-static", 0.15), ("int4", 0.5)])
 def test_answers_are_near_the_original_and_not_the_same(
-    method: str, far: float, source: Path, tmp_path: Path
+    method: str, far: float, source: Path, tmp_path: Path, for_tensorrt: bool
 ) -> None:
     (feeds,) = pictures(1)
-    distance = np.abs(answer(made(source, method, tmp_path), feeds) - answer(source, feeds)).max()
+    path = made(source, method, tmp_path, for_tensorrt=for_tensorrt)
+    distance = np.abs(answer(path, feeds) - answer(source, feeds)).max()
     assert 0 < distance < far
+
+
+def test_integers_for_tensorrt_are_symmetric_and_leave_biases_as_they_are(
+    source: Path, tmp_path: Path
+) -> None:
+    for for_tensorrt in (False, True):
+        model = onnx.load(made(source, "int8-static", tmp_path, for_tensorrt=for_tensorrt))
+        tensors = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+        read = [node for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+        centred = all(not tensors[node.input[2]].any() for node in read)
+        unpacked = {tensors[node.input[0]].dtype for node in read if node.input[0] in tensors}
+        assert centred == for_tensorrt
+        assert (np.dtype(np.int32) in unpacked) != for_tensorrt
+        kinds = {tensors[node.input[2]].dtype for node in read if node.op_type == "QuantizeLinear"}
+        assert kinds == {np.dtype(np.int8 if for_tensorrt else np.uint8)}
+
+
+def test_four_bits_for_tensorrt_are_of_operators_that_onnx_has(tmp_path: Path) -> None:
+    """And compute what they unpack to, as this test reads them by ONNX's own rules."""
+    generator = np.random.default_rng(SEED)
+    weights, bias = (generator.standard_normal(shape).astype(np.float32) for shape in ((3, 128), (3,)))
+    weights[1, :STANDARD_BLOCK_ROWS] = 0
+    gemm = helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)
+    source = write(tmp_path / "gemm.onnx", _graph([gemm], {"w": weights, "b": bias}, [2, 128], [2, 3]))
+    path = tmp_path / "int4.onnx"
+    make_variant(str(source), "int4", str(path), [], for_tensorrt=True)
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    assert [node.op_type for node in model.graph.node] == ["DequantizeLinear", "MatMul", "Add"]
+    assert all(node.domain == "" for node in model.graph.node)
+    values, scales = (
+        next(numpy_helper.to_array(each) for each in model.graph.initializer if each.name.endswith(end))
+        for end in ("_values", "_scales")
+    )
+    whole = values.astype(np.float32)
+    assert (whole.shape, scales.shape) == ((128, 3), (2, 3))
+    assert scales.min() > 0
+    assert LOWEST <= whole.min() < 0 < whole.max() <= HIGHEST
+    matrix = whole * np.repeat(scales, STANDARD_BLOCK_ROWS, axis=0)
+    assert np.all(np.abs(matrix - weights.T) <= np.repeat(scales, STANDARD_BLOCK_ROWS, axis=0) * 0.501)
+    x = generator.standard_normal((2, 128)).astype(np.float32)
+    found = answer(path, {"x": x}, as_written=True)
+    np.testing.assert_allclose(found, x @ matrix + bias, rtol=1e-4, atol=1e-4)
+    joined = answer(path, {"x": x})
+    assert np.abs(joined - found).max() < 0.1, (
+        "where the runtime joins the nodes, activations have eight bits"
+    )
+
+
+def test_matrices_that_are_no_whole_blocks_stay_as_they_are_for_tensorrt(tmp_path: Path) -> None:
+    weights = {name: np.ones(shape, np.float32) for name, shape in (("w", (70, 64)), ("v", (64, 3)))}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("MatMul", ["h", "v"], ["y"])]
+    source = write(tmp_path / "two.onnx", _graph(nodes, weights, [2, 70], [2, 3]))
+    path = tmp_path / "int4.onnx"
+    make_variant(str(source), "int4", str(path), [], for_tensorrt=True)
+    assert [node.op_type for node in onnx.load(path).graph.node] == ["MatMul", "DequantizeLinear", "MatMul"]
+    alone = write(
+        tmp_path / "one.onnx", _graph(nodes[:1], {"w": weights["w"]}, [2, 70], [2, 64], gives_as="h")
+    )
+    with pytest.raises(
+        ArtefactError, match="FP32 weights in whole blocks of 64 rows, as TensorRT wants them"
+    ):
+        make_variant(str(alone), "int4", str(path), [], for_tensorrt=True)
 
 
 def test_eight_bit_floats_stand_where_products_are(source: Path, tmp_path: Path) -> None:
@@ -168,6 +240,7 @@ def test_models_of_which_no_variant_can_be_made_are_told_apart(source: Path, tmp
     quantised = reason(made(source, "int8-static", tmp_path))
     assert quantised.startswith("it is quantised already (it has ")
     assert "MatMulNBits" in reason(made(source, "int4", tmp_path))
+    assert "DequantizeLinear" in reason(made(source, "int4", tmp_path, for_tensorrt=True))
     integers = np.ones((4, 4), np.int32)
     add = helper.make_node("Add", ["x", "w"], ["y"])
     whole = _graph([add], {"w": integers}, [4, 4], [4, 4], TensorProto.INT32)
@@ -192,9 +265,11 @@ def _graph(
     given: Sequence[int],
     gives: Sequence[int],
     kind: int = TensorProto.FLOAT,
+    gives_as: str = "y",
 ) -> ModelProto:
     ports = [
-        helper.make_tensor_value_info(name, kind, list(shape)) for name, shape in (("x", given), ("y", gives))
+        helper.make_tensor_value_info(name, kind, list(shape))
+        for name, shape in (("x", given), (gives_as, gives))
     ]
     held = [numpy_helper.from_array(each, name) for name, each in weights.items()]
     graph = helper.make_graph(nodes, "test", ports[:1], ports[1:], held)

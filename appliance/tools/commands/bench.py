@@ -75,7 +75,9 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write those that hold to DIR/PRECISION/NAME/VERSION, for 'pack'; VERSION is above that of SOURCE",
     )
-    group.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw latency, throughput and accuracy")
+    group.add_argument(
+        "--plot", type=Path, metavar="FILE.svg", help="draw latency, throughput, accuracy, memory, joules"
+    )
     parser.set_defaults(settle=(_settle,))
 
 

@@ -13,12 +13,11 @@ from appliance.cli import package_policy
 from appliance.cli.arguments import version_number
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.device import DeviceKind
+from appliance.domain.device import parse_wish
 from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid
 from appliance.domain.golden import Tolerance
 from appliance.tools.subject import Subject, find_subject
 
-DEVICES: Final = tuple(kind.value for kind in DeviceKind)
 _SHAPE: Final = re.compile(r"(.+)=(\d+(?:,\d+)*)")
 _TOLERANCE: Final = re.compile(r"(.+)=([^,=]+)(?:,([^,=]+))?")
 
@@ -52,7 +51,10 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
 def add_device(parser: argparse.ArgumentParser, default: str = "as that says") -> None:
     """Where the model is tried."""
     parser.add_argument(
-        "--device", choices=DEVICES, help=f"where it runs, whatever config.pbtxt says (default: {default})"
+        "--device",
+        type=_device,
+        metavar="cpu|cuda|cuda:N",
+        help=f"where it runs, whatever config.pbtxt says; N as nvidia-smi counts GPUs (default: {default})",
     )
 
 
@@ -110,6 +112,13 @@ def plain_tolerance(absolute: float, relative: float) -> Tolerance:
     if found.absolute < 0 or found.relative < 0:
         raise CommandFailed("tolerances must not be negative")
     return found
+
+
+def _device(text: str) -> str:
+    try:
+        return str(parse_wish(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

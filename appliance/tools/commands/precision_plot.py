@@ -1,7 +1,8 @@
-"""Trials of a model's precisions as a picture (SVG): a line for each; latency, throughput, accuracy side by side.
+"""Trials of a model's precisions as a picture (SVG): a line for each; latency, throughput, accuracy, memory and joules
+side by side, joules where something counts them.
 
-Latencies are of the smallest batch, rows a second of the largest. Accuracy is on a logarithmic scale: as a multiple of
-the tolerance, with a line where that ends, or where nothing is proven as the largest distance. Pure.
+Latencies are of the smallest batch, rows a second and joules of the largest. Accuracy is on a logarithmic scale: as a
+multiple of the tolerance, with a line where that ends, or where nothing is proven as the largest distance. Pure.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from xml.sax.saxutils import escape
 
 from appliance.cli.failure import printable
 from appliance.tools.commands.precision_report import Report
+from appliance.tools.commands.views import MB
 from appliance.tools.evaluation.gate import Judgement, Verdict
 
 NS_PER_MS: Final = 1e6
-WIDTH: Final = 960
+MJ_PER_J: Final = 1e3
 LEFT: Final = 104
-PANEL: Final = 216
-ROOM: Final = 62
+PANEL: Final = 168
+ROOM: Final = 66
 """Right of a panel, for the number at the end of its longest bar."""
 TOP: Final = 112
 ROW: Final = 44
 BAR: Final = 16
 BOTTOM: Final = 56
 SHOWN_CHARACTERS: Final = 100
+ACCURACY: Final = 2
+"""The panel of accuracy, counted from 0."""
 DECADES: Final = (-3, 3)
 """Of multiples of a tolerance; what lies outside stands at the end."""
 COLOURS: Final = {
@@ -52,11 +56,14 @@ def picture(report: Report) -> str:
     """The SVG document."""
     count = len(report.judgements)
     height = TOP + ROW * count + BOTTOM
-    panels = (_latency(report), _throughput(report), _accuracy(report))
+    panels = [_latency(report), _throughput(report), _accuracy(report), _memory(report)]
+    if report.counts_joules:
+        panels.append(_joules(report))
+    width = _left(len(panels))
     body: list[str] = [_text(24, 34, f"{report.version.key} on {report.device}", size=18, weight=600)]
     body.append(_text(24, 56, f"{report.on}; {report.inputs}", size=12, fill=FAINT))
     for number, panel in enumerate(panels):
-        x = LEFT + number * (PANEL + ROOM)
+        x = _left(number)
         body.append(_text(x, TOP - 26, panel.title, size=13, weight=600))
         body.append(_text(x, TOP - 11, panel.note, size=11, fill=FAINT))
         body.append(_line(x, TOP - 2, x, TOP + ROW * count, RULE))
@@ -67,14 +74,14 @@ def picture(report: Report) -> str:
     body += _legend(height - 22)
     described = "; ".join(f"{each.trial.precision}: {each.verdict.value}" for each in report.judgements)
     opening = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-        f'viewBox="0 0 {WIDTH} {height}" role="img" font-family="system-ui, sans-serif">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img" font-family="system-ui, sans-serif">'
     )
     head = (
         opening,
         f"<title>{_safe(f'Precisions of {report.version.key}')}</title>",
         f"<desc>{_safe(described)}</desc>",
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     )
     return "\n".join((*head, *filter(None, body), "</svg>\n"))
 
@@ -86,11 +93,17 @@ def _row(each: Judgement, middle: float, panels: Sequence[_Panel]) -> Iterator[s
         shown = each.trial.problem
         if len(shown) > SHOWN_CHARACTERS:
             shown = f"{shown[:SHOWN_CHARACTERS]}..."
-        yield f'<rect x="{LEFT}" y="{middle - 10:.1f}" width="{WIDTH - LEFT}" height="20" fill="#ffffff"/>'
+        width = _left(len(panels)) - LEFT
+        yield f'<rect x="{LEFT}" y="{middle - 10:.1f}" width="{width}" height="20" fill="#ffffff"/>'
         yield _text(LEFT, middle + 4, shown, size=11, fill=FAINT)
         return
     for number, panel in enumerate(panels):
-        yield from panel.draw(each, LEFT + number * (PANEL + ROOM), middle)
+        yield from panel.draw(each, _left(number), middle)
+
+
+def _left(number: int) -> int:
+    """Where a panel begins; that behind the last one is how wide the picture is."""
+    return LEFT + number * (PANEL + ROOM)
 
 
 def _latency(report: Report) -> _Panel:
@@ -107,7 +120,7 @@ def _latency(report: Report) -> _Panel:
             said = f"{_number(speed.p50_ns / NS_PER_MS)} / {_number(speed.p99_ns / NS_PER_MS)}"
             yield _text(x, middle + 20, said, size=10, fill=FAINT)
 
-    return _Panel("Latency, ms", f"p50, and p99 at the whisker, {_rows(rows)}", draw)
+    return _Panel("Latency, ms", f"p50, whisker p99, {_rows(rows)}", draw)
 
 
 def _throughput(report: Report) -> _Panel:
@@ -136,15 +149,52 @@ def _accuracy(report: Report) -> _Panel:
         yield _text(at + 9, middle + 4, _number(distance), size=11)
 
     if report.proven:
-        return _Panel("Error, of its tolerance", "worst output; 1 is the limit (logarithmic)", draw)
+        return _Panel("Error, of its tolerance", "worst output, limit 1 (logarithmic)", draw)
     return _Panel("Error", "largest distance from fp32 (logarithmic)", draw)
+
+
+def _memory(report: Report) -> _Panel:
+    trials = [each.trial for each in report.judgements]
+    on_device = any(each.device_bytes is not None for each in trials)
+    largest = max((each.device_bytes if on_device else each.memory_bytes) or 0 for each in trials)
+
+    def draw(each: Judgement, x: float, middle: float) -> Iterator[str]:
+        taken = each.trial.device_bytes if on_device else each.trial.memory_bytes
+        if taken is None:
+            yield _text(x + 6, middle + 4, "not told", size=11, fill=FAINT)
+        else:
+            length = _share(taken, largest)
+            yield _bar(x, middle, length, COLOURS[each.verdict])
+            yield _text(x + length + 6, middle + 4, _number(taken / MB), size=11)
+        if on_device:
+            yield _text(x, middle + 20, _number(each.trial.memory_bytes / MB), size=10, fill=FAINT)
+
+    note = "of the device; of the process below" if on_device else "private, of the process"
+    return _Panel("Memory, MB", note, draw)
+
+
+def _joules(report: Report) -> _Panel:
+    lasts = [each.trial.batches[-1] for each in report.judgements if each.trial.batches]
+    largest = max((each.row_joules or 0.0 for each in lasts), default=0.0)
+
+    def draw(each: Judgement, x: float, middle: float) -> Iterator[str]:
+        for drawn in (batch.row_joules for batch in each.trial.batches[-1:]):
+            if drawn is None:
+                yield _text(x + 6, middle + 4, "not counted", size=11, fill=FAINT)
+                continue
+            length = _share(drawn, largest)
+            yield _bar(x, middle, length, COLOURS[each.verdict])
+            yield _text(x + length + 6, middle + 4, _number(drawn * MJ_PER_J), size=11)
+
+    rows = lasts[0].speed.rows if lasts else 1
+    return _Panel("Energy, mJ a row", f"all that was drawn, {_rows(rows)}", draw)
 
 
 def _limit(report: Report, count: int) -> str:
     """Where tolerances end."""
     if not report.proven:
         return ""
-    x = LEFT + 2 * (PANEL + ROOM) + _logarithmic(1.0, *DECADES)
+    x = _left(ACCURACY) + _logarithmic(1.0, *DECADES)
     return _line(x, TOP - 2, x, TOP + ROW * count, INK, dashes="3 3")
 
 

@@ -14,7 +14,7 @@ from appliance.cli.failure import printable
 from appliance.tools.commands.precision_report import Report, times_faster
 from appliance.tools.commands.views import MB, NS_PER_MS
 from appliance.tools.evaluation.gate import LIKE_PERCENT, Judgement, Verdict, fastest
-from appliance.tools.evaluation.jobs import OutputAccuracy, Trial
+from appliance.tools.evaluation.jobs import TENSORRT, OutputAccuracy, Trial
 
 STYLES: Final = {
     Verdict.HOLDS: "green",
@@ -106,6 +106,8 @@ def _words(report: Report) -> Iterator[str]:
         yield from _reasons(each)
     if not report.unmeasured:
         yield _energy(report)
+        if report.version.backend == TENSORRT:
+            yield "All figures are of ONNX Runtime's session; an engine of TensorRT is built on the box alone."
     if report.picture:
         yield f"plot: written to {report.picture}"
     yield from _outcome(report)

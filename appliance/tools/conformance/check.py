@@ -11,6 +11,7 @@ from pathlib import Path
 from appliance.domain.device import ON_CPU, DeviceWish
 from appliance.domain.errors import OperatorError
 from appliance.runtimes.runtime import known_runtimes
+from appliance.tools.conformance.child import ABSENT
 from appliance.tools.conformance.identity import identity_version, version_directory, write_onnx
 from appliance.tools.conformance.jailed import jailed
 from appliance.tools.conformance.outcome import Outcome, from_line
@@ -19,7 +20,8 @@ from appliance.workers.daemon.zygote_client import environment_of_workers
 
 def check_runtime(name: str, model: Path | None, device: DeviceWish = ON_CPU) -> Iterator[Outcome]:
     """Give the outcomes one by one; ``model`` None: the identity model as ONNX. Raises OperatorError for a name that no
-    installed package offers, and ArtefactError for a model that is not there."""
+    installed package offers and for a runtime that cannot be had here, and ArtefactError for a model that is not
+    there."""
     if name not in known_runtimes():
         raise OperatorError(
             f"no installed package offers a runtime '{name}'; known here: {', '.join(known_runtimes())}"
@@ -30,6 +32,8 @@ def check_runtime(name: str, model: Path | None, device: DeviceWish = ON_CPU) ->
         folder = version_directory(model) if model else write_onnx(Path(home))
         told = 0
         for outcome in _in_processes(name, folder, nothing, device):
+            if outcome.name == ABSENT:
+                raise OperatorError(outcome.text)
             told += 1
             yield outcome
         if told > 1:  # else it cannot even be made, nor could a zygote make it

@@ -1,7 +1,8 @@
 """The process in which a runtime is tried: ``python -m appliance.tools.conformance.child NAME FOLDER EMPTY DEVICE``.
 
 It is what the zygote is: it makes the runtime and forks a process for each case, in which the model is loaded. On
-standard output go lines of JSON, one for each outcome. A case that ends its process, or never ends, is told as that.
+standard output go lines of JSON, one for each outcome. A case that ends its process, or never ends, is told as that. Of
+a runtime that cannot be had here nothing is tried, and the only line says why.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ CASE_S: Final = 120
 """As long as a box gives a load."""
 TEXT_MAX: Final = 4096
 """Characters of what is wrong: all of it goes into the pipe before anybody reads."""
+ABSENT: Final = "absent"
+"""In the place of a case: the runtime cannot be had here."""
 MADE: Final = "made"
 NO_THREADS: Final = "It can be made, which leaves no thread behind"
 
@@ -46,7 +49,7 @@ def main(arguments: list[str]) -> int:
     try:
         runtime = open_runtimes([name])[name]
     except ConfigInvalid as problem:
-        say(Outcome(MADE, NO_THREADS, holds=False, text=problem.problems[0].text))
+        say(Outcome(ABSENT, "", holds=False, text=problem.problems[0].text))
         return 0
     except Exception as problem:  # noqa: BLE001 - whatever a vendor's library does is what is asked here
         say(Outcome(MADE, NO_THREADS, holds=False, text=_words(problem)))

@@ -24,6 +24,7 @@ from appliance.tools.evaluation.equivalence import compare_forms
 from appliance.tools.evaluation.golden import make_golden
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, random_inputs, with_rows
 from appliance.tools.evaluation.jobs import (
+    TENSORRT,
     CompareJob,
     Comparison,
     Converted,
@@ -99,7 +100,7 @@ def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
         memory_bytes=max(private_bytes(os.getpid()) - before, 0),
         inputs=origin,
         speeds=tuple(speeds),
-        accelerator=accelerator_of(version.device.kind.value),
+        accelerator=accelerator_of(version.device),
     )
 
 
@@ -134,7 +135,8 @@ def _convert(plain: Mapping[str, object], progress: Progress) -> Converted:
             {name: array_of(*tensor) for name, tensor in golden_inputs(tensors, case).items()}
             for case in golden.cases
         ]
-    make_variant(version.path, job.method, job.target, calibration)
+    for_tensorrt = version.backend == TENSORRT
+    make_variant(version.path, job.method, job.target, calibration, for_tensorrt=for_tensorrt)
     return Converted(file_bytes=os.path.getsize(job.target))
 
 

@@ -23,6 +23,8 @@ METHODS: Final[Mapping[str, str]] = {
 }
 """How variants are made, by name."""
 ORIGINAL: Final = "original"
+TENSORRT: Final = "tensorrt"
+"""The backend whose models are tried with ONNX Runtime, and whose variants are such that it builds engines of them."""
 PRECISIONS: Final[Mapping[str, str]] = {
     "fp32": ORIGINAL,
     "fp16": "fp16",
@@ -114,7 +116,7 @@ class GoldenMade:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertJob:
     """Write a variant of the version into the file ``target``, calibrated on the golden set ``golden`` ("": the
-    version's own)."""
+    version's own). Where the version is TensorRT's, it is one of which that can build an engine."""
 
     source: str
     method: str

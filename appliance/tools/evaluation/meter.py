@@ -13,7 +13,8 @@ from appliance.devices import energy, rapl
 from appliance.devices.lookout import Devices
 from appliance.devices.nvml import Nvml
 from appliance.devices.rapl import Rapl, used_joules
-from appliance.domain.device import DeviceKind
+from appliance.domain.device import Device, DeviceWish
+from appliance.tools.evaluation.gpu import device_for
 
 WINDOW_S_MIN: Final = 0.1
 """Shorter runs are not counted: drivers renew their counters as seldom as ten times a second."""
@@ -61,13 +62,13 @@ class ProcessorMeter:
 
 
 class DeviceMeter:
-    """The first device of a driver, which is the one that models run on."""
+    """The device of a driver that models run on."""
 
     name = ""
 
-    def __init__(self, driver: Devices) -> None:
+    def __init__(self, driver: Devices, device: Device) -> None:
         self._driver = driver
-        self._device = driver.devices[0]
+        self._device = device
         self.device = self._device.name
         before = driver.read(self._device)
         self._used_before = before.memory_used_bytes
@@ -103,20 +104,22 @@ class NoMeter:
         return None
 
 
-def open_meter(device: str) -> Meter:
-    """What can count for models on ``device`` here."""
-    if device == DeviceKind.CPU.value:
+def open_meter(wish: DeviceWish) -> Meter:
+    """What can count here for models that ask for that device."""
+    if wish.first.is_cpu:
         return ProcessorMeter(Rapl())
     try:
         driver = Nvml()
     except OSError:  # nobody tells of the device, which a trial on it does not need
         return NoMeter()
-    return DeviceMeter(driver) if driver.devices else NoMeter()
+    found = device_for(wish, driver.devices)
+    return DeviceMeter(driver, found) if found else NoMeter()
 
 
-def accelerator_of(device: str) -> str:
-    """What models on ``device`` run on beside the processor: its name, "cuda" where nobody tells it, "" for none."""
-    return "" if device == DeviceKind.CPU.value else open_meter(device).device or device
+def accelerator_of(wish: DeviceWish) -> str:
+    """What models that ask for that device run on beside the processor: its name, "cuda" or "cuda:1" where nobody tells
+    it, "" for none."""
+    return "" if wish.first.is_cpu else open_meter(wish).device or str(wish)
 
 
 def row_joules(

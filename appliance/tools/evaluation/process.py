@@ -42,6 +42,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "OMP_NUM_THREADS": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts, and workers
 }
 
 SILENCE_S: Final = 600

@@ -11,6 +11,7 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import aligned
 from appliance.runtimes import reshape
 from appliance.runtimes.runtime import Feed, Place, Region, Runtime, RuntimeSettings, Session, check_signature
+from appliance.tools.evaluation.gpu import take_device
 from appliance.tools.evaluation.inputs import Inputs, rows_of
 from appliance.tools.evaluation.jobs import Speed
 from appliance.workers.child.tensors import Scratch
@@ -37,7 +38,8 @@ class Runner:
 
     def __init__(self, runtime: Runtime, version: ModelVersion, threads: int = 1) -> None:
         begin = time.monotonic_ns()
-        self._session: Session = reshape.load(runtime, version, RuntimeSettings(threads=threads))
+        settings = RuntimeSettings(threads=threads, device=take_device(version.device))
+        self._session: Session = reshape.load(runtime, version, settings)
         self.load_ns = time.monotonic_ns() - begin
         self.version = version
         check_signature(version, self._session)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from appliance.domain.device import DeviceKind, DeviceWish
+from appliance.domain.device import parse_wish
 from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.runtime import Runtime
@@ -38,7 +38,7 @@ def try_precision(job: TrialJob, version: ModelVersion, runtime: Runtime, progre
         find_subject(Path(job.file), job.repository)  # what is written must pass the firewall as well
         version = replace(version, path=job.file, weights=None)
     version = placed(version, job.device)
-    meter = open_meter(job.device)
+    meter = open_meter(version.device)
     before = private_bytes(os.getpid())
     runner = Runner(runtime, version, job.threads)
     answered = iter(range(1, total))
@@ -65,7 +65,7 @@ def try_precision(job: TrialJob, version: ModelVersion, runtime: Runtime, progre
 
 def placed(version: ModelVersion, device: str) -> ModelVersion:
     """The version as it is loaded on ``device``; "" for its own."""
-    return replace(version, device=DeviceWish(DeviceKind(device))) if device else version
+    return replace(version, device=parse_wish(device)) if device else version
 
 
 def _batch(runner: Runner, inputs: Inputs, budget_ns: int, meter: Meter) -> BatchFigures:

@@ -2,7 +2,8 @@
 them. Needs the ``onnx`` package (the extra ``models``); for tools that make models, never for serving.
 
 Inputs and outputs stay what they were, so that no client sees which variant answers; operators that the converters know
-not to bear less precision keep it.
+not to bear less precision keep it. What is for TensorRT is symmetric around zero, because TensorRT builds nothing else;
+what is for ONNX Runtime is not, because its processor kernels are faster and nearer with zero points.
 """
 
 from __future__ import annotations
@@ -42,13 +43,17 @@ def array_of(datatype: Datatype, shape: tuple[int, ...], raw: bytes) -> NDArray[
     return np.frombuffer(raw, kind).reshape(shape)
 
 
-def make_variant(source: str, method: str, target: str, calibration: Iterable[Feeds]) -> None:
-    """Write the variant of the model file ``source`` that ``method`` names to ``target``. Raises ArtefactError."""
+def make_variant(
+    source: str, method: str, target: str, calibration: Iterable[Feeds], *, for_tensorrt: bool = False
+) -> None:
+    """Write the variant of the model file ``source`` that ``method`` names to ``target``, ``for_tensorrt`` in a form of
+    which it can build an engine, where there are two. Raises ArtefactError."""
+    makers = {**_MAKERS, **(_FOR_TENSORRT if for_tensorrt else {})}
     log = logging.getLogger()
     level = log.level
     log.setLevel(logging.ERROR)  # the quantiser advises people on what they did not ask
     try:
-        _MAKERS[method](source, target, list(calibration))
+        makers[method](source, target, list(calibration))
     except ImportError as error:
         raise ArtefactError(
             f"making variants needs the package '{error.name}': {sys.executable} -m pip install 'onnx>=1.21'"
@@ -95,6 +100,22 @@ def _static(source: str, target: str, calibration: list[Feeds]) -> None:
         STATIC_OPERATORS,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
+    )
+
+
+def _symmetric(source: str, target: str, calibration: list[Feeds]) -> None:
+    """As ``_static``, without zero points, and with biases as they were: TensorRT unpacks no INT32."""
+    from onnxruntime.quantization import QuantType
+
+    _quantise(
+        source,
+        target,
+        calibration,
+        "INT8",
+        STATIC_OPERATORS,
+        activation_type=QuantType.QInt8,
+        weight_type=QuantType.QInt8,
+        extra_options={"ActivationSymmetric": True, "QuantizeBias": False},
     )
 
 
@@ -152,12 +173,35 @@ def _int4(source: str, target: str, _calibration: list[Feeds]) -> None:
     """The runtime's own packing of weights. Its quantiser in Python, which calls the same, needs one more package."""
     from onnxruntime.capi._pybind_state import quantize_matmul_4bits
 
-    from appliance.tools.variants.four_bits import with_four_bits
+    from appliance.tools.variants.four_bits import PackedForm, with_four_bits
 
-    model, packed = with_four_bits(_prepared(source), quantize_matmul_4bits)
+    model, packed = with_four_bits(_prepared(source), PackedForm(quantize_matmul_4bits))
     if not packed:
         raise ArtefactError(
             "has nothing that can be quantised: no MatMul or Gemm of the model has FP32 weights"
+        )
+    _save(model, target)
+
+
+def _standard_int4(source: str, target: str, _calibration: list[Feeds]) -> None:
+    """In ONNX's own operators: TensorRT has no others of four bits."""
+    from onnx import version_converter
+
+    from appliance.tools.variants.four_bits import (
+        STANDARD_BLOCK_ROWS,
+        STANDARD_OPSET,
+        StandardForm,
+        with_four_bits,
+    )
+
+    prepared = _prepared(source)
+    if _opset(prepared) < STANDARD_OPSET:
+        prepared = version_converter.convert_version(prepared, STANDARD_OPSET)
+    model, packed = with_four_bits(prepared, StandardForm())
+    if not packed:
+        raise ArtefactError(
+            "has nothing that can be quantised: no MatMul or Gemm of the model has FP32 weights in whole blocks of "
+            f"{STANDARD_BLOCK_ROWS} rows, as TensorRT wants them"
         )
     _save(model, target)
 
@@ -177,12 +221,16 @@ def _prepared(source: str) -> Any:
         onnx.save(whole, inline)
         quant_pre_process(inline, path, skip_symbolic_shape=True)
         model = _without_shapes(onnx.load(path))
-    version = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 0)
+    version = _opset(model)
     if version < QDQ_OPSET_MIN:
         raise ArtefactError(
             f"the model is of operator set {version}; quantising needs {QDQ_OPSET_MIN}: export it anew"
         )
     return model
+
+
+def _opset(model: Any) -> int:
+    return next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 0)
 
 
 def _check_quantised(path: str, kind: str) -> None:
@@ -214,3 +262,7 @@ def _save(model: Any, target: str) -> None:
 _MAKERS: Final[Mapping[str, Callable[[str, str, list[Feeds]], None]]] = MappingProxyType(
     {"fp16": _half, "int8-dynamic": _dynamic, "int8-static": _static, "fp8": _float8, "int4": _int4}
 )
+_FOR_TENSORRT: Final[Mapping[str, Callable[[str, str, list[Feeds]], None]]] = MappingProxyType(
+    {"int8-static": _symmetric, "int4": _standard_int4}
+)
+"""The methods whose variants TensorRT takes in another form than ONNX Runtime's is."""

@@ -30,7 +30,7 @@ def unfit(graph: GraphSummary) -> str:
     """The same of a graph that was read."""
     for _, operator in graph.operators:
         if (
-            "Quantize" in operator
+            "quantize" in operator.lower()
             or operator.endswith(("Integer", "NBits"))
             or operator.startswith("QLinear")
         ):

@@ -10,10 +10,13 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
@@ -25,8 +28,12 @@ from appliance.runtimes.tensorrt.profiles import profiles_of
 from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.runtimes.tensorrt.vendor import Built, EngineTensor, Library
 from appliance.tools.conformance.memory import Memory, any_floats
+from appliance.tools.evaluation.jobs import ORIGINAL, PRECISIONS
+from appliance.tools.subject import find_subject
+from appliance.tools.variants.conversion import make_variant
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.devices.compiled_cuda import CompiledCuda, compile_library, compiled_cuda
+from tests.tools.models import picture_model, write
 from tests.workers.bench import spec, version_of
 from tests.workers.transformers import write_version
 
@@ -51,6 +58,7 @@ PAIRS = version_of(
     batching=Batching(preferred_batch_size=(4,)),
 )
 BOTH = (0, 1)
+SEED = 11
 
 
 def compile_libraries(folder: Path) -> None:
@@ -271,10 +279,22 @@ def build(
     )
 
 
-def digits() -> ModelVersion:
+def digits(which: int = 0) -> ModelVersion:
     reading = read_model_directory(str(MODELS), "digits", RepositoryConfig())
     assert reading is not None
-    return reading.servable[0].model
+    return reading.servable[which].model
+
+
+def images() -> list[dict[str, NDArray[np.float32]]]:
+    """For calibration, as grey as the digits are."""
+    generator = np.random.default_rng(SEED)
+    return [{"image": generator.uniform(0, 255, (4, 8, 8)).astype(np.float32)} for _ in range(4)]
+
+
+def pictures() -> list[dict[str, NDArray[np.float32]]]:
+    """For calibration of the other one."""
+    generator = np.random.default_rng(SEED)
+    return [{"x": generator.standard_normal((2, 2, 6, 6)).astype(np.float32)} for _ in range(4)]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # RTX keeps no timing caches
@@ -285,6 +305,32 @@ class TestRealBuilderOfTensorrtRtx:
         assert len(built.engine) > 10_000
         assert told == sorted(told)
         assert len(set(told)) > 10
+
+    @pytest.mark.parametrize("precision", PRECISIONS)
+    def test_it_builds_each_variant_that_is_made_for_it(
+        self, rtx: Library, precision: str, tmp_path: Path
+    ) -> None:
+        """Of a convolution with Gemm and MatMul behind it, which is not the digits' shape."""
+        source, target = write(tmp_path / "net.onnx", picture_model()), tmp_path / "variant.onnx"
+        for name, path, feeds in (("digits", digits(-1).path, images()), ("net", str(source), pictures())):
+            version = digits(-1) if name == "digits" else find_subject(source).version
+            if PRECISIONS[precision] != ORIGINAL:
+                make_variant(path, PRECISIONS[precision], str(target), feeds, for_tensorrt=True)
+                path = str(target)
+            built = build(rtx, Path(path).read_bytes(), replace(version, path=path, max_batch_size=8))
+            assert len(built.engine) > 10_000
+
+    @pytest.mark.parametrize(
+        ("method", "node"), [("int8-static", "DequantizeLinear"), ("int4", "MatMulNBits")]
+    )
+    def test_it_takes_none_of_the_variants_that_are_made_for_the_processor(
+        self, rtx: Library, method: str, node: str, tmp_path: Path
+    ) -> None:
+        """Else there would be no need of two forms."""
+        version, target = digits(-1), tmp_path / "variant.onnx"
+        make_variant(version.path, method, str(target), images())
+        with pytest.raises(LoadFailed, match=rf"TensorRT does not take node '\w*' \({node}\)"):
+            build(rtx, target.read_bytes(), replace(version, path=str(target)))
 
     def test_weights_in_a_file_of_their_own_are_found_beside_the_graph(
         self, rtx: Library, tmp_path: Path

@@ -1,0 +1,43 @@
+"""Which GPU a job runs on, where one is named: the number counts as the driver and the appliance do.
+
+CUDA would count anew where some GPUs are hidden from it, and shows a process one instance (MIG) at most. So it is told
+of the one alone, by its UUID, as workers are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from appliance.devices.nvml import Nvml
+from appliance.domain.device import Device, DeviceName, DeviceWish, cuda
+from appliance.domain.errors import ArtefactError
+
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+def take_device(wish: DeviceWish) -> DeviceName:
+    """What CUDA calls the device that is asked for, in this process, which must not have used CUDA for another one. One
+    that is named is the only one that CUDA sees from then on, if the driver tells of it. Raises ArtefactError when it
+    tells of no such."""
+    if wish.first.is_cpu or not wish.indexes:
+        return wish.first
+    try:
+        driver = Nvml()
+    except OSError:  # nobody tells which there are: CUDA will say
+        return wish.first
+    try:
+        found = device_for(wish, driver.devices)
+        known = ", ".join(str(each.called) for each in driver.devices)
+    finally:
+        driver.close()
+    if found is None:
+        raise ArtefactError(f"there is no device '{wish}' here; the driver tells of {known or 'none'}")
+    os.environ[VISIBLE] = found.uuid
+    return cuda(0)
+
+
+def device_for(wish: DeviceWish, devices: Sequence[Device]) -> Device | None:
+    """The first of the driver's devices that has a number which is asked for; None where there is none."""
+    return next((each for each in devices if wish.by_number.allows(each)), None)
