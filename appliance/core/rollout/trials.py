@@ -29,6 +29,7 @@ from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trial import Trial
 from appliance.core.rollout.version import Version
 from appliance.domain.model import interchangeable
+from appliance.runtimes.runtime import FORMED_WHOLE
 
 NEVER_NS: Final = 1 << 62
 
@@ -77,6 +78,8 @@ class Trials:
             comparable=beside is not None and interchangeable(version.model, beside.model),
             now_ns=now_ns,
             proven=known,
+            # A form of weights is there to load faster, and runs the same kernels: it is held to what versions are.
+            engine=version.is_packed and version.model.runtime in FORMED_WHOLE,
         )
         self.attempts[version.id] = Attempt(
             version=version,
@@ -327,11 +330,12 @@ class Trials:
         if was not in SERVING:
             if was in ON_TRIAL:
                 yield do.Reject(attempt.key, reason)
-            # One that is proven has not failed by being compared with another.
+            # One that is proven has not failed by being compared with another, nor one that has a slow engine.
+            slow_engine = isinstance(reason, reasons.EngineSlower)
             compared = attempt.known and isinstance(reason, reasons.COMPARED)
-            ending = Ending.ABANDONED if compared else Ending.REFUSED
+            ending = Ending.ABANDONED if compared or slow_engine else Ending.REFUSED
             yield attempt.came_out(ending, was, reason, now_ns)
-            yield IsGivenUp(version, reason, form=version.packed or attempt.crashed)
+            yield IsGivenUp(version, reason, form=version.packed or attempt.crashed or slow_engine)
         else:
             if attempt.blameless:
                 yield from self.uncount(attempt, was)
