@@ -22,8 +22,8 @@ from appliance.workers.side_by_side import SIZES_MAX, SideBySide, of_pairs
 
 PAIRS_MAX: Final = 1001
 """Of short runs, which differ most from one another: so many that their middle moves by a fiftieth."""
-PAIRS_MIN: Final = 21
-SIZE_BUDGET_NS: Final = 500_000_000
+PAIRS_MIN: Final = 41
+SIZE_BUDGET_NS: Final = 250_000_000
 PAIRS_LEAST: Final = 5
 """Of runs so long that what disturbs them is little of them."""
 LONG_BUDGET_NS: Final = 20_000_000_000
