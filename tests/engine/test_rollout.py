@@ -16,6 +16,7 @@ from appliance.core.rollout.records import Change, Ending, Proof
 from appliance.core.rollout.version import Artifact, Version
 from appliance.domain.model import WeightsFile
 from appliance.engine.versions.records import MemoryRecords
+from appliance.workers.port import Assessment
 from appliance.workers.side_by_side import SideBySide
 from tests.domain.sample import make_version
 from tests.engine.rollout_rig import NOW_MS, RolloutRig
@@ -183,6 +184,40 @@ def test_an_engine_that_is_no_slower_and_what_is_no_engine_are_loaded(
     rig.tell(told.FormBuilt(served.id, compared))
     assert served.slot in rig.core.registry.incoming
     assert not refusals(rig)
+
+
+@pytest.mark.parametrize(
+    ("session_ns", "runtime", "takes"),
+    [
+        (1_000_000, "tensorrt", True),
+        (100_000, "tensorrt", False),
+        (None, "tensorrt", True),
+        (1_000_000, "onnx", False),
+    ],
+)
+def test_the_session_of_the_next_version_is_compared_with_the_session_of_the_one_before_not_with_its_engine(
+    session_ns: int | None, runtime: str, takes: bool
+) -> None:
+    rig = RolloutRig()
+    served = with_engine(rig, runtime)
+    served.packed = True
+    served.assessment = assessed(50_000)
+    if session_ns is not None:
+        rig.recorder.perform(
+            do.Prove(served.identity, served.model, Proof(assessed(session_ns), proven=True))
+        )
+    rig.opens = True
+    new = rig.version(2, "b", replace(served.model, version=2))
+    new.phase = Phase.LOADING
+    rig.try_(new, served)
+    new.assessment = assessed(2_000_000)
+    rig.tell(told.Opened(new.id))
+    assert (new.phase is Phase.WATCHED) is takes
+
+
+def assessed(p50_ns: int) -> Assessment:
+    """What runs of one row take."""
+    return Assessment(0, (), 1, 5, p50_ns, p50_ns, 0)
 
 
 @pytest.mark.parametrize(("packed", "crashed"), [(False, False), (True, False), (False, True)])

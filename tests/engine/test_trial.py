@@ -291,6 +291,15 @@ def test_figures_of_two_times_do_not_overrule_those_of_one(before_ms: float) -> 
     assert engine(proven=True).step(Assessed(None, 2 * MS, MS), 2) is Phase.WATCHED, "it was compared once"
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_requests_take_is_not_compared_with_an_engine_where_there_is_none_yet(alike: bool) -> None:
+    way = trial(TrialWish())
+    assert way.step(GOOD._replace(alike=alike), 1) is Phase.WATCHED
+    way.step(Seen(NONE, OLD), 2)
+    phase = way.step(Seen(figures(100, bucket=BUCKETS - 4), OLD), 3)
+    assert phase is (Phase.FAILED if alike else Phase.WATCHED)
+
+
 def test_what_is_no_engine_is_compared_as_versions_are() -> None:
     way = Trial(BY_DEFAULT, TrialWish(), before=True, comparable=True, now_ns=0)
     assert way.step(RunBeside((beside(2.9, 1.0),)), 1) is Phase.LOADING

@@ -29,11 +29,14 @@ OVER: Final = frozenset({Phase.LIVE, Phase.FAILED})
 
 
 class Assessed(NamedTuple):
-    """It is loaded. ``broken`` is the promise that it did not keep; medians of a run in ns, 0 where not known."""
+    """It is loaded. ``broken`` is the promise that it did not keep; medians of a run in ns, 0 where not known. Not
+    ``alike``: the version before runs from an engine, and this one has none yet, so that what requests take of either
+    says nothing of the version."""
 
     broken: reasons.PromiseBroken | None
     p50_ns: int
     before_p50_ns: int
+    alike: bool = True
 
 
 class RunBeside(NamedTuple):
@@ -92,6 +95,7 @@ class Trial:
         self._config = config
         self._engine = engine
         self._ran_beside = False
+        self._alike = True
         self._proven = proven
         self._before = before
         self._comparable = comparable
@@ -184,6 +188,7 @@ class Trial:
     def _assessed(self, event: Assessed, now_ns: int) -> None:
         if self.phase is not Phase.LOADING:
             return
+        self._alike = event.alike
         trouble = event.broken or self._slower(event)
         if trouble is not None:
             self._fail(trouble)
@@ -304,7 +309,7 @@ class Trial:
 
     def _latency(self, new: Figures, old: Figures, wanted: int) -> reasons.Slow | None:
         factor = self._config.latency_factor
-        if not factor or sum(new.runs) < wanted or sum(old.runs) < wanted:
+        if not factor or not self._alike or sum(new.runs) < wanted or sum(old.runs) < wanted:
             return None
         now_ns, before_ns = _quantile_ns(new), _quantile_ns(old)
         if now_ns <= factor * before_ns + self._slack_ns:
