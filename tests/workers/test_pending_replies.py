@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -38,7 +37,6 @@ from appliance.workers.port import (
     WeightsEvicted,
     WeightsPagedIn,
 )
-from appliance.workers.side_by_side import SIZES_MAX, SideBySide
 from tests.workers.bench import fake
 
 WORKER, MODEL = 7, 3
@@ -476,26 +474,6 @@ def test_a_form_is_built_under_a_name_of_its_version_alone() -> None:
     assert owes.form[1] is None
     owes.settle(built)
     assert owes.form == (replace(fake(), digest=DIGEST), built)
-
-
-@pytest.mark.parametrize(
-    "compared",
-    [
-        (SideBySide(1, 41, 29, 10, 2.9),) * (SIZES_MAX + 1),
-        (SideBySide(0, 41, 29, 10, 2.9),),
-        (SideBySide(1, 41, 29, 10, math.nan),),
-        (SideBySide(1, 41, 29, 10**12, 2.9),),
-    ],
-    ids=["many", "no rows", "no ratio", "longer than it took"],
-)
-def test_an_engine_is_compared_by_what_can_have_been(compared: tuple[SideBySide, ...]) -> None:
-    owes = PendingReplies(WORKER)
-    owes.expect_background(Build(MODEL, replace(fake(), digest=DIGEST)), 100)
-    with pytest.raises(MessageInvalid, match=r"compar|times that"):
-        owes.settle(FormBuilt(WORKER, MODEL, FORM, 1, 1, None, compared=compared))
-    with pytest.raises(MessageInvalid, match="comparisons"):
-        owes.settle(FormBuilt(WORKER, MODEL, "", 1, 1, "no", compared=(SideBySide(1, 41, 29, 10, 2.9),)))
-    owes.settle(FormBuilt(WORKER, MODEL, FORM, 1, 1, None, compared=(SideBySide(1, 41, 29, 10, 2.9),)))
 
 
 def test_nothing_is_judged_of_a_version_without_a_digest_or_when_nothing_is_loaded(

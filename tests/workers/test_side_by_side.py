@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from appliance.workers.child.comparison import PAIRS_MIN
+from appliance.workers.codec import MessageInvalid
+from appliance.workers.daemon.pending_replies import PendingReplies
+from appliance.workers.messages import Build
+from appliance.workers.port import FormBuilt
 from appliance.workers.side_by_side import FACTOR, SIZES_MAX, SideBySide, of_pairs, slowest
+from tests.workers.bench import fake
 
 SEEDS = 150
+WORKER, MODEL, DIGEST = 7, 3, "d" * 64
+FORM = f"{DIGEST}-0123456789abcdef"
 MS = 1_000_000
 
 
@@ -104,3 +112,23 @@ def test_one_size_at_which_it_is_slower_is_enough_and_the_worst_is_told() -> Non
 def test_what_no_runs_can_have_shown(found: SideBySide) -> None:
     assert not found.possible
     assert SideBySide(1, 1, 1, 1, 0.1).possible
+
+
+@pytest.mark.parametrize(
+    "compared",
+    [
+        (SideBySide(1, 41, 29, 10, 2.9),) * (SIZES_MAX + 1),
+        (SideBySide(0, 41, 29, 10, 2.9),),
+        (SideBySide(1, 41, 29, 10, math.nan),),
+        (SideBySide(1, 41, 29, 10**12, 2.9),),
+    ],
+    ids=["many", "no rows", "no ratio", "longer than it took"],
+)
+def test_an_engine_is_compared_by_what_can_have_been(compared: tuple[SideBySide, ...]) -> None:
+    owes = PendingReplies(WORKER)
+    owes.expect_background(Build(MODEL, replace(fake(), digest=DIGEST)), 100)
+    with pytest.raises(MessageInvalid, match=r"compar|times that"):
+        owes.settle(FormBuilt(WORKER, MODEL, FORM, 1, 1, None, compared=compared))
+    with pytest.raises(MessageInvalid, match="comparisons"):
+        owes.settle(FormBuilt(WORKER, MODEL, "", 1, 1, "no", compared=(SideBySide(1, 41, 29, 10, 2.9),)))
+    owes.settle(FormBuilt(WORKER, MODEL, FORM, 1, 1, None, compared=(SideBySide(1, 41, 29, 10, 2.9),)))
