@@ -13,9 +13,10 @@ from appliance.core.rollout.records import Ending
 from appliance.core.rollout.version import Artifact
 from appliance.domain.model import ModelVersion
 from appliance.workers import port
+from appliance.workers.arena import Arena
 from appliance.workers.jail.support import Support
 from appliance.workers.side_by_side import FACTOR, SideBySide, of_pairs
-from tests.simulation.scripted_workers import MS
+from tests.simulation.scripted_workers import MS, World
 from tests.simulation.swap_world import SOUND, FatedWorkers, SwapWorld
 
 SEEDS = range(12)
@@ -32,8 +33,8 @@ class EngineWorkers(FatedWorkers):
 
     seed = 0
 
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
+    def __init__(self, world: World, arena: Arena, emit: object) -> None:
+        super().__init__(world, arena, emit)
         self.engines: dict[str, int] = {}
         self.packed: set[str] = set()
 

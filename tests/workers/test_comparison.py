@@ -78,7 +78,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bench], Bench]:
 
     def use(bench: Bench) -> Bench:
         monkeypatch.setattr(comparison, "Stopwatch", lambda: Watch(bench.clock))
-        monkeypatch.setattr(comparison.time, "monotonic_ns", lambda: bench.clock.now)
+        monkeypatch.setattr("appliance.workers.child.comparison.time.monotonic_ns", lambda: bench.clock.now)
         return bench
 
     return use

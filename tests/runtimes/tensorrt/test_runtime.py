@@ -95,7 +95,9 @@ class Box:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Box:
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
+    monkeypatch.setattr("appliance.workers.child.comparison.PAIRS_MIN", 3)
+    monkeypatch.setattr("appliance.workers.child.comparison.SIZE_BUDGET_NS", 1)
     return Box(tmp_path / "serve")
 
 
