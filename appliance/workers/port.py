@@ -16,6 +16,7 @@ from appliance.domain.device import CPU, DeviceName, cuda
 from appliance.domain.model import ModelVersion
 from appliance.workers.jail.access import FileAccess, access_to, access_to_build
 from appliance.workers.jail.user import UserIds
+from appliance.workers.side_by_side import SideBySide
 
 Shape = tuple[int, ...]
 
@@ -255,7 +256,8 @@ class WeightsPagedIn(NamedTuple):
 
 class FormBuilt(NamedTuple):
     """A packed form of a version lies in the directory of forms under ``name`` and takes ``nbytes`` on disk; or none
-    does, for the reason ``failure``, and it may be worth another try ``later``: there is no room for it now."""
+    does, for the reason ``failure``, and it may be worth another try ``later``: there is no room for it now. An engine
+    was ``compared`` with the version's session."""
 
     worker: int
     model: int
@@ -264,6 +266,7 @@ class FormBuilt(NamedTuple):
     ns: int
     failure: str | None
     later: bool = False
+    compared: tuple[SideBySide, ...] = ()
 
 
 class FormVerdict(Enum):

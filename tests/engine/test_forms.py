@@ -237,6 +237,16 @@ def test_a_builder_that_was_ended_leaves_its_place_to_the_next_and_says_why_ther
     assert rig.forms.next is None, "once while it stays"
 
 
+@pytest.mark.parametrize(("runtime", "said"), [("tensorrt", True), ("onnx", False)])
+def test_a_version_that_goes_without_its_engine_says_so_and_one_without_a_form_of_weights_does_not(
+    rig: Rig, served: Served, runtime: str, said: bool
+) -> None:
+    served.model = replace(served.model, runtime=runtime)
+    rig.forms.goes_without(served, "its engine is slower")
+    assert bool(served.unbuilt) is said
+    assert not rig.said, "its trial was told of"
+
+
 def test_no_engine_is_built_where_a_worker_could_read_the_key_that_seals_it(
     rig: Rig, served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -11,11 +11,13 @@ from appliance.core.rollout import events as told
 from appliance.core.rollout.catalog import Catalog, CatalogVersion, TrialWish
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import LoadRefused, NotCounted, ServesAgain
+from appliance.core.rollout.reasons import EngineSlower, LoadRefused, NotCounted, ServesAgain
 from appliance.core.rollout.records import Change, Ending, Proof
-from appliance.core.rollout.version import Version
+from appliance.core.rollout.version import Artifact, Version
 from appliance.domain.model import WeightsFile
 from appliance.engine.versions.records import MemoryRecords
+from appliance.workers.port import Assessment
+from appliance.workers.side_by_side import SideBySide
 from tests.domain.sample import make_version
 from tests.engine.rollout_rig import NOW_MS, RolloutRig
 
@@ -139,6 +141,83 @@ def test_a_form_that_fails_is_no_trouble_of_the_version_that_serves_without_it()
     assert not rig.core.registry.setbacks
     assert not rig.core.registry.incoming
     assert [refusal.version for refusal in refusals(rig)] == [packed.id]
+
+
+def with_engine(rig: RolloutRig, runtime: str = "tensorrt") -> Version:
+    """A version that serves without its engine."""
+    served = formed(rig)
+    served.spec = replace(served.spec, model=replace(served.model, runtime=runtime))
+    rig.opens = False
+    return served
+
+
+SLOW = (SideBySide(1, 41, 900, 1_000, 0.9), SideBySide(8, 41, 2_900, 1_000, 2.9))
+
+
+def test_an_engine_that_is_slower_is_never_loaded_and_says_nothing_against_its_version() -> None:
+    rig = RolloutRig()
+    served = with_engine(rig)
+    rig.tell(told.FormBuilt(served.id, SLOW))
+    rig.start()
+    assert not [action for action in rig.done if isinstance(action, do.Load | do.ReserveMemory)]
+    assert not rig.core.registry.incoming
+    assert not rig.core.registry.setbacks
+    assert not rig.core.trials.attempts
+    assert (rig.core.registry.find(served.slot), served.phase) == (served, Phase.LIVE)
+    (refusal,) = refusals(rig)
+    assert refusal.serving == served.id
+    assert isinstance(refusal.reason, EngineSlower)
+    assert (refusal.reason.engine_ns, refusal.reason.session_ns, refusal.reason.rows) == (2_900, 1_000, 8)
+    (line,) = rig.records.history("m")
+    assert (line.ending, line.artifact, line.after) == (Ending.ABANDONED, Artifact.PACKED, 1)
+    said = [action.what for action in rig.done if isinstance(action, do.Report)]
+    assert said == ["packed form abandoned"]
+    assert not [action for action in rig.done if isinstance(action, do.Reject)]
+
+
+@pytest.mark.parametrize(("runtime", "compared"), [("tensorrt", SLOW[:1]), ("tensorrt", ()), ("onnx", SLOW)])
+def test_an_engine_that_is_no_slower_and_what_is_no_engine_are_loaded(
+    runtime: str, compared: tuple[SideBySide, ...]
+) -> None:
+    rig = RolloutRig()
+    served = with_engine(rig, runtime)
+    rig.tell(told.FormBuilt(served.id, compared))
+    assert served.slot in rig.core.registry.incoming
+    assert not refusals(rig)
+
+
+@pytest.mark.parametrize(
+    ("session_ns", "runtime", "takes"),
+    [
+        (1_000_000, "tensorrt", True),
+        (100_000, "tensorrt", False),
+        (None, "tensorrt", True),
+        (1_000_000, "onnx", False),
+    ],
+)
+def test_the_session_of_the_next_version_is_compared_with_the_session_of_the_one_before_not_with_its_engine(
+    session_ns: int | None, runtime: str, takes: bool
+) -> None:
+    rig = RolloutRig()
+    served = with_engine(rig, runtime)
+    served.packed = True
+    served.assessment = assessed(50_000)
+    if session_ns is not None:
+        rig.recorder.perform(
+            do.Prove(served.identity, served.model, Proof(assessed(session_ns), proven=True))
+        )
+    rig.opens = True
+    new = rig.version(2, "b", replace(served.model, version=2))
+    new.phase = Phase.LOADING
+    rig.try_(new, served)
+    new.assessment = assessed(2_000_000)
+    rig.tell(told.Opened(new.id))
+    assert (new.phase is Phase.WATCHED) is takes
+
+
+def assessed(p50_ns: int) -> Assessment:
+    """What runs of one row take."""
+    return Assessment(0, (), 1, 5, p50_ns, p50_ns, 0)
 
 
 @pytest.mark.parametrize(("packed", "crashed"), [(False, False), (True, False), (False, True)])

@@ -12,7 +12,7 @@ from appliance.core.rollout.catalog import TrialWish
 from appliance.core.rollout.events import Compared, Crashed, Figures
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
-from appliance.core.rollout.reasons import PromiseBroken, WantedAgain
+from appliance.core.rollout.reasons import EngineSlower, PromiseBroken, TooSlow, WantedAgain
 from appliance.core.rollout.trial import (
     OVER,
     SECOND_NS,
@@ -20,12 +20,14 @@ from appliance.core.rollout.trial import (
     Event,
     Orphaned,
     Recalled,
+    RunBeside,
     Seen,
     Trial,
     Wished,
 )
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.engine.versions.wording import verdict_text
+from appliance.workers.side_by_side import FACTOR, SideBySide
 
 CONFIG = RolloutPolicy(
     trial_requests=10, stage_s=1, patience_s=60, watch_s=30, error_percent=10.0,
@@ -216,6 +218,92 @@ def test_what_is_only_to_be_tried_never_serves_for_want_of_a_trial() -> None:
     late = trial(TrialWish(canary_percent=10, hold=True), before=False)
     late.replaces(comparable=True)
     assert late.step(GOOD, 1) is Phase.CANARY
+
+
+MS = 1_000_000
+BY_DEFAULT = RolloutPolicy()
+
+
+def engine(*, proven: bool = False) -> Trial:
+    """The trial of an engine, by what holds where nothing is configured."""
+    return Trial(BY_DEFAULT, TrialWish(), before=True, comparable=True, now_ns=0, proven=proven, engine=True)
+
+
+def beside(engine_ms: float, session_ms: float, rows: int = 1) -> SideBySide:
+    return SideBySide(rows, 41, int(engine_ms * MS), int(session_ms * MS), engine_ms / session_ms)
+
+
+@pytest.mark.parametrize(
+    ("engine_ms", "session_ms", "taken"),
+    [
+        (2.9, 1.0, False),
+        (1.09, 0.1, False),
+        (1.09, 1.0, False),
+        (1.07, 1.0, True),
+        (0.011, 0.01, False),
+        (0.4, 1.0, True),
+    ],
+)
+def test_an_engine_is_no_slower_than_the_session_whatever_the_milliseconds(
+    engine_ms: float, session_ms: float, taken: bool
+) -> None:
+    way = engine()
+    phase = way.step(RunBeside((beside(engine_ms, session_ms),)), 1)
+    assert phase is (Phase.LOADING if taken else Phase.FAILED)
+    assert way.step(Assessed(None, 1, 1), 2) is (Phase.WATCHED if taken else Phase.FAILED)
+    if not taken:
+        assert way.verdict == EngineSlower(**beside(engine_ms, session_ms)._asdict(), factor=FACTOR)
+        assert f"{engine_ms * 1000:,.0f} us" in said(way)
+        assert f"and {session_ms * 1000:,.0f} us in the session" in said(way)
+
+
+def test_an_engine_that_is_slower_at_one_batch_size_is_told_by_that() -> None:
+    way = engine()
+    assert (
+        way.step(RunBeside((beside(0.5, 1.0), beside(9.0, 4.0, 16), beside(2.2, 2.0, 8))), 1) is Phase.FAILED
+    )
+    assert "of 16 rows), 2.25 times as long, where 1.08 times is allowed" in said(way)
+
+
+@pytest.mark.parametrize(("run_ms", "taken"), [(2.9, False), (1.26, False), (1.24, True), (0.5, True)])
+def test_an_engine_that_could_not_run_beside_the_session_has_a_wider_margin_and_no_slack(
+    run_ms: float, taken: bool
+) -> None:
+    """Few runs of two times are what there is to go by."""
+    for nothing in ((), (RunBeside(()),)):
+        way = engine()
+        for event in nothing:
+            way.step(event, 1)
+        assert way.step(Assessed(None, int(run_ms * MS), MS), 2) is (Phase.WATCHED if taken else Phase.FAILED)
+        assert taken or "measured apart" in said(way)
+
+
+@pytest.mark.parametrize("before_ms", [0.1, 1.0])
+def test_figures_of_two_times_do_not_overrule_those_of_one(before_ms: float) -> None:
+    """But for what is so slow that no noise explains it."""
+    way = engine()
+    way.step(RunBeside((beside(0.9, 1.0),)), 1)
+    assert way.step(Assessed(None, int(1.3 * before_ms * MS), int(before_ms * MS)), 2) is Phase.WATCHED
+    slow = engine()
+    slow.step(RunBeside((beside(0.9, 1.0),)), 1)
+    assert slow.step(Assessed(None, 5 * MS, MS), 2) is Phase.FAILED
+    assert isinstance(slow.verdict, TooSlow)
+    assert engine(proven=True).step(Assessed(None, 2 * MS, MS), 2) is Phase.WATCHED, "it was compared once"
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_what_requests_take_is_not_compared_with_an_engine_where_there_is_none_yet(alike: bool) -> None:
+    way = trial(TrialWish())
+    assert way.step(GOOD._replace(alike=alike), 1) is Phase.WATCHED
+    way.step(Seen(NONE, OLD), 2)
+    phase = way.step(Seen(figures(100, bucket=BUCKETS - 4), OLD), 3)
+    assert phase is (Phase.FAILED if alike else Phase.WATCHED)
+
+
+def test_what_is_no_engine_is_compared_as_versions_are() -> None:
+    way = Trial(BY_DEFAULT, TrialWish(), before=True, comparable=True, now_ns=0)
+    assert way.step(RunBeside((beside(2.9, 1.0),)), 1) is Phase.LOADING
+    assert way.step(Assessed(None, int(2.9 * MS), MS), 2) is Phase.WATCHED
 
 
 def test_going_back_and_being_left_alone() -> None:

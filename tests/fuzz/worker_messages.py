@@ -44,6 +44,7 @@ from appliance.workers.port import (
     WeightsEvicted,
     WeightsPagedIn,
 )
+from appliance.workers.side_by_side import SideBySide
 from tests.fuzz.boundary import Boundary, Judge, RuleBroken
 from tests.fuzz.mutations import DEEP, DIGITS, HOSTILE, changed, changed_bytes
 from tests.workers.bench import fake
@@ -115,6 +116,7 @@ ANSWERS: tuple[FromWorker, ...] = (
     WeightsEvicted(WORKER, MODEL, 5),
     WeightsPagedIn(WORKER, MODEL, 5, 6, None),
     FormBuilt(WORKER, MODEL, NAME, 5, 6, None),
+    FormBuilt(WORKER, MODEL, NAME, 5, 6, None, compared=(SideBySide(1, 41, 29, 10, 2.9),)),
     FormJudged(WORKER, MODEL, NAME, next(iter(FormVerdict)), "why"),
 )
 PACKED = [encode(answer) for answer in ANSWERS]

@@ -74,7 +74,7 @@ class Box:
 
     def build(self) -> Path:
         """The engine of the version, built, proven and sealed."""
-        name, nbytes = build_form(
+        name, nbytes, _ = build_form(
             for_worker(self.version), self.runtime, RuntimeSettings(), lambda *word: None
         )
         taken = take_up_form(self.version, FormBuilt(1, 1, name, nbytes, 1, None))

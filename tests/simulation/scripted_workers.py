@@ -10,6 +10,7 @@ from collections.abc import Callable
 from appliance.domain.model import ModelVersion
 from appliance.workers import port
 from appliance.workers.arena import Arena, aligned
+from appliance.workers.side_by_side import SideBySide
 from tests.workers.without_memory import WithoutMemory
 
 MS = 1_000_000
@@ -144,8 +145,9 @@ class ScriptedWorkers(WithoutMemory):
         def built() -> None:
             self._loading[worker].remove(model)
             failure = "scripted failure" if self._world.random.random() < self.trouble / 2 else None
+            name, compared = ("", ()) if failure else ("form", self.compared(version))
             self._emit(
-                port.FormBuilt(worker, model, "" if failure else "form", EVICTABLE_BYTES, 50 * MS, failure)
+                port.FormBuilt(worker, model, name, EVICTABLE_BYTES, 50 * MS, failure, compared=compared)
             )
 
         self._beside(worker, model, 50 * MS, built)
@@ -182,6 +184,10 @@ class ScriptedWorkers(WithoutMemory):
         self._later(worker, MS // 10, lambda: self._exit(worker, cause, -1))
 
     # --- the script
+
+    def compared(self, version: ModelVersion) -> tuple[SideBySide, ...]:
+        """What an engine of the version shows beside its session; nothing where it has none."""
+        return ()
 
     def running(self) -> list[port.RunItem]:
         """Everything that some live worker may touch."""

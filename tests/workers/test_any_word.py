@@ -51,6 +51,7 @@ from appliance.workers.port import (
     WeightsEvicted,
     WeightsPagedIn,
 )
+from appliance.workers.side_by_side import SIZES_MAX, SideBySide
 from tests.workers.bench import fake
 
 WORKER, MODEL, BATCH, TICKET = 7, 3, 11, 50
@@ -64,6 +65,7 @@ LARGE = RunResult(TICKET, ItemStatus.TOO_LARGE, ((1, 32),), (128,), 128, "")
 PROOF = Assessment(1, (Deviation("y", 0.5, 0.5),), 1, 5, 3, 4, 2)
 TOLD = LoadWish(assess=True, tell=True)
 
+COMPARED = (SideBySide(COUNT_MAX, COUNT_MAX, 300 + SLACK_NS, 1, 1.7e308),) * SIZES_MAX
 NUMBERS = (0, 1, -1, -(1 << 63), 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 FRACTIONS = (0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, 5e-324, 1.7e308)
 TEXTS = ("", "x" * 20_000, "\x00", "\x1b[2J", "../" * 50, "\U0010ffff" * 8193)
@@ -101,6 +103,7 @@ WORDS = (
     Word((EvictWeights(MODEL),), WeightsEvicted(WORKER, MODEL, 5)),
     Word((PageIn(MODEL, True),), WeightsPagedIn(WORKER, MODEL, 7, 8, "why")),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 7, 8, None)),
+    Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 7, 8, None, False, COMPARED[:1])),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, "", 0, 8, "no room", True)),
 )
 
@@ -123,6 +126,7 @@ BOUNDS = (
     ),
     Word((PageIn(MODEL, True),), WeightsPagedIn(WORKER, MODEL, BYTES_MAX, 300 + SLACK_NS, None)),
     Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 0, 0, None)),
+    Word((Build(MODEL, VERSION),), FormBuilt(WORKER, MODEL, FORM, 7, 8, None, False, COMPARED)),
 )
 """As far as a word may go."""
 

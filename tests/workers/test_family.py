@@ -93,7 +93,7 @@ def test_a_form_that_nothing_is_like_is_of_no_family(tmp_path: Path) -> None:
 def test_a_builder_that_says_whose_its_form_is_says_nothing(family: Box) -> None:
     """What it leaves under that name is no file of a form."""
     version = next_version(family)
-    name, nbytes = build_form(for_worker(version), family.runtime, RuntimeSettings(), family.judge)
+    name, nbytes, _ = build_form(for_worker(version), family.runtime, RuntimeSettings(), family.judge)
     (family.forms / f"{BUILDING}{name}" / FAMILY_FILE).write_bytes(b"mine")
     built = take_up_form(version, FormBuilt(1, 1, name, nbytes, 1, None))
     assert built is not None

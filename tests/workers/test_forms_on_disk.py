@@ -43,6 +43,7 @@ from appliance.workers.jail.access import access_to, longest_file
 from appliance.workers.lane import DaemonLane, socket_pair
 from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, ModelLoaded, PoolEvent
+from appliance.workers.side_by_side import SideBySide
 from tests.workers.bench import SMALL_ARENA, fake
 from tests.workers.in_time import in_time
 
@@ -95,6 +96,23 @@ def test_what_was_built_gets_its_name_and_what_was_not_goes(tmp_path: Path) -> N
         built_in(tmp_path, FORM_FILE)
         assert take_up_form(version, said) == said
         assert os.listdir(tmp_path) == [NAME]
+
+
+@pytest.mark.parametrize("engine_ns", [90, 290])
+def test_an_engine_that_is_slower_is_never_one_that_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine_ns: int
+) -> None:
+    """The daemon may end before the engine is refused."""
+    sealed: list[str] = []
+    monkeypatch.setattr(
+        "appliance.workers.daemon.forms_on_disk.seal_form", lambda version, name: sealed.append(name)
+    )
+    version = built_in(tmp_path, FORM_FILE, GRAPH_FILE)
+    compared = (SideBySide(1, 41, engine_ns, 100, engine_ns / 100),)
+    built = FormBuilt(1, 2, NAME, 9, 1, None, compared=compared)
+    assert take_up_form(version, built) == built._replace(nbytes=6)
+    assert os.listdir(tmp_path) == [NAME]
+    assert sealed == ([NAME] if engine_ns == 90 else [])
 
 
 def test_a_form_that_was_only_said_to_be_built_is_none(tmp_path: Path) -> None:

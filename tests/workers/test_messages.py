@@ -72,6 +72,7 @@ from appliance.workers.port import (
     WeightsPagedIn,
     WorkerSettings,
 )
+from appliance.workers.side_by_side import SideBySide
 
 KIND_OF_LOADED = encode(ModelLoaded(1, 1, (), 1, 1))[2]
 EVERYTHING = TO_WORKER | FROM_WORKER | TO_ZYGOTE | FROM_ZYGOTE
@@ -125,6 +126,9 @@ SAMPLES: list[Message] = [
     FormJudged(1, 7, "d" * 64 + "-0123", FormVerdict.DROPPED, "it rotted"),
     FormBuilt(7, 1, "form", 2, 3, None),
     FormBuilt(7, 1, "", 0, 3, "no room", True),
+    FormBuilt(
+        7, 1, "form", 2, 3, None, False, (SideBySide(1, 41, 2_900, 1_000, 2.9), SideBySide(4, 9, 1, 2, 0.5))
+    ),
     ModelProgress(7, 1, LoadStage.WARM_UP, 3, 4),
     ModelRefused(7, 1, "no"),
     ModelRefused(7, 1, "no", True, True),

@@ -102,7 +102,7 @@ class Box:
         """The directory of the form that a builder leaves and the daemon takes up."""
         asked = for_worker(self.version)
         settings = RuntimeSettings(progress=lambda done, total: self.told.append((done, total)))
-        name, nbytes = build_form(asked, self.runtime, settings, self.judge)
+        name, nbytes, _ = build_form(asked, self.runtime, settings, self.judge)
         built = take_up_form(self.version, FormBuilt(1, 1, name, nbytes, 1, None))
         assert built is not None
         assert built.failure is None, built.failure
@@ -275,7 +275,7 @@ def test_a_builder_cannot_bring_a_seal(tmp_path: Path) -> None:
 
     box.runtime = Sealing()
     asked = for_worker(box.version)
-    name, nbytes = build_form(asked, box.runtime, RuntimeSettings(), box.judge)
+    name, nbytes, _ = build_form(asked, box.runtime, RuntimeSettings(), box.judge)
     built = take_up_form(box.version, FormBuilt(1, 1, name, nbytes, 1, None))
     assert built is not None
     assert "other files" in str(built.failure)

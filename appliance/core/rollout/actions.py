@@ -199,10 +199,12 @@ class ConsiderForm(NamedTuple):
 
 
 class RefuseForm(NamedTuple):
-    """A version failed; the packed form that it ran from is not used again."""
+    """A version failed; the packed form that it ran from is not used again. ``serving`` is the version that runs
+    without; None: none does."""
 
     version: int
     reason: Verdict
+    serving: int | None = None
 
 
 class ForgetForm(NamedTuple):

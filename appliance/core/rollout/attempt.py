@@ -30,6 +30,7 @@ from appliance.core.rollout.version import Version
 from appliance.domain.histogram import HistogramValue
 from appliance.domain.interface import interface_changes
 from appliance.domain.model import ModelVersion, interchangeable, unlike
+from appliance.runtimes.runtime import FORMED_WHOLE
 from appliance.workers.port import LoadWish
 
 RUNS_MIN: Final = 20
@@ -40,6 +41,11 @@ MS_NS: Final = 1_000_000
 def key_of(version: Version) -> str:
     """Under what name a version has its records."""
     return record_key(version.identity, version.spec.artifact)
+
+
+def has_engine(model: ModelVersion) -> bool:
+    """Whether its packed form is an engine, which is there to be faster."""
+    return model.runtime in FORMED_WHOLE
 
 
 def held_back(model: ModelVersion, before: ModelVersion) -> InterfaceChanged | None:
@@ -118,6 +124,13 @@ class Attempt:
     def comparable(self) -> bool:
         """Whether requests can go to either version."""
         return self.before is not None and interchangeable(self.version.model, self.before.model)
+
+    @property
+    def lacks_engine(self) -> bool:
+        """Whether ``before`` runs from an engine, and it does not, which may have one later."""
+        before = self.before
+        engined = before is not None and before.packed and has_engine(before.model)
+        return engined and not self.version.packed
 
     @property
     def untried(self) -> Untried | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from appliance.core.memory.budget import WaitsForMemory
 from appliance.core.rollout.catalog import Catalog
 from appliance.workers.port import Assessment
+from appliance.workers.side_by_side import SideBySide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +126,10 @@ class AttemptsRecorded(NamedTuple):
 
 
 class FormBuilt(NamedTuple):
-    """A packed form of a version is there."""
+    """A packed form of a version is there; an engine was ``compared`` with its session."""
 
     version: int
+    compared: tuple[SideBySide, ...] = ()
 
 
 class FormDropped(NamedTuple):

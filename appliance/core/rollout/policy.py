@@ -29,6 +29,10 @@ class RolloutPolicy(SwapConfig):
     """The longest a stage lasts; then what was seen is enough, or a model that is seldom asked would stay on trial."""
     latency_slack_us: int = 1_000
     """Runs may take this much longer on top of ``latency_factor``: below it, the system's own noise is what differs."""
+    engine_apart_factor: float = 1.25
+    """Where an engine could not be run beside its session, runs of it may take so many times those of the session: both
+    figures are of few runs, measured at two times. Else see ``workers/side_by_side``. Nothing is added to either: the
+    version is there already without its engine, and is not to become slower by what is there to make it faster."""
     hang_factor: float = 10.0
     hang_slack_ms: int = 1_000
     """A run on trial that takes so many times as long as any before, and this much longer, hangs: ten times is beyond

@@ -59,6 +59,19 @@ class TooSlow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSlower:
+    """Its engine takes ``ratio`` times as long as the session that it has without, and ``factor`` times is allowed.
+    Medians of ``pairs`` runs of each in turns, of ``rows`` rows; 0 of both: they were measured apart."""
+
+    rows: int
+    pairs: int
+    engine_ns: int
+    session_ns: int
+    ratio: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CannotBeTried:
     """It is only to be tried beside the version that serves. ``unlike``: they have other tensors; else no requests are
     asked for."""
@@ -94,7 +107,7 @@ class Slow:
     factor: float
 
 
-COMPARED: Final = (AnswersDiffer, Slow, TooSlow)
+COMPARED: Final = (AnswersDiffer, EngineSlower, Slow, TooSlow)
 """What a version is given up for only beside another."""
 
 
@@ -151,6 +164,7 @@ Verdict = (
     PromiseBroken
     | LoadRefused
     | TooSlow
+    | EngineSlower
     | CannotBeTried
     | AnswersDiffer
     | Fails

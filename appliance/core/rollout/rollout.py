@@ -97,7 +97,7 @@ class Rollout:
             case told.FormDropped() if version is not None:
                 version.drop_form(refused=event.refused)
             case told.FormBuilt() if version is not None:
-                yield from self.succession.repack(version, now_ns)
+                yield from self.succession.repack(version, event.compared, now_ns)
                 yield from self._starts.start(now_ns)
             case told.Displaced() if version is not None:
                 yield from self.succession.move(version, now_ns)

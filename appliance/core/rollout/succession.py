@@ -18,6 +18,7 @@ from appliance.core.rollout.records import Change, Ending
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trials import Trials
 from appliance.core.rollout.version import Artifact, Version, VersionSpec
+from appliance.workers.side_by_side import SideBySide
 
 
 class Succession:
@@ -93,7 +94,7 @@ class Succession:
         assert before is not None, "nothing to go back to"
         yield do.report("version rolled back", version, reason, to=before.model.key)
         if version.is_packed:
-            yield do.RefuseForm(version.id, reason)
+            yield do.RefuseForm(version.id, reason, before.id)
         if attempt.crashed:
             yield do.Close(version.id)
         if before.phase is Phase.STANDBY:
@@ -129,12 +130,14 @@ class Succession:
         was = version.phase
         version.enter(Phase.FAILED)
         version.refusal = Failed(why=reason)
-        yield do.report("version unavailable", version, reason)
+        incoming = self._registry.incoming.get(version.slot) is version
+        changing = incoming and version.is_packed  # what serves does so still, without its form
+        yield do.report("packed form abandoned" if changing else "version unavailable", version, reason)
         if form and version.is_packed:
-            yield do.RefuseForm(version.id, reason)
+            serving = self._registry.find(version.slot) if changing else None
+            yield do.RefuseForm(version.id, reason, None if serving is None else serving.id)
         yield do.Close(version.id)
         yield do.Unload(version.id)
-        incoming = self._registry.incoming.get(version.slot) is version
         if incoming:
             del self._registry.incoming[version.slot]
             self._registry.versions.pop(version.id, None)
@@ -158,12 +161,13 @@ class Succession:
         stays = self._registry.find(version.slot) is version and version.slot not in self._registry.incoming
         return stays and not version.retiring
 
-    def repack(self, version: Version, now_ns: int) -> Steps:
-        """Its form was built: swap it for itself."""
+    def repack(self, version: Version, compared: tuple[SideBySide, ...], now_ns: int) -> Steps:
+        """Its form was built: swap it for itself, unless that is an engine which is slower than what serves."""
         if not self.lacks_form(version):
             return
         spec = replace(version.spec, id=self._registry.take_id(), artifact=Artifact.PACKED, moved=False)
         yield from self._copy(version, spec, now_ns, background=True)
+        yield from self._trials.step(self._trials.attempts[spec.id], on.RunBeside(compared), now_ns)
 
     # --- other devices
 

@@ -17,6 +17,7 @@ from appliance.core.rollout.events import Figures
 from appliance.core.rollout.phase import ON_TRIAL, Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.histogram import HistogramValue
+from appliance.workers.side_by_side import FACTOR, SideBySide, slowest
 
 SECOND_NS: Final = 1_000_000_000
 LOOK_NS: Final = 100_000_000
@@ -28,11 +29,20 @@ OVER: Final = frozenset({Phase.LIVE, Phase.FAILED})
 
 
 class Assessed(NamedTuple):
-    """It is loaded. ``broken`` is the promise that it did not keep; medians of a run in ns, 0 where not known."""
+    """It is loaded. ``broken`` is the promise that it did not keep; medians of a run in ns, 0 where not known. Not
+    ``alike``: the version before runs from an engine, and this one has none yet, so that what requests take of either
+    says nothing of the version."""
 
     broken: reasons.PromiseBroken | None
     p50_ns: int
     before_p50_ns: int
+    alike: bool = True
+
+
+class RunBeside(NamedTuple):
+    """It is an engine of the version before, and was run beside its session where it was built."""
+
+    compared: tuple[SideBySide, ...]
 
 
 class Seen(NamedTuple):
@@ -62,13 +72,14 @@ class Ordered(NamedTuple):
     """It is to serve at once: what it was proven as is enough."""
 
 
-Event = told.Compared | told.Crashed | Assessed | Seen | Recalled | Wished | Orphaned | Ordered
+Event = told.Compared | told.Crashed | RunBeside | Assessed | Seen | Recalled | Wished | Orphaned | Ordered
 
 
 class Trial:
     """One version's way. ``comparable``: it takes and gives what the version before does, so that requests can go to
-    either; ``before``: there is one; ``proven``: this very version was once proven here. Without a version before,
-    being watched only takes its time. Owner: the trials."""
+    either; ``before``: there is one; ``proven``: this very version was once proven here; ``engine``: it is the version
+    before with an engine, which is to be no slower. Without a version before, being watched only takes its time. Owner:
+    the trials."""
 
     def __init__(
         self,
@@ -79,8 +90,12 @@ class Trial:
         comparable: bool,
         now_ns: int,
         proven: bool = False,
+        engine: bool = False,
     ) -> None:
         self._config = config
+        self._engine = engine
+        self._ran_beside = False
+        self._alike = True
         self._proven = proven
         self._before = before
         self._comparable = comparable
@@ -142,6 +157,8 @@ class Trial:
         elif isinstance(event, Ordered):
             self.wish = TrialWish()
             self._orphaned(now_ns)
+        elif isinstance(event, RunBeside):
+            self._compare_runs(event)
         elif isinstance(event, Assessed):
             self._assessed(event, now_ns)
         elif isinstance(event, told.Compared):
@@ -162,15 +179,19 @@ class Trial:
         if self.phase is not Phase.LOADING and self._before and self.crashes >= self._config.crashes:
             self._fail(reasons.Crashed(detail=event.detail))
 
+    def _compare_runs(self, event: RunBeside) -> None:
+        self._ran_beside = bool(event.compared)
+        worst = slowest(event.compared)
+        if self._engine and worst is not None:
+            self._fail(reasons.EngineSlower(**worst._asdict(), factor=FACTOR))
+
     def _assessed(self, event: Assessed, now_ns: int) -> None:
-        factor = self._config.slower_factor
         if self.phase is not Phase.LOADING:
             return
-        before_ns = event.before_p50_ns if self._before else 0
-        if event.broken is not None:
-            self._fail(event.broken)
-        elif factor and before_ns and event.p50_ns > factor * before_ns + self._slack_ns:
-            self._fail(reasons.TooSlow(run_ns=event.p50_ns, before_ns=before_ns, factor=factor))
+        self._alike = event.alike
+        trouble = event.broken or self._slower(event)
+        if trouble is not None:
+            self._fail(trouble)
         elif self.wish.hold and self._before and not self.tries:
             self._fail(reasons.CannotBeTried(unlike=not self._comparable))
         else:
@@ -226,6 +247,23 @@ class Trial:
 
     # --- what it means
 
+    def _slower(self, event: Assessed) -> reasons.EngineSlower | reasons.TooSlow | None:
+        run_ns, before_ns = event.p50_ns, event.before_p50_ns if self._before else 0
+        if not before_ns:
+            return None
+        if self._engine and not (self._ran_beside or self._proven):
+            factor = self._config.engine_apart_factor
+            if run_ns <= factor * before_ns:
+                return None
+            ratio = run_ns / before_ns
+            return reasons.EngineSlower(
+                rows=0, pairs=0, engine_ns=run_ns, session_ns=before_ns, ratio=ratio, factor=factor
+            )
+        factor = self._config.slower_factor
+        if not factor or run_ns <= factor * before_ns + self._slack_ns:
+            return None
+        return reasons.TooSlow(run_ns=run_ns, before_ns=before_ns, factor=factor)
+
     def _share_in(self, phase: Phase) -> float:
         return self._wished_in(phase) if self._before and self._comparable else 0.0
 
@@ -271,7 +309,7 @@ class Trial:
 
     def _latency(self, new: Figures, old: Figures, wanted: int) -> reasons.Slow | None:
         factor = self._config.latency_factor
-        if not factor or sum(new.runs) < wanted or sum(old.runs) < wanted:
+        if not factor or not self._alike or sum(new.runs) < wanted or sum(old.runs) < wanted:
             return None
         now_ns, before_ns = _quantile_ns(new), _quantile_ns(old)
         if now_ns <= factor * before_ns + self._slack_ns:

@@ -17,6 +17,7 @@ from appliance.core.rollout.attempt import (
     RollsBack,
     Steps,
     TakesOver,
+    has_engine,
     held_back,
     key_of,
 )
@@ -77,6 +78,8 @@ class Trials:
             comparable=beside is not None and interchangeable(version.model, beside.model),
             now_ns=now_ns,
             proven=known,
+            # A form of weights is there to load faster, and runs the same kernels: it is held to what versions are.
+            engine=version.is_packed and has_engine(version.model),
         )
         self.attempts[version.id] = Attempt(
             version=version,
@@ -190,9 +193,18 @@ class Trials:
         broken = reasons.broken_promise(proof)
         if broken is None and not attempt.known:
             yield do.Prove(attempt.key, version.model, Proof(proof, proven=False))
-        before = attempt.before
-        before_ns = before.run_ns(proof.rows) if before is not None else 0
-        yield from self.step(attempt, on.Assessed(broken, proof.p50_ns, before_ns), now_ns)
+        alike = not attempt.lacks_engine
+        before_ns = self._before_ns(attempt.before, proof.rows, session=not alike)
+        yield from self.step(attempt, on.Assessed(broken, proof.p50_ns, before_ns, alike), now_ns)
+
+    def _before_ns(self, before: Version | None, rows: int, *, session: bool) -> int:
+        """How long a run of so many rows takes with the version before; of its ``session``, as it was before it had an
+        engine. 0: not known."""
+        if before is None or not session:
+            return before.run_ns(rows) if before is not None else 0
+        known = self._records.proof(before.identity, before.model)
+        proof = known.assessment if known is not None else None
+        return proof.p50_ns if proof is not None and proof.rows == rows else 0
 
     # --- what is seen
 
@@ -327,11 +339,12 @@ class Trials:
         if was not in SERVING:
             if was in ON_TRIAL:
                 yield do.Reject(attempt.key, reason)
-            # One that is proven has not failed by being compared with another.
+            # One that is proven has not failed by being compared with another, nor one that has a slow engine.
+            slow_engine = isinstance(reason, reasons.EngineSlower)
             compared = attempt.known and isinstance(reason, reasons.COMPARED)
-            ending = Ending.ABANDONED if compared else Ending.REFUSED
+            ending = Ending.ABANDONED if compared or slow_engine else Ending.REFUSED
             yield attempt.came_out(ending, was, reason, now_ns)
-            yield IsGivenUp(version, reason, form=version.packed or attempt.crashed)
+            yield IsGivenUp(version, reason, form=version.packed or attempt.crashed or slow_engine)
         else:
             if attempt.blameless:
                 yield from self.uncount(attempt, was)

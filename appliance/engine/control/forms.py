@@ -128,6 +128,10 @@ class Forms:
     def _leave_out(self, served: Served, reason: str) -> None:
         """``served`` gets no form: tell why."""
         self._log.event("no packed form", model=served.key, reason=reason)
+        self.goes_without(served, reason)
+
+    def goes_without(self, served: Served, reason: str) -> None:
+        """``served`` serves without an engine, where its runtime has any: its notes tell why."""
         if served.model.runtime in FORMED_WHOLE:
             served.unbuilt = f"it has no engine, and runs without: {reason}"
 

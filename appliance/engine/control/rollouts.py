@@ -205,8 +205,10 @@ class Rollouts:
             case do.RefuseForm():
                 served = self._served[action.version]
                 if not served.memory.quick:  # that session runs from no form
-                    known = self.convictions.knows(served)
-                    self.forms.refuse(served, remark_text(action.reason), known=known)
+                    known, reason = self.convictions.knows(served), remark_text(action.reason)
+                    self.forms.refuse(served, reason, known=known)
+                    if action.serving is not None:
+                        self.forms.goes_without(self._served[action.serving], reason)
 
     def _consider_form(self, served: Served) -> None:
         if self._core.config.packed_forms:
@@ -424,7 +426,7 @@ class Rollouts:
         """A packed form is there, or is not to be had."""
         served = self.forms.ended(event, now_ns)
         if served is not None:
-            self._tell(told.FormBuilt(served.id), now_ns)
+            self._tell(told.FormBuilt(served.id, event.compared), now_ns)
 
     def stop_all(self) -> None:
         """The daemon ends: every worker is asked to leave."""

@@ -196,6 +196,8 @@ def verdict_text(verdict: Verdict) -> str:
                 f"is too slow: a run takes {_us(run)}, and {_us(before)} with the version that it would replace; "
                 f"swap.slower_factor allows {factor:g} times that"
             )
+        case reasons.EngineSlower():
+            return _slower_text(verdict)
         case reasons.CannotBeTried(unlike=True):
             return "cannot be tried: its inputs or outputs are not those of the version that serves"
         case reasons.CannotBeTried():
@@ -225,6 +227,17 @@ def verdict_text(verdict: Verdict) -> str:
                 f"is held back: clients of version {version}, which serves, could not talk to it: "
                 f"{_changes_text(changes)}; {_allow_text(again)}"
             )
+
+
+def _slower_text(slower: reasons.EngineSlower) -> str:
+    """What runs took, and how that was measured."""
+    how = "measured apart"
+    if slower.pairs:
+        how = f"medians of {slower.pairs} runs of each in turns, of {slower.rows} rows"
+    return (
+        f"its engine is slower: a run takes {_us(slower.engine_ns)}, and {_us(slower.session_ns)} in the session that "
+        f"it has without ({how}), {slower.ratio:.2f} times as long, where {slower.factor:g} times is allowed"
+    )
 
 
 def _again_text(again: reasons.AskAgain) -> str:

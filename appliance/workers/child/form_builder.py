@@ -1,7 +1,8 @@
 """Build the packed form of a version inside a worker that does nothing else, in the background.
 
 A form is used only if it gave the right answers here: those of the golden set or, where there is none, those that the
-version itself gives to requests of seeded values. Whatever goes wrong leaves no form behind.
+version itself gives to requests of seeded values. Whatever goes wrong leaves no form behind. An engine is run in turns
+with the version's session besides; which of them is to serve is not decided here.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from appliance.domain.digest import digest_of, digests_of_file
 from appliance.domain.errors import ApplianceError, ArtefactError, FormHasNoRoom, LoadFailed
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.runtimes import reshape
 from appliance.runtimes.runtime import (
+    FORMED_WHOLE,
     KEPT_FILE,
     LIKE_BYTES_MAX,
     LIKE_FILE,
@@ -32,6 +34,7 @@ from appliance.runtimes.runtime import (
 )
 from appliance.runtimes.weights import read_ahead
 from appliance.store.layout import BLOBS
+from appliance.workers.child.comparison import compare
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.proof import compare_answers, open_golden, run_golden
 from appliance.workers.forms import (
@@ -53,11 +56,20 @@ from appliance.workers.forms import (
 )
 from appliance.workers.jail.access import FORM_FACTOR, FormSite
 from appliance.workers.port import FormVerdict
+from appliance.workers.side_by_side import SideBySide
 
 Judge = Callable[[str, FormVerdict, str], None]
 """Takes the name of a form, what is to become of it, and why."""
 ROOM_FACTOR: Final = 5
 """It is written twice."""
+
+
+class Built(NamedTuple):
+    """The name of a form, how many bytes it has, and what an engine showed beside the version's session."""
+
+    name: str
+    nbytes: int
+    compared: tuple[SideBySide, ...]
 
 
 def prepare_site(site: FormSite, runtimes: Mapping[str, Runtime]) -> str:
@@ -70,11 +82,9 @@ def prepare_site(site: FormSite, runtimes: Mapping[str, Runtime]) -> str:
     return "" if refusal(site.forms, name) else make_site(site.forms, name)
 
 
-def build_form(
-    version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, judge: Judge
-) -> tuple[str, int]:
-    """Build the form of ``version`` where the daemon takes it up; gives its name and how many bytes it has. One
-    that is there already is left as it is. Raises FormHasNoRoom, LoadFailed, OSError."""
+def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, judge: Judge) -> Built:
+    """Build the form of ``version`` where the daemon takes it up. One that is there already is left as it is, and was
+    compared when it was built. Raises FormHasNoRoom, LoadFailed, OSError."""
     if not isinstance(runtime, Packer):
         raise LoadFailed(f"{version.key}: runtime '{version.runtime}' has no packed forms")
     if not version.forms or not version.digest:
@@ -93,7 +103,7 @@ def build_form(
         judge(name, FormVerdict.DROPPED, str(problem))
         form = None
     if form is not None:
-        return name, _bytes_in(path)
+        return Built(name, _bytes_in(path), ())
     if not os.path.isdir(site) or os.listdir(site):  # as is the rest of a builder that died
         make_site(version.forms, name)
     try:
@@ -102,14 +112,14 @@ def build_form(
             Path(site, ANEW_FILE).write_bytes(b"")
         kept = find_kept(version.forms, version.digest, version.sealed)
         donors = tuple(_donors(version, runtime))
-        _build(version, runtime, replace(settings, kept=kept, donors=donors), site)
+        compared = _build(version, runtime, replace(settings, kept=kept, donors=donors), site)
         _check_quota(version, 0)  # what was installed meanwhile comes first
     except BaseException:
         for entry in os.scandir(site):  # the daemon removes it
             with suppress(OSError):
                 os.unlink(entry)
         raise
-    return name, _bytes_in(site)
+    return Built(name, _bytes_in(site), compared)
 
 
 def _donors(version: ModelVersion, runtime: Packer) -> Iterator[Donor]:
@@ -126,7 +136,10 @@ def _bytes_in(path: str) -> int:
     return sum(entry.stat().st_size for entry in os.scandir(path))
 
 
-def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, directory: str) -> None:
+def _build(
+    version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, directory: str
+) -> tuple[SideBySide, ...]:
+    """Write the form into ``directory``; what it showed beside the session."""
     assert isinstance(runtime, Packer)
     graph, weights = os.path.join(directory, form_file(runtime)), os.path.join(directory, WEIGHTS_FILE)
     if version.weights is not None:
@@ -141,7 +154,7 @@ def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, d
     graph_digest = digest_of(Path(graph).read_bytes())
     form = PackedForm(path=directory, graph=graph, graph_digest=graph_digest, weights=file)
     try:
-        _prove(version, form, runtime, settings)
+        compared = _prove(version, form, runtime, settings)
     except ApplianceError as problem:
         if not any(like and donor.like == like for donor in settings.donors):
             raise
@@ -149,8 +162,7 @@ def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, d
         print(f"{version.key}: what it has of another version proved wrong: {problem}", file=sys.stderr)
         for path in (graph, weights, kept):
             Path(path).unlink(missing_ok=True)
-        _build(version, runtime, replace(settings, donors=()), directory)
-        return
+        return _build(version, runtime, replace(settings, donors=()), directory)
     document = FormDocument(
         format=FORMAT,
         graph_bytes=os.path.getsize(graph),
@@ -167,6 +179,7 @@ def _build(version: ModelVersion, runtime: Runtime, settings: RuntimeSettings, d
     for each in os.scandir(directory):
         _sync(each.path)
     _sync(directory)
+    return compared
 
 
 def _take_like(directory: str) -> str:
@@ -194,19 +207,34 @@ def check_seal(version: ModelVersion, runtime: Packer, form: PackedForm) -> None
         )
 
 
-def _prove(version: ModelVersion, form: PackedForm, runtime: Runtime, settings: RuntimeSettings) -> None:
-    """Raise LoadFailed unless the form gives the right answers."""
+def _prove(
+    version: ModelVersion, form: PackedForm, runtime: Runtime, settings: RuntimeSettings
+) -> tuple[SideBySide, ...]:
+    """Raise LoadFailed unless the form gives the right answers; gives what an engine shows beside the session. Forms of
+    weights are not there to run faster, and are not compared so: they load faster, and run the same kernels."""
     session = reshape.load(runtime, form.version_of(version), replace(settings, packed=True))
     try:
         check_signature(version, session)
         packed = LoadedModel(version=version, session=session)
         golden = open_golden(version)
-        if golden is not None and golden.set.cases:
+        proven, is_engine = golden is not None and bool(golden.set.cases), version.runtime in FORMED_WHOLE
+        if golden is not None and proven:
             run_golden(packed, golden)
-            return
-        original = reshape.load(runtime, version, settings)
+        if proven and not is_engine:
+            return ()
         try:
-            compare_answers(packed, LoadedModel(version=version, session=original))
+            original = reshape.load(runtime, version, settings)
+        except LoadFailed as problem:
+            if not proven:
+                raise
+            # As where the device has no room for both. It is compared with what the session showed when it was loaded.
+            print(f"{version.key}: its engine is not run beside its session: {problem}", file=sys.stderr)
+            return ()
+        try:
+            reference = LoadedModel(version=version, session=original)
+            if not proven:
+                compare_answers(packed, reference)
+            return compare(packed, reference, golden) if is_engine else ()
         finally:
             original.close()
     finally:

@@ -36,7 +36,7 @@ from appliance.runtimes.runtime import (
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import LoadedModel
-from appliance.workers.child.form_builder import Judge, build_form, check_seal
+from appliance.workers.child.form_builder import Built, Judge, build_form, check_seal
 from appliance.workers.child.measurement import PASSES_MIN, assess, measure_passes
 from appliance.workers.child.proof import Golden, open_golden, run_golden, run_warmups
 from appliance.workers.child.tensors import fixed_shapes
@@ -182,11 +182,11 @@ class Loader:
         )
         return Opened(proven.model, said, proven.arrival)
 
-    def build(self, version: ModelVersion, judge: Judge, tell: Tell) -> tuple[str, int]:
+    def build(self, version: ModelVersion, judge: Judge, tell: Tell) -> Built:
         """Build the packed form of a version in the background. See ``form_builder``."""
         settings = replace(self._settings, progress=_in_parts(tell))
 
-        def build() -> tuple[str, int]:
+        def build() -> Built:
             yield_disk()
             yield_processor()
             return build_form(version, self.runtime_of(version), settings, judge)

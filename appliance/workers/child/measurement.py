@@ -199,7 +199,7 @@ def assess(
     single = next((each.taken for each in passes if each.rows == 1), ())
     if promise is None and len(single) >= PASSES_MIN:
         return _assessment(cases, worst, 1, sorted(single), None)
-    rows, tensors = _request(model.version, golden, 1 if promise is None else promise.rows)
+    rows, tensors = request_of(model.version, golden, 1 if promise is None else promise.rows)
     if tensors is None or not model.session.measurable:
         return Assessment(cases, worst, 0, 0, 0, 0, 0)
     taken = _measure(model, tensors, BUDGET_NS if promise is None else PROMISE_BUDGET_NS)
@@ -215,7 +215,7 @@ def _assessment(
     return Assessment(cases, worst, rows, len(taken), p50, p99, promised_ns if promised_ns < p99 else 0)
 
 
-def _request(
+def request_of(
     version: ModelVersion, golden: Golden | None, rows: int
 ) -> tuple[int, list[Tensor | None] | None]:
     """A request of ``rows`` rows, or of one where there is no batching: the first golden case, its rows repeated, or

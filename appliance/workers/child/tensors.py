@@ -77,11 +77,13 @@ def feeds_from(offset: int, shapes: Sequence[Shape | None], sizes: Sequence[int]
     return tuple(feeds)
 
 
-def lay_out(tensors: Sequence[Tensor | None]) -> tuple[Region, tuple[Feed | None, ...]]:
-    """The tensors in memory of their own."""
+def lay_out(
+    tensors: Sequence[Tensor | None], make: Callable[[int], Region] | None = None
+) -> tuple[Region, tuple[Feed | None, ...]]:
+    """The tensors in memory of their own, which is pinned where ``make`` gives such."""
     sizes = [0 if each is None else len(each.raw) for each in tensors]
     feeds = feeds_from(0, [None if each is None else each.shape for each in tensors], sizes)
-    region = Scratch().at_least(span(sizes))
+    region = Scratch().at_least(span(sizes), make)
     for each, feed in zip(tensors, feeds, strict=True):
         if each is not None and feed is not None:
             region.view[feed.offset : feed.offset + feed.nbytes] = each.raw

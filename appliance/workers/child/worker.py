@@ -19,6 +19,7 @@ from appliance.domain.errors import ApplianceError, AssessmentFailed, FileDiffer
 from appliance.runtimes.runtime import Region, Runtime, Session
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import BegunBatch, Executor, LoadedModel
+from appliance.workers.child.form_builder import Built
 from appliance.workers.child.leased import LeasedRuns
 from appliance.workers.child.loading import Loader, Opened
 from appliance.workers.lane import LaneClosed, WorkerLane
@@ -304,14 +305,16 @@ class Worker:
 
     def _build(self, build: Build) -> FormBuilt:
         begin = time.monotonic_ns()
-        name, nbytes, failure, later = "", 0, None, False
+        built, failure, later = Built("", 0, ()), None, False
         try:
-            name, nbytes = self._loader.build(
+            built = self._loader.build(
                 build.version, partial(self._judge, build.model), partial(self._tell_on, build.model)
             )
         except Exception as problem:  # noqa: BLE001 - as for a load
             failure, later = _reason(build.version.key, problem), isinstance(problem, FormHasNoRoom)
-        return FormBuilt(self._number, build.model, name, nbytes, time.monotonic_ns() - begin, failure, later)
+        name, nbytes, compared = built
+        took_ns = time.monotonic_ns() - begin
+        return FormBuilt(self._number, build.model, name, nbytes, took_ns, failure, later, compared)
 
     def _let_go(self) -> None:
         """Give memory back while yielding, as far as that goes quickly: what a process leaves behind when it ends is

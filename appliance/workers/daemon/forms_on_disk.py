@@ -29,6 +29,7 @@ from appliance.workers.jail.access import longest_file
 from appliance.workers.messages import Build, Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict
 from appliance.workers.seal import seal_form, seal_problem, sealed_documents
+from appliance.workers.side_by_side import slowest
 
 LOOK_S: Final = 0.5
 BUILDING_COPIES: Final = 3
@@ -115,7 +116,9 @@ def take_up_form(version: ModelVersion, built: FormBuilt | None) -> FormBuilt | 
         try:
             new = os.path.isfile(os.path.join(version.forms, f"{BUILDING}{built.name}", FORM_FILE))
             nbytes = place_form(version.forms, built.name, longest_file(version))
-            if new:  # what was there before has its seal, or is to have none
+            # What was there before has its seal, or is to have none. An engine that is to be refused has none at any
+            # moment: should the daemon end before it is, nothing opens it.
+            if new and slowest(built.compared) is None:
                 seal_form(version, built.name)
             return built._replace(nbytes=nbytes)
         except (OSError, ArtefactError) as problem:

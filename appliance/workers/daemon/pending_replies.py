@@ -36,6 +36,7 @@ from appliance.workers.port import (
     WeightsEvicted,
     WeightsPagedIn,
 )
+from appliance.workers.side_by_side import SIZES_MAX
 
 BackgroundTask = EvictWeights | PageIn | Build
 Asked = Run | Load | Fetch | BackgroundTask
@@ -357,6 +358,7 @@ class PendingReplies:
                 raise MessageInvalid("a packed form that was not built and has a name")
             if message.failure is None:
                 _check_form_name(message.name, asked.version)
+            _check_compared(owed, message)
             self._built = message
 
 
@@ -387,6 +389,16 @@ def _check_assessment(owed: _Owed, asked: Load, found: Assessment) -> None:
             raise MessageInvalid("an assessment of outputs that are none, or of differences that cannot be")
     if len(found.worst) > len(outputs):
         raise MessageInvalid("an assessment of more outputs than there are")
+
+
+def _check_compared(owed: _Owed, built: FormBuilt) -> None:
+    """Raise MessageInvalid unless a form was built and this is what its engine can have been compared by."""
+    compared = built.compared
+    if len(compared) > SIZES_MAX or (compared and built.failure is not None):
+        raise MessageInvalid(f"{len(compared)} comparisons of an engine where fewer are taken")
+    if not all(each.possible and max(each.rows, each.pairs) <= COUNT_MAX for each in compared):
+        raise MessageInvalid("comparisons of an engine that cannot be")
+    _check_times(owed, *(ns for each in compared for ns in (each.engine_ns, each.session_ns)), 0)
 
 
 def _check_form_name(name: str, version: ModelVersion) -> None:

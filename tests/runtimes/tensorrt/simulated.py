@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ from appliance.domain.errors import LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.onnx_elements import ELEMENT_TYPES
-from appliance.runtimes.runtime import RuntimeSettings, Session
+from appliance.runtimes.runtime import Feed, Place, Produced, Region, RuntimeSettings, Session
 from appliance.runtimes.tensorrt.profiles import Limits, Profile, Shape
 from appliance.runtimes.tensorrt.runtime import TensorrtRuntime
 from appliance.runtimes.tensorrt.tie import Driver
@@ -96,12 +97,17 @@ class Asked:
 
 
 class SimulatedLibrary:
-    """``refuses`` is the text of what a build fails with."""
+    """``refuses`` is the text of what a build fails with; runs of its engines take ``run_s`` longer."""
 
     def __init__(
-        self, device: HostDevice, release: str = "TensorRT 11.4 (simulated)", refuses: str = ""
+        self,
+        device: HostDevice,
+        release: str = "TensorRT 11.4 (simulated)",
+        refuses: str = "",
+        run_s: float = 0.0,
     ) -> None:
         self.release = release
+        self.run_s = run_s
         self.device = device
         self.refuses = refuses
         self.refuses_weights = ""
@@ -149,6 +155,7 @@ class SimulatedLibrary:
         )
         opened = SimulatedEngine(profiles, graph, header["weights"], self.device)
         opened.streamable = len(graph) if header["streams"] else 0
+        opened.run_s = self.run_s
         return opened
 
 
@@ -157,6 +164,7 @@ class SimulatedEngine:
         self.profiles = profiles
         self.device = device
         self.streamable = 0
+        self.run_s = 0.0
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", weights)
@@ -218,6 +226,7 @@ class SimulatedContext:
         assert not captured_from_what_was_changed
         feeds = {name: self._array(name, shape, addresses[name]) for name, shape in shapes.items()}
         names = [each.name for each in self._engine.tensors if not each.is_input]
+        time.sleep(self._engine.run_s)
         for name, value in zip(names, self._engine.session.run(names, feeds), strict=True):
             raw = value.tobytes()
             ctypes.memmove(addresses[name], raw, len(raw))
@@ -229,28 +238,72 @@ class SimulatedContext:
         return np.frombuffer(raw, element.numpy).reshape(shape)
 
 
+class Slowed:
+    """A session whose runs take so many seconds longer."""
+
+    def __init__(self, session: Session, run_s: float) -> None:
+        self._session = session
+        self._run_s = run_s
+
+    def run(
+        self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
+    ) -> Produced:
+        time.sleep(self._run_s)
+        return self._session.run(source, feeds, wanted, place)
+
+    def prepared(self, *arguments: object) -> None:
+        """Nothing that would run faster."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
 class SimulatedPlain:
-    """The ``onnx`` runtime, where its CUDA session is simulated by one of the processor."""
+    """The ``onnx`` runtime, where its CUDA session is simulated by one of the processor; its runs take ``run_s``
+    longer."""
 
     name = "onnx"
 
-    def __init__(self) -> None:
+    def __init__(self, run_s: float = 0.0) -> None:
         self._runtime = OnnxRuntime()
+        self._run_s = run_s
         self.loaded = 0
+        self.fails: Exception | None = None
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         self.loaded += 1
-        return self._runtime.load(replace(version, device=ON_CPU), settings)
+        if self.fails is not None:
+            raise self.fails
+        session = self._runtime.load(replace(version, device=ON_CPU), settings)
+        return Slowed(session, self._run_s) if self._run_s else session
 
 
 class SimulatedTensorrt(TensorrtRuntime):
-    """The runtime as workers have it, with everything of NVIDIA's simulated."""
+    """The runtime as workers have it, with everything of NVIDIA's simulated; runs of an engine, and of a session, take
+    so much longer."""
+
+    engine_s = session_s = 0.0
 
     def __init__(self) -> None:
         device = HostDevice()
         super().__init__(
-            lambda: SimulatedLibrary(device), lambda: DRIVER, lambda index: device.as_cuda, SimulatedPlain()
+            lambda: SimulatedLibrary(device, run_s=self.engine_s),
+            lambda: DRIVER,
+            lambda index: device.as_cuda,
+            SimulatedPlain(self.session_s),
         )
+
+
+class SimulatedFaster(SimulatedTensorrt):
+    """Engines are faster than sessions."""
+
+    engine_s, session_s = 0.002, 0.005
+
+
+class SimulatedSlower(SimulatedTensorrt):
+    """Engines are slower than sessions."""
+
+    engine_s = 0.005
 
 
 class SimulatedRuntime(SimulatedTensorrt):

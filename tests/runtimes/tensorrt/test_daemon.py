@@ -39,7 +39,7 @@ from types import MappingProxyType
 
 from appliance.runtimes import runtime
 
-PLACE = "tests.runtimes.tensorrt.simulated:SimulatedTensorrt"
+PLACE = "tests.runtimes.tensorrt.simulated:SimulatedFaster"
 runtime._BUILT_IN = MappingProxyType({**runtime._BUILT_IN, "tensorrt": PLACE})
 """
 """Run by each process before anything else."""
@@ -48,12 +48,13 @@ runtime._BUILT_IN = MappingProxyType({**runtime._BUILT_IN, "tensorrt": PLACE})
 class Site:
     """A store with the digits in it, for TensorRT; daemons that serve it one after the other."""
 
-    def __init__(self, folder: Path, serve: Serve, more: str = "") -> None:
+    def __init__(self, folder: Path, serve: Serve, more: str = "", *, slower: bool = False) -> None:
         self.folder, self.state, self._serve = folder, folder / "state", serve
         self.state.mkdir()
         self._python = folder / "python"
         self._python.mkdir()
-        (self._python / "sitecustomize.py").write_text(SIMULATED)
+        code = SIMULATED.replace("SimulatedFaster", "SimulatedSlower") if slower else SIMULATED
+        (self._python / "sitecustomize.py").write_text(code)
         install(folder, self.state, more=more)
 
     def start(self, **environment: str) -> ApplianceProcess:
@@ -160,6 +161,40 @@ def test_it_answers_at_once_and_then_the_same_from_its_engine_which_is_there_aft
     assert ask(daemon, 3) == pytest.approx(first, abs=1e-6)
     assert "building the packed form" not in daemon.log()
     assert site.engine.stat().st_ino == inode
+
+
+def test_an_engine_that_is_slower_than_the_session_is_abandoned_and_not_built_again(
+    tmp_path: Path, serve: Serve
+) -> None:
+    site = Site(tmp_path, serve, slower=True)
+
+    def said(document: dict[str, Any]) -> bool:
+        return any("its engine is slower: a run takes" in note for note in entry(document)["notes"])
+
+    daemon = site.start()
+    first = ask(daemon, 1)
+    daemon.until("an engine that is not taken", said)
+    assert not is_packed(daemon.status())
+    assert entry(daemon.status())["state"] == "READY"
+    assert ask(daemon, 7) == pytest.approx(first, abs=1e-6)
+    (line,) = [line for line in daemon.log().splitlines() if "packed form abandoned" in line]
+    assert "in the session that it has without (medians of" in line
+    assert "version unavailable" not in daemon.log()
+    (form,) = (site.state / "serve" / "forms").iterdir()
+    assert "its engine is slower" in (form / "refused").read_text()
+    assert not (form / ENGINE_FILE).exists()
+    assert not (form / "seal").exists()
+    history = (site.state / "serve" / "history.jsonl").read_text().splitlines()
+    last = json.loads(history[-1])
+    assert last["ending"] == "abandoned"
+    assert last["identity"].endswith("#packed")
+    stop(daemon)
+    daemon = site.start()
+    daemon.until("why there is no engine", said)
+    assert "refused before" in str(entry(daemon.status())["notes"])
+    assert not is_packed(daemon.status())
+    assert "the packed form is under way" not in daemon.log(), "it is built again"
+    assert ask(daemon, 3) == pytest.approx(first, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from appliance.workers.forms import DROPPED_FILE, SEAL_FILE
 from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, LoadWish
 from appliance.workers.seal import kin_of
+from appliance.workers.side_by_side import SideBySide
 from tests.runtimes.tensorrt.simulated import DRIVER, HostDevice, SimulatedLibrary, SimulatedPlain
 from tests.workers.transformers import flip_bit
 
@@ -60,6 +61,7 @@ class Box:
             model, runtime="tensorrt", device=ON_CUDA, digest=DIGEST, forms=str(self.forms), weights=None
         )
         self.judged: list[tuple[FormVerdict, str]] = []
+        self.compared: tuple[SideBySide, ...] = ()
 
     @property
     def runtime(self) -> TensorrtRuntime:
@@ -73,7 +75,8 @@ class Box:
 
     def build(self, settings: RuntimeSettings | None = None) -> Path:
         asked = for_worker(self.version)
-        name, nbytes = build_form(asked, self.runtime, settings or RuntimeSettings(), self.judge)
+        made = build_form(asked, self.runtime, settings or RuntimeSettings(), self.judge)
+        name, nbytes, self.compared = made
         built = take_up_form(self.version, FormBuilt(1, 1, name, nbytes, 1, None))
         assert built is not None
         assert built.failure is None
@@ -92,7 +95,9 @@ class Box:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Box:
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
+    monkeypatch.setattr("appliance.workers.child.comparison.PAIRS_MIN", 3)
+    monkeypatch.setattr("appliance.workers.child.comparison.SIZE_BUDGET_NS", 1)
     return Box(tmp_path / "serve")
 
 
@@ -100,11 +105,27 @@ def test_it_serves_from_the_cuda_session_first_and_from_its_engine_once_that_is_
     assert not box.loads_packed()
     assert (box.plain.loaded, box.library.opened) == (1, 0)
     form = box.build()
-    assert (box.plain.loaded, box.library.opened) == (1, 1), "it was proven by the golden set"
+    assert (box.plain.loaded, box.library.opened) == (2, 1), "it was run beside the session"
     assert box.loads_packed()
     assert not box.device.held
     assert not box.judged
     assert {ENGINE_FILE, KEPT_FILE} < {each.name for each in form.iterdir()}
+
+
+def test_it_is_run_beside_the_cuda_session_where_there_is_room_for_that(box: Box) -> None:
+    box.build()
+    assert {each.rows for each in box.compared} >= {1, box.version.max_batch_size}
+    assert all(each.possible and each.pairs > 1 for each in box.compared)
+    assert not box.device.held
+
+
+def test_an_engine_that_its_golden_set_proves_needs_no_session_beside_it(
+    box: Box, capfd: pytest.CaptureFixture[str]
+) -> None:
+    box.plain.fails = LoadFailed("no memory for both")
+    assert box.build().exists()
+    assert box.compared == ()
+    assert "its engine is not run beside its session: no memory for both" in capfd.readouterr().err
 
 
 def test_it_is_compared_with_the_cuda_session_where_there_is_no_golden_set(box: Box) -> None:

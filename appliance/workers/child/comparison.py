@@ -1,0 +1,105 @@
+"""Run a version's engine and its session in turns, to find out whether the engine is worth having.
+
+Both have the same request, each in memory that its device copies from and to by itself, as batches have it. The one
+that goes first changes from pair to pair. What others have of the processor meanwhile is not counted (Stopwatch), and
+what they have of the device falls on both. It says how long runs take, and judges nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from appliance.domain.errors import ApplianceError
+from appliance.domain.model import ModelVersion
+from appliance.runtimes.runtime import Place, region_maker
+from appliance.workers.child.execution import LoadedModel
+from appliance.workers.child.measurement import PRIME_RUNS, Stopwatch, request_of
+from appliance.workers.child.proof import Golden, run_nowhere
+from appliance.workers.child.tensors import Scratch, Tensor, lay_out, span
+from appliance.workers.side_by_side import SIZES_MAX, SideBySide, of_pairs
+
+PAIRS_MAX: Final = 1001
+"""Of short runs, which differ most from one another: so many that their middle moves by a fiftieth."""
+PAIRS_MIN: Final = 41
+SIZE_BUDGET_NS: Final = 250_000_000
+PAIRS_LEAST: Final = 5
+"""Of runs so long that what disturbs them is little of them."""
+LONG_BUDGET_NS: Final = 20_000_000_000
+"""For one size, and for all after the first."""
+REQUEST_BYTES_MAX: Final = 256 << 20
+
+
+class _Runner:
+    """A loaded model with one request in memory of its own."""
+
+    def __init__(self, model: LoadedModel, tensors: Sequence[Tensor | None]) -> None:
+        make = region_maker(model.session)
+        self._session = model.session
+        self._region, self._feeds = lay_out(tensors, make)
+        self._wanted = tuple(range(len(model.version.outputs)))
+        room = span(run_nowhere(model, self._region, self._feeds).sizes)
+        self._place = Place(Scratch().at_least(room, make), 0, room)
+
+    def run(self) -> None:
+        self._session.run(self._region, self._feeds, self._wanted, self._place)
+
+
+def compare(engine: LoadedModel, session: LoadedModel, golden: Golden | None) -> tuple[SideBySide, ...]:
+    """Both at some batch sizes, with the first case of the golden set or with zeros, one row first; as many as
+    LONG_BUDGET_NS allows. A size that is refused, as there is no memory for it, is left out with those after it. Both
+    gave answers before."""
+    found: list[SideBySide] = []
+    started = time.monotonic_ns()
+    for rows in _sizes(engine.version):
+        if found and time.monotonic_ns() - started > LONG_BUDGET_NS:
+            break
+        _, tensors = request_of(engine.version, golden, rows)
+        if tensors is None or sum(len(each.raw) for each in tensors if each is not None) > REQUEST_BYTES_MAX:
+            continue
+        try:
+            found.append(of_pairs(rows, _pairs(_Runner(engine, tensors), _Runner(session, tensors))))
+        except ApplianceError:
+            break
+    return tuple(found)
+
+
+def _sizes(version: ModelVersion) -> tuple[int, ...]:
+    """One row, the largest batch, those that are preferred, and others between them: those that matter most first."""
+    largest = max(version.max_batch_size, 1)
+    preferred = () if version.batching is None else version.batching.preferred_batch_size
+    sizes = dict.fromkeys(
+        (1, largest, *(size for size in preferred if 0 < size <= largest), *_halves(largest))
+    )
+    return tuple(sizes)[:SIZES_MAX]
+
+
+def _halves(largest: int) -> Iterator[int]:
+    while (largest := largest // 2) > 1:
+        yield largest
+
+
+def _pairs(engine: _Runner, session: _Runner) -> list[tuple[int, int]]:
+    """Nanoseconds of runs of both, pair by pair, after some that learn."""
+    for _ in range(PRIME_RUNS):
+        engine.run()
+        session.run()
+    taken: list[tuple[int, int]] = []
+    spent = 0
+    with Stopwatch() as watch:
+        while len(taken) < PAIRS_MAX:
+            first, second = (engine, session) if len(taken) % 2 else (session, engine)
+            times = _time(watch, first), _time(watch, second)
+            taken.append(times if first is engine else times[::-1])
+            spent += sum(times)
+            enough = PAIRS_LEAST if spent > LONG_BUDGET_NS else PAIRS_MIN
+            if len(taken) >= enough and spent > SIZE_BUDGET_NS:
+                break
+    return taken
+
+
+def _time(watch: Stopwatch, runner: _Runner) -> int:
+    watch.start()
+    runner.run()
+    return watch.stop()

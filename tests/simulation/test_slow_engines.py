@@ -1,0 +1,121 @@
+"""Versions whose engines are faster or slower than their sessions, under load and by seed: what is slower never serves,
+costs its version nothing, and is not built again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from appliance.core.rollout.policy import RolloutPolicy
+from appliance.core.rollout.records import Ending
+from appliance.core.rollout.version import Artifact
+from appliance.domain.model import ModelVersion
+from appliance.workers import port
+from appliance.workers.arena import Arena
+from appliance.workers.jail.support import Support
+from appliance.workers.side_by_side import FACTOR, SideBySide, of_pairs
+from tests.simulation.scripted_workers import MS, World
+from tests.simulation.swap_world import SOUND, FatedWorkers, SwapWorld
+
+SEEDS = range(12)
+RATIOS = (0.4, 0.8, 1.0, 1.2, 2.9, 10.9)
+
+
+def ratio_of(version: ModelVersion, seed: int) -> float:
+    """How many times as long its engine takes."""
+    return random.Random(f"{version.key} {seed}").choice(RATIOS)
+
+
+class EngineWorkers(FatedWorkers):
+    """Workers that build engines, and know which of the versions that they load run from one."""
+
+    seed = 0
+
+    def __init__(self, world: World, arena: Arena, emit: object) -> None:
+        super().__init__(world, arena, emit)
+        self.engines: dict[str, int] = {}
+        self.packed: set[str] = set()
+
+    def compared(self, version: ModelVersion) -> tuple[SideBySide, ...]:
+        """Runs in turns on a box that is busy."""
+        draw = self._world.random
+
+        def run(ns: float) -> int:
+            return int(
+                ns * draw.lognormvariate(0, 0.06) * (draw.uniform(1, 8) if draw.random() < 0.1 else 1.0)
+            )
+
+        ratio = ratio_of(version, self.seed)
+        self.engines[version.key] = self.engines.get(version.key, 0) + 1
+        return tuple(
+            of_pairs(rows, [(run(ratio * rows * MS), run(rows * MS)) for _ in range(41)]) for rows in (1, 4)
+        )
+
+    def load(
+        self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
+    ) -> None:
+        self.packs = version.key in self.engines
+        if self.packs:
+            self.packed.add(version.key)
+        super().load(worker, model, version, wish)
+
+
+class EngineWorld(SwapWorld):
+    """A world of models that have engines."""
+
+    workers_type = EngineWorkers
+    workers: EngineWorkers
+
+    def engined(self) -> None:
+        """What is wanted from now on has engines."""
+        self.wanted = {
+            name: replace(model, runtime="tensorrt", forms="/nowhere", digest=f"{model.version:064x}")
+            for name, model in self.wanted.items()
+        }
+
+
+@pytest.fixture(autouse=True)
+def landlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel keeps workers from the key that seals engines."""
+    monkeypatch.setattr("appliance.workers.seal.kernel_support", lambda: Support(landlock=4, filter=True))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_only_engines_that_are_no_slower_serve_and_each_is_built_once(seed: int) -> None:
+    world = EngineWorld(seed, names=3, swap=RolloutPolicy(watch_s=0.1))
+    world.workers.seed = seed
+    world.engined()
+    world.start()
+    for _ in range(120):
+        world.world.after(world.world.random.randrange(8_000) * MS, lambda: world.client("m0"))
+    world.world.run(world.world.now + 5_000 * MS)
+    first = dict(world.wanted)
+    world.wanted["m0"] = replace(world.next_version("m0", SOUND), parameters={"fate": SOUND, "file": "two"})
+    world.engined()
+    for _ in range(2):
+        world.apply()
+        world.world.run(world.world.now + 5_000 * MS)
+    assert world.workers.engines == dict.fromkeys(("m0/1", "m0/2", "m1/1", "m2/1"), 1)
+    lines = [change for change in world.records.history("") if change.artifact is Artifact.PACKED]
+    models = {model.key: model for model in (*first.values(), *world.wanted.values())}
+    assert len(lines) == len(models)
+    for change in lines:
+        model, slower = models[f"{change.name}/{change.version}"], "its engine is slower" in change.reason
+        assert slower is (ratio_of(model, seed) > FACTOR)
+        assert change.ending is (Ending.ABANDONED if slower else Ending.LIVE)
+        assert (model.key in world.workers.packed) is not slower, "it was loaded all the same"
+    for version in world.engine.status().versions:
+        slower = ratio_of(models[f"{version.name}/{version.version}"], seed) > FACTOR
+        assert version.state.value == "READY"
+        assert version.packed is not slower
+        assert any("its engine is slower: a run takes" in note for note in version.notes) is slower
+        assert version.tries_left == RolloutPolicy().tries
+    world.settle()
+
+
+def test_the_seeds_have_engines_of_either_kind() -> None:
+    names = EngineWorld(0, names=3).wanted.values()
+    ratios = {ratio_of(model, seed) for seed in SEEDS for model in names}
+    assert min(ratios) < FACTOR < max(ratios)
