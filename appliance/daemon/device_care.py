@@ -27,7 +27,7 @@ from appliance.domain.device import (
     is_gone,
     visible,
 )
-from appliance.telemetry.device_work import device_figures
+from appliance.telemetry.device_work import count_energy, device_figures
 from appliance.telemetry.snapshot import EngineStatus
 
 UNBOUNDED_BYTES: Final = 1 << 62
@@ -155,6 +155,11 @@ class DeviceCare:
             self._event("a device has a fault and takes no models", **fields, reason=fault)
         else:
             self._event("a device has no fault any more", **fields)
+
+    def count(self, status: EngineStatus) -> None:
+        """Enter into the accounts of energy what was used until now. To be called now and then, as who asks for figures
+        seldom would find none."""
+        count_energy(self._watch, status)
 
     def figures(self, status: EngineStatus) -> tuple[DeviceFigures, ...]:
         """Devices for people, with what their models used."""

@@ -117,6 +117,11 @@ def make_parts(
     engine = _make_engine(config, arena, pool, records, devices, _make_shell(ticker, log, tracer))
     source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
     processor = partial(processor_energy, ProcessorAccount())
+
+    def count_energy(status: EngineStatus) -> None:
+        processor(status)
+        devices.count(status)
+
     backend = _make_backend(
         config,
         engine,
@@ -124,7 +129,7 @@ def make_parts(
         lambda: meters.read(),  # noqa: PLW0108  they read the front end that is made of this
         records,
         tracer,
-        processor,
+        count_energy,
     )
     failed = partial(end.failed_part, "the native front end")
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
@@ -209,7 +214,7 @@ def _make_backend(
     read: Callable[[], Snapshot],
     records: Records,
     tracer: Tracer | None,
-    processor: Callable[[EngineStatus], ProcessorEnergy | None],
+    count_energy: Callable[[EngineStatus], None],
 ) -> Backend:
     over_tls = frozenset(name for name in ("grpc", "http") if getattr(config, name).tls_certificate)
     return Backend(
@@ -217,7 +222,7 @@ def _make_backend(
         log=log,
         read=read,
         history=records.history,
-        recent=RecentFigures(records, processor),
+        recent=RecentFigures(records, count_energy),
         metrics=config.metrics,
         tracer=tracer,
         server_name=config.frontend.server_name,
