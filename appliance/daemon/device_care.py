@@ -16,6 +16,7 @@ from appliance.core.memory.homes import STEP_BYTES, gpu_budget
 from appliance.core.memory.unsaid import Unsaid
 from appliance.devices.health import others_bytes
 from appliance.devices.lookout import LOOK_S
+from appliance.devices.throttling import Throttling
 from appliance.devices.watch import DeviceWatch
 from appliance.domain.device import (
     Device,
@@ -53,6 +54,7 @@ class DeviceCare:
         self._event = event
         self._others: dict[DeviceName, int] = {}
         self._unsaid: dict[DeviceName, Unsaid] = {}
+        self._throttling: dict[DeviceName, Throttling] = {}
         self._looked_s: dict[DeviceName, float] = {}
         self._told: dict[DeviceName, DeviceState] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -90,30 +92,31 @@ class DeviceCare:
         self.look(engine)
 
     def look(self, engine: DevicesOfEngine) -> None:
-        """See how devices are, and tell what has changed; faults are told again and again, as what they lead to is
-        derived from what is so."""
+        """See how devices are, and tell what has changed; what ails them is told again and again, as what that leads to
+        is derived from what is so."""
         before, pids = self.states, engine.worker_pids()
         self._watch.busy = any(not device.is_cpu for device in pids)
         self._take(pids)
-        if self.states != before or any(state.fault for state in self.states):
+        if self.states != before or any(state.fault or state.slow for state in self.states):
             engine.devices_told(self.states)
 
     def _take(self, pids: Mapping[DeviceName, Mapping[int, int | None]]) -> None:
         for device, look in self._watch.looks():
             own = pids.get(device.called, {})
+            throttling = self._throttling.setdefault(device.called, Throttling())
             if self._looked_s.get(device.called) != look.at_s:  # else it is the reading that was seen before
                 self._looked_s[device.called] = look.at_s
                 self._hold_to_account(device, look.reading, own)
+                throttling.take(look.at_s, look.reading.throttle)
             self._count(device, look.reading, own)
             state = DeviceState(
                 device=device.called,
                 budget_bytes=self._budget(device),
                 fault="; ".join(faults(look.reading)),
                 gone=is_gone(look.reading),
+                slow=throttling.slow,
             )
-            before = self._told.get(device.called)
-            if state.fault != (before.fault if before is not None else ""):
-                self._say_fault(device, state.fault)
+            self._say_what_ails(device, state)
             self._told[device.called] = state
 
     def _count(self, device: Device, reading: Reading, own: Collection[int]) -> None:
@@ -149,12 +152,21 @@ class DeviceCare:
         unsaid_bytes = unsaid.bytes if unsaid is not None else 0
         return gpu_budget(device.memory_bytes, self._others.get(device.called, 0), unsaid_bytes)
 
-    def _say_fault(self, device: Device, fault: str) -> None:
+    def _say_what_ails(self, device: Device, state: DeviceState) -> None:
+        before = self._told.get(device.called)
         fields = {"device": str(device.called), "name": device.name, "uuid": device.uuid}
-        if fault:
-            self._event("a device has a fault and takes no models", **fields, reason=fault)
-        else:
-            self._event("a device has no fault any more", **fields)
+        if state.fault != (before.fault if before is not None else ""):
+            if state.fault:
+                self._event("a device has a fault and takes no models", **fields, reason=state.fault)
+            else:
+                self._event("a device has no fault any more", **fields)
+        if state.slow != (before.slow if before is not None else ""):
+            if state.slow:
+                self._event(
+                    "a device is slowed: its models move where others have room", **fields, reason=state.slow
+                )
+            else:
+                self._event("a device is not slowed any more", **fields)
 
     def count(self, status: EngineStatus) -> None:
         """Enter into the accounts of energy what was used until now. To be called now and then, as who asks for figures
@@ -171,6 +183,7 @@ class DeviceCare:
                 else None,
                 others_bytes=self._others.get(each.device.called),
                 unsaid_bytes=self._unsaid[each.device.called].bytes,
+                slow=self._told[each.device.called].slow,
             )
             for each in device_figures(self._watch, status)
         )

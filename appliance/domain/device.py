@@ -95,12 +95,13 @@ THROTTLED: Final = ("hardware slowdown", "hardware thermal slowdown", "power bra
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
     """How a device stands to versions: what they may take of its memory together, why it takes none of them ("": it
-    does), and whether what it holds is gone with it."""
+    does), whether what it holds is gone with it, and why others are better for them ("": they are not)."""
 
     device: DeviceName
     budget_bytes: int
     fault: str = ""
     gone: bool = False
+    slow: str = ""
 
 
 class MigTrouble(Enum):
@@ -221,7 +222,7 @@ class DeviceFigures:
     """A device with its last reading. ``idle_w`` is what it draws when nothing runs (None: not seen yet); ``energy`` is
     by version, ``NAME/VERSION``; ``budget_bytes`` is what versions may take of its memory, ``others_bytes`` what other
     processes have, ``unsaid_bytes`` what the appliance's own have and no version says it takes (None: that is not
-    known)."""
+    known). ``slow``: see DeviceState."""
 
     device: Device
     reading: Reading
@@ -230,6 +231,7 @@ class DeviceFigures:
     budget_bytes: int | None = None
     others_bytes: int | None = None
     unsaid_bytes: int | None = None
+    slow: str = ""
 
 
 _MIG_TROUBLES: Final = MappingProxyType(
@@ -263,13 +265,17 @@ def is_gone(reading: Reading) -> bool:
     return reading.lost or reading.silent or reading.mig_trouble is not None
 
 
+def throttled(reasons: Sequence[str]) -> tuple[str, ...]:
+    """Those of the reasons for low clocks that are trouble."""
+    return tuple(reason for reason in reasons if reason in THROTTLED)
+
+
 def troubles(reading: Reading) -> Iterator[str]:
     """All that ails the device: its faults, and what is to be seen to."""
     yield from faults(reading)
     if reading.remap_pending and not reading.remap_failed:
         yield "has a row of memory to remap, which its next reset does"
-    throttled = [reason for reason in reading.throttle or () if reason in THROTTLED]
-    if throttled:
-        yield f"runs slowly because of {', '.join(throttled)}; look at its cooling and its power"
+    if reasons := throttled(reading.throttle or ()):
+        yield f"runs slowly because of {', '.join(reasons)}; look at its cooling and its power"
     if reading.driver_changed:
         yield "is not told of any more: its driver was changed under the appliance; start the appliance anew"

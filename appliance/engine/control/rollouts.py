@@ -413,6 +413,11 @@ class Rollouts:
         copy = self._core.registry.incoming.get(served.version.slot)
         return copy is not None and copy.spec.moved
 
+    @property
+    def moving(self) -> bool:
+        """Whether a version is being loaded for another device, to take its own place."""
+        return any(copy.spec.moved for copy in self._core.registry.incoming.values())
+
     def on_devices(self) -> list[Served]:
         """All versions that run, or are to run, on a device other than the processor."""
         return [served for served in self._served.values() if not served.model.on_cpu]
