@@ -47,11 +47,14 @@ class DevicesOfEngine(Protocol):
 
 
 class DeviceCare:
-    """``event`` writes a line of the log."""
+    """``event`` writes a line of the log; ``changed`` is called when the driver was changed under this process."""
 
-    def __init__(self, watch: DeviceWatch, event: Callable[..., None]) -> None:
+    def __init__(
+        self, watch: DeviceWatch, event: Callable[..., None], changed: Callable[[], None] = lambda: None
+    ) -> None:
         self._watch = watch
         self._event = event
+        self._changed = changed
         self._others: dict[DeviceName, int] = {}
         self._unsaid: dict[DeviceName, Unsaid] = {}
         self._throttling: dict[DeviceName, Throttling] = {}
@@ -108,6 +111,8 @@ class DeviceCare:
                 self._looked_s[device.called] = look.at_s
                 self._hold_to_account(device, look.reading, own)
                 throttling.take(look.at_s, look.reading.throttle)
+                if look.reading.driver_changed:
+                    self._changed()
             self._count(device, look.reading, own)
             state = DeviceState(
                 device=device.called,

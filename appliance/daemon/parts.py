@@ -74,6 +74,7 @@ from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.jail.user import workers_user
 from appliance.workers.memory import MemorySamples, free_bytes, memory_bytes
 from appliance.workers.port import PoolEvent, WorkerTerms
+from appliance.workers.seal import driver_changed
 
 Close = Callable[[], Awaitable[None] | None]
 UNBOUNDED_BYTES: Final = 1 << 62
@@ -113,7 +114,7 @@ def make_parts(
     pool = WorkerPool(arena, config.workers, loop, tell, config.repository.runtimes, rings=lane_memory(kind))
     watch = find_devices()
     config = replace(config, repository=settled(config.repository, watch, partial(_tell_auto_device, log)))
-    devices = DeviceCare(watch, log.event)
+    devices = DeviceCare(watch, log.event, driver_changed)
     engine = _make_engine(config, arena, pool, records, devices, _make_shell(ticker, log, tracer))
     source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
     processor = partial(processor_energy, ProcessorAccount())

@@ -50,7 +50,9 @@ class Box:
         self.watch = DeviceWatch(Nvml(), clock=clock)
         self.watch.look()
         self.lines: list[tuple[str, dict[str, Any]]] = []
-        self.care = DeviceCare(self.watch, lambda what, **fields: self.lines.append((what, fields)))
+        self.changed: list[bool] = []
+        event = lambda what, **fields: self.lines.append((what, fields))  # noqa: E731
+        self.care = DeviceCare(self.watch, event, lambda: self.changed.append(True))
 
     def look(self, engine: Any) -> None:
         """Look at everything, and tell the engine."""
@@ -197,9 +199,12 @@ def test_a_driver_that_changes_under_the_daemon_is_told_of_and_nothing_crashes(
     boards: tuple[Board, Board], error: int
 ) -> None:
     box, engine = Box(), Engine()
+    box.look(engine)
+    assert not box.changed
     for board in boards:
         board.errors[ANY] = error
     box.look(engine)
+    assert box.changed, "no engine is opened any more"
     assert not engine.told, "nothing is known against the devices, nor of their memory"
     assert all(look.reading.driver_changed for _, look in box.watch.looks())
     assert [state.budget_bytes for state in box.care.states] == [ROOM, ROOM]
