@@ -26,6 +26,7 @@ from appliance.domain.device import (
     Reading,
     faults,
     is_gone,
+    neighbours,
     visible,
 )
 from appliance.telemetry.device_work import count_energy, device_figures
@@ -72,6 +73,10 @@ class DeviceCare:
     def visible(self) -> Mapping[DeviceName, str]:
         """The UUIDs of devices by which their workers are told of them."""
         return visible([device for device, _ in self._watch.looks()])
+
+    def neighbours(self, allowed: Collection[int]) -> Mapping[DeviceName, tuple[int, ...]]:
+        """See ``domain.device``."""
+        return neighbours([device for device, _ in self._watch.looks()], allowed)
 
     @property
     def problem(self) -> str:

@@ -255,6 +255,7 @@ def _make_engine(
                 roots=_model_roots(config),
                 user=workers_user(),
                 visible=devices.visible,
+                near=devices.neighbours(os.sched_getaffinity(0)),
             ),
         ),
         scheduler=Scheduler(extended(Planning, config.scheduling)),

@@ -5,7 +5,7 @@ What a driver does not tell is None, never zero: who adds figures up must be abl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -118,8 +118,9 @@ class MigTrouble(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """``index`` is how models name it: GPUs in the driver's order, each instance (MIG) counted in the place of its GPU.
-    ``uuid`` stays with the board, or with the instance; ``capability`` is CUDA's. ``mig``: MIG is on. ``instance_of``
-    is the UUID of the GPU that an instance is part of, "" for a whole one."""
+    ``uuid`` stays with the board, or with the instance; ``capability`` is CUDA's. ``near`` are the processors that are
+    nearest to it. ``mig``: MIG is on. ``instance_of`` is the UUID of the GPU that an instance is part of, "" for a
+    whole one."""
 
     kind: DeviceKind
     index: int
@@ -128,7 +129,7 @@ class Device:
     driver: str
     memory_bytes: int | None = None
     capability: tuple[int, int] | None = None
-    numa_node: int | None = None
+    near: tuple[int, ...] | None = None
     mig: bool | None = None
     instance_of: str = ""
 
@@ -149,6 +150,13 @@ def visible(devices: Sequence[Device]) -> dict[DeviceName, str]:
     if not any(each.mig for each in devices):
         return {}
     return {each.called: each.uuid for each in devices}
+
+
+def neighbours(devices: Sequence[Device], allowed: Collection[int]) -> dict[DeviceName, tuple[int, ...]]:
+    """The processors to which work for each of ``devices`` is best bound, of those that are ``allowed``: the memory of
+    others is further away. A device is left out where there is nothing to choose, or nothing is known."""
+    near = {each.called: tuple(sorted(set(each.near or ()) & set(allowed))) for each in devices}
+    return {device: cpus for device, cpus in near.items() if 0 < len(cpus) < len(set(allowed))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,8 @@ def device_document(figures: DeviceFigures, kwh_price: float) -> dict[str, Json]
         "unsaid_bytes": figures.unsaid_bytes,
     }
     known |= {key: size for key, size in shares.items() if size is not None}
+    if figures.slow:
+        known["slow"] = figures.slow
     return {**known, "troubles": list(troubles(figures.reading)), "energy": {**how, "models": energy}}
 
 

@@ -389,17 +389,18 @@ class WorkerSettings(NamedTuple):
 class WorkerTerms:
     """What worker processes go by. One that versions share reads below ``roots``; None: no jail confines what workers
     read, as where they are simulated. They become ``user``. ``visible`` are the UUIDs of devices of which each is all
-    that its workers see."""
+    that its workers see, ``near`` the processors to which they are bound where none are configured."""
 
     config: WorkersConfig = field(default_factory=WorkersConfig)
     roots: tuple[str, ...] | None = None
     user: UserIds = ()
     visible: Mapping[DeviceName, str] = field(default_factory=dict)
+    near: Mapping[DeviceName, tuple[int, ...]] = field(default_factory=dict)
 
     def settings(self, number: int, device: DeviceName = CPU) -> WorkerSettings:
         """Give those of the ``number``-th worker, which is for ``device``."""
         config = self.config
-        cpus = config.cpus[number % len(config.cpus)] if config.cpus else ()
+        cpus = config.cpus[number % len(config.cpus)] if config.cpus else self.near.get(device, ())
         access = None if self.roots is None else FileAccess(roots=self.roots)
         return WorkerSettings(
             config.threads,
