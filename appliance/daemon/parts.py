@@ -118,11 +118,6 @@ def make_parts(
     engine = _make_engine(config, arena, pool, records, devices, _make_shell(ticker, log, tracer))
     source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
     processor = partial(processor_energy, ProcessorAccount())
-
-    def count_energy(status: EngineStatus) -> None:
-        processor(status)
-        devices.count(status)
-
     backend = _make_backend(
         config,
         engine,
@@ -130,7 +125,7 @@ def make_parts(
         lambda: meters.read(),  # noqa: PLW0108  they read the front end that is made of this
         records,
         tracer,
-        count_energy,
+        partial(_count_energy, processor, devices),
     )
     failed = partial(end.failed_part, "the native front end")
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
@@ -178,6 +173,14 @@ def make_parts(
 
 def _tell_auto_device(log: LogControl, decided: AutoDevice) -> None:
     log.event("models of KIND_AUTO run", on=decided.kind.value, reason=decided.reason)
+
+
+def _count_energy(
+    processor: Callable[[EngineStatus], ProcessorEnergy | None], devices: DeviceCare, status: EngineStatus
+) -> None:
+    """Whoever asks for joules is told of what was used while nobody asked."""
+    processor(status)
+    devices.count(status)
 
 
 def _make_meters(
