@@ -14,9 +14,10 @@ from appliance.devices.lookout import REST_S
 from appliance.devices.nvml import Nvml
 from appliance.devices.watch import DeviceWatch
 from appliance.domain.device import DeviceFigures, cuda
+from appliance.domain.model import VersionState
 from appliance.telemetry.meter import VersionMeter
 from appliance.telemetry.recent import PERIOD_S
-from appliance.telemetry.snapshot import EngineStatus, VersionState, VersionStatus
+from appliance.telemetry.snapshot import EngineStatus, VersionStatus
 from tests.conftest import Serve
 from tests.devices.simulated_nvml import Board, SimulatedNvml
 from tests.faults.clients import FAKE_SECTIONS, ask

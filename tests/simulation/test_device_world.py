@@ -25,6 +25,14 @@ def test_nor_where_more_is_at_home_than_fits(seed: int) -> None:
     DeviceWorld(seed, [()] * 6, (25 * MB, 25 * MB), file_bytes=10 * MB).play_faults()
 
 
+@pytest.mark.parametrize("seed", [1026, 1036])
+def test_nor_where_three_devices_take_turns_in_holding_what_two_can(seed: int) -> None:
+    """What a model still runs on a device that it has left may end after it serves on the next one."""
+    world = DeviceWorld(seed, [()] * 6, (45 * MB, 45 * MB, 30 * MB), file_bytes=10 * MB)
+    world.tight = True  # with two of them
+    world.play_faults()
+
+
 def test_models_are_spread_and_those_of_a_device_share_one_worker() -> None:
     world = DeviceWorld(1, [(1,), (1,), (), ()], (ROOMY, ROOMY))
     world.start()
