@@ -23,9 +23,9 @@ from appliance.workers.port import (
     WeightsEvicted,
     WeightsPagedIn,
     WorkerExited,
-    WorkerSettings,
     WorkerStarted,
 )
+from appliance.workers.settings import WorkerSettings
 
 EVENT_TIMEOUT_S = 300.0
 OUTPUT_BYTES = 1 << 20

@@ -11,9 +11,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersConfig:
-    """How workers run. ``cpus``: the i-th worker gets the i-th set, in turn; empty: no affinity. A batch that runs
-    longer than ``run_timeout_ms`` (a model's parameter of that name overrides it) or a load that takes longer than
-    ``load_timeout_ms`` ends the worker. ``memory_limit_bytes`` bounds each worker's private memory, 0: unbounded.
+    """How workers run. ``cpus``: the i-th worker gets the i-th set, in turn; empty: no affinity, but those of a GPU get
+    the processors nearest to it. A batch that runs longer than ``run_timeout_ms`` (a model's parameter of that name
+    overrides it) or a load that takes longer than ``load_timeout_ms`` ends the worker. ``memory_limit_bytes`` bounds
+    each worker's private memory, 0: unbounded.
     ``confinement`` is "required" where a kernel that cannot keep workers from everything is not to be served on."""
 
     threads: int = field(
@@ -22,7 +23,8 @@ class WorkersConfig:
     cpus: tuple[tuple[int, ...], ...] = field(
         default=(),
         metadata={
-            "help": "processor sets, given to workers in turn, such as [[0], [1]]; empty: any",
+            "help": "processor sets, given to workers in turn, such as [[0], [1]]; empty: any, those of a GPU "
+            "the nearest to it",
             "shape": "a list of lists of CPU numbers, such as [[0], [1]]",
         },
     )

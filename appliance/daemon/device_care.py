@@ -16,6 +16,7 @@ from appliance.core.memory.homes import STEP_BYTES, gpu_budget
 from appliance.core.memory.unsaid import Unsaid
 from appliance.devices.health import others_bytes
 from appliance.devices.lookout import LOOK_S
+from appliance.devices.throttling import Throttling
 from appliance.devices.watch import DeviceWatch
 from appliance.domain.device import (
     Device,
@@ -25,9 +26,10 @@ from appliance.domain.device import (
     Reading,
     faults,
     is_gone,
+    neighbours,
     visible,
 )
-from appliance.telemetry.device_work import device_figures
+from appliance.telemetry.device_work import count_energy, device_figures
 from appliance.telemetry.snapshot import EngineStatus
 
 UNBOUNDED_BYTES: Final = 1 << 62
@@ -46,13 +48,17 @@ class DevicesOfEngine(Protocol):
 
 
 class DeviceCare:
-    """``event`` writes a line of the log."""
+    """``event`` writes a line of the log; ``changed`` is called when the driver was changed under this process."""
 
-    def __init__(self, watch: DeviceWatch, event: Callable[..., None]) -> None:
+    def __init__(
+        self, watch: DeviceWatch, event: Callable[..., None], changed: Callable[[], None] = lambda: None
+    ) -> None:
         self._watch = watch
         self._event = event
+        self._changed = changed
         self._others: dict[DeviceName, int] = {}
         self._unsaid: dict[DeviceName, Unsaid] = {}
+        self._throttling: dict[DeviceName, Throttling] = {}
         self._looked_s: dict[DeviceName, float] = {}
         self._told: dict[DeviceName, DeviceState] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -67,6 +73,10 @@ class DeviceCare:
     def visible(self) -> Mapping[DeviceName, str]:
         """The UUIDs of devices by which their workers are told of them."""
         return visible([device for device, _ in self._watch.looks()])
+
+    def neighbours(self, allowed: Collection[int]) -> Mapping[DeviceName, tuple[int, ...]]:
+        """See ``domain.device``."""
+        return neighbours([device for device, _ in self._watch.looks()], allowed)
 
     @property
     def problem(self) -> str:
@@ -90,30 +100,33 @@ class DeviceCare:
         self.look(engine)
 
     def look(self, engine: DevicesOfEngine) -> None:
-        """See how devices are, and tell what has changed; faults are told again and again, as what they lead to is
-        derived from what is so."""
+        """See how devices are, and tell what has changed; what ails them is told again and again, as what that leads to
+        is derived from what is so."""
         before, pids = self.states, engine.worker_pids()
         self._watch.busy = any(not device.is_cpu for device in pids)
         self._take(pids)
-        if self.states != before or any(state.fault for state in self.states):
+        if self.states != before or any(state.fault or state.slow for state in self.states):
             engine.devices_told(self.states)
 
     def _take(self, pids: Mapping[DeviceName, Mapping[int, int | None]]) -> None:
         for device, look in self._watch.looks():
             own = pids.get(device.called, {})
+            throttling = self._throttling.setdefault(device.called, Throttling())
             if self._looked_s.get(device.called) != look.at_s:  # else it is the reading that was seen before
                 self._looked_s[device.called] = look.at_s
                 self._hold_to_account(device, look.reading, own)
+                throttling.take(look.at_s, look.reading.throttle)
+                if look.reading.driver_changed:
+                    self._changed()
             self._count(device, look.reading, own)
             state = DeviceState(
                 device=device,
                 budget_bytes=self._budget(device),
                 fault="; ".join(faults(look.reading)),
                 gone=is_gone(look.reading),
+                slow=throttling.slow,
             )
-            before = self._told.get(device.called)
-            if state.fault != (before.fault if before is not None else ""):
-                self._say_fault(device, state.fault)
+            self._say_what_ails(device, state)
             self._told[device.called] = state
 
     def _count(self, device: Device, reading: Reading, own: Collection[int]) -> None:
@@ -149,12 +162,26 @@ class DeviceCare:
         unsaid_bytes = unsaid.bytes if unsaid is not None else 0
         return gpu_budget(device.memory_bytes, self._others.get(device.called, 0), unsaid_bytes)
 
-    def _say_fault(self, device: Device, fault: str) -> None:
+    def _say_what_ails(self, device: Device, state: DeviceState) -> None:
+        before = self._told.get(device.called)
         fields = {"device": str(device.called), "name": device.name, "uuid": device.uuid}
-        if fault:
-            self._event("a device has a fault and takes no models", **fields, reason=fault)
-        else:
-            self._event("a device has no fault any more", **fields)
+        if state.fault != (before.fault if before is not None else ""):
+            if state.fault:
+                self._event("a device has a fault and takes no models", **fields, reason=state.fault)
+            else:
+                self._event("a device has no fault any more", **fields)
+        if state.slow != (before.slow if before is not None else ""):
+            if state.slow:
+                self._event(
+                    "a device is slowed: its models move where others have room", **fields, reason=state.slow
+                )
+            else:
+                self._event("a device is not slowed any more", **fields)
+
+    def count(self, status: EngineStatus) -> None:
+        """Enter into the accounts of energy what was used until now. To be called now and then, as who asks for figures
+        seldom would find none."""
+        count_energy(self._watch, status)
 
     def figures(self, status: EngineStatus) -> tuple[DeviceFigures, ...]:
         """Devices for people, with what their models used."""
@@ -166,6 +193,7 @@ class DeviceCare:
                 else None,
                 others_bytes=self._others.get(each.device.called),
                 unsaid_bytes=self._unsaid[each.device.called].bytes,
+                slow=self._told[each.device.called].slow,
             )
             for each in device_figures(self._watch, status)
         )

@@ -73,7 +73,9 @@ from appliance.workers.arena import Arena
 from appliance.workers.daemon.pool import WorkerPool
 from appliance.workers.jail.user import workers_user
 from appliance.workers.memory import MemorySamples, free_bytes, memory_bytes
-from appliance.workers.port import PoolEvent, WorkerTerms
+from appliance.workers.port import PoolEvent
+from appliance.workers.seal import driver_changed
+from appliance.workers.settings import WorkerTerms
 
 Close = Callable[[], Awaitable[None] | None]
 UNBOUNDED_BYTES: Final = 1 << 62
@@ -113,7 +115,7 @@ def make_parts(
     pool = WorkerPool(arena, config.workers, loop, tell, config.repository.runtimes, rings=lane_memory(kind))
     watch = find_devices()
     config = replace(config, repository=settled(config.repository, watch, partial(_tell_auto_device, log)))
-    devices = DeviceCare(watch, log.event)
+    devices = DeviceCare(watch, log.event, driver_changed)
     engine = _make_engine(config, arena, pool, records, devices, _make_shell(ticker, log, tracer))
     source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
     processor = partial(processor_energy, ProcessorAccount())
@@ -124,7 +126,7 @@ def make_parts(
         lambda: meters.read(),  # noqa: PLW0108  they read the front end that is made of this
         records,
         tracer,
-        processor,
+        partial(_count_energy, processor, devices),
     )
     failed = partial(end.failed_part, "the native front end")
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
@@ -174,6 +176,14 @@ def _tell_auto_device(log: LogControl, decided: AutoDevice) -> None:
     log.event("models of KIND_AUTO run", on=decided.kind.value, reason=decided.reason)
 
 
+def _count_energy(
+    processor: Callable[[EngineStatus], ProcessorEnergy | None], devices: DeviceCare, status: EngineStatus
+) -> None:
+    """Whoever asks for joules is told of what was used while nobody asked."""
+    processor(status)
+    devices.count(status)
+
+
 def _make_meters(
     engine: Engine,
     front_end: FrontEnd,
@@ -209,7 +219,7 @@ def _make_backend(
     read: Callable[[], Snapshot],
     records: Records,
     tracer: Tracer | None,
-    processor: Callable[[EngineStatus], ProcessorEnergy | None],
+    count_energy: Callable[[EngineStatus], None],
 ) -> Backend:
     over_tls = frozenset(name for name in ("grpc", "http") if getattr(config, name).tls_certificate)
     return Backend(
@@ -217,7 +227,7 @@ def _make_backend(
         log=log,
         read=read,
         history=records.history,
-        recent=RecentFigures(records, processor),
+        recent=RecentFigures(records, count_energy),
         metrics=config.metrics,
         tracer=tracer,
         server_name=config.frontend.server_name,
@@ -249,6 +259,7 @@ def _make_engine(
                 roots=_model_roots(config),
                 user=workers_user(),
                 visible=devices.visible,
+                near=devices.neighbours(os.sched_getaffinity(0)),
             ),
         ),
         scheduler=Scheduler(extended(Planning, config.scheduling)),

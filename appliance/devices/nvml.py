@@ -21,6 +21,8 @@ except ImportError:  # the extra `gpu` brings it
 
 XIDS_MAX: Final = 16
 """Of one reading; more are told by the next."""
+CPU_WORDS: Final = 128
+"""As many processors as a kernel can be built for, 64 in each."""
 _NOTHING: Final = object()
 _REASONS: Final = (
     (0x4, "software power cap"),
@@ -82,7 +84,7 @@ class Nvml:
             driver=self._driver,
             memory_bytes=None if memory is None else int(memory.total),
             capability=None if capability is None else (int(capability[0]), int(capability[1])),
-            numa_node=_metric(pynvml.nvmlDeviceGetNumaNodeId, handle),
+            near=_near(handle),
             mig=None if mode is None else bool(mode[0]),
         )
 
@@ -139,6 +141,15 @@ def _metric(call: Callable[..., Any], *arguments: Any) -> Any:
         }:
             raise _DriverChanged from problem
         return None
+
+
+def _near(gpu: Any) -> tuple[int, ...] | None:
+    """The processors nearest to a GPU. (Which NUMA node it is says of none where that is: that is of GPUs whose own
+    memory is a node.)"""
+    words = _metric(pynvml.nvmlDeviceGetCpuAffinity, gpu, CPU_WORDS)
+    if words is None:
+        return None
+    return tuple(64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1)
 
 
 class _Instances(NamedTuple):

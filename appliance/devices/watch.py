@@ -62,22 +62,26 @@ class DeviceWatch:
     def figures(
         self, now_s: float, work: Mapping[DeviceName, Mapping[str, Work]]
     ) -> tuple[DeviceFigures, ...]:
-        """``work`` is what versions have done by their device."""
+        """``work`` is what versions have done by their device. Who asks will ask again: see ASKED_S."""
         self._asked_s = now_s
+        self.count(work)
+        return tuple(self._figures(device, look) for device, look in self.looks())
+
+    def count(self, work: Mapping[DeviceName, Mapping[str, Work]]) -> None:
+        """Enter into the accounts what the last looks show, and ``work``. That is for nobody to see yet, so devices are
+        looked at no oftener."""
         for device, account in self._accounts.items():
             for name, done in work.get(device.called, {}).items():
                 if self._homes.get(name, device.called) != device.called:
                     account.arrive(name, done)
         self._homes = {name: device for device, versions in work.items() for name in versions}
-        return tuple(
-            self._figures(device, look, work.get(device.called, {})) for device, look in self.looks()
-        )
+        for device, look in self.looks():
+            if look.reading.energy_j is not None and self._counted.get(device) != look:
+                self._counted[device] = look
+                self._accounts[device].take(look.at_s, look.reading.energy_j, work.get(device.called, {}))
 
-    def _figures(self, device: Device, look: Look, work: Mapping[str, Work]) -> DeviceFigures:
+    def _figures(self, device: Device, look: Look) -> DeviceFigures:
         account = self._accounts[device]
-        if look.reading.energy_j is not None and self._counted.get(device) != look:
-            self._counted[device] = look
-            account.take(look.at_s, look.reading.energy_j, work)
         return DeviceFigures(
             device=device, reading=look.reading, idle_w=account.idle_w, energy=account.versions
         )

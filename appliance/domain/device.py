@@ -6,7 +6,7 @@ What a driver does not tell is None, never zero: who adds figures up must be abl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -83,8 +83,9 @@ class MigTrouble(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """``index`` is how models name it: GPUs in the driver's order, each instance (MIG) counted in the place of its GPU.
-    ``uuid`` stays with the board, or with the instance; ``capability`` is CUDA's. ``mig``: MIG is on. ``instance_of``
-    is the UUID of the GPU that an instance is part of, "" for a whole one."""
+    ``uuid`` stays with the board, or with the instance; ``capability`` is CUDA's. ``near`` are the processors that are
+    nearest to it. ``mig``: MIG is on. ``instance_of`` is the UUID of the GPU that an instance is part of, "" for a
+    whole one."""
 
     kind: DeviceKind
     index: int
@@ -93,7 +94,7 @@ class Device:
     driver: str
     memory_bytes: int | None = None
     capability: tuple[int, int] | None = None
-    numa_node: int | None = None
+    near: tuple[int, ...] | None = None
     mig: bool | None = None
     instance_of: str = ""
 
@@ -111,12 +112,13 @@ class Device:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
     """How a device stands to versions: what they may take of its memory together, why it takes none of them ("": it
-    does), and whether what it holds is gone with it."""
+    does), whether what it holds is gone with it, and why others are better for them ("": they are not)."""
 
     device: Device
     budget_bytes: int
     fault: str = ""
     gone: bool = False
+    slow: str = ""
 
 
 CAPABILITY_PARAMETER: Final = "min_compute_capability"
@@ -217,6 +219,13 @@ def visible(devices: Sequence[Device]) -> dict[DeviceName, str]:
     return {each.called: each.uuid for each in devices}
 
 
+def neighbours(devices: Sequence[Device], allowed: Collection[int]) -> dict[DeviceName, tuple[int, ...]]:
+    """The processors to which work for each of ``devices`` is best bound, of those that are ``allowed``: the memory of
+    others is further away. A device is left out where there is nothing to choose, or nothing is known."""
+    near = {each.called: tuple(sorted(set(each.near or ()) & set(allowed))) for each in devices}
+    return {device: cpus for device, cpus in near.items() if 0 < len(cpus) < len(set(allowed))}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeBoard:
     """What the driver tells of a GPU with instances as a whole, and of none of these; ``uuid`` is the GPU's."""
@@ -288,7 +297,7 @@ class DeviceFigures:
     """A device with its last reading. ``idle_w`` is what it draws when nothing runs (None: not seen yet); ``energy`` is
     by version, ``NAME/VERSION``; ``budget_bytes`` is what versions may take of its memory, ``others_bytes`` what other
     processes have, ``unsaid_bytes`` what the appliance's own have and no version says it takes (None: that is not
-    known)."""
+    known). ``slow``: see DeviceState."""
 
     device: Device
     reading: Reading
@@ -297,6 +306,7 @@ class DeviceFigures:
     budget_bytes: int | None = None
     others_bytes: int | None = None
     unsaid_bytes: int | None = None
+    slow: str = ""
 
 
 _MIG_TROUBLES: Final = MappingProxyType(
@@ -330,13 +340,17 @@ def is_gone(reading: Reading) -> bool:
     return reading.lost or reading.silent or reading.mig_trouble is not None
 
 
+def throttled(reasons: Sequence[str]) -> tuple[str, ...]:
+    """Those of the reasons for low clocks that are trouble."""
+    return tuple(reason for reason in reasons if reason in THROTTLED)
+
+
 def troubles(reading: Reading) -> Iterator[str]:
     """All that ails the device: its faults, and what is to be seen to."""
     yield from faults(reading)
     if reading.remap_pending and not reading.remap_failed:
         yield "has a row of memory to remap, which its next reset does"
-    throttled = [reason for reason in reading.throttle or () if reason in THROTTLED]
-    if throttled:
-        yield f"runs slowly because of {', '.join(throttled)}; look at its cooling and its power"
+    if reasons := throttled(reading.throttle or ()):
+        yield f"runs slowly because of {', '.join(reasons)}; look at its cooling and its power"
     if reading.driver_changed:
         yield "is not told of any more: its driver was changed under the appliance; start the appliance anew"

@@ -54,6 +54,7 @@ from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.snapshot import EngineStatus, LaneUse, WorkerStatus
 from appliance.workers import port as workers
 from appliance.workers.arena import Arena
+from appliance.workers.settings import WorkerTerms
 
 EPOCH_BITS: Final = 32
 
@@ -71,7 +72,7 @@ class EngineTerms:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     swap: SwapTerms = field(default_factory=default_terms)
     residency: ResidencyTerms = field(default_factory=ResidencyTerms)
-    workers: workers.WorkerTerms = field(default_factory=workers.WorkerTerms)
+    workers: WorkerTerms = field(default_factory=WorkerTerms)
     batch_keys_per_model: int = BATCH_KEYS_PER_MODEL
 
 

@@ -25,6 +25,11 @@ def device_figures(watch: DeviceWatch, status: EngineStatus) -> tuple[DeviceFigu
     return watch.figures(status.now_ns / SECOND_NS, _by_device(status))
 
 
+def count_energy(watch: DeviceWatch, status: EngineStatus) -> None:
+    """Enter into the accounts of devices what the versions on each of them did, for whoever asks later."""
+    watch.count(_by_device(status))
+
+
 def processor_energy(account: ProcessorAccount, status: EngineStatus) -> ProcessorEnergy | None:
     """What the versions on the processor used until now."""
     work = _by_device(status)
@@ -63,6 +68,8 @@ def device_document(figures: DeviceFigures, kwh_price: float) -> dict[str, Json]
         "unsaid_bytes": figures.unsaid_bytes,
     }
     known |= {key: size for key, size in shares.items() if size is not None}
+    if figures.slow:
+        known["slow"] = figures.slow
     return {**known, "troubles": list(troubles(figures.reading)), "energy": {**how, "models": energy}}
 
 

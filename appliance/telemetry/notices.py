@@ -14,6 +14,8 @@ SOON_S: Final = 30 * DAY_S
 """Before its end a certificate is told of: long enough to have a new one made at a site without a network."""
 FOREIGN: Final = 0.1
 """Of a device's memory other processes may have before that is told."""
+NAMED_MAX: Final = 5
+"""Of the models on a device that is slowed."""
 NEARLY: Final = 0.9
 """Of its quota the store may take before that is told."""
 
@@ -29,6 +31,7 @@ def notices(snapshot: Snapshot) -> Iterator[str]:
     for each in snapshot.devices:
         for trouble in troubles(each.reading):
             yield f"{each.device.title} {trouble}."
+    yield from _of_slowed(snapshot)
     yield from _of_memory(snapshot.devices)
     if snapshot.devices_problem and any(not each.device.is_cpu for each in snapshot.engine.versions):
         yield (
@@ -37,6 +40,18 @@ def notices(snapshot: Snapshot) -> Iterator[str]:
         )
     if snapshot.store is not None and snapshot.store.free_bytes:
         yield from _of_store(snapshot.store)
+
+
+def _of_slowed(snapshot: Snapshot) -> Iterator[str]:
+    for each in snapshot.devices:
+        if each.slow:
+            there = [version for version in snapshot.engine.versions if version.device == each.device.called]
+            names = [f"{version.name}/{version.version}" for version in there]
+            more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+            yield (
+                f"{each.device.title} {each.slow}. Its models move to another GPU that they may run on and that has "
+                f"room; still there: {', '.join(names[:NAMED_MAX]) or 'none'}{more}."
+            )
 
 
 def _of_memory(devices: Sequence[DeviceFigures]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from appliance.workers.jail.calls import prctl
 from appliance.workers.jail.user import UserIds
-from appliance.workers.port import WorkerSettings
+from appliance.workers.settings import WorkerSettings
 
 LANE_DESCRIPTOR: Final = 3
 MEMORY_DESCRIPTOR: Final = 4

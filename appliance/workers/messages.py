@@ -30,8 +30,8 @@ from appliance.workers.port import (
     RunFinished,
     WeightsEvicted,
     WeightsPagedIn,
-    WorkerSettings,
 )
+from appliance.workers.settings import WorkerSettings
 
 PROTOCOL_VERSION: Final = 7
 MAX_MESSAGE_BYTES: Final = 16 << 20

@@ -9,6 +9,9 @@ and a form of another box, or one that was changed, is not read by anything.
 Where the form of another version may be made from it, the daemon seals as well whose it is: of which model, and who
 vouches for that. Nothing of this is what a builder says.
 
+What an engine is tied to is asked of the driver once, when the daemon starts. Once that driver is known to be another
+one, nothing is sealed, built or opened any more, for what is known of it holds no longer.
+
 The key lies beside the directory of forms, for its owner alone. It is made when it is first needed; one that others may
 have read, or that is cut short, is thrown away, and with it whatever it has sealed.
 """
@@ -20,6 +23,7 @@ import hmac
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
@@ -43,14 +47,28 @@ from appliance.workers.jail.support import kernel_support
 KEY_BYTES: Final = 32
 SEAL_BYTES: Final = hashlib.sha256().digest_size
 KIN_MAX: Final = 8
+_driver_changed: Final = threading.Event()
+"""Set once in the life of the process, by the event loop's thread; read from whatever thread."""
+
+
+def driver_changed() -> None:
+    """Have no engine be built, sealed or opened from now on, until the daemon starts anew: the driver is another."""
+    _driver_changed.set()
 
 
 def seal_problem(runtime: str) -> str:
     """Why engines of ``runtime`` are neither built nor opened here, for people; "" for one that has none, and where
     nothing speaks against it."""
-    if runtime not in FORMED_WHOLE or _keeps_key():
+    if runtime not in FORMED_WHOLE:
         return ""
-    return "this kernel has no Landlock, or it is switched off, so that workers could read the key that seals engines"
+    if not _keeps_key():
+        return (
+            "this kernel has no Landlock, or it is switched off, "
+            "so that workers could read the key that seals engines"
+        )
+    if _driver_changed.is_set():
+        return "the driver was changed under the appliance, and an engine is for one driver; start the appliance anew"
+    return ""
 
 
 def _keeps_key() -> bool:
@@ -61,7 +79,7 @@ def _keeps_key() -> bool:
 def seal_form(version: ModelVersion, name: str) -> None:
     """Seal the form ``name`` of a version, which is in its place and which no builder can change any more, if it is
     tied to something and the key is kept from workers. Raises OSError."""
-    if not _keeps_key():
+    if not _keeps_key() or _driver_changed.is_set():
         return
     forms = version.forms
     path = os.path.join(forms, name)

@@ -6,6 +6,7 @@ import pytest
 
 from appliance.core.scheduling import events as on
 from appliance.core.scheduling.actions import Dropped, Evicted, Lost, Refusal, Refused
+from appliance.domain.model import Batching
 from tests.core.rig import MILLISECOND, START_NS, Rig
 
 
@@ -47,6 +48,36 @@ def test_a_retry_that_would_be_late_is_lost_at_once() -> None:
     rig.arrive(2, due=100)
     assert rig.batches() == [(1, 2)]
     assert rig.step(on.LaneClosed(1, back(10)), 9) == [Lost(1)]
+
+
+@pytest.mark.parametrize("ends", ["with its batch", "with its group"])
+def test_a_model_serves_elsewhere_before_what_it_ran_where_it_was_closed_has_ended(ends: str) -> None:
+    rig = Rig()
+    rig.arrive(1)
+    assert rig.batches() == [(1,)]
+    rig.step(on.ModelClosed(1), 1)
+    rig.step(on.GroupOpened(2), 2)
+    rig.step(on.LaneOpened(2, 2), 2)
+    rig.step(on.ModelOpened(1, 2, 8, Batching()), 2)
+    rig.open_batch_key(9, 1)
+    rig.arrive(2, at=3, batch_key=9)
+    assert rig.batches(at=3) == [(2,)]
+    if ends == "with its batch":
+        rig.finish(1, at=4)
+        rig.step(on.BatchKeyClosed(1), 5)
+    else:
+        assert rig.step(on.GroupClosed(1), 4) == [Lost(1)]
+    rig.finish(2, at=6)
+    rig.arrive(3, at=7, batch_key=9)
+    assert rig.batches(at=7) == [(3,)]
+    rig.finish(3, at=8)
+    rig.scheduler.check_integrity()
+
+
+def test_a_model_that_is_open_is_not_opened() -> None:
+    rig = Rig()
+    with pytest.raises(AssertionError, match="opened twice"):
+        rig.step(on.ModelOpened(1, 1, 8, Batching()), 0)
 
 
 def test_news_of_a_lost_batch_is_ignored() -> None:

@@ -20,8 +20,8 @@ def gpu(index: int, capability: tuple[int, int] | None = None, uuid: str = "") -
     return Device(kind=DeviceKind.CUDA, index=index, uuid=named, name="L4", driver="1", capability=capability)
 
 
-def home(index: int, free: int, budget: int = 100, fault: str = "") -> Home:
-    return Home(gpu(index), budget, free, fault)
+def home(index: int, free: int, budget: int = 100, fault: str = "", slow: str = "") -> Home:
+    return Home(gpu(index), budget, free, fault, slow)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,11 @@ def home(index: int, free: int, budget: int = 100, fault: str = "") -> Home:
         (ON_CUDA, [home(0, 5, budget=5), home(1, 9, budget=9)], cuda(1)),
         (SECOND_OR_THIRD, [home(0, 90), home(1, 10), home(2, 20)], cuda(2)),
         (SECOND_OR_THIRD, [home(0, 90), home(1, 10), home(2, 20, fault="is lost")], cuda(1)),
+        (ON_CUDA, [home(0, 50), home(1, 60, slow="is slowed")], cuda(0)),
+        (ON_CUDA, [home(0, 9), home(1, 60, slow="is slowed")], cuda(1)),
+        (ON_CUDA, [home(0, 50, slow="is slowed"), home(1, 60, slow="is slowed")], cuda(1)),
+        (ON_CUDA, [home(0, 9, slow="is slowed"), home(1, 60, fault="is lost")], cuda(0)),
+        (DeviceWish(DeviceKind.CUDA, (1,)), [home(0, 90), home(1, 10, slow="is slowed")], cuda(1)),
         (ON_CUDA, [], cuda(0)),
         (SECOND_OR_THIRD, [], cuda(1)),
     ],
@@ -53,6 +58,11 @@ def home(index: int, free: int, budget: int = 100, fault: str = "") -> Home:
         "the emptiest, where it fits in none",
         "one of those that it names",
         "one of those that it names, without a fault",
+        "one that is not slowed and has room",
+        "a slowed one, where no other has room",
+        "the emptier one, where all are slowed",
+        "a slowed one before one with a fault",
+        "a slowed one, where it may run on no other",
         "the first, where nothing is known of any",
         "the first that it names, where nothing is known of any",
     ],

@@ -32,6 +32,7 @@ class Board:
     xids: list[int] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
     ecc: int = 0
+    near: tuple[int, ...] = (0, 1)
     memory_bytes: int = 80 << 30
     used_bytes: int = 1 << 30
     uuid: str = "GPU-simulated"
@@ -123,6 +124,11 @@ class SimulatedNvml:
         self._handles.append((handle._obj, instance))
         return 0
 
+    def _nvmlDeviceGetCpuAffinity(self, handle: Any, count: Any, words: Any) -> int:  # noqa: N802
+        for cpu in self._of(handle).near:
+            words._obj[cpu // 64] |= 1 << cpu % 64
+        return 0
+
     def _nvmlDeviceGetMemoryInfo_v2(self, handle: Any, memory: Any) -> int:  # noqa: N802
         board, told = self._of(handle), memory._obj
         told.total, told.used = board.memory_bytes, board.used_bytes
@@ -168,7 +174,6 @@ class SimulatedNvml:
 
 
 _NUMBERS: dict[str, Callable[[Board], int]] = {
-    "nvmlDeviceGetNumaNodeId": lambda _: 0,
     "nvmlDeviceGetPowerUsage": lambda board: board.power_mw,
     "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
     "nvmlDeviceGetTotalEnergyConsumption": lambda board: board.energy_mj,

@@ -3,6 +3,8 @@ scripted workers. No GPU is here."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -11,6 +13,7 @@ import pytest
 from appliance.core.memory.homes import CONTEXT_BYTES, GIB, STEP_BYTES
 from appliance.daemon.device_care import DeviceCare
 from appliance.devices.nvml import Nvml
+from appliance.devices.throttling import SLOWED_S, WELL_S
 from appliance.devices.watch import DeviceWatch
 from appliance.domain.device import DeviceName, DeviceState, cuda
 from tests.devices.simulated_nvml import ANY, Board, SimulatedNvml
@@ -29,24 +32,42 @@ def boards(monkeypatch: pytest.MonkeyPatch) -> tuple[Board, Board]:
     return boards
 
 
+class Slowly:
+    """A clock that tests turn."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 class Box:
     """What looks at the devices of a box, and the lines that it logs."""
 
-    def __init__(self) -> None:
-        self.watch = DeviceWatch(Nvml())
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.watch = DeviceWatch(Nvml(), clock=clock)
         self.watch.look()
         self.lines: list[tuple[str, dict[str, Any]]] = []
-        self.care = DeviceCare(self.watch, lambda what, **fields: self.lines.append((what, fields)))
+        self.changed: list[bool] = []
+        event = lambda what, **fields: self.lines.append((what, fields))  # noqa: E731
+        self.care = DeviceCare(self.watch, event, lambda: self.changed.append(True))
 
     def look(self, engine: Any) -> None:
         """Look at everything, and tell the engine."""
         self.watch.look()
         self.care.look(engine)
 
+    def _look_again(self, world: DeviceWorld) -> None:
+        if isinstance(self.clock, Slowly):
+            self.clock.now_s += 1.0
+        self.look(world)
+
     def play(self, world: DeviceWorld, duration_ms: int) -> None:
         """Time passes, and devices are looked at each second."""
         for at_ms in range(0, duration_ms, 1_000):
-            world.world.after(at_ms * MS, lambda: self.look(world))
+            world.world.after(at_ms * MS, lambda: self._look_again(world))
         world.world.run(world.world.now + duration_ms * MS)
 
 
@@ -124,12 +145,46 @@ def test_a_gpu_that_is_not_to_be_trusted_is_left_before_anything_is_lost(
     world.settle()
 
 
-def test_a_gpu_that_only_is_slow_is_told_of_and_goes_on(boards: tuple[Board, Board]) -> None:
+def test_a_gpu_that_its_hardware_slows_is_left_after_half_a_minute_and_no_request_waits(
+    boards: tuple[Board, Board],
+) -> None:
+    clock = Slowly()
+    box, world = Box(clock), DeviceWorld(4, [(0, 1), (0,)], (ROOM, ROOM))
+    world.start()
+    assert world.device_of("m0") == "cuda:0"
     boards[0].reasons = 0x40
-    box, engine = Box(), Engine()
-    box.look(engine)
+    world.load_of(60_000, 600)
+    box.play(world, int(SLOWED_S * 1_000))
+    assert world.device_of("m0") == "cuda:0", "a peak is over by then"
+    box.play(world, 5_000)
+    assert world.device_of("m0") == "cuda:1"
+    assert world.device_of("m1") == "cuda:0", "it may run nowhere else, and slow is better than gone"
+    assert all(world.reason_of(name) == ("READY", "") for name in world.names)
+    box.play(world, 30_000)
+    assert (sum(world.answers.values()), world.refused) == (600, [])
+    assert world.engine.status().residency.misses == 0, "nobody had to wait for it"
+    (line,) = [fields for what, fields in box.lines if what.startswith("a device is slowed")]
+    assert line["reason"].startswith("has been slowed by its hardware for 30 s (hardware thermal slowdown)")
+    (figures, other) = box.care.figures(world.engine.status())
+    assert (figures.slow, other.slow) == (line["reason"], "")
+    boards[0].reasons = 0
+    box.play(world, int(WELL_S * 1_000) - 2_000)
+    assert box.lines[-1][0] != "a device is not slowed any more"
+    box.play(world, 5_000)
+    assert box.lines[-1][0] == "a device is not slowed any more"
+    assert world.device_of("m0") == "cuda:1", "what moved stays"
+    world.settle()
+
+
+def test_a_gpu_that_is_slowed_for_everyday_reasons_is_not_left(boards: tuple[Board, Board]) -> None:
+    boards[0].reasons = 0x4 | 0x20
+    clock, engine = Slowly(), Engine()
+    box = Box(clock)
+    for _ in range(100):
+        clock.now_s += 1.0
+        box.look(engine)
     assert not engine.told
-    assert [state.fault for state in box.care.states] == ["", ""]
+    assert [(state.fault, state.slow) for state in box.care.states] == [("", "")] * 2
 
 
 @pytest.mark.parametrize(
@@ -144,9 +199,12 @@ def test_a_driver_that_changes_under_the_daemon_is_told_of_and_nothing_crashes(
     boards: tuple[Board, Board], error: int
 ) -> None:
     box, engine = Box(), Engine()
+    box.look(engine)
+    assert not box.changed
     for board in boards:
         board.errors[ANY] = error
     box.look(engine)
+    assert box.changed, "no engine is opened any more"
     assert not engine.told, "nothing is known against the devices, nor of their memory"
     assert all(look.reading.driver_changed for _, look in box.watch.looks())
     assert [state.budget_bytes for state in box.care.states] == [ROOM, ROOM]

@@ -16,6 +16,7 @@ from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.workers import port
 from appliance.workers.arena import Arena
+from appliance.workers.settings import WorkerSettings
 from tests.simulation.engine_world import SilentLog
 from tests.workers.without_memory import WithoutMemory
 
@@ -76,7 +77,7 @@ class Rig(WithoutMemory):
 
     # --- WorkerPort and Pace
 
-    def start(self, worker: int, group: int, settings: port.WorkerSettings) -> None:
+    def start(self, worker: int, group: int, settings: WorkerSettings) -> None:
         self._worker = worker
         self.arena.attach(worker, group)
         self.engine.pool_event(port.WorkerStarted(worker, 1))

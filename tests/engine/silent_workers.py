@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from appliance.domain.model import ModelVersion
 from appliance.workers import port
+from appliance.workers.settings import WorkerSettings
 from tests.workers.without_memory import WithoutMemory
 
 
@@ -16,7 +17,7 @@ class SilentWorkers(WithoutMemory):
         self.loads: list[tuple[int, int, port.LoadWish]] = []
         self.built: list[ModelVersion] = []
 
-    def start(self, worker: int, group: int, settings: port.WorkerSettings) -> None:
+    def start(self, worker: int, group: int, settings: WorkerSettings) -> None:
         self.asked.append("start")
 
     def load(

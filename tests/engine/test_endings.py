@@ -28,6 +28,7 @@ from appliance.workers import port
 from appliance.workers.arena import Arena
 from appliance.workers.child.execution import HELD_ITEMS_MAX
 from appliance.workers.daemon.pool import WorkerPool
+from appliance.workers.settings import WorkerTerms
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
 from tests.simulation.engine_world import SilentLog
@@ -79,7 +80,7 @@ async def engine() -> AsyncIterator[Engine]:
             engine=EngineConfig(),
             placement=PlacementConfig(),
             restart=RestartPolicy(),
-            workers=port.WorkerTerms(roots=("/",)),
+            workers=WorkerTerms(roots=("/",)),
         ),
         scheduler=Scheduler(Planning()),
         arena=arena,

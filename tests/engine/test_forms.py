@@ -18,7 +18,8 @@ from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.jail.support import Support
-from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, ModelProgress, WorkerTerms
+from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, ModelProgress
+from appliance.workers.settings import WorkerTerms
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
 from tests.engine.versions import make_served

@@ -15,7 +15,8 @@ from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.environment import Pace
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
-from appliance.workers.port import ExitCause, ModelLoaded, WorkerTerms
+from appliance.workers.port import ExitCause, ModelLoaded
+from appliance.workers.settings import WorkerTerms
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
 from tests.engine.versions import make_served

@@ -2,7 +2,7 @@
 
 Beside what holds in the world of swaps:
 
-* nothing is loaded on a device that has a fault;
+* nothing is loaded on a device that has a fault; one that is slowed is as good as any where no other has room;
 * a request fails only where none of the devices that its model may run on is without one, or, for once, where all
   memory of those is taken by models on their way.
 """
@@ -27,6 +27,7 @@ from appliance.domain.model import ModelVersion
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.workers import port
 from appliance.workers.arena import Arena
+from appliance.workers.settings import WorkerSettings, WorkerTerms
 from tests.simulation.scripted_workers import MS, World
 from tests.simulation.swap_world import SOUND, FatedWorkers, SwapWorld
 
@@ -34,6 +35,7 @@ MB = 1_000_000
 ROOMY = 1_000 * MB
 LOST = "is lost: the driver cannot reach it any more"
 ECC = "had 3 uncorrected memory errors"
+HOT = "has been slowed by its hardware for 30 s (hardware thermal slowdown)"
 CAPABILITIES = ((7, 5), (8, 9), (9, 0))
 
 
@@ -50,7 +52,8 @@ def gpu(index: int) -> Device:
 
 
 class GpuWorkers(FatedWorkers):
-    """Workers that know their device; ``faulty`` are those on which nothing may be loaded."""
+    """Workers that know their device; ``faulty`` are those on which nothing may be loaded, on ``refusing`` ones no load
+    comes to anything."""
 
     def __init__(self, world: World, arena: Arena, emit: object) -> None:
         tell = cast(Callable[[port.PoolEvent], None], emit)
@@ -59,6 +62,7 @@ class GpuWorkers(FatedWorkers):
         """By model, what its sessions say that they have of a device; nothing, where it is not among these."""
         self.devices: dict[int, DeviceName] = {}
         self.faulty: set[DeviceName] = set()
+        self.refusing: set[DeviceName] = set()
         self.loaded_on: list[tuple[str, DeviceName]] = []
         self.visible: dict[DeviceName, str] = {}
 
@@ -68,7 +72,7 @@ class GpuWorkers(FatedWorkers):
             return event._replace(device_bytes=self.says.get(name, 0))
         return event
 
-    def start(self, worker: int, group: int, settings: port.WorkerSettings) -> None:
+    def start(self, worker: int, group: int, settings: WorkerSettings) -> None:
         self.devices[worker] = settings.device
         self.visible[settings.device] = settings.visible
         super().start(worker, group, settings)
@@ -80,6 +84,8 @@ class GpuWorkers(FatedWorkers):
         assert version.device.allows(gpu(device.index)), f"{version.key} does not ask for {device}"
         assert device not in self.faulty, f"{version.key} is loaded on {device}, which has a fault"
         self.loaded_on.append((version.key, device))
+        if device in self.refusing:
+            version = replace(version, parameters={**version.parameters, "fate": "refused"})
         super().load(worker, model, version, wish)
 
 
@@ -99,7 +105,7 @@ class DeviceWorld(SwapWorld):
         visible: Mapping[DeviceName, str] = MappingProxyType({}),
         watch_s: float = 0.1,
     ) -> None:
-        self.worker_terms = port.WorkerTerms(visible=visible)
+        self.worker_terms = WorkerTerms(visible=visible)
         self.states = {
             cuda(index): DeviceState(device=gpu(index), budget_bytes=size)
             for index, size in enumerate(budgets)
@@ -120,12 +126,20 @@ class DeviceWorld(SwapWorld):
     # --- what happens
 
     def tell(
-        self, index: int, fault: str = "", *, gone: bool = False, budget_bytes: int | None = None
+        self,
+        index: int,
+        fault: str = "",
+        *,
+        gone: bool = False,
+        slow: str = "",
+        budget_bytes: int | None = None,
     ) -> None:
         """The device is so from now on."""
         before = self.states[cuda(index)]
         size = before.budget_bytes if budget_bytes is None else budget_bytes
-        self.states[cuda(index)] = DeviceState(device=gpu(index), budget_bytes=size, fault=fault, gone=gone)
+        self.states[cuda(index)] = DeviceState(
+            device=gpu(index), budget_bytes=size, fault=fault, gone=gone, slow=slow
+        )
         self.look()
 
     def look(self) -> None:
@@ -213,8 +227,10 @@ class DeviceWorld(SwapWorld):
         self.load_of(duration_ms, requests)
         for at_ms in range(500, duration_ms, 700):
             index = rand.randrange(len(self.states))
-            fault, gone = rand.choice((("", False), (ECC, False), (LOST, True)))
-            self.world.after(at_ms * MS, partial(self.tell, index, fault, gone=gone))
+            fault, gone, slow = rand.choice(
+                (("", False, ""), (ECC, False, ""), (LOST, True, ""), ("", False, HOT))
+            )
+            self.world.after(at_ms * MS, partial(self.tell, index, fault, gone=gone, slow=slow))
         self.looks(duration_ms)
         for index in range(len(self.states)):
             self.tell(index)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from appliance.domain.model import ModelVersion
 from appliance.workers import port
 from appliance.workers.arena import Arena, aligned
+from appliance.workers.settings import WorkerSettings
 from appliance.workers.side_by_side import SideBySide
 from tests.workers.without_memory import WithoutMemory
 
@@ -79,7 +80,7 @@ class ScriptedWorkers(WithoutMemory):
 
     # --- WorkerPort
 
-    def start(self, worker: int, group: int, settings: port.WorkerSettings) -> None:
+    def start(self, worker: int, group: int, settings: WorkerSettings) -> None:
         assert worker not in self._queues
         self.objects.append(self._arena.attach(worker, group))
         self._queues[worker], self._holds[worker], self._loading[worker], self._kept[worker] = [], {}, [], {}

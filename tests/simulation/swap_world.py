@@ -41,6 +41,7 @@ from appliance.engine.port import Submission
 from appliance.engine.versions.records import MemoryRecords
 from appliance.workers import port
 from appliance.workers.arena import Arena
+from appliance.workers.settings import WorkerTerms
 from tests.domain.sample import make_version
 from tests.simulation.engine_turns import EngineTurns
 from tests.simulation.engine_world import SilentLog
@@ -149,7 +150,7 @@ class SwapWorld(EngineTurns):
     """One run. ``names`` models, each of which is swapped some times."""
 
     workers_type = FatedWorkers
-    worker_terms = port.WorkerTerms()
+    worker_terms = WorkerTerms()
     box = "this box"
 
     def __init__(

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.core.memory.footprint import Residency
 from appliance.domain.device import Device, DeviceKind, DeviceState, DeviceWish, cuda
 from appliance.domain.errors import NotServed
+from appliance.engine.control.devices import STAYS_NS
 from appliance.workers.port import ExitCause
-from tests.simulation.device_world import ECC, LOST, MB, ROOMY, DeviceWorld
+from tests.simulation.device_world import ECC, HOT, LOST, MB, ROOMY, DeviceWorld
 from tests.simulation.scripted_workers import MS
 
 ASKS_89 = DeviceWish(DeviceKind.CUDA, capability=(8, 9))
@@ -36,6 +38,14 @@ def test_nor_one_that_asks_for_what_few_devices_are(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12, 18))
 def test_nor_where_more_is_at_home_than_fits(seed: int) -> None:
     DeviceWorld(seed, [()] * 6, (25 * MB, 25 * MB), file_bytes=10 * MB).play_faults()
+
+
+@pytest.mark.parametrize("seed", [1026, 1036])
+def test_nor_where_three_devices_take_turns_in_holding_what_two_can(seed: int) -> None:
+    """What a model still runs on a device that it has left may end after it serves on the next one."""
+    world = DeviceWorld(seed, [()] * 6, (45 * MB, 45 * MB, 30 * MB), file_bytes=10 * MB)
+    world.tight = True  # with two of them
+    world.play_faults()
 
 
 def test_models_are_spread_and_those_of_a_device_share_one_worker() -> None:
@@ -253,4 +263,136 @@ def test_a_worker_that_dies_on_a_sound_gpu_comes_back_there() -> None:
     world.client("m0")
     world.looks(1_000)
     assert sum(world.answers.values()) == 1
+    world.settle()
+
+
+def test_what_serves_on_a_slowed_device_is_loaded_elsewhere_before_it_leaves() -> None:
+    world = DeviceWorld(4, [(0, 1)] * 3, (ROOMY, ROOMY))
+    world.start()
+    there = [name for name in world.names if world.device_of(name) == "cuda:0"]
+    assert len(there) == 2
+    world.load_of(8_000, 600)
+    world.world.after(500 * MS, lambda: world.tell(0, slow=HOT))
+    world.looks(9_000)
+    assert {world.device_of(name) for name in world.names} == {"cuda:1"}
+    assert (sum(world.answers.values()), world.refused) == (600, [])
+    assert world.engine.status().residency.misses == 0, "nobody had to wait for it"
+    world.tell(0)
+    world.looks(5_000)
+    assert {world.device_of(name) for name in world.names} == {"cuda:1"}, "what moved stays"
+    world.settle()
+
+
+def test_what_a_slowed_device_holds_stays_where_no_other_has_room() -> None:
+    world = DeviceWorld(5, [(1,), (0, 1), (1,), (0,)], (25 * MB, 25 * MB), file_bytes=10 * MB)
+    world.start()
+    before = [world.device_of(name) for name in world.names]
+    assert before == ["cuda:1", "cuda:0", "cuda:1", "cuda:0"]
+    loads = len(world.workers.loaded_on)
+    world.load_of(8_000, 300)
+    world.world.after(500 * MS, lambda: world.tell(0, slow=HOT))
+    world.looks(9_000)
+    assert [world.device_of(name) for name in world.names] == before
+    assert len(world.workers.loaded_on) == loads
+    assert (sum(world.answers.values()), world.refused) == (300, [])
+    assert all(world.reason_of(name) == ("READY", "") for name in world.names)
+    world.tell(1, budget_bytes=35 * MB)
+    world.looks(3_000)
+    assert world.device_of("m1") == "cuda:1", "there is room now"
+    assert world.device_of("m3") == "cuda:0", "it may run nowhere else"
+    world.settle()
+
+
+def test_a_new_version_goes_where_no_device_is_slowed_and_else_to_a_slowed_one() -> None:
+    world = DeviceWorld(6, [(0, 1)], (ROOMY, ROOMY))
+    world.tell(0, slow=HOT)
+    world.soon()
+    world.looks(100)
+    world.start()
+    assert world.device_of("m0") == "cuda:1"
+    world.tell(1, ECC)
+    world.looks(3_000)
+    assert world.device_of("m0") == "cuda:0", "slow is better than gone"
+    assert world.reason_of("m0") == ("READY", "")
+    world.settle()
+
+
+def test_devices_that_slow_each_other_do_not_pass_versions_to_and_fro() -> None:
+    world = DeviceWorld(7, [(0, 1)], (ROOMY, ROOMY))
+    world.start()
+    first = int(world.device_of("m0")[-1])
+    for _ in range(5):
+        for index in (first, 1 - first):
+            world.tell(index, slow=HOT)
+            world.tell(1 - index)
+            world.looks(3_000)
+    assert world.device_of("m0") == f"cuda:{1 - first}"
+    assert [str(device) for _, device in world.workers.loaded_on] == [f"cuda:{first}", f"cuda:{1 - first}"]
+    world.world.run(world.world.now + STAYS_NS)
+    world.looks(3_000)
+    assert world.device_of("m0") == f"cuda:{first}", "an hour later it may leave again"
+    world.settle()
+
+
+def test_a_copy_that_comes_to_nothing_is_not_tried_again_and_again() -> None:
+    world = DeviceWorld(8, [(0, 1)], (ROOMY, ROOMY))
+    world.start()
+    assert world.device_of("m0") == "cuda:0"
+    world.workers.refusing = {cuda(1)}
+    world.load_of(8_000, 100)
+    world.tell(0, slow=HOT)
+    world.looks(60_000)
+    assert [str(device) for _, device in world.workers.loaded_on] == ["cuda:0", "cuda:1"]
+    assert (world.device_of("m0"), world.reason_of("m0")) == ("cuda:0", ("READY", ""))
+    assert sum(world.answers.values()) == 100
+    world.settle()
+
+
+def test_a_version_that_another_is_tried_beside_stays_until_that_is_over() -> None:
+    world = DeviceWorld(10, [(0, 1)], (ROOMY, ROOMY))
+    world.start()
+    (served,) = world.engine._rollouts.on_devices()
+    served.trial.split = object()  # type: ignore[assignment]
+    world.tell(0, slow=HOT)
+    world.engine._cache.devices_told(world.states.values(), world.world.now)
+    assert not world.engine._rollouts.moving
+    served.trial.split = None
+    world.looks(3_000)
+    assert world.device_of("m0") == "cuda:1"
+    world.settle()
+
+
+def test_a_copy_that_finds_no_room_any_more_waits_and_is_not_loaded_beside_itself() -> None:
+    world = DeviceWorld(11, [(0, 1)], (ROOMY, 0))
+    world.start()
+    (served,) = world.engine._rollouts.on_devices()
+    world.tell(0, slow=HOT)
+    world.looks(1_000)
+    assert world.engine._rollouts.move(served, world.world.now), "as if there had been room just now"
+    world.looks(5_000)
+    assert [str(device) for _, device in world.workers.loaded_on] == ["cuda:0"]
+    world.tell(1, budget_bytes=ROOMY)
+    world.looks(5_000)
+    assert [str(device) for _, device in world.workers.loaded_on] == ["cuda:0", "cuda:1"]
+    assert world.device_of("m0") == "cuda:1"
+    world.settle()
+
+
+def test_what_is_out_of_memory_comes_back_to_a_device_that_is_not_slowed() -> None:
+    world = DeviceWorld(9, [()] * 3, (25 * MB, 0), file_bytes=10 * MB)
+    world.start()
+    (out,) = [each for each in world.engine._rollouts.on_devices() if each.memory.residency is Residency.COLD]
+    loads = len(world.workers.loaded_on)
+    world.tell(0, slow=HOT)
+    world.tell(1, slow=HOT, budget_bytes=15 * MB)
+    world.looks(2_000)
+    world.tell(1)
+    world.looks(2_000)
+    assert world.device_of(out.model.name) == "cuda:1"
+    assert len(world.workers.loaded_on) == loads, "nothing is loaded before it is asked for"
+    for name in world.names:
+        world.client(name)
+    world.looks(3_000)
+    assert sum(world.answers.values()) == 3
+    assert [str(device) for _, device in world.workers.loaded_on[loads:]] == ["cuda:1"]
     world.settle()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from appliance.domain.device import cuda
+from appliance.telemetry.device_work import device_document
+from appliance.telemetry.metrics.devices import device_families
+from appliance.telemetry.metrics.exposition import exposition
 from appliance.telemetry.notices import notices
 from tests.frontend.http.engine_figures import made_up_devices, made_up_snapshot
 
@@ -34,3 +37,33 @@ def test_that_nothing_tells_of_gpus_matters_where_models_ask_for_one() -> None:
         f"Models ask for a GPU, and nothing tells of one ({problem}): they have no budget there, and no fault of it "
         "is seen. docs/GPU.md says what to install."
     )
+
+
+def test_models_that_stay_on_a_slowed_device_are_named() -> None:
+    slow = "has been slowed by its hardware for 30 s (power brake); look at its cooling and its power"
+    device, other = made_up_devices()
+    snapshot = made_up_snapshot()
+    versions = [
+        replace(snapshot.engine.versions[0], name=f"m{index}", version=1, device=cuda(index % 2))
+        for index in range(14)
+    ]
+    now = replace(
+        snapshot,
+        devices=(replace(device, slow=slow), other),
+        engine=replace(snapshot.engine, versions=tuple(versions)),
+    )
+    (told,) = [each for each in notices(now) if "slowed" in each]
+    assert told == (
+        f"Device 0 (made up, GPU-0) {slow}. Its models move to another GPU that they may run on and that has room; "
+        "still there: m0/1, m2/1, m4/1, m6/1, m8/1 and 2 more."
+    )
+    (told,) = [
+        each for each in notices(replace(now, engine=replace(now.engine, versions=()))) if "slowed" in each
+    ]
+    assert told.endswith("still there: none.")
+    assert device_document(now.devices[0], 0.0)["slow"] == slow
+    assert "slow" not in device_document(other, 0.0)
+    slowed = [
+        line for line in "".join(exposition(device_families(now.devices))).splitlines() if "_slowed{" in line
+    ]
+    assert [line.split()[-1] for line in slowed] == ["1", "0"]

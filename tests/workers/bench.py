@@ -31,9 +31,9 @@ from appliance.workers.port import (
     RunFinished,
     RunItem,
     RunResult,
-    WorkerSettings,
     WorkerStarted,
 )
+from appliance.workers.settings import WorkerSettings
 
 EVENT_TIMEOUT_S = 30.0
 ACCESS = FileAccess(roots=("/",))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from appliance.domain.model import ModelVersion
 from appliance.workers import port
+from appliance.workers.settings import WorkerSettings
 from tests.workers.bench import fake
 
 ROOMY = fake(evictable_bytes=1 << 20)
@@ -25,7 +26,7 @@ class PortConformance:
     """The suite. Workers of a scripted port must have no trouble in their script."""
 
     def started(self, workers: Workers, worker: int) -> int:
-        workers.call(workers.port.start, worker, 0, port.WorkerSettings(1, (), 0))
+        workers.call(workers.port.start, worker, 0, WorkerSettings(1, (), 0))
         event = workers.event()
         assert isinstance(event, port.WorkerStarted)
         assert event.worker == worker

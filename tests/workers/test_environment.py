@@ -6,7 +6,8 @@ import pytest
 
 from appliance.domain.device import cuda
 from appliance.workers.daemon.zygote_client import environment_of_workers
-from appliance.workers.port import ModelRefused, WorkerTerms
+from appliance.workers.port import ModelRefused
+from appliance.workers.settings import WorkerTerms
 from tests.workers.bench import ACCESS, Bench, fake
 
 

@@ -32,9 +32,9 @@ from appliance.workers.port import (
     RunResult,
     WeightsPagedIn,
     WorkerExited,
-    WorkerSettings,
     WorkerStarted,
 )
+from appliance.workers.settings import WorkerSettings
 from models.generate import write_model
 from tests.faults.gate import Gate
 from tests.workers.bench import FOUR, Bench, Clock, fake, spec, tensor, version_of

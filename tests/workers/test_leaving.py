@@ -17,7 +17,8 @@ from appliance.workers.child.leased import LeasedRuns
 from appliance.workers.child.tensors import Scratch
 from appliance.workers.child.worker import Worker
 from appliance.workers.messages import FromWorker, Load, Stop, ToWorker
-from appliance.workers.port import PLAIN_LOAD, ModelLoaded, WorkerSettings
+from appliance.workers.port import PLAIN_LOAD, ModelLoaded
+from appliance.workers.settings import WorkerSettings
 from tests.runtimes.fake import FakeRuntime, FakeSession
 from tests.workers.bench import fake
 

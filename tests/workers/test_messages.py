@@ -70,8 +70,8 @@ from appliance.workers.port import (
     RunResult,
     WeightsEvicted,
     WeightsPagedIn,
-    WorkerSettings,
 )
+from appliance.workers.settings import WorkerSettings
 from appliance.workers.side_by_side import SideBySide
 
 KIND_OF_LOADED = encode(ModelLoaded(1, 1, (), 1, 1))[2]

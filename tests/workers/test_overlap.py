@@ -26,8 +26,8 @@ from appliance.workers.port import (
     Run,
     RunFinished,
     RunItem,
-    WorkerSettings,
 )
+from appliance.workers.settings import WorkerSettings
 from tests.runtimes.simulated_device import DeviceRun, DeviceSession
 from tests.workers.bench import fake
 

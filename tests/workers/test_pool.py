@@ -28,8 +28,8 @@ from appliance.workers.port import (
     ModelRefused,
     RunFinished,
     WorkerExited,
-    WorkerSettings,
 )
+from appliance.workers.settings import WorkerSettings
 from models.generate import write_model
 from tests.workers.bench import FOUR, FREE, PLAIN, Bench, fake, row, spec, version_of
 

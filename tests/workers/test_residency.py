@@ -22,8 +22,8 @@ from appliance.workers.port import (
     RunFinished,
     WeightsPagedIn,
     WorkerExited,
-    WorkerSettings,
 )
+from appliance.workers.settings import WorkerSettings
 from tests.faults.gate import Gate
 from tests.workers.bench import FOUR, Bench, Clock, fake
 from tests.workers.mapped_files import resident_bytes

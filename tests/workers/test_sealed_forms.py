@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,7 +42,7 @@ from appliance.workers.forms import (
 from appliance.workers.jail.support import Support
 from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadWish
-from appliance.workers.seal import seal_form, seal_problem, sealed_documents
+from appliance.workers.seal import driver_changed, seal_form, seal_problem, sealed_documents
 from tests.runtimes.fake import FakeRuntime
 from tests.workers.bench import fake, version_of
 from tests.workers.in_time import in_time
@@ -382,6 +383,41 @@ def test_without_landlock_nothing_is_sealed_or_opened_and_what_is_there_stays(
         (form / "aside").rename(form / SEAL_FILE)
         assert sorted(os.listdir(form)) == left
     assert box.loads_packed(), "it is opened where the kernel has Landlock again"
+
+
+def test_once_the_driver_was_changed_nothing_is_sealed_or_opened_and_what_is_there_stays(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it is tied to was asked of the driver that was there at the start."""
+    form, engine = form_of(box), replace(box.version, runtime="tensorrt")
+    left = sorted(os.listdir(form))
+    with monkeypatch.context() as patched:
+        patched.setattr("appliance.workers.seal._driver_changed", threading.Event())
+        assert for_worker(engine).forms == engine.forms
+        driver_changed()
+        assert "the driver was changed" in seal_problem("tensorrt")
+        assert seal_problem("onnx") == ""
+        assert for_worker(engine).forms == ""
+        (form / SEAL_FILE).rename(form / "aside")
+        seal_form(box.version, form.name)
+        assert not (form / SEAL_FILE).exists()
+        (form / "aside").rename(form / SEAL_FILE)
+        assert sorted(os.listdir(form)) == left
+    assert box.loads_packed(), "it is opened after a new start, if the driver is the same again"
+
+
+def test_an_engine_that_is_ready_when_the_driver_is_known_to_have_changed_is_thrown_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = Box(tmp_path / "serve", Engines())
+    monkeypatch.setattr("appliance.workers.seal._driver_changed", threading.Event())
+    monkeypatch.setattr("appliance.workers.seal.FORMED_WHOLE", frozenset({box.runtime.name}))
+    name, nbytes, _ = build_form(for_worker(box.version), box.runtime, RuntimeSettings(), box.judge)
+    driver_changed()
+    done = take_up_form(box.version, FormBuilt(1, 1, name, nbytes, 1, None))
+    assert done is not None
+    assert "the driver was changed under the appliance" in str(done.failure)
+    assert os.listdir(box.forms) == []
 
 
 def test_an_engine_that_cannot_be_built_leaves_nothing(tmp_path: Path) -> None:

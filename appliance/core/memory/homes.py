@@ -1,5 +1,8 @@
 """Which device a version gets: of those that it asks for, the one with most memory that no other version is to have.
 
+One that its hardware has slowed gets a version only where none of the others has room for it: slow is better than not
+at all.
+
 Where no driver tells of any device of the kind, one is taken by its number: the worker will see. Who asks for more than
 a number gets none there, because nobody knows what that device is.
 """
@@ -22,12 +25,18 @@ STEP_BYTES: Final = 64 << 20
 
 class Home(NamedTuple):
     """A device as it is: ``budget_bytes`` are for versions, ``free_bytes`` of those are no version's, in memory or out
-    of it (below zero where more are at home there than fit); ``fault`` is why it takes none, "" where it does."""
+    of it (below zero where more are at home there than fit); ``fault`` is why it takes none, "" where it does, ``slow``
+    why others are better, "" where they are not."""
 
     device: Device
     budget_bytes: int
     free_bytes: int
     fault: str = ""
+    slow: str = ""
+
+    def is_quick(self, need_bytes: int) -> bool:
+        """Whether a version that needs so much is well off there."""
+        return not (self.fault or self.slow) and self.free_bytes >= need_bytes
 
 
 def choose(
@@ -45,7 +54,8 @@ def choose(
     sound = [home for home in allowed if not home.fault]
     if not sound:
         return WaitsForDevice(faults=tuple((home.device.called, home.fault) for home in allowed))
-    large = [home for home in sound if home.budget_bytes >= need_bytes] or sound
+    quick = [home for home in sound if home.is_quick(need_bytes)]
+    large = quick or [home for home in sound if home.budget_bytes >= need_bytes] or sound
     return max(large, key=lambda home: (home.free_bytes, -home.device.index)).device.called
 
 

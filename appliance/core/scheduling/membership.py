@@ -28,7 +28,9 @@ class Membership(State):
             case on.LaneClosed():
                 return self._lane_closed(event, now_ns)
             case on.ModelOpened():
-                assert event.model not in self._models, "model opened twice"
+                left = self._models.get(event.model)
+                assert left is None or left.closed, "model opened twice"
+                # What it still runs where it was closed ends there: it may serve in another group before that.
                 model = Model(event.model, self._groups[event.group], event.max_batch, event.batching)
                 self._models[event.model] = model
                 model.group.models.append(model)
@@ -81,6 +83,9 @@ class Membership(State):
         model = self._models.get(event.model)
         if model is None:  # its group was closed before, as when the daemon ends while it is watched
             return []
+        return self._close(model)
+
+    def _close(self, model: Model) -> list[Action]:
         model.closed = True
         evicted: list[Action] = [Evicted(request) for request in self._empty(model.batch_keys)]
         self._drop_if_done(model)
@@ -112,7 +117,8 @@ class Membership(State):
 
     def _drop_if_done(self, model: Model) -> None:
         if model.closed and not model.batch_keys:
-            del self._models[model.model]
+            if self._models.get(model.model) is model:  # else it was opened anew
+                del self._models[model.model]
             model.group.models.remove(model)
 
     def _group_closed(self, event: on.GroupClosed, now_ns: int) -> list[Action]:
@@ -122,7 +128,7 @@ class Membership(State):
         for lane in [*(lane.lane for lane in group.lanes), *group.returning]:
             actions += self._lane_closed(on.LaneClosed(lane, 0), now_ns)
         for model in list(group.models):
-            actions += self._model_closed(on.ModelClosed(model.model))
+            actions += self._close(model)
             for batch_key in list(model.batch_keys):
                 self._batch_key_closed(on.BatchKeyClosed(batch_key.batch_key))
         self._agenda.set(group, NEVER)

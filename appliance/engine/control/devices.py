@@ -4,6 +4,9 @@ A device with a fault takes no versions. What serves there is loaded for another
 no request fails; where what the device held is gone with it, or there is no room in time, it leaves memory first, and
 its next request brings it to the other one. What may run nowhere else is barred: it is UNAVAILABLE, and its requests
 are refused with the fault, until that is gone. Everything is derived anew at each look. Owner: the model cache.
+
+A device that its hardware has slowed takes versions only where none of the others has room. What serves there is loaded
+elsewhere, one after the other, where it fits beside what is there; what does not stays, as slow is better than gone.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from appliance.core.memory.events import BudgetSet
 from appliance.core.memory.footprint import Residency
 from appliance.core.memory.homes import Home, choose
 from appliance.core.rollout.phase import ON_ITS_WAY, SERVING
+from appliance.core.rollout.registry import Slot
 from appliance.domain.device import DeviceName, DeviceState
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.environment import Shell
@@ -29,6 +33,9 @@ NOBODY: Final = -1
 PATIENCE_NS: Final = 60_000_000_000
 """So long a version that still answers waits on a faulty device for its copy on another one; loads of large models take
 half a minute."""
+STAYS_NS: Final = 3_600_000_000_000
+"""So long a version that left a slowed device leaves none for that again: two that heat each other would pass it to and
+fro."""
 
 
 class Devices:
@@ -54,6 +61,11 @@ class Devices:
         state = self._states.get(device)
         return state.fault if state is not None else ""
 
+    def slow(self, device: DeviceName) -> str:
+        """Why others are better for versions; "" where they are not."""
+        state = self._states.get(device)
+        return state.slow if state is not None else ""
+
     def watched(self, device: DeviceName) -> bool:
         """Whether its faults are told of."""
         return device in self._states
@@ -76,16 +88,23 @@ class Devices:
     def choose(self, served: Served, need_bytes: int) -> DeviceName | AbsentDevice | WaitsForDevice:
         """The device for a version."""
         homes = [
-            Home(
-                state.device,
-                memory.books.budget.bytes,
-                memory.books.budget.bytes - memory.books.promised_bytes,
-                state.fault,
-            )
-            for device, state in self._states.items()
-            if (memory := self._memory.devices.get(device)) is not None
+            self._home(state) for device, state in self._states.items() if device in self._memory.devices
         ]
         return choose(served.model.device, need_bytes, homes)
+
+    def quicker(self, served: Served, need_bytes: int) -> DeviceName | None:
+        """A device that is not slowed and has room for a version as it is, so that nobody has to leave that one."""
+        found = self.choose(served, need_bytes)
+        state = self._states.get(found) if isinstance(found, DeviceName) else None
+        if state is None or state.device.called not in self._memory.devices:
+            return None
+        quick = self._home(state).is_quick(need_bytes) and self.room_bytes(state.device.called) >= need_bytes
+        return state.device.called if quick else None
+
+    def _home(self, state: DeviceState) -> Home:
+        books = self._memory.devices[state.device.called].books
+        free_bytes = books.budget.bytes - books.promised_bytes
+        return Home(state.device, books.budget.bytes, free_bytes, state.fault, state.slow)
 
 
 class Tenants(Protocol):
@@ -105,7 +124,7 @@ class Tenants(Protocol):
 
 
 class Drains:
-    """Clears devices that have a fault."""
+    """Clears devices that have a fault, and relieves those that are slowed."""
 
     def __init__(self, devices: Devices, rollouts: Rollouts, tenants: Tenants, shell: Shell) -> None:
         self._devices = devices
@@ -113,6 +132,8 @@ class Drains:
         self._tenants = tenants
         self._shell = shell
         self._moving_since: dict[int, int] = {}
+        self._relieved_ns: dict[Slot, int] = {}
+        """When versions were to leave a slowed device last."""
 
     def look(self, now_ns: int) -> None:
         """See what is where it should not be, and what can be again."""
@@ -123,6 +144,7 @@ class Drains:
         for served in versions:
             if served.barred:
                 self._settle(served, now_ns)
+        self._relieve(versions, now_ns)
         for device in self._devices.faulty:
             if self._devices.gone(device):
                 self._rollouts.groups.end_left(device)
@@ -141,8 +163,10 @@ class Drains:
         stays for as long as a copy of it is on its way to another device."""
         device = served.memory.device
         fault = self._devices.fault(device)
-        if not fault or served.barred:
+        if served.barred:
             return False
+        if not fault:
+            return self._rests_slowly(served)
         if served.phase in ON_ITS_WAY and served.placed.group >= 0:
             refused = ModelRefused(NOBODY, served.id, faults_text([(device, fault)]))
             self._rollouts.model_refused(refused, now_ns)
@@ -156,6 +180,45 @@ class Drains:
             return True
         since_ns = self._moving_since.setdefault(served.id, now_ns)
         return now_ns - since_ns >= PATIENCE_NS or not self._rollouts.move(served, now_ns)
+
+    def _rests_slowly(self, served: Served) -> bool:
+        """Whether it is out of memory, and would come back to a slowed device although another one has room."""
+        out = served.memory.residency is Residency.COLD and not served.memory.returning
+        slow = served.phase in SERVING and out and self._devices.slow(served.memory.device)
+        return bool(slow) and self._devices.quicker(served, self._tenants.needs(served)) is not None
+
+    def _relieve(self, versions: Sequence[Served], now_ns: int) -> None:
+        """Have one of those that serve on a slowed device be loaded for a better one. One after the other, for what
+        loads there takes from what serves there."""
+        self._relieved_ns = {
+            slot: at_ns for slot, at_ns in self._relieved_ns.items() if now_ns - at_ns < STAYS_NS
+        }
+        if self._rollouts.moving:
+            return
+        for served in versions:
+            device = served.memory.device
+            to = (
+                self._devices.quicker(served, self._tenants.needs(served))
+                if self._is_slowed(served)
+                else None
+            )
+            if to is not None and self._rollouts.move(served, now_ns):
+                self._relieved_ns[served.version.slot] = now_ns
+                reason = self._devices.slow(device)
+                self._say(
+                    "model leaves a slowed device", served, device=str(device), to=str(to), reason=reason
+                )
+                return
+
+    def _is_slowed(self, served: Served) -> bool:
+        """Whether it serves from a slowed device, and may be moved: not while another version is on trial beside it,
+        which is compared with it."""
+        device = served.memory.device
+        if not self._devices.slow(device) or self._devices.fault(device) or served.barred:
+            return False
+        there = served.memory.residency is Residency.RESIDENT and self._rollouts.groups.holders(served)
+        free = served.trial.split is None and served.version.slot not in self._relieved_ns
+        return served.phase in SERVING and bool(there) and free
 
     def _has_room_elsewhere(self, served: Served) -> bool:
         """Whether another device has room for it as it is, so that nobody has to leave that one."""

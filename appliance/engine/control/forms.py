@@ -16,16 +16,9 @@ from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
 from appliance.runtimes.runtime import FORMED_WHOLE
 from appliance.workers.forms import refuse_forms
-from appliance.workers.port import (
-    ExitCause,
-    FormBuilt,
-    FormJudged,
-    FormVerdict,
-    ModelProgress,
-    WorkerPort,
-    WorkerTerms,
-)
+from appliance.workers.port import ExitCause, FormBuilt, FormJudged, FormVerdict, ModelProgress, WorkerPort
 from appliance.workers.seal import kin_of, seal_problem
+from appliance.workers.settings import WorkerTerms
 
 TOLD_PARTS: Final = 4
 """How far a form is goes into the log by quarters."""
@@ -91,8 +84,11 @@ class Forms:
         self._spare(identity, ())
 
     def build(self) -> None:
-        """Build the form of the next one: nothing else is on its way."""
+        """Build the form of the next one, if one may be built: nothing else is on its way."""
         served, worker, model = self._queue.take(), self._ids.take_id(), self._ids.take_id()
+        if problem := seal_problem(served.model.runtime):
+            self._leave_out(served, problem)
+            return
         self._building, self._quarters = (worker, model, served), 0
         self._log.event("building the packed form", model=served.key)
         alone = worker  # in a group that no request is for
@@ -171,8 +167,8 @@ class Forms:
         own files are. True when it is not the version's fault therefore. Where it is not ``known`` to have been that
         form, as others were in the worker, one may be built anew."""
         model = served.model
-        if seal_problem(model.runtime):
-            return False  # no engine was opened
+        if _opened_none(served):
+            return False
         if not model.forms or not model.digest:
             return False
         if not refuse_forms(model.forms, model.digest, reason, known=known):
@@ -182,7 +178,7 @@ class Forms:
 
     def refuse(self, served: Served, reason: str, *, known: bool = True) -> None:
         """``served`` failed; if it ran from a form, that is not used again; see ``blame``."""
-        if served.version.is_packed:
+        if served.version.is_packed and not _opened_none(served):
             refuse_forms(served.model.forms, served.model.digest, reason, known=known)
 
     def stop(self) -> None:
@@ -199,3 +195,8 @@ class Forms:
         self._spare(served.identity, ())
         self._port.kill(worker, ExitCause.STOPPED)
         self._log.event("the packed form is left unbuilt", model=served.key, reason=reason)
+
+
+def _opened_none(served: Served) -> bool:
+    """Whether it can have failed of no engine: it runs from none, and none may be opened."""
+    return not served.packed and bool(seal_problem(served.model.runtime))

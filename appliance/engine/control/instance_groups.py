@@ -28,10 +28,9 @@ from appliance.workers.port import (
     ModelProgress,
     ModelRefused,
     WorkerPort,
-    WorkerSettings,
     WorkerStarted,
-    WorkerTerms,
 )
+from appliance.workers.settings import WorkerSettings, WorkerTerms
 
 NEVER_NS = 1 << 62
 

@@ -258,7 +258,7 @@ class ModelCache:
         """Have memory be kept to load a version that is on its way to serving, in the place of ``before``."""
         need_bytes = self._sizes.guessed(served).bytes
         lack = self._lacks_process(served, before, now_ns)
-        homeless = lack or self._find_home(served, need_bytes, now_ns)
+        homeless = lack or self._find_home(served, need_bytes, now_ns) or self._stays_slow(served, before)
         if homeless is not None:
             self._shell.pace.at(now_ns + SAMPLE_NS)
             return RefuseReservation(served.id, homeless, now_ns + SAMPLE_NS)
@@ -312,6 +312,15 @@ class ModelCache:
             return chosen
         served.memory.device = chosen
         return None
+
+    def _stays_slow(self, served: Served, before: Served | None) -> WaitsForDevice | None:
+        """Why a copy that is to be loaded away from the slowed device of ``before`` is not loaded yet: there is room on
+        that one alone."""
+        device = served.memory.device
+        if before is None or not served.version.spec.moved or device != before.memory.device:
+            return None
+        slow = self._devices.slow(device)
+        return WaitsForDevice(faults=((device, slow),)) if slow else None
 
     def rest(self, served: Served) -> None:
         """Have a version begin COLD."""

@@ -48,8 +48,8 @@ from appliance.workers.port import (
     WorkerExited,
     WorkerPort,
     WorkerStarted,
-    WorkerTerms,
 )
+from appliance.workers.settings import WorkerTerms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,6 +415,11 @@ class Rollouts:
         self._tell(told.Displaced(served.id), now_ns)
         copy = self._core.registry.incoming.get(served.version.slot)
         return copy is not None and copy.spec.moved
+
+    @property
+    def moving(self) -> bool:
+        """Whether a version is being loaded for another device, to take its own place."""
+        return any(copy.spec.moved for copy in self._core.registry.incoming.values())
 
     def on_devices(self) -> list[Served]:
         """All versions that run, or are to run, on a device other than the processor."""

@@ -62,6 +62,11 @@ def device_families(devices: Sequence[DeviceFigures]) -> Iterator[Family]:
             "1 where it takes no models because of a fault.",
             lambda each: int(any(faults(each.reading))),
         ),
+        (
+            "slowed",
+            "1 where its hardware has slowed it for so long that its models move to others that have room.",
+            lambda each: int(bool(each.slow)),
+        ),
     ):
         shares = [(label_text({"device": each.device.uuid}), figure(each)) for each in devices]
         yield family(

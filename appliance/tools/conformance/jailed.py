@@ -27,9 +27,9 @@ from appliance.workers.port import (
     RunItem,
     RunResult,
     WorkerExited,
-    WorkerSettings,
     WorkerStarted,
 )
+from appliance.workers.settings import WorkerSettings
 
 NAME: Final = "worker"
 DEMANDS: Final = "A worker in its jail loads the model and answers"

@@ -41,9 +41,9 @@ from appliance.workers.port import (
     RunResult,
     WeightsEvicted,
     WeightsPagedIn,
-    WorkerSettings,
 )
 from appliance.workers.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, yield_processor
+from appliance.workers.settings import WorkerSettings
 
 LET_GO_S: Final = 0.25
 """How long a worker that was told to end may take to give back what its models take."""

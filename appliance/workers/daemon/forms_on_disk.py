@@ -112,6 +112,8 @@ def after_builder(
 def take_up_form(version: ModelVersion, built: FormBuilt | None) -> FormBuilt | None:
     """Put a form that was built into its place, or remove what is left of one that was not; gives what came of it. Its
     builder has ended. Removing large files takes a while: not for the event loop."""
+    if built is not None and built.failure is None and (problem := seal_problem(version.runtime)):
+        built = built._replace(name="", nbytes=0, failure=f"{version.key}: {problem}")
     if built is not None and built.failure is None:
         try:
             new = os.path.isfile(os.path.join(version.forms, f"{BUILDING}{built.name}", FORM_FILE))
@@ -121,8 +123,8 @@ def take_up_form(version: ModelVersion, built: FormBuilt | None) -> FormBuilt | 
             if new and slowest(built.compared) is None:
                 seal_form(version, built.name)
             return built._replace(nbytes=nbytes)
-        except (OSError, ArtefactError) as problem:
-            reason = f"{version.key}: its packed form could not be put into its place: {problem}"
+        except (OSError, ArtefactError) as error:
+            reason = f"{version.key}: its packed form could not be put into its place: {error}"
             built = built._replace(name="", nbytes=0, failure=reason)
     discard_site(version.forms, version.digest)
     return built

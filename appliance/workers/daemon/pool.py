@@ -57,9 +57,9 @@ from appliance.workers.port import (
     PoolStatistics,
     Run,
     WorkerExited,
-    WorkerSettings,
     WorkerStarted,
 )
+from appliance.workers.settings import WorkerSettings
 
 NS_PER_MS: Final = 1_000_000
 WATCH_INTERVAL_S: Final = 0.05

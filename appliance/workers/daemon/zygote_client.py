@@ -33,7 +33,8 @@ from appliance.workers.messages import (
     decode,
     encode,
 )
-from appliance.workers.port import LaneMemory, WorkerSettings
+from appliance.workers.port import LaneMemory
+from appliance.workers.settings import WorkerSettings
 
 CONTROL_BYTES_MAX: Final = 64 << 10
 ZYGOTE: Final = -1

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from appliance.workers.port import WorkerSettings
+from appliance.workers.settings import WorkerSettings
 
 LEAF: Final = "daemon"
 """Of the daemon and its zygote; a unit may have it made by ``DelegateSubgroup=``."""

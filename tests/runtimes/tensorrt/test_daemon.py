@@ -57,13 +57,14 @@ class Site:
         (self._python / "sitecustomize.py").write_text(code)
         install(folder, self.state, more=more)
 
-    def start(self, **environment: str) -> ApplianceProcess:
+    def start(self, before: str = "", **environment: str) -> ApplianceProcess:
         paths = os.pathsep.join((str(self._python), os.environ["PYTHONPATH"]))
         return self._serve(
             None,
             SECTIONS,
             arguments=("--state-dir", str(self.state)),
             environment={"PYTHONPATH": paths, **environment},
+            before=before,
         )
 
     @property
@@ -222,6 +223,54 @@ def test_an_engine_that_does_not_hold_any_more_is_dropped_aloud_and_built_anew_w
     end = time.monotonic() + 30
     while len(list((site.state / "serve" / "forms").iterdir())) > 1:
         assert time.monotonic() < end, "what was there before does not leave"
+
+
+CHANGING = """
+import os
+import pynvml
+from tests.devices.simulated_nvml import ANY, Board, SimulatedNvml
+class Changing(Board):
+    @property
+    def errors(self):
+        return {ANY: pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH} if os.path.exists("PLACE") else {}
+    @errors.setter
+    def errors(self, _):
+        pass
+pynvml.nvmlLib = SimulatedNvml(Changing(processes=()))
+"""
+"""A driver that is another one as soon as there is a file."""
+
+
+def test_no_engine_is_opened_once_the_driver_was_changed_until_the_daemon_starts_anew(
+    site: Site, tmp_path: Path
+) -> None:
+    place = tmp_path / "changed"
+    daemon = site.start(CHANGING.replace("PLACE", str(place)))
+    first = ask(daemon, 1)
+    until_packed(daemon)
+    place.touch()
+    daemon.until("a driver that was changed", lambda now: now["devices"][0].get("driver_changed"))
+    assert is_packed(daemon.status()), "what runs keeps what it has"
+    daemon.wait_log("version unloaded")
+    (worker,) = daemon.status()["workers"]
+    os.kill(worker["pid"], signal.SIGKILL)
+    daemon.until(
+        "a session without an engine",
+        lambda now: entry(now)["state"] == "READY" and not entry(now)["packed"] and entry(now)["workers"],
+    )
+    assert ask(daemon, 3) == pytest.approx(first, abs=1e-6)
+    install(tmp_path / "second", site.state, "2")
+    now = daemon.until(
+        "a new version without an engine",
+        lambda now: [each["version"] for each in now["models"] if each["notes"]] == [2],
+    )
+    (note,) = [each["notes"][0] for each in now["models"] if each["version"] == 2]
+    assert "the driver was changed under the appliance" in note
+    assert daemon.log().count("building the packed form") == 1
+    stop(daemon)
+    place.unlink()
+    daemon = site.start()
+    daemon.until("an engine of the new version", serves(2))
 
 
 REFIT = 'parameters { key: "tensorrt_refit" value { string_value: "1" } }\n'

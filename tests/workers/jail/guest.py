@@ -17,7 +17,7 @@ from typing import Final
 
 from appliance.workers.jail.access import FileAccess
 from appliance.workers.jail.cgroup import TASKS_MAX, WorkerCgroups, enter, move_to_leaf
-from appliance.workers.port import WorkerSettings
+from appliance.workers.settings import WorkerSettings
 
 PASSED: Final = "every bound holds"
 MEBIBYTE: Final = 1 << 20
