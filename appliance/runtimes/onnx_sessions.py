@@ -40,6 +40,7 @@ class BoundSession:
     """A session whose inputs have fixed-size elements: they, and outputs where possible, are bound by address."""
 
     measurable = True
+    note = ""
 
     def __init__(
         self,
@@ -202,6 +203,7 @@ class TextSession:
     """A session with BYTES inputs, which ONNX Runtime takes from numpy arrays only."""
 
     measurable = True
+    note = ""
 
     def __init__(
         self,
@@ -272,7 +274,8 @@ def _raw(array: Any) -> bytes:
     return raw
 
 
-def run_error(problem: Exception) -> ApplianceError:
-    """The runtime's own word decides whether the input is to blame or the model."""
-    reason = runtime_reason(problem)
+def run_error(problem: Exception, told: Callable[[str], str] = str) -> ApplianceError:
+    """The runtime's own word decides whether the input is to blame or the model; ``told`` puts its reason into
+    words."""
+    reason = told(runtime_reason(problem))
     return InvalidRequest(reason) if isinstance(problem, native.InvalidArgument) else RunFailed(reason)

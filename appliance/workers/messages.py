@@ -33,7 +33,7 @@ from appliance.workers.port import (
     WorkerSettings,
 )
 
-PROTOCOL_VERSION: Final = 6
+PROTOCOL_VERSION: Final = 7
 MAX_MESSAGE_BYTES: Final = 16 << 20
 FROM_WORKER_BYTES_MAX: Final = 1 << 20
 """The results of the largest batch, with room to spare: tensors lie in slots."""
