@@ -205,7 +205,7 @@ class CudaSession:
             return produced
         except Exception as problem:
             self._end_if_dead(problem)
-            raise run_error(problem, self._about.limit.told) from problem
+            raise run_error(problem, self._about.limit) from problem
 
     def prepared(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
