@@ -222,12 +222,12 @@ def _limit_of(version: ModelVersion, settings: RuntimeSettings) -> DeviceLimit:
 
 def _note(version: ModelVersion, session: Any) -> str:
     """What of it runs on the processor. Raises LoadFailed where all does. Older releases of ONNX Runtime do not tell;
-    that the provider is there is all that is known of them."""
-    tell = getattr(session, "get_provider_graph_assignment_info", None)
-    if tell is None:
-        return ""
+    of those, and of one that cannot tell, it is only known that the provider is there."""
     provider = PROVIDERS[version.device.kind.value]
-    found = placement(tell(), provider)
+    try:
+        found = placement(session.get_provider_graph_assignment_info(), provider)
+    except Exception:  # noqa: BLE001 - a session is not refused for what is not known of it
+        return ""
     if found.nowhere:
         raise LoadFailed(
             f"{version.key}: asks for device '{version.device}', but its session runs all of its {found.nodes} nodes "

@@ -40,8 +40,8 @@ class PretendedCuda(OnnxRuntime):
         """A session of the real runtime, which believes that it is on CUDA."""
         onnxruntime.InferenceSession = self._session
         onnxruntime.get_available_providers = lambda: list(PROVIDERS.values())
-        onnx._cuda = lambda index: self._cuda  # type: ignore[assignment, return-value]
-        onnx.CudaSession = partial(CudaSession, kind=native.OrtDevice.cpu())  # type: ignore[assignment, misc]
+        onnx._cuda = lambda index: self._cuda  # type: ignore[assignment]
+        onnx.CudaSession = partial(CudaSession, kind=native.OrtDevice.cpu())  # type: ignore[assignment, attr-defined]
         return super().load(version, settings)
 
     def _session(self, model: Any, options: Any, providers: list[Any], **_: Any) -> Any:

@@ -148,11 +148,16 @@ def test_what_of_a_session_runs_on_the_processor_is_noted(
     assert note_of(ReshapedSession(session, version_of(path, *MLP))) == note, "whatever stands before it"
 
 
-def test_a_release_that_does_not_tell_where_nodes_run_is_believed_by_its_providers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def cannot_tell(recorded: Any) -> list[Any]:
+    raise RuntimeError("not for this session")
+
+
+@pytest.mark.parametrize("tell", [None, cannot_tell], ids=["of a release that does not", "one that cannot"])
+def test_a_session_that_does_not_tell_where_nodes_run_is_believed_by_its_providers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tell: Callable[[Any], list[Any]] | None
 ) -> None:
     path = write_model("mlp", tmp_path) / "1" / "model.onnx"
-    as_on_a_gpu(monkeypatch, None)
+    as_on_a_gpu(monkeypatch, tell)
     assert note_of(OnnxRuntime().load(version_of(path, *MLP, device=ON_CUDA), SETTINGS)) == ""
 
 
