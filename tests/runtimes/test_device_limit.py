@@ -3,6 +3,9 @@ simulated. The arena is a real one, that of ONNX Runtime on the processor."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +32,7 @@ from tests.workers.bench import PLAIN, Bench, spec, tensor, version_of
 MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
 ARENA = "Available memory of 64000 is smaller than requested bytes of 1048576"
 CUDA = "CUDA failure 2: out of memory ; GPU=0 ; hostname=box ; expr=cudaMalloc((void**)&p, size);"
+ROOT = Path(__file__).parents[2]
 ROOMY, CRAMPED = 1 << 30, 64 << 10
 
 
@@ -122,6 +126,52 @@ def refusing(monkeypatch: pytest.MonkeyPatch, reason: str) -> list[Any]:
     monkeypatch.setattr(onnxruntime, "InferenceSession", make)
     monkeypatch.setattr(onnx, "_cuda", lambda index: SimulatedCuda())
     return asked
+
+
+ARENA_SCRIPT = """
+import sys
+import numpy as np
+import onnxruntime as ort
+from models.generators.graph import constant, model_bytes, node, tensor_port
+kind, use = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, ort.OrtMemType.DEFAULT
+arena = ort.OrtArenaCfg({"max_mem": int(sys.argv[1]), "arena_extend_strategy": 1})
+ort.create_and_register_allocator(ort.OrtMemoryInfo("Cpu", kind, 0, use), arena)
+options = ort.SessionOptions()
+options.log_severity_level = 4
+options.add_session_config_entry("session.use_env_allocators", "1")
+model = model_bytes(
+    "m",
+    [node("MatMul", ["x", "w"], ["a"]), node("Exp", ["a"], ["y"])],
+    inputs=[tensor_port("x", "FP32", ["n", 512])],
+    outputs=[tensor_port("y", "FP32", ["n", 512])],
+    constants=[constant("w", np.ones((512, 512), np.float32))],
+)
+session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+try:
+    session.run(None, {"x": np.ones((4096, 512), np.float32)})
+    print("ran")
+except Exception as problem:
+    print(problem)
+"""
+"""A model whose packed weights are 1 MiB, which ONNX Runtime reserves as it does weights on a GPU, and whose run makes
+8 MiB, in an arena with a limit. ONNX Runtime has such an arena for a whole process."""
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"), [(3 << 20, "is smaller than requested bytes of 8388608"), (1 << 19, "ran")]
+)
+def test_the_arena_is_not_held_to_a_limit_that_weights_are_beyond(limit: int, said: str) -> None:
+    """Which is why files are held against the limit before: when a release mends that, this fails."""
+    ran = subprocess.run(
+        [sys.executable, "-c", ARENA_SCRIPT, str(limit)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert said in ran.stdout
 
 
 # --- in a real worker
