@@ -233,3 +233,7 @@ class WorkerDied(WorkerError):
 
 class RunFailed(WorkerError):
     """The runtime raised while it ran the request; the worker lives on."""
+
+
+class DeviceFull(RunFailed):
+    """A device has no memory for a run, or the session is held to less than that takes."""

@@ -1,12 +1,13 @@
 """ONNX models through ONNX Runtime: sessions are made here, and run in ``onnx_sessions`` and ``onnx_cuda``.
 
-A session that was to run on another device than it really does is refused.
+A session that was to run on another device than it really does is refused: where its provider is not there, and where
+that got no node to run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cache
 from types import MappingProxyType
@@ -20,8 +21,10 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import session_options
 from appliance.domain.tensor import Datatype
+from appliance.runtimes.device_limit import DeviceLimit, files_problem
 from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
+from appliance.runtimes.onnx_placement import RECORD, placement
 from appliance.runtimes.onnx_reasons import load_reason
 from appliance.runtimes.onnx_sessions import BoundSession, TextSession
 from appliance.runtimes.relayout import relay
@@ -70,11 +73,13 @@ class OnnxRuntime:
         if not version.on_cpu and _all_of_fixed_size(version):
             return _load_on_cuda(version, settings)
         session = _create_session(version, settings)
+        note = "" if version.on_cpu else _note(version, session)
         inputs, outputs = _ports(version, session)
         weights = None if version.weights is None else find_mapped(version.weights, others)
-        if any(port.datatype is Datatype.BYTES for port in inputs):
-            return TextSession(session, version, inputs, outputs, weights)
-        return BoundSession(session, version, inputs, outputs, weights)
+        text = any(port.datatype is Datatype.BYTES for port in inputs)
+        made = (TextSession if text else BoundSession)(session, version, inputs, outputs, weights)
+        made.note = note
+        return made
 
     @property
     def identity(self) -> str:
@@ -148,12 +153,16 @@ def _load_on_cuda(version: ModelVersion, settings: RuntimeSettings) -> CudaSessi
                     raise
         return Made(_create_session(version, settings, stream=stream), graphs=False)
 
+    limit = _limit_of(version, settings)
     try:
-        session = CudaSession(version, _cuda(settings.device.index), make, graphs=version.cuda_graphs)
+        session = CudaSession(
+            version, _cuda(settings.device.index), make, graphs=version.cuda_graphs, limit=limit
+        )
     except CudaFailed as problem:
         raise LoadFailed(f"{version.key}: asks for device '{version.device}': {problem}") from problem
     try:
         session.inputs, session.outputs = _ports(version, session.metas)
+        session.note = _note(version, session.metas)
     except LoadFailed:
         session.close()
         raise
@@ -185,30 +194,54 @@ def _create_session(
 ) -> Any:
     """``stream`` is CUDA's on which it is to run, where that is not its own business; ``graphs``: it can capture."""
     provider = _provider_of(version)
+    options = _options(settings, version)
+    providers: list[Any] = [CPU_PROVIDER]
+    told: Callable[[str], str] = str
     if not version.on_cpu:
         _bring_libraries()
-    options = _options(settings, version)
+        limit = _limit_of(version, settings)
+        told = limit.told
+        providers = [(provider, _cuda_options(limit, settings.device.index, stream, graphs)), CPU_PROVIDER]
+        options.add_session_config_entry(RECORD, "1")
     model = _model(version, options)
-    providers = (
-        [CPU_PROVIDER]
-        if version.on_cpu
-        else [(provider, _cuda_options(version, settings.device.index, stream, graphs)), CPU_PROVIDER]
-    )
     try:
         session = onnxruntime.InferenceSession(model, options, providers, enable_fallback=0)
     except Exception as problem:
-        raise LoadFailed(
-            f"{version.key}: {load_reason(_path(version), problem, onnxruntime.__version__)}"
-        ) from problem
+        reason = told(load_reason(_path(version), problem, onnxruntime.__version__))
+        raise LoadFailed(f"{version.key}: {reason}") from problem
     _check_provider(version, provider, session.get_providers())
     return session._sess
 
 
-def _cuda_options(version: ModelVersion, index: int, stream: int, graphs: bool) -> dict[str, str]:
+def _limit_of(version: ModelVersion, settings: RuntimeSettings) -> DeviceLimit:
+    """What its session may take of its GPU. Raises LoadFailed where its files alone are more."""
+    limit = DeviceLimit(session_options(version.parameters).device_bytes, settings.room_bytes)
+    if problem := files_problem(limit, version.file_bytes):
+        raise LoadFailed(f"{version.key}: {problem}")
+    return limit
+
+
+def _note(version: ModelVersion, session: Any) -> str:
+    """What of it runs on the processor. Raises LoadFailed where all does. Older releases of ONNX Runtime do not tell;
+    of those, and of one that cannot tell, it is only known that the provider is there."""
+    provider = PROVIDERS[version.device.kind.value]
+    try:
+        found = placement(session.get_provider_graph_assignment_info(), provider)
+    except Exception:  # noqa: BLE001 - a session is not refused for what is not known of it
+        return ""
+    if found.nowhere:
+        raise LoadFailed(
+            f"{version.key}: asks for device '{version.device}', but its session runs all of its {found.nodes} nodes "
+            f"on the processor: onnxruntime {onnxruntime.__version__} has nothing of {provider} for {found.told}; "
+            "export the model with other operators, or say kind: KIND_CPU"
+        )
+    return found.note
+
+
+def _cuda_options(limit: DeviceLimit, index: int, stream: int, graphs: bool) -> dict[str, str]:
     options = {"device_id": str(index), **CUDA_OPTIONS}
-    limit = session_options(version.parameters).device_bytes
-    if limit:
-        options["gpu_mem_limit"] = str(limit)
+    if limit.bytes:
+        options["gpu_mem_limit"] = str(limit.bytes)
     if stream:
         options["user_compute_stream"] = str(stream)
     if graphs:

@@ -36,6 +36,7 @@ from appliance.runtimes.device_graphs import (
     alike,
     tell_without_graphs,
 )
+from appliance.runtimes.device_limit import DeviceLimit
 from appliance.runtimes.lost_device import end_if_lost
 from appliance.runtimes.onnx_elements import BY_DATATYPE, ElementType
 from appliance.runtimes.onnx_sessions import run_error, shapes_key
@@ -47,6 +48,7 @@ STAGES_MAX: Final = 64
 NO_GRAPH: Final = -1
 GRAPH_ID: Final = "gpu_graph_id"
 WAITS_NOT: Final = "disable_synchronize_execution_providers"
+NO_LIMIT: Final = DeviceLimit()
 
 
 class _Elsewhere(Exception):
@@ -76,6 +78,13 @@ class Made(NamedTuple):
 
     session: Any
     graphs: bool
+
+
+class _About(NamedTuple):
+    """What is told of a session: whose it is, and what it is held to."""
+
+    key: str
+    limit: DeviceLimit
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +123,7 @@ class CudaSession:
 
     measurable = True
     weights = None
+    note = ""
 
     def __init__(
         self,
@@ -123,9 +133,11 @@ class CudaSession:
         *,
         graphs: bool,
         kind: int | None = None,
+        limit: DeviceLimit = NO_LIMIT,
     ) -> None:
-        """``kind`` is what ONNX Runtime calls the device, where it is not CUDA. Raises LoadFailed and CudaFailed."""
-        self._key = version.key
+        """``kind`` is what ONNX Runtime calls the device, where it is not CUDA; ``limit`` is what ``make`` holds it to.
+        Raises LoadFailed and CudaFailed."""
+        self._about = _About(version.key, limit)
         self._cuda = cuda
         self._make = make
         self._copies = DeviceCopies(cuda)
@@ -193,7 +205,7 @@ class CudaSession:
             return produced
         except Exception as problem:
             self._end_if_dead(problem)
-            raise run_error(problem) from problem
+            raise run_error(problem, self._about.limit) from problem
 
     def prepared(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
@@ -391,11 +403,11 @@ class CudaSession:
         self._session, _ = self._make(self._copies.stream, False)
 
     def _tell(self, reason: str) -> None:
-        tell_without_graphs(self._key, reason)
+        tell_without_graphs(self._about.key, reason)
 
     def _end_if_dead(self, problem: Exception) -> None:
         """A context that is lost cannot be had again by this process; another one is started in its place."""
-        end_if_lost(self._cuda, self._key, problem)
+        end_if_lost(self._cuda, self._about.key, problem)
 
 
 def _graph_of(stage: _Stage) -> int:

@@ -16,10 +16,11 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from appliance.domain.errors import ApplianceError, InvalidRequest, LoadFailed, RunFailed
+from appliance.domain.errors import ApplianceError, DeviceFull, InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned, element_count
 from appliance.runtimes.arrays import decode_strings, encode_strings
+from appliance.runtimes.device_limit import DeviceLimit, memory_problem
 from appliance.runtimes.onnx_elements import BY_DATATYPE, ElementType
 from appliance.runtimes.onnx_reasons import runtime_reason
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
@@ -40,6 +41,7 @@ class BoundSession:
     """A session whose inputs have fixed-size elements: they, and outputs where possible, are bound by address."""
 
     measurable = True
+    note = ""
 
     def __init__(
         self,
@@ -202,6 +204,7 @@ class TextSession:
     """A session with BYTES inputs, which ONNX Runtime takes from numpy arrays only."""
 
     measurable = True
+    note = ""
 
     def __init__(
         self,
@@ -272,7 +275,10 @@ def _raw(array: Any) -> bytes:
     return raw
 
 
-def run_error(problem: Exception) -> ApplianceError:
-    """The runtime's own word decides whether the input is to blame or the model."""
+def run_error(problem: Exception, limit: DeviceLimit | None = None) -> ApplianceError:
+    """The runtime's own word decides whether the input is to blame or the model, or memory of the device on which a
+    session is held to ``limit``."""
     reason = runtime_reason(problem)
+    if limit is not None and (full := memory_problem(limit, reason)):
+        return DeviceFull(full)
     return InvalidRequest(reason) if isinstance(problem, native.InvalidArgument) else RunFailed(reason)

@@ -126,7 +126,8 @@ class RuntimeSettings:
     """``threads`` a session may compute with; it runs on the calling thread when 1. ``quick``: weights stay as they are
     in their file and the graph as it is, for the sake of a session that is ready at once. ``packed``: the graph is a
     packed form (see Packer), to be run as it is. ``device`` is the one that was chosen of those that the version asks
-    for, by the driver's count, in the order of the bus. For building one: ``kept`` is what was kept when one of the
+    for, by the driver's count, in the order of the bus; ``room_bytes`` are what a session may take of its memory (0:
+    what there is). For building one: ``kept`` is what was kept when one of the
     version was built before, as it was written then (b"": nothing), ``donors`` are forms of other versions that it may
     be made from, and ``progress`` is told so many parts done, of so many; what it raises is to end the building."""
 
@@ -134,6 +135,7 @@ class RuntimeSettings:
     quick: bool = False
     packed: bool = False
     device: DeviceName = CPU
+    room_bytes: int = 0
     kept: bytes = b""
     donors: tuple[Donor, ...] = ()
     progress: Callable[[int, int], None] = _say_nothing
@@ -322,6 +324,11 @@ def batch_sizes(session: Session) -> tuple[int, ...]:
     """Sizes of batches each of whose first runs are dear, so that they are better done before it serves: its
     ``batch_sizes``, if it has any."""
     return tuple(getattr(session, "batch_sizes", ()))
+
+
+def note_of(session: Session) -> str:
+    """What people are to know of how it runs, in a sentence: its ``note``, if it has one; "" for nothing."""
+    return str(getattr(session, "note", ""))
 
 
 def form_file(runtime: Packer) -> str:

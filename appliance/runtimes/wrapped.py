@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from appliance.runtimes.runtime import Port, Region, Session, Weights, batch_sizes, region_maker
+from appliance.runtimes.runtime import Port, Region, Session, Weights, batch_sizes, note_of, region_maker
 
 
 class WrappedSession:
@@ -42,3 +42,8 @@ class WrappedSession:
     def pin(self) -> Callable[[int], Region] | None:
         """As of the session."""
         return region_maker(self._session)
+
+    @property
+    def note(self) -> str:
+        """As of the session."""
+        return note_of(self._session)

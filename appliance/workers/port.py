@@ -114,7 +114,8 @@ class LoadWish(NamedTuple):
     ``assess``: run the golden set, if the version has one, then measure how long runs take; what fails refuses the
     version. ``quick``: the sooner first answer instead of the fastest runs: weights mapped as they are, no warm-ups and
     no seeds; of no effect on weights inside the model file. ``verify``: hold the weights against their digests, where
-    they have any, beside the loading. ``tell``: say on the way how far it is, for people.
+    they have any, beside the loading. ``tell``: say on the way how far it is, for people. ``room_bytes`` is what its
+    session may take of a device with memory of its own; 0: what there is.
     """
 
     background: bool = False
@@ -123,6 +124,7 @@ class LoadWish(NamedTuple):
     quick: bool = False
     verify: bool = True
     tell: bool = False
+    room_bytes: int = 0
 
     @property
     def yields(self) -> bool:
@@ -202,11 +204,11 @@ class ModelProgress(NamedTuple):
 
 
 class ModelLoaded(NamedTuple):
-    """``seeds`` are measured (rows, nanoseconds) pairs from warm-up. ``memory_bytes`` is the process's growth,
-    which the pool believes as far as it sees it.
-    ``assessment`` is None unless one was asked for. ``evictable_bytes`` is what evicting its weights gives back, 0 when
-    that cannot be done. ``packed``: it runs from the packed form that was built on this box. ``device_bytes`` is what
-    its session holds of a device with memory of its own (0: it has none, or the runtime does not know)."""
+    """``seeds`` are measured (rows, nanoseconds) pairs from warm-up. ``memory_bytes`` is the process's growth, which
+    the pool believes as far as it sees it. ``assessment`` is None unless one was asked for. ``evictable_bytes`` is what
+    evicting its weights gives back, 0 when that cannot be done. ``packed``: it runs from the packed form that was built
+    on this box. ``device_bytes`` is what its session holds of a device with memory of its own (0: it has none, or the
+    runtime does not know). ``note`` is what people are to know of how it runs, "" for nothing."""
 
     worker: int
     model: int
@@ -217,6 +219,7 @@ class ModelLoaded(NamedTuple):
     evictable_bytes: int = 0
     packed: bool = False
     device_bytes: int = 0
+    note: str = ""
 
 
 class ModelRefused(NamedTuple):

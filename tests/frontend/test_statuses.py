@@ -50,6 +50,7 @@ EXPECTED = {
     errors.WorkerError: ("INTERNAL", 500),
     errors.WorkerDied: ("UNAVAILABLE", 503),
     errors.RunFailed: ("INTERNAL", 500),
+    errors.DeviceFull: ("INTERNAL", 500),
 }
 
 

@@ -16,6 +16,7 @@ behaves:
 - ``forbidden``: with every run makes ``times`` sockets and raises RunFailed with what came of it;
   ``forbidden_at_load``: one, and raises LoadFailed
 - ``tell_device``: raises LoadFailed with the device that it is given and what C says that CUDA may see
+- ``tell_room``: raises LoadFailed with how much of its device a session may take
 - ``use_at_load``: opens the device at ``path`` and raises LoadFailed with what came of it
 - ``fork``: leaves a process behind with every run, which holds all that the worker has and never ends
 - ``eat_memory``: allocates ``bytes`` more with every run and keeps them
@@ -89,6 +90,8 @@ class FakeRuntime:
             getenv = ctypes.CDLL(None).getenv
             getenv.restype = ctypes.c_char_p
             raise LoadFailed(f"{settings.device} {getenv(b'CUDA_VISIBLE_DEVICES')}")
+        if mode == "tell_room":
+            raise LoadFailed(f"{version.key}: {settings.room_bytes} bytes")
         if mode == "use_at_load":
             raise LoadFailed(f"{version.key}: {_opened(version.parameters['path'])}")
         if mode == "fail_at_load":

@@ -149,14 +149,23 @@ def test_a_failed_run_tells_the_reason_and_no_place_in_the_runtimes_source(
 
 
 @pytest.mark.parametrize(
-    ("index", "parameters", "limit"),
-    [(0, {}, None), (1, {"gpu_mem_limit": "4294967296"}, "4294967296"), (0, {"gpu_mem_limit": "0"}, None)],
+    ("index", "parameters", "room_bytes", "limit"),
+    [
+        (0, {}, 0, None),
+        (1, {"gpu_mem_limit": "4294967296"}, 0, "4294967296"),
+        (0, {"gpu_mem_limit": "0"}, 0, None),
+        (0, {}, 3 << 30, "3221225472"),
+        (0, {"gpu_mem_limit": "0"}, 3 << 30, "3221225472"),
+        (1, {"gpu_mem_limit": "4294967296"}, 3 << 30, "3221225472"),
+        (1, {"gpu_mem_limit": "4294967296"}, 5 << 30, "4294967296"),
+    ],
 )
 def test_a_session_is_asked_for_on_the_device_that_was_chosen_within_its_limit(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     index: int,
     parameters: dict[str, str],
+    room_bytes: int,
     limit: str | None,
 ) -> None:
     """An onnxruntime that has the provider, and notes what it is asked for."""
@@ -174,7 +183,7 @@ def test_a_session_is_asked_for_on_the_device_that_was_chosen_within_its_limit(
     monkeypatch.setattr(onnx, "_cuda", lambda index: SimulatedCuda())
     version = version_of(path, *MLP, device=ON_CUDA, parameters=parameters)
     with pytest.raises(LoadFailed, match="no such device here"):
-        runtime.load(version, replace(SETTINGS, device=cuda(index)))
+        runtime.load(version, replace(SETTINGS, device=cuda(index), room_bytes=room_bytes))
     (provider, options), last = asked
     assert (provider, last) == ("CUDAExecutionProvider", "CPUExecutionProvider")
     assert (options["device_id"], options.get("gpu_mem_limit")) == (str(index), limit)

@@ -64,7 +64,9 @@ def test_unknown_runtimes_are_named_all_at_once() -> None:
         registry.open_runtimes(("fake", "nosuch", "neither"))
     assert [problem.key for problem in caught.value.problems] == ["repository.runtimes"] * 2
     assert "runtime 'nosuch' is not available" in str(caught.value)
-    assert "known here: fake, hostile, onnx, simulated_tensorrt, tensorrt" in str(caught.value)
+    assert "known here: fake, hostile, onnx, pretended_cuda, simulated_tensorrt, tensorrt" in str(
+        caught.value
+    )
 
 
 def test_third_parties_offer_runtimes_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,7 @@ RESULT = RunResult(7, ItemStatus.TOO_LARGE, ((1, 2), ()), (8, 4), 128, "why")
 ASSESSMENT = Assessment(2, (Deviation("y", 0.5, 1e-6),), 1, 200, 3, 4, 2)
 SAMPLES: list[Message] = [
     Load(1, VERSION, LoadWish(background=True)),
+    Load(1, VERSION, LoadWish(room_bytes=1 << 40)),
     EvictWeights(1),
     PageIn(1, True),
     Build(1, VERSION),
@@ -121,6 +122,7 @@ SAMPLES: list[Message] = [
     Stop(),
     ModelLoaded(7, 1, ((1, 100), (2, 150)), 5, 6, ASSESSMENT, 7, True),
     ModelLoaded(7, 1, (), 5, 6),
+    ModelLoaded(7, 1, (), 5, 6, device_bytes=8, note="1 of 9 nodes runs elsewhere"),
     WeightsEvicted(7, 1, 2),
     WeightsPagedIn(7, 1, 2, 3, "why"),
     FormJudged(1, 7, "d" * 64 + "-0123", FormVerdict.DROPPED, "it rotted"),

@@ -158,6 +158,7 @@ def test_nothing_is_owed(
         ModelLoaded(WORKER, 9, (), 1, -1),
         ModelLoaded(WORKER, 8, (), 1, 1),
         ModelLoaded(WORKER, 9, (), 1, 1, None, FORM_BYTES_MIN + 1),
+        ModelLoaded(WORKER, 9, (), 1, 1, note="n" * (REASON_CHARACTERS_MAX + 1)),
         *(
             said
             for huge in (1 << 50, 1 << 63, (1 << 64) - 1)

@@ -130,6 +130,10 @@ class Accountant:
         books = self._devices[device].books
         return books.reservations.limit(books.table.retained_beside(model))
 
+    def free_beside(self, device: DeviceName, model: int) -> int:
+        """What of a device's budget no version but this one has, or is promised."""
+        return self._devices[device].books.free_beside(model)
+
     def statistics(self, device: DeviceName) -> MemoryStatistics:
         """Sums of a device as of now."""
         return self._devices[device].books.statistics()

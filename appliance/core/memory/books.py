@@ -132,6 +132,13 @@ class Books:
         """What all versions would take that are at home here, were they in memory at once."""
         return sum(model.footprint.bytes for model in self.table) + self.reservations.other_bytes
 
+    def free_beside(self, number: int) -> int:
+        """What of the budget no version but this one has, in memory or promised; below zero where that is more than
+        there is."""
+        own = self.table.models.get(number)
+        used_bytes = self.table.used_bytes - (own.bytes_now if own is not None else 0)
+        return self.budget.bytes - used_bytes - self.reservations.bytes_beside(number)
+
     def numbers(self) -> list[int]:
         """All versions that are known here."""
         return [*self.table.models, *self.reservations.outside()]

@@ -19,6 +19,11 @@ GIB: Final = 1 << 30
 CONTEXT_BYTES: Final = GIB
 """Of each GPU, for what its worker takes before it has a model: the context and CUDA's libraries took 828 MiB with two
 small ones on an H200."""
+ROOM_PARTS: Final = 4
+ROOM_BYTES: Final = 192 << 20
+"""A session may take more than was promised to it by one part of so many, and by so much: what is known of a version
+before its first load is the size of its files, and a session computes in memory beside its weights. The latter is about
+what a context leaves of what is kept for it."""
 STEP_BYTES: Final = 64 << 20
 """What processes have counts as changed from here on: contexts and allocators take and give back less all the time."""
 
@@ -69,3 +74,10 @@ def gpu_budget(memory_bytes: int, others_bytes: int, unsaid_bytes: int = 0) -> i
     """What versions may take of a GPU with so much memory, of which other processes have so much, and the appliance's
     own so much that no version says it takes."""
     return max(memory_bytes - others_bytes - unsaid_bytes - CONTEXT_BYTES, 0)
+
+
+def room_bytes(free_bytes: int, promised_bytes: int) -> int:
+    """What the session of a version may take of a GPU to which so much of it was promised, where others leave so much
+    of the budget: all of that, whatever it was expected to take. Never less than what was promised and a margin: a
+    session that takes a little more than its files is no bad one, and what is too much is known once it is loaded."""
+    return max(free_bytes, promised_bytes + promised_bytes // ROOM_PARTS + ROOM_BYTES)

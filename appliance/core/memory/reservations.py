@@ -89,6 +89,11 @@ class Reservations:
         """What is taken, or will be, by versions that do not serve: on their way, or still there."""
         return self._sum(overcommit=False) + self._sum(overcommit=True)
 
+    def bytes_beside(self, model: int) -> int:
+        """What of that is for others than ``model``."""
+        known = (self._reserved, self._leaving)
+        return sum(each.bytes for some in known for number, each in some.items() if number != model)
+
     def _sum(self, *, overcommit: bool) -> int:
         return sum(each.bytes for each in self._all() if each.overcommit is overcommit)
 

@@ -209,6 +209,8 @@ class CacheMoves:
             served.memory.quick = False
             self._tally.loaded(served.model, event)
             self._sizes.measured(served, event)
+            if event.note and event.note != served.placed.note:
+                self._shell.log.event("model is not all on its device", model=served.key, reason=event.note)
         self._rollouts.model_loaded(event, now_ns)
         if served is None or served.id not in self.cached or quick:
             return []

@@ -18,6 +18,7 @@ from appliance.core.scheduling.events import GroupClosed, GroupOpened, LaneClose
 from appliance.domain.device import DeviceName
 from appliance.domain.model import ModelVersion
 from appliance.engine.control.instance_group import Here, Ids, InstanceGroup, Worker
+from appliance.engine.control.memory_port import MemoryPort
 from appliance.engine.environment import Pace
 from appliance.engine.inbox import Feed
 from appliance.engine.versions.served import Served
@@ -59,9 +60,14 @@ class InstanceGroups:
         self._ids = ids
         self._here = here
         self._restarts = restarts
+        self._memory: MemoryPort | None = None
         self._groups: dict[int, InstanceGroup] = {}
         self._workers: dict[int, Worker] = {}
         self._next_due_ns = NEVER_NS
+
+    def use(self, memory: MemoryPort) -> None:
+        """Have ``memory`` say from now on how much of a device each load may take."""
+        self._memory = memory
 
     # --- placing and starting
 
@@ -170,7 +176,8 @@ class InstanceGroups:
 
     def _load(self, worker: Worker, served: Served) -> None:
         if served.phase is not Phase.FAILED and not worker.stopping:
-            wish = load_wish(served, self._here.attempts.get(served.id))
+            room_bytes = self._memory.room_bytes(served) if self._memory is not None else 0
+            wish = load_wish(served, self._here.attempts.get(served.id))._replace(room_bytes=room_bytes)
             worker.loading[served.id] = wish
             self._port.load(worker.id, served.id, served.model, wish)
 
@@ -215,7 +222,7 @@ class InstanceGroups:
         worker.loaded.add(served.id)
         if first:  # else it was asked for when the process had been there for long
             group.load_ns = max(group.load_ns, now_ns - worker.started_ns)
-        served.placed.load_ns, served.placed.progress = event.load_ns, None
+        served.placed.load_ns, served.placed.progress, served.placed.note = event.load_ns, None, event.note
         return self._review(group)
 
     def refused(self, event: ModelRefused) -> None:

@@ -27,6 +27,9 @@ class MemoryPort(Protocol):
     def pause_ns(self, device: DeviceName) -> int:
         """How long after the end of a process on ``device`` a fault of that is seen, if it has one."""
 
+    def room_bytes(self, served: Served) -> int:
+        """What its session may take of its device when it is loaded now; 0: that is not known, or not bounded."""
+
     def memory_of(self, served: Served) -> tuple[int, int]:
         """What it takes now, and how much of that are its weights."""
 

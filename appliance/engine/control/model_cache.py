@@ -459,6 +459,13 @@ class ModelCache:
         )
         return in_flight or self._moves.changing(cached.served)
 
+    def room_bytes(self, served: Served) -> int:
+        """See MemoryPort."""
+        device = self._device(served)
+        if served.model.on_cpu or device is None:
+            return 0
+        return self._sizes.room_bytes(served, self._memory.free_beside(device, served.id))
+
     def memory_of(self, served: Served) -> tuple[int, int]:
         """See MemoryPort."""
         there = served.placed.group >= 0 and self._sizes.knows(served.id)

@@ -111,6 +111,7 @@ class Rollouts:
     def use(self, memory: MemoryPort) -> None:
         """Ask ``memory`` from now on."""
         self._memory = memory
+        self._groups.use(memory)
 
     # --- the core
 

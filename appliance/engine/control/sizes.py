@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from appliance.core.memory.footprint import Footprint, Residency, Size
-from appliance.core.memory.homes import CONTEXT_BYTES
+from appliance.core.memory.homes import CONTEXT_BYTES, room_bytes
 from appliance.domain.device import DeviceName
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.records import Cost, Records
@@ -131,6 +131,11 @@ class Sizes:
     def expected(self, served: Served) -> Footprint:
         """What it takes, or is expected to."""
         return self._of(served, self._sizes.get(served.id) or self._guess(served))
+
+    def room_bytes(self, served: Served, free_bytes: int) -> int:
+        """What its session may take of its device, where others leave so much of the budget."""
+        context_bytes = _context_bytes(served.model)
+        return room_bytes(free_bytes - context_bytes, self.expected(served).bytes - context_bytes)
 
     def guessed(self, served: Served) -> Footprint:
         """What it is expected to take when it is loaded."""

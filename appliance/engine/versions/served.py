@@ -60,12 +60,13 @@ class InMemory:
 @dataclass(slots=True, kw_only=True, eq=False)
 class Placed:
     """``group`` is -1 until a version is placed; ``load_ns`` is how long its last load took, ``progress`` how far one
-    is; ``restarts`` counts processes that held it and were replaced, by why they ended. Changed by the instance groups
-    alone."""
+    is; ``note`` is what its runtime has people know of how it runs, "" for nothing; ``restarts`` counts processes that
+    held it and were replaced, by why they ended. Changed by the instance groups alone."""
 
     group: int = -1
     load_ns: int = 0
     progress: ModelProgress | None = None
+    note: str = ""
     restarts: Counter[ExitCause] = field(default_factory=Counter)
 
 

@@ -76,7 +76,7 @@ def _told(version: VersionStatus) -> Iterator[str]:
         yield f'<p class="told busy">{escape(f"Went live without the configured trial: {version.untried}")}</p>'
     if version.notes:
         notes = "".join(f"<br>{escape(note)}" for note in version.notes)
-        yield f'<p class="told quiet">In config.pbtxt:{notes}</p>'
+        yield f'<p class="told quiet">Noted:{notes}</p>'
 
 
 def _plots(samples: Sequence[Sample]) -> Iterator[str]:

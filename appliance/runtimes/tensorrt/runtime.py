@@ -42,6 +42,9 @@ ENGINE_BYTES_MAX: Final = 64 << 30
 KEPT_MAX: Final = 8 << 20
 """A timing cache that is larger is not kept."""
 NONE_ELSEWHERE: Final = f"those that TensorRT can have elsewhere are no more than {ENGINE_WEIGHTS_MAX}"
+CACHE_LEFT: Final = (
+    "TensorRT does not take what was learned by an earlier build, so this one measures all anew"
+)
 FREE_PARTS: Final = 2
 """A builder works with one part of so many of what is free on the device: serving goes on beside it."""
 
@@ -131,7 +134,7 @@ class TensorrtRuntime:
         if not engine:
             free_bytes, _ = device.memory()
             try:
-                engine, cache = self._library.build(
+                built = self._library.build(
                     data,
                     path,
                     profiles,
@@ -143,6 +146,9 @@ class TensorrtRuntime:
                 )
             except LoadFailed as problem:
                 raise LoadFailed(f"{version.key}: {problem}") from problem
+            engine, cache = built.engine, built.cache
+            if built.anew:
+                print(f"{version.key}: {CACHE_LEFT}", file=sys.stderr)
         Path(graph).write_bytes(engine)
         if 0 < len(cache) <= KEPT_MAX - len(self._makers):
             Path(graph).with_name(KEPT_FILE).write_bytes(wrapped(cache, self._makers))

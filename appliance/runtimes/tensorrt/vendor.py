@@ -34,10 +34,12 @@ DATATYPES: Final = {
 
 
 class Built(NamedTuple):
-    """An engine, and what its builder learned by measuring."""
+    """An engine, and what its builder learned by measuring. ``anew``: it was given what was learned before, and took
+    none of it."""
 
     engine: bytes
     cache: bytes
+    anew: bool = False
 
 
 class EngineTensor(NamedTuple):
@@ -95,14 +97,14 @@ class Library:
         config.progress_monitor = monitor
         for profile in profiles:
             self._add_profile(builder, config, profile, words)
-        _take_cache(config, cache)
+        taken = _take_cache(config, cache)
         engine = builder.build_serialized_network(network, config)
         if monitor.problem is not None:
             raise monitor.problem
         if engine is None:
             raise LoadFailed(f"TensorRT cannot build an engine: {_last(words)}")
         learned = config.get_timing_cache()
-        return Built(bytes(engine), b"" if learned is None else bytes(learned.serialize()))
+        return Built(bytes(engine), b"" if learned is None else bytes(learned.serialize()), not taken)
 
     def _add_profile(self, builder: Any, config: Any, profile: Profile, words: Any) -> None:
         added = builder.create_optimization_profile()
@@ -274,13 +276,14 @@ def _monitor(module: Any, progress: Callable[[int, int], None]) -> Any:
     return Monitor()
 
 
-def _take_cache(config: Any, data: bytes) -> None:
+def _take_cache(config: Any, data: bytes) -> bool:
     """Have a build start from a timing cache, or from an empty one where TensorRT refuses it, as that of another device
-    or release."""
+    or release; gives whether it took what there was."""
     for content in (data, b"") if data else (b"",):
         cache = config.create_timing_cache(content)
         if cache is not None and _takes(config.set_timing_cache, cache, False):
-            return
+            return content == data
+    return not data
 
 
 def _takes(call: Callable[..., Any], *arguments: Any) -> bool:

@@ -32,6 +32,7 @@ from appliance.runtimes.runtime import (
     check_signature,
     form_file,
     is_sealed,
+    note_of,
 )
 from appliance.runtimes.weights import trim_heap
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
@@ -43,7 +44,15 @@ from appliance.workers.child.tensors import fixed_shapes
 from appliance.workers.forms import ANEW_FILE, PackedForm, find_form, form_name, tied_elsewhere
 from appliance.workers.memory import private_bytes
 from appliance.workers.messages import Load
-from appliance.workers.port import Assessment, Deviation, FormVerdict, LoadStage, LoadWish, ModelLoaded
+from appliance.workers.port import (
+    REASON_CHARACTERS_MAX,
+    Assessment,
+    Deviation,
+    FormVerdict,
+    LoadStage,
+    LoadWish,
+    ModelLoaded,
+)
 from appliance.workers.priority import yield_disk, yield_processor
 
 Result = TypeVar("Result")
@@ -179,6 +188,7 @@ class Loader:
             evictable_bytes,
             proven.packed,
             device_bytes,
+            note_of(session)[:REASON_CHARACTERS_MAX],
         )
         return Opened(proven.model, said, proven.arrival)
 
@@ -247,7 +257,7 @@ class Loader:
         runtime, wish = self.runtime_of(version), manner.wish
         _check_beside(version)
         arrival = _arrival(version.weights, manner)
-        settings = replace(self._settings, quick=wish.quick, packed=packed)
+        settings = replace(self._settings, quick=wish.quick, packed=packed, room_bytes=wish.room_bytes)
         try:
             session = reshape.load(runtime, version, settings)
         except BaseException:

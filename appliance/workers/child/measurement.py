@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from appliance.domain.errors import DeviceFull, LoadFailed
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, encode_bytes, split_bytes
@@ -96,7 +97,8 @@ class Passes(NamedTuple):
 
 def measure_passes(model: LoadedModel, least: int = 1) -> tuple[Passes, ...]:
     """Passes of 1, 2, 4 ... rows up to the version's largest batch, as far as SEED_BUDGET_NS goes, but ``least`` of one
-    row whatever they take; none where nothing says what the model takes, or it does not take zeros."""
+    row whatever they take; none where nothing says what the model takes, or it does not take zeros. Raises LoadFailed
+    where its device has not the memory for one row."""
     started = time.monotonic_ns()
     shapes = fixed_shapes(model.version) if model.session.measurable else None
     if shapes is None:
@@ -104,6 +106,8 @@ def measure_passes(model: LoadedModel, least: int = 1) -> tuple[Passes, ...]:
     try:
         region, feeds = lay_out(_zeros(model.version, shapes))
         out_bytes = span(run_nowhere(model, region, feeds).sizes)
+    except DeviceFull as problem:  # nor will it for a request
+        raise LoadFailed(f"{model.version.key}: {problem}") from problem
     except Exception:  # noqa: BLE001 - it does not take zeros
         return ()
     rehearsal = _Rehearsal(model, shapes, out_bytes)

@@ -314,6 +314,7 @@ class PendingReplies:
             raise MessageInvalid("measurements that cannot be")
         _check_times(owed, message.load_ns, *(ns for _, ns in message.seeds))
         _check_sizes(message.memory_bytes, message.evictable_bytes, message.device_bytes)
+        _check_reason(message.note)
         if message.evictable_bytes > longest_file(asked.version):
             raise MessageInvalid("more weights than there are of its version")
         if message.assessment is not None:

@@ -1,0 +1,72 @@
+"""The real ``onnx`` runtime in a process that pretends to have a GPU: the device is simulated, and ONNX Runtime runs on
+the processor, in an arena of its own that is held to the limit which CUDA's would be held to.
+
+ONNX Runtime has such an arena for a whole process, once. So it is that of the first session whose limit is small, and
+that session is the only one which is in it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+from appliance.domain.model import ModelVersion
+from appliance.runtimes import onnx
+from appliance.runtimes.onnx import PROVIDERS, OnnxRuntime
+from appliance.runtimes.onnx_cuda import CudaSession
+from appliance.runtimes.runtime import RuntimeSettings, Session
+from tests.devices.simulated_cuda import SimulatedCuda
+
+SMALL_BYTES = 1 << 20
+"""A limit from here on is none that a test wants to reach."""
+IN_ARENA = "session.use_env_allocators"
+
+
+class PretendedCuda(OnnxRuntime):
+    """Found by the entry point of the distribution in ``tests/plugins``."""
+
+    name = "pretended_cuda"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._real = onnxruntime.InferenceSession
+        self._cuda = SimulatedCuda()
+
+    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+        """A session of the real runtime, which believes that it is on CUDA."""
+        onnxruntime.InferenceSession = self._session
+        onnxruntime.get_available_providers = lambda: list(PROVIDERS.values())
+        onnx._cuda = lambda index: self._cuda  # type: ignore[assignment]
+        onnx.CudaSession = partial(CudaSession, kind=native.OrtDevice.cpu())  # type: ignore[assignment, attr-defined]
+        return super().load(version, settings)
+
+    def _session(self, model: Any, options: Any, providers: list[Any], **_: Any) -> Any:
+        (provider, said), processor = providers
+        limit = int(said.get("gpu_mem_limit", SMALL_BYTES))
+        if limit < SMALL_BYTES:
+            kind, use = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+            arena = onnxruntime.OrtArenaCfg({"max_mem": limit, "arena_extend_strategy": 1})
+            onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, use), arena)
+            options.add_session_config_entry(IN_ARENA, "1")
+        session = self._real(model, options, [processor])._sess
+        return SimpleNamespace(get_providers=lambda: [provider, processor], _sess=_OnCuda(session, provider))
+
+
+class _OnCuda:
+    """A session that says of all its nodes that they are on CUDA."""
+
+    def __init__(self, session: Any, provider: str) -> None:
+        self._session = session
+        self._provider = provider
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def get_provider_graph_assignment_info(self) -> list[Any]:
+        """As of the session, with another provider."""
+        told = self._session.get_provider_graph_assignment_info()
+        return [SimpleNamespace(ep_name=self._provider, get_nodes=part.get_nodes) for part in told]
