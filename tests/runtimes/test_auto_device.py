@@ -25,11 +25,7 @@ LACKING = "onnxruntime-gpu is not installed"
 GOOD, FAULTY = {cuda(0): ""}, {cuda(0): "is lost"}
 PROCESS = """
 from appliance.runtimes import distributions
-def version(name):
-    if name == "onnxruntime-gpu":
-        return "1.2.3"
-    raise distributions.PackageNotFoundError
-distributions.version = version
+distributions.installed = lambda runtime: {"onnxruntime-gpu": "1.2.3"} if runtime == "onnx" else {}
 """
 DRIVER = """
 import pynvml
