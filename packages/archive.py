@@ -82,6 +82,7 @@ class Archive:
             (control / name).write_text(text)
             (control / name).chmod(0o755)
         control.chmod(0o755)
+        settle_times(control, self.when)  # dpkg-deb has only newer files be of that time
 
 
 def add_papers(root: Path, name: str, ours: Path, changelog: str) -> Path:

@@ -6,12 +6,15 @@ How the real one behaves on a Debian 13, `make units-test` shows, where dist/ ha
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,12 +126,16 @@ def test_its_sums_are_right(unpacked: Path) -> None:
 def test_the_same_runtime_gives_the_same_bytes(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after another commit, whose time the product's own package has."""
+    """Also at another commit, whose time the product's own package has, and where the clock is behind."""
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1234567890")
     again = made(tmp_path, newest())
     assert digest(again) == digest(package)
-    later = made(tmp_path / "later", replace(newest(), when=newest().when + 60))
-    assert digest(later) != digest(package)
+    ahead = replace(newest(), when=int(time.time()) + 86_400)
+    one, other = made(tmp_path / "one", ahead), made(tmp_path / "other", ahead)
+    assert digest(package) != digest(one) == digest(other)
+    listed = subprocess.run(["dpkg-deb", "--ctrl-tarfile", str(one)], capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(listed)) as tar:
+        assert {each.mtime for each in tar} == {ahead.when}
 
 
 def digest(path: Path) -> str:
