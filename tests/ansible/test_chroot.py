@@ -15,13 +15,17 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from packages.cuda_deb import newest
+from packages.cuda_runtime import HOME as RUNTIME
 from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
 from tests.ansible.provisioning import HOST, Provisioning, proxied
+from tests.installation.cuda_stand_in import made
 from tests.installation.machine import tree, unpack
 
 FURTHER: Final = ("openssh-server", "python3-apt")
@@ -122,10 +126,7 @@ def test_a_chroot_converges_once_and_is_only_laid_out(root: Path, site: Provisio
     assert (key.read_bytes(), key.stat().st_mode & 0o777) == (site.key.read_bytes(), 0o644)
     assert (root / "etc/credstore").stat().st_mode & 0o777 == 0o700
     assert [path.name for path in (root / "var/cache/edge-appliance").iterdir()] == [site.package.name]
-    inside = ("chroot", str(root))
-    version = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", "edge-appliance")
-    installed = subprocess.run([*inside, *version], capture_output=True, text=True, check=True).stdout
-    assert f"edge-appliance_{installed.removeprefix('installed ')}_amd64.deb" == site.package.name
+    assert f"edge-appliance_{version_in(root, 'edge-appliance')}_amd64.deb" == site.package.name
     assert not (root / ENABLED).is_symlink(), "it was not to start with the machine"
 
     _, changed, _ = site.play(book=str(book), appliance_started=False)
@@ -133,3 +134,53 @@ def test_a_chroot_converges_once_and_is_only_laid_out(root: Path, site: Provisio
     assert (root / ENABLED).readlink() == Path("/usr/lib/systemd/system/appliance.service")
     said, changed, _ = site.play("--diff", book=str(book), appliance_started=False)
     assert changed == 0, said
+    the_runtime_for_a_gpu_comes_by_itself(root, site, str(book))
+
+
+def the_runtime_for_a_gpu_comes_by_itself(root: Path, site: Provisioning, book: str) -> None:
+    """Of the add-on's package with a stand-in of its runtime: nothing is run of it here."""
+    older, newer = (
+        made(site.folder / name, replace(newest(), version=f"{newest().version}{name}"))
+        for name in ("~older", "+newer")
+    )
+    said = site.refused(book, appliance_started=False, appliance_cuda_package=str(site.package))
+    assert "is not named edge-appliance-cuda_VERSION_amd64.deb" in said
+    said = site.refused(book, appliance_started=False, appliance_require_gpu=True)
+    assert "edge-appliance-cuda is not installed; give appliance_cuda_package" in said
+
+    played: dict[str, object] = {"appliance_started": False, "appliance_cuda_package": str(older)}
+    _, changed, _ = site.play("--check", book=book, **played)
+    assert changed >= 1
+    assert not (root / RUNTIME).exists()
+    for package in (older, newer):
+        played["appliance_cuda_package"] = str(package)
+        _, changed, _ = site.play(book=book, **played)
+        assert changed >= 2, "copied, installed"
+        assert version_in(root, "edge-appliance-cuda") == package.name.split("_")[1]
+        assert (root / RUNTIME / "devices").is_file()
+        assert [path.name for path in cache_of(root, "edge-appliance-cuda_*")] == [package.name]
+        said, changed, _ = site.play("--diff", book=book, **played)
+        assert changed == 0, said
+    assert [path.name for path in cache_of(root, "edge-appliance_*")] == [site.package.name]
+
+    played["appliance_cuda_package"] = str(older)
+    assert (
+        "is older than"
+        in site.ansible.run("ansible-playbook", "-i", str(site.variables(**played)), book, check=False).stdout
+    )
+    site.play(book=book, appliance_allow_downgrade=True, **played)
+    assert version_in(root, "edge-appliance-cuda") == older.name.split("_")[1]
+    site.play(book=book, appliance_started=False)
+    assert (root / RUNTIME).is_dir(), "without the variable it stays"
+
+
+def cache_of(root: Path, pattern: str) -> list[Path]:
+    """The packages that stay on the box."""
+    return sorted((root / "var/cache/edge-appliance").glob(pattern))
+
+
+def version_in(root: Path, package: str) -> str:
+    """The version of what is installed; "" where it is not."""
+    words = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", package)
+    said = subprocess.run(["chroot", str(root), *words], capture_output=True, text=True, check=False).stdout
+    return said.removeprefix("installed ") if said.startswith("installed ") else ""

@@ -21,8 +21,9 @@ from pathlib import Path
 import pytest
 
 from packages import cuda_deb, cuda_runtime, tree
-from packages.cuda_deb import NAME, ORDER_FILE, SITE, Entry, newest
+from packages.cuda_deb import NAME, ORDER_FILE, newest
 from tests.architecture.sources import ROOT
+from tests.installation.cuda_stand_in import made, stand_in
 
 BASE_SITE = tree.SITE
 FOUND = """
@@ -33,24 +34,6 @@ print(json.dumps([onnxruntime.MADE_BY, pynvml.MADE_BY, installed("onnx"), clash(
 """
 
 pytestmark = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="there is no dpkg-deb here")
-
-
-def stand_in(site: Path, distribution: str, version: str) -> None:
-    """What pip leaves of a runtime, without what it runs."""
-    papers = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
-    (papers / "licenses").mkdir(parents=True)
-    (papers / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
-    (site / "onnxruntime").mkdir()
-    for module in ("onnxruntime/__init__.py", "pynvml.py"):
-        (site / module).write_text(f"MADE_BY = {distribution!r}\n")
-        (site / module).chmod(0o600)
-
-
-def made(folder: Path, entry: Entry) -> Path:
-    """The package with a stand-in."""
-    root = folder / "root"
-    stand_in(root / SITE, "onnxruntime-gpu", cuda_runtime.releases()[0])
-    return cuda_deb.pack(root, entry, folder / "out")
 
 
 @pytest.fixture(scope="module")
