@@ -64,7 +64,6 @@ class Archive:
         return made
 
     def _tell(self, root: Path) -> None:
-        settle_times(root, self.when)
         sizes = sum((path.lstat().st_size + 1023) // 1024 for path in files(root) if not path.is_dir())
         sums = [
             f"{md5_of(path)}  {path.relative_to(root)}\n"
@@ -82,17 +81,17 @@ class Archive:
             (control / name).write_text(text)
             (control / name).chmod(0o755)
         control.chmod(0o755)
-        settle_times(control, self.when)  # dpkg-deb has only newer files be of that time
+        settle_times(root, self.when)  # dpkg-deb has only files that are newer be of that time
 
 
-def add_papers(root: Path, name: str, ours: Path, changelog: str) -> Path:
+def add_papers(root: Path, name: str, ours: Path, changelog: str, called: str = "changelog") -> Path:
     """Lay out what Debian asks of each package, from the folder ``ours`` with ``copyright`` and ``lintian-overrides``;
-    gives the folder of its documents."""
+    gives the folder of its documents. The changelog is ``called`` otherwise where the version has a revision."""
     doc = root / DOC / name
     doc.mkdir(parents=True)
-    (doc / "changelog").write_text(changelog)
-    compress(doc / "changelog", doc / "changelog.gz")
-    (doc / "changelog").unlink()
+    (doc / called).write_text(changelog)
+    compress(doc / called, doc / f"{called}.gz")
+    (doc / called).unlink()
     (doc / "copyright").write_bytes((ours / "copyright").read_bytes())
     overrides = root / OVERRIDES / name
     overrides.parent.mkdir(parents=True)

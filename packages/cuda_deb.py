@@ -69,7 +69,7 @@ def pack(root: Path, entry: Entry, out: Path) -> Path:
     (root / ORDER_FILE).parent.mkdir(parents=True)
     (root / ORDER_FILE).write_text(ORDER)
     cuda_runtime.lay_out_devices(root)
-    add_papers(root, NAME, OURS, CHANGELOG.read_text())
+    add_papers(root, NAME, OURS, CHANGELOG.read_text(), called="changelog.Debian")
     tree.settle(root, entry.when, executables=HOME)
     archive = Archive(
         name=NAME, version=entry.version, control=(OURS / "control").read_text(), when=entry.when,

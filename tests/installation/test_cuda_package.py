@@ -126,6 +126,13 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.skipif(shutil.which("lintian") is None, reason="there is no lintian here")
+def test_lintian_has_no_word(package: Path) -> None:
+    done = subprocess.run(["lintian", str(package)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout == ""
+
+
 def test_a_lock_that_changed_wants_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "lock"
     lock.write_text(cuda_runtime.LOCK.read_text().replace("onnxruntime-gpu==1.", "onnxruntime-gpu==91."))
