@@ -33,7 +33,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test ansible-test example-test tensorrt-test test-gpu wheels deb packages image image-test lock clean install-test install-clients install-ansible install-native
+.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test ansible-test example-test tensorrt-test test-gpu wheels deb packages cuda-deb image image-test lock clean install-test install-clients install-ansible install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -111,6 +111,7 @@ wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's
 
 units-test: $(TEST_STAMP) ## the package of dist/ under a systemd of its own: jail, reload, restart, watchdog (needs root, mmdebstrap)
 	$(BIN)/python -m tests.installation.machine
+	$(if $(wildcard dist/edge-appliance-cuda_*.deb),$(BIN)/python -m tests.installation.cuda,@echo "make: the add-on for a GPU is left out: 'make cuda-deb' makes it")
 
 ansible-test: $(TEST_STAMP) $(ANSIBLE_STAMP) ## the collection's roles over SSH, with the package of dist/ (needs root, mmdebstrap)
 	$(BIN)/python -m tests.ansible.converge
@@ -136,6 +137,10 @@ deb: wheels
 
 packages: wheels ## build dist/*.deb and an OCI image, with bills of materials and licences (needs dpkg-deb, mmdebstrap)
 	@$(WHEELS)/bin/python -m packages dist dist
+
+# Of the lock file alone, so that it is made when that changes and not with each release.
+cuda-deb: $(WHEELS_STAMP) ## build dist/edge-appliance-cuda_*.deb, the runtime for a GPU (needs dpkg-deb; fetches two gigabytes)
+	@$(WHEELS)/bin/python -m packages.cuda_deb dist
 
 # As root, with mmdebstrap; everything else it makes itself, below build/image. KEYS=DIR: keys that were made before.
 # VARIANT=gpu: with NVIDIA's driver and CUDA, below build/image-gpu.
@@ -186,7 +191,7 @@ lock: ## resolve the lock files anew (needs 'uv' on the PATH)
 	uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --upgrade \
 	  --custom-compile-command 'make lock' -c requirements.lock \
 	  $(addprefix --no-emit-package ,flatbuffers numpy packaging protobuf) \
-	  image/requirements-gpu.in -o image/requirements-gpu.lock
+	  packages/requirements-cuda.in -o packages/requirements-cuda.lock
 
 clean: ## remove everything that was made
 	rm -rf $(VENV) $(CLIENTS) $(WHEELS) $(ANSIBLE) $(OPENVINO) $(TENSORRT) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,7 +1,7 @@
 """The product as it lies in the image's root: what the Debian package installs, without its pages.
 
-The variant for a GPU has another build of ONNX Runtime in the place of the package's, and CUDA's libraries with it,
-from a lock file of its own: CUDA's major release must be one that the driver of Debian 13 has.
+The variant for a GPU has another build of ONNX Runtime in the place of the package's, and CUDA's libraries with it:
+what the package edge-appliance-cuda brings, without the product's own runtime beside it, which nothing would load.
 """
 
 from __future__ import annotations
@@ -11,23 +11,12 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from appliance.domain.digest import digest_of
 from appliance.runtimes.distributions import DISTRIBUTIONS
-from image.place import HERE, ROOT, Place
-from packages.tree import SITE, UNITS, UNUSED, install, leave_out, settle
+from image.place import ROOT, Place
+from packages import cuda_runtime
+from packages.tree import SITE, epoch, settle
 
 LEFT_OUT: Final = ("usr/share/doc", "usr/share/lintian")
-RUNTIME: Final = HERE / "requirements-gpu.lock"
-RUNTIME_UNUSED: Final = (
-    *UNUSED,
-    "nvidia/*/include",
-    "nvidia/*/bin",
-    "nvidia/*/lib/*.a",
-    "nvidia/*/lib/*.alt.so*",
-    "nvidia/cublas/lib/libnvblas.so*",
-    "nvidia/cufft/lib/libcufftw.so*",
-)
-"""What ONNX Runtime does not load: headers, and libraries for other programs."""
 
 
 def lay_out(place: Place, variant: str) -> None:
@@ -46,9 +35,7 @@ def lay_out(place: Place, variant: str) -> None:
     if variant == "gpu":
         _lay_out_runtime(place)
         _drop_runtime(tree)
-        drop_in = tree / UNITS / "appliance.service.d" / "10-gpu.conf"
-        drop_in.parent.mkdir()
-        shutil.copyfile(ROOT / "systemd" / "appliance-gpu.conf", drop_in)
+        cuda_runtime.lay_out_devices(tree)
 
 
 def distributions(place: Place, variant: str) -> list[Path]:
@@ -60,16 +47,15 @@ def distributions(place: Place, variant: str) -> list[Path]:
 def _lay_out_runtime(place: Place) -> None:
     """Make the tree ``runtime`` where what is there is not of this lock file: it is three gigabytes."""
     tree, stamp = place.folder / "runtime", place.folder / "runtime.made-of"
-    made_of = digest_of(RUNTIME.read_bytes() + repr(RUNTIME_UNUSED).encode())
+    made_of = cuda_runtime.made_of()
     if stamp.exists() and stamp.read_text() == made_of:
         return
     stamp.unlink(missing_ok=True)
     shutil.rmtree(tree, ignore_errors=True)
     (tree / SITE).mkdir(parents=True)
     print("make: installing the runtime for a GPU (two gigabytes to fetch)", flush=True)
-    install(tree / SITE, ["--require-hashes", "-r", str(RUNTIME)])
-    leave_out(tree, RUNTIME_UNUSED)
-    settle(tree)
+    cuda_runtime.lay_out(tree / SITE)
+    settle(tree, epoch())
     stamp.write_text(made_of)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from packages import bill, deb, oci
+from packages.archive import sha256_of
 from packages.tree import SITE
 
 
@@ -17,9 +17,9 @@ def main(wheels: Path, out: Path) -> int:
     """Make all of them; 1 where the image could not be made for want of a tool."""
     package = deb.build(wheels, out)
     print(f"make: {package}", flush=True)
-    made: list[tuple[Path, str, str]] = [(package, hashlib.sha256(package.read_bytes()).hexdigest(), "")]
+    made: list[tuple[Path, str, str]] = [(package, sha256_of(package), "")]
     python = next(wheels.glob("edge_appliance-*.whl"))
-    made.append((python, hashlib.sha256(python.read_bytes()).hexdigest(), ""))
+    made.append((python, sha256_of(python), ""))
     missing = shutil.which("mmdebstrap") is None
     if missing:
         print(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import Distribution, PackageMetadata, distributions
 from pathlib import Path
@@ -29,22 +30,40 @@ _LICENCE_FILE: Final = re.compile(r"(licen[cs]e|copying|notice)", re.IGNORECASE)
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 
-def write(package: Path, site: Path, sha256: str, status: str = "") -> tuple[Path, Path]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """What is delivered: the lock file that says what is in it, and ``when`` it is of, in seconds since 1970."""
+
+    name: str
+    version: str
+    lock: Path
+    when: int
+
+
+def write(
+    package: Path, site: Path, sha256: str, status: str = "", *, product: Product | None = None
+) -> tuple[Path, Path]:
     """Write both files beside ``package``, whose digest is ``sha256`` and whose Python packages are in ``site``.
-    ``status`` is what dpkg says of Debian's packages in it. Raises LookupError where the lock file says otherwise."""
+    ``status`` is what dpkg says of Debian's packages in it; without a ``product`` it is the appliance itself. Raises
+    LookupError where the lock file says otherwise."""
     found = sorted(distributions(path=[str(site)]), key=lambda each: _plain(each.name))
-    _check(found)
+    product = product or _appliance()
+    _check(found, product.lock)
     components = [*map(_component, found), *_debian(status)]
     bill = package.with_name(package.name + ".cdx.json")
-    bill.write_text(_bill(package.name, sha256, components) + "\n")
+    bill.write_text(_bill(product, package.name, sha256, components) + "\n")
     licences = package.with_name(package.name + ".licences.txt")
     licences.write_text("".join(_texts(found)))
     return bill, licences
 
 
-def _check(found: Iterable[Distribution]) -> None:
+def _appliance() -> Product:
+    return Product(name=OURS[0], version=version(), lock=ROOT / "requirements.lock", when=epoch())
+
+
+def _check(found: Iterable[Distribution], lock: Path) -> None:
     locked: dict[str, set[str]] = {}
-    for name, release in _LOCKED.findall((ROOT / "requirements.lock").read_text()):
+    for name, release in _LOCKED.findall(lock.read_text()):
         locked.setdefault(_plain(name), set()).add(release)
     wrong = [
         f"{each.name} {each.version}"
@@ -52,7 +71,7 @@ def _check(found: Iterable[Distribution]) -> None:
         if _plain(each.name) not in OURS and each.version not in locked.get(_plain(each.name), ())
     ]
     if wrong:
-        raise LookupError(f"requirements.lock does not have what is installed: {', '.join(wrong)}")
+        raise LookupError(f"{lock.name} does not have what is installed: {', '.join(wrong)}")
 
 
 def _plain(name: str) -> str:
@@ -106,17 +125,17 @@ def _debian(status: str) -> Iterator[Component]:
             yield Component(name=name, version=release, bom_ref=f"debian:{name}", purl=purl)
 
 
-def _bill(name: str, sha256: str, components: list[Component]) -> str:
+def _bill(of: Product, name: str, sha256: str, components: list[Component]) -> str:
     """The same for the same package: its number comes from its digest, its time from the sources."""
     product = Component(
-        name="edge-appliance",
-        version=version(),
+        name=of.name,
+        version=of.version,
         type=ComponentType.APPLICATION,
         bom_ref=name,
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256)],
         licenses=[LicenseFactory().make_with_id("Apache-2.0")],
     )
-    made = datetime.fromtimestamp(epoch(), UTC)
+    made = datetime.fromtimestamp(of.when, UTC)
     bom = Bom(
         components=components,
         serial_number=uuid5(NAMESPACE_URL, f"sha256:{sha256}"),

@@ -55,12 +55,12 @@ def lay_out(root: Path, wheels: Path) -> None:
         for pattern in ("edge_appliance-*", f"edge_appliance_native-*{PROCESSOR}")
     ]
     install(root / SITE, ["--no-index", *ours])
-    leave_out(root, UNUSED)
+    leave_out(root / SITE, UNUSED)
     _command(root)
     _units(root)
     _write(root / "etc/appliance/appliance.toml", (ROOT / "packages/debian/appliance.toml").read_bytes())
     shutil.copytree(ROOT / "models/digits", root / SHARE / "models/digits")
-    settle(root)
+    settle(root, epoch())
 
 
 def install(site: Path, what: list[str]) -> None:
@@ -77,10 +77,10 @@ def install(site: Path, what: list[str]) -> None:
     subprocess.run([*pip, *where, *target, *platforms, *what], check=True, stdin=subprocess.DEVNULL)
 
 
-def leave_out(root: Path, patterns: Iterable[str]) -> None:
-    """Remove from the Python packages below ``root`` what the patterns name, and commands of theirs."""
+def leave_out(site: Path, patterns: Iterable[str]) -> None:
+    """Remove from the Python packages in the folder ``site`` what the patterns name, and commands of theirs."""
     for pattern in ("bin", *patterns):
-        for found in (root / SITE).glob(pattern):
+        for found in site.glob(pattern):
             shutil.rmtree(found) if found.is_dir() else found.unlink()
 
 
@@ -144,17 +144,16 @@ def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
-def settle(root: Path) -> None:
-    """Modes and times that do not tell who built it; libraries need no right to be executed."""
+def settle(root: Path, when: int, executables: Path = HOME / "bin") -> None:
+    """Modes and times that do not tell who built it; only what lies in one folder needs the right to be executed."""
     for path in files(root):
         if not path.is_symlink():
-            executable = path.is_dir() or path.parent == root / HOME / "bin"
+            executable = path.is_dir() or path.parent == root / executables
             path.chmod(0o755 if executable else 0o644)
-    settle_times(root)
+    settle_times(root, when)
 
 
-def settle_times(root: Path) -> None:
+def settle_times(root: Path, when: int) -> None:
     """Have everything below ``root`` be of one time."""
-    when = epoch()
     for path in (*files(root), root):
         os.utime(path, (when, when), follow_symlinks=False)

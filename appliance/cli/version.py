@@ -10,8 +10,6 @@ from appliance.cli.failure import Exit
 from appliance.frontend.native.package import PACKAGE, native_problem
 
 PACKAGES = (
-    "onnxruntime",
-    "onnxruntime-gpu",
     "nvidia-ml-py",
     "tensorrt",
     "grpcio",
@@ -34,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"appliance {__version__}\nfront end: {_front_end()}")
     if arguments.all:
         print(f"python {platform.python_version()}\nsystem {platform.platform()}")
+        _print_runtime()
         for package in PACKAGES:
             _print_package(package)
     return Exit.OK
@@ -47,6 +46,14 @@ def _front_end() -> str:
     from importlib.metadata import version
 
     return f"native {version(PACKAGE)}"
+
+
+def _print_runtime() -> None:
+    """What ONNX Runtime is imported from: of several that are installed, one hides the others."""
+    from appliance.runtimes.distributions import installed
+
+    for name, release in installed("onnx").items():
+        print(f"{name} {release}")
 
 
 def _print_package(package: str) -> None:

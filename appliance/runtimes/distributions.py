@@ -1,13 +1,15 @@
 """What a runtime is installed as. Learned without importing one.
 
-ONNX Runtime comes as several distributions, one for each kind of device, that put their files in one and the same
-folder: where two are installed, each has lost the files that the other brought later.
+ONNX Runtime comes as several distributions, one for each kind of device, that put their files in folders of the same
+names. Python imports from the first place on its path that has them: what lies in a later one is hidden, and no part of
+the runtime. In one and the same place each has lost the files that the other brought later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+import sys
+from collections.abc import Iterable
+from importlib.metadata import distributions
 from typing import Final
 
 ONNX_FOR_CUDA: Final = "onnxruntime-gpu"
@@ -19,8 +21,9 @@ DISTRIBUTIONS: Final = {
 
 
 def installed(runtime: str) -> dict[str, str]:
-    """The versions of the distributions that ``runtime`` is installed as, by their names."""
-    return dict(_installed(runtime))
+    """The versions of the distributions that ``runtime`` is imported from, by their names."""
+    names = DISTRIBUTIONS.get(runtime, (runtime,))
+    return next((found for place in sys.path if (found := _lying_in(place, names))), {})
 
 
 def clash(runtime: str) -> str:
@@ -42,9 +45,5 @@ def cuda_problem() -> str:
     return "" if ONNX_FOR_CUDA in installed("onnx") else f"{ONNX_FOR_CUDA} is not installed"
 
 
-def _installed(runtime: str) -> Iterator[tuple[str, str]]:
-    for distribution in DISTRIBUTIONS.get(runtime, (runtime,)):
-        try:
-            yield distribution, version(distribution)
-        except PackageNotFoundError:
-            continue
+def _lying_in(place: str, names: Iterable[str]) -> dict[str, str]:
+    return {name: each.version for name in names for each in distributions(name=name, path=[place])}

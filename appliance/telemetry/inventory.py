@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from appliance import __version__
+from appliance.runtimes.distributions import installed
 from appliance.workers.memory import memory_bytes
 
-TOLD_OF: Final = ("onnxruntime", "onnxruntime-gpu", "numpy", "grpcio", "edge-appliance-native")
+TOLD_OF: Final = ("numpy", "grpcio", "edge-appliance-native")
 PROC: Final = Path("/proc")
 
 
@@ -32,6 +33,8 @@ def inventory(proc: Path = PROC) -> Mapping[str, str]:
 
 
 def _distributions() -> Iterator[tuple[str, str]]:
+    for name, release in installed("onnx").items():
+        yield f"package {name}", release
     for name in TOLD_OF:
         try:
             yield f"package {name}", version(name)

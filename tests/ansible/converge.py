@@ -174,6 +174,28 @@ def an_upgrade_goes_box_by_box_and_back(site: Site) -> None:
     assert sorted(kept) == sorted([newer.name, site.package.name])
 
 
+def the_runtime_for_a_gpu_comes_behind_the_product(site: Site) -> None:
+    """Where dist/ has it; no GPU is here, so that models go on by the processor."""
+    add_ons = sorted((ROOT / "dist").glob("edge-appliance-cuda_*_amd64.deb"))
+    if not add_ons:
+        print("   left out: dist/ has no edge-appliance-cuda_*.deb, which 'make cuda-deb' makes")
+        return
+    given = {"appliance_cuda_package": str(add_ons[-1])}
+    assert "appliance_require_gpu: the NVIDIA driver is not loaded" in site.refused(
+        appliance_require_gpu=True, **given
+    )
+    _, changed, took = site.play(**given)
+    print(f"   {add_ons[-1].stat().st_size:,} bytes: {took:.1f} s, {changed} changed")
+    runtimes = [
+        line for line in site.box.do("appliance", "version", "--all").splitlines() if "onnxruntime" in line
+    ]
+    assert runtimes == [f"onnxruntime-gpu {add_ons[-1].name.split('_')[1].split('+')[0]}"]
+    site.box.do("appliance", "infer", "digits", "--zeros")
+    assert site.play(**given)[1] == 0
+    site.box.do("dpkg", "--purge", "edge-appliance-cuda")
+    site.box.do("appliance", "infer", "digits", "--zeros")
+
+
 def molecule_plays_its_scenarios(site: Site) -> None:
     """Each by itself: check, converge, once more, verify."""
     collection = site.ansible.folder / "ansible_collections/edge/appliance"
@@ -200,6 +222,7 @@ CHECKS: Final = (
     it_speaks_tls,
     an_upgrade_that_loses_a_model_is_told,
     an_upgrade_goes_box_by_box_and_back,
+    the_runtime_for_a_gpu_comes_behind_the_product,
     molecule_plays_its_scenarios,
 )
 

@@ -15,13 +15,17 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from packages.cuda_deb import newest
+from packages.cuda_runtime import HOME as RUNTIME
 from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
 from tests.ansible.provisioning import HOST, Provisioning, proxied
+from tests.installation.cuda_stand_in import made
 from tests.installation.machine import tree, unpack
 
 FURTHER: Final = ("openssh-server", "python3-apt")
@@ -103,7 +107,7 @@ def _site(root: Path) -> Iterator[Provisioning]:
 
 @pytest.mark.skipif(not INSTALLED, reason=NOT_INSTALLED)
 @pytest.mark.skipif(bool(lacking()), reason=f"not here: {lacking()}")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_chroot_converges_once_and_is_only_laid_out(root: Path, site: Provisioning) -> None:
     play = {"hosts": "boxes", "gather_facts": False, "roles": ["edge.appliance.appliance"]}
     (book := site.folder / "box.json").write_text(json.dumps([play]))
@@ -122,10 +126,7 @@ def test_a_chroot_converges_once_and_is_only_laid_out(root: Path, site: Provisio
     assert (key.read_bytes(), key.stat().st_mode & 0o777) == (site.key.read_bytes(), 0o644)
     assert (root / "etc/credstore").stat().st_mode & 0o777 == 0o700
     assert [path.name for path in (root / "var/cache/edge-appliance").iterdir()] == [site.package.name]
-    inside = ("chroot", str(root))
-    version = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", "edge-appliance")
-    installed = subprocess.run([*inside, *version], capture_output=True, text=True, check=True).stdout
-    assert f"edge-appliance_{installed.removeprefix('installed ')}_amd64.deb" == site.package.name
+    assert f"edge-appliance_{version_in(root, 'edge-appliance')}_amd64.deb" == site.package.name
     assert not (root / ENABLED).is_symlink(), "it was not to start with the machine"
 
     _, changed, _ = site.play(book=str(book), appliance_started=False)
@@ -133,3 +134,49 @@ def test_a_chroot_converges_once_and_is_only_laid_out(root: Path, site: Provisio
     assert (root / ENABLED).readlink() == Path("/usr/lib/systemd/system/appliance.service")
     said, changed, _ = site.play("--diff", book=str(book), appliance_started=False)
     assert changed == 0, said
+    the_runtime_for_a_gpu_comes_by_itself(root, site, str(book))
+
+
+def the_runtime_for_a_gpu_comes_by_itself(root: Path, site: Provisioning, book: str) -> None:
+    """Of the add-on's package with a stand-in of its runtime: nothing is run of it here."""
+    older, newer = (
+        made(site.folder / name, replace(newest(), version=f"{newest().version}{name}"))
+        for name in ("~older", "+newer")
+    )
+    said = site.refused(
+        book, appliance_started=False, appliance_cuda_package=str(site.package), appliance_require_gpu=True
+    )
+    assert "is not named edge-appliance-cuda_VERSION_amd64.deb" in said
+    assert "appliance_require_gpu: the NVIDIA driver is not loaded" in said
+
+    def played(package: Path, *words: str, **more: object) -> tuple[str, int]:
+        given = {"appliance_started": False, "appliance_cuda_package": str(package), **more}
+        said, changed, _ = site.play(*words, book=book, **given)
+        return said, changed
+
+    assert played(older, "--check")[1] >= 1
+    assert not (root / RUNTIME).exists()
+    for package, more in ((newer, {}), (older, {"appliance_allow_downgrade": True})):
+        assert played(package, **more)[1] >= 2, "copied, installed"
+        assert version_in(root, "edge-appliance-cuda") == package.name.split("_")[1]
+        assert (root / RUNTIME / "devices").is_file()
+        assert [path.name for path in cache_of(root, "edge-appliance-cuda_*")] == [package.name]
+        if package == newer:
+            inventory = str(site.variables(appliance_started=False, appliance_cuda_package=str(older)))
+            told = site.ansible.run("ansible-playbook", "-i", inventory, book, check=False).stdout
+            assert "if it is meant so, appliance_allow_downgrade=true" in " ".join(told.split())
+    said, changed = played(older, "--diff")
+    assert changed == 0, said
+    assert [path.name for path in cache_of(root, "edge-appliance_*")] == [site.package.name]
+
+
+def cache_of(root: Path, pattern: str) -> list[Path]:
+    """The packages that stay on the box."""
+    return sorted((root / "var/cache/edge-appliance").glob(pattern))
+
+
+def version_in(root: Path, package: str) -> str:
+    """The version of what is installed; "" where it is not."""
+    words = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", package)
+    said = subprocess.run(["chroot", str(root), *words], capture_output=True, text=True, check=False).stdout
+    return said.removeprefix("installed ") if said.startswith("installed ") else ""

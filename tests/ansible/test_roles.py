@@ -21,6 +21,15 @@ from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
 ROLES = sorted(path.name for path in (ROOT / "ansible/roles").iterdir())
 EXAMPLE = ROOT / "ansible/examples/site"
 
+PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.163.01  Tue Apr  8 12:41:17 UTC 2025\n"
+OPEN = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version:  14\n"
+)
+GPU = "/proc/driver/nvidia/gpus/0000:01:00.0\n"
+LIBRARIES = "".join(
+    f"{name} (libc6,x86-64) => /usr/lib/{name}\n" for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+)
+
 needs_ansible = pytest.mark.skipif(not INSTALLED, reason=NOT_INSTALLED)
 
 
@@ -135,6 +144,8 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_touched(ansible: Ansib
     wrong = {
         "appliance_package": "/nowhere/edge.deb",
         "appliance_version": "not one",
+        "appliance_cuda_package": "/nowhere/cuda.deb",
+        "appliance_cuda_version": "none either",
         "appliance_state_dir": "/srv/store",
         "appliance_models": "models",
         "appliance_grpc_addresses": ["0.0.0.0:70000"],
@@ -151,6 +162,57 @@ def test_all_that_is_wrong_is_told_at_once_and_nothing_is_touched(ansible: Ansib
     }
     said = refused(ansible, tmp_path, "appliance", wrong)
     assert [name for name in wrong if f"- {name}: " not in said and f"- {name}, " not in said] == [], said
+
+
+@needs_ansible
+@pytest.mark.parametrize(
+    ("said", "given", "problems"),
+    [
+        (f"{PROPRIETARY}{LIBRARIES}{GPU}", "edge-appliance-cuda_1_amd64.deb", []),
+        (f"{OPEN}{LIBRARIES}{GPU}", "edge-appliance-cuda_1_amd64.deb", []),
+        (f"{PROPRIETARY}{LIBRARIES}", "edge-appliance-cuda_1_amd64.deb", ["tells of no GPU"]),
+        (
+            f"{PROPRIETARY.replace('550', '470')}{GPU}libcuda.so.1 => /usr/lib/libcuda.so.1\n",
+            "",
+            [
+                "of release 470, 525 or newer",
+                "finds no libnvidia-ml.so.1",
+                "edge-appliance-cuda is not installed",
+            ],
+        ),
+        (LIBRARIES, "", ["driver is not loaded", "edge-appliance-cuda is not installed"]),
+    ],
+    ids=["proprietary", "open", "no GPU", "old", "none"],
+)
+def test_what_a_host_lacks_for_a_gpu_is_told(
+    ansible: Ansible, tmp_path: Path, said: str, given: str, problems: list[str]
+) -> None:
+    """By what a driver says, which no driver says here."""
+    known = {
+        "appliance__driver": {"stdout": said, "stdout_lines": said.splitlines()},
+        "appliance_cuda_package": given,
+        "appliance_cuda_version": "",
+        "appliance__cuda_found": {"stdout": ""},
+    }
+    found_at = tmp_path / "found.json"
+    show = {"content": "{{ appliance__gpu_problems | to_json }}", "dest": str(found_at), "mode": "0644"}
+    play = {
+        "hosts": "localhost",
+        "connection": "local",
+        "gather_facts": False,
+        "vars_files": [str(ROOT / "ansible/roles/appliance/vars/main.yml")],
+        "vars": known,
+        "tasks": [{"ansible.builtin.copy": show}],
+    }
+    (path := tmp_path / "play.json").write_text(json.dumps([play]))
+    words = ("-i", "localhost,", "-e", f"ansible_python_interpreter={sys.executable}", str(path))
+    ansible.run("ansible-playbook", *words)
+    found = json.loads(found_at.read_text())
+    assert len(found) == len(problems), found
+    assert all(
+        each.startswith("appliance_require_gpu: ") and part in each
+        for each, part in zip(found, problems, strict=True)
+    ), found
 
 
 @needs_ansible

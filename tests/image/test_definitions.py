@@ -22,7 +22,8 @@ from appliance.runtimes.distributions import DISTRIBUTIONS
 from image.build import COMPONENTS, PACKAGES
 from image.disk import BOOT_MIB
 from image.place import HERE, ROOT
-from image.product import RUNTIME
+from packages.cuda_runtime import DEVICES
+from packages.cuda_runtime import LOCK as RUNTIME
 from tests.image.releases import UUID
 
 EXTRA = HERE / "mkosi" / "mkosi.extra"
@@ -30,12 +31,15 @@ PROFILE = HERE / "mkosi" / "mkosi.profiles" / "gpu"
 EXTRAS = {"cpu": EXTRA, "gpu": PROFILE / "mkosi.extra"}
 """By variant; that of the GPU lies over the other."""
 UNITS = EXTRA / "usr/lib/systemd/system"
-UNIT_FILES = sorted(
-    path
-    for extra in EXTRAS.values()
-    for kind in ("service", "mount")
-    for path in extra.glob(f"usr/lib/systemd/system/*.{kind}")
-)
+UNIT_FILES = [
+    DEVICES / "appliance-gpu.service",
+    *(
+        path
+        for extra in EXTRAS.values()
+        for kind in ("mount", "service")
+        for path in sorted(extra.glob(f"usr/lib/systemd/system/*.{kind}"))
+    ),
+]
 MIB = 1 << 20
 
 

@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -128,14 +129,21 @@ def until(what: str, holds: Callable[[], object], within_s: float = 120.0) -> No
 
 
 @contextlib.contextmanager
-def machine(package: Path, *further: str, name: str = "units-test-") -> Iterator[Machine]:
-    """One with the package in /srv and these ``further`` Debian packages installed, gone at the end."""
+def machine(
+    package: Path,
+    *further: str,
+    name: str = "units-test-",
+    files: Mapping[str, Path] = MappingProxyType({}),
+) -> Iterator[Machine]:
+    """One with the package in /srv and these ``further`` Debian packages installed, gone at the end. ``files`` are by
+    their names in /srv what else lies there."""
     unified = next(path for path in reversed(UNIFIED) if (path / "cgroup.procs").exists())
     with tempfile.TemporaryDirectory(prefix=name) as place:
         root, group = Path(place) / "root", unified / Path(place).name
         root.mkdir()
         unpack(tree(further), root)
-        shutil.copy(package, root / "srv/package.deb")
+        for each, source in {"package.deb": package, **files}.items():
+            shutil.copy(source, root / "srv" / each)
         (root / "srv/load.py").write_text(LOAD)
         _pack(root / "srv")
         group.mkdir()

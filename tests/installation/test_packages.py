@@ -122,9 +122,9 @@ def test_every_blob_of_the_image_is_what_its_name_says() -> None:
     assert not blobs, "nothing lies there that nothing names"
 
 
-@pytest.mark.parametrize("kind", ["deb", "oci", "whl"])
+@pytest.mark.parametrize("kind", ["deb", "oci", "whl"])  # the add-on's is test_cuda_package.py's
 def test_a_bill_names_all_python_packages_and_crates(kind: str) -> None:
-    bill = json.loads(made(f"*.{kind}.cdx.json").read_text())
+    bill = json.loads(made(f"edge[-_]appliance[-_][0-9]*.{kind}.cdx.json").read_text())
     assert bill["bomFormat"] == "CycloneDX"
     named = {each["name"]: each for each in bill["components"]}
     locked = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
@@ -134,5 +134,5 @@ def test_a_bill_names_all_python_packages_and_crates(kind: str) -> None:
         each.get("licenses") for each in bill["components"] if each.get("purl", "").startswith("pkg:pypi")
     )
     assert ("libc6" in named) == (kind == "oci")
-    licences = made(f"*.{kind}.licences.txt").read_text()
+    licences = made(f"edge[-_]appliance[-_][0-9]*.{kind}.licences.txt").read_text()
     assert "Apache License" in licences

@@ -49,7 +49,9 @@ def test_a_unit_reaches_no_more_than_was_decided(unit: Path) -> None:
 
 def test_with_a_gpu_a_little_more_is_open(tmp_path: Path) -> None:
     unit = tmp_path / "appliance.service"
-    parts = [(ROOT / "systemd" / name).read_text() for name in ("appliance.service", "appliance-gpu.conf")]
+    parts = [
+        (ROOT / "systemd" / name).read_text() for name in ("appliance.service", "gpu/appliance-gpu.conf")
+    ]
     unit.write_text("\n".join(parts))
     assert EXPOSURE_MAX["appliance"] < exposure(unit) <= 1.5
 

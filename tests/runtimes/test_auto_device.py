@@ -30,11 +30,7 @@ FIRST, SECOND = (
 GOOD, FAULTY = {FIRST: ""}, {FIRST: "is lost"}
 PROCESS = """
 from appliance.runtimes import distributions
-def version(name):
-    if name == "onnxruntime-gpu":
-        return "1.2.3"
-    raise distributions.PackageNotFoundError
-distributions.version = version
+distributions.installed = lambda runtime: {"onnxruntime-gpu": "1.2.3"} if runtime == "onnx" else {}
 """
 DRIVER = """
 import pynvml

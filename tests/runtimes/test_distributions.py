@@ -1,54 +1,100 @@
-"""A runtime that is installed as two distributions at once is found at the start, and explained."""
+"""A runtime that is installed as two distributions in one place is found at the start, and explained; one that another
+hides, which lies earlier on Python's path, is none."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from appliance.runtimes import distributions
 from appliance.runtimes.distributions import clash, cuda_problem, installed
 from tests.appliance_process import ApplianceProcess
+from tests.architecture.sources import ROOT
 
 HERE = version("onnxruntime")
+CPU, GPU = "onnxruntime", "onnxruntime-gpu"
+FOUND = """
+import json
+import onnxruntime
+from appliance.runtimes.distributions import clash, cuda_problem, installed
+print(json.dumps([onnxruntime.MADE_BY, installed("onnx"), clash("onnx"), cuda_problem()]))
+"""
 
 
-@pytest.fixture(name="beside")
-def _beside(tmp_path: Path) -> Path:
-    """A folder with what installing onnxruntime-gpu leaves for Python to see."""
-    folder = tmp_path / "beside"
-    (place := folder / "onnxruntime_gpu-1.2.3.dist-info").mkdir(parents=True)
-    (place / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.2.3\n")
+def lay_papers(folder: Path, name: str) -> None:
+    """What tells Python that a distribution is installed in a folder."""
+    (place := folder / f"{name.replace('-', '_')}-1.2.3.dist-info").mkdir(parents=True)
+    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2.3\n")
+
+
+def lay(folder: Path, *names: str) -> Path:
+    """What installing these distributions leaves for Python to see in a folder: papers, and the last one's module."""
+    for name in names:
+        lay_papers(folder, name)
+        (folder / "onnxruntime").mkdir(exist_ok=True)
+        (folder / "onnxruntime/__init__.py").write_text(f"MADE_BY = {name!r}\n")
     return folder
 
 
+def seen_on(*folders: Path) -> tuple[str, dict[str, str], str, str]:
+    """Which distribution made what a process imports whose path begins with these folders, and what is said of it."""
+    path = os.pathsep.join(map(str, (*folders, ROOT)))
+    done = subprocess.run(
+        [sys.executable, "-S", "-P", "-c", FOUND], env={**os.environ, "PYTHONPATH": path}, text=True,
+        capture_output=True, check=True,
+    )  # fmt: skip
+    made_by, found, told, problem = json.loads(done.stdout)
+    return made_by, found, told, problem
+
+
 def test_one_is_as_it_should_be() -> None:
-    assert installed("onnx") == {"onnxruntime": HERE}
+    assert installed("onnx") == {CPU: HERE}
     assert clash("onnx") == ""
     assert installed("of-nobody") == {}
-
-
-def test_two_are_named_with_what_to_do(beside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(beside))
-    said = clash("onnx")
-    assert f"onnxruntime {HERE} and onnxruntime-gpu 1.2.3 are both installed" in said
-    assert "pip uninstall -y onnxruntime onnxruntime-gpu" in said
-
-
-def test_cuda_needs_the_one_for_gpus_alone(beside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cuda_problem() == "onnxruntime-gpu is not installed"
-    monkeypatch.syspath_prepend(str(beside))
-    assert cuda_problem() == clash("onnx")
-    monkeypatch.setattr(distributions, "DISTRIBUTIONS", {"onnx": ("onnxruntime-gpu",)})
-    assert cuda_problem() == ""
 
 
-@pytest.mark.parametrize("both", [True, False])
-def test_a_daemon_tells_it_when_it_starts(beside: Path, tmp_path: Path, both: bool) -> None:
+def test_two_in_one_folder_are_named_with_what_to_do(tmp_path: Path) -> None:
+    folder = lay(tmp_path / "both", CPU, GPU)
+    _, found, told, problem = seen_on(folder)
+    assert found == {CPU: "1.2.3", GPU: "1.2.3"}
+    assert f"{CPU} 1.2.3 and {GPU} 1.2.3 are both installed" in told
+    assert f"pip uninstall -y {CPU} {GPU}" in told
+    assert problem == told
+
+
+@pytest.mark.parametrize(("first", "other"), [(CPU, GPU), (GPU, CPU)])
+def test_the_one_in_the_earlier_folder_is_what_is_imported(tmp_path: Path, first: str, other: str) -> None:
+    made_by, found, told, problem = seen_on(lay(tmp_path / "a", first), lay(tmp_path / "b", other))
+    assert made_by == first
+    assert found == {first: "1.2.3"}
+    assert told == ""
+    assert problem == ("" if first == GPU else "onnxruntime-gpu is not installed")
+
+
+def test_one_hides_a_folder_that_has_both(tmp_path: Path) -> None:
+    hidden = lay(tmp_path / "both", GPU, CPU)
+    assert seen_on(lay(tmp_path / "first", GPU), hidden) == (GPU, {GPU: "1.2.3"}, "", "")
+
+
+def test_a_folder_that_has_none_hides_nothing(tmp_path: Path) -> None:
+    (empty := tmp_path / "empty").mkdir()
+    absent = tmp_path / "absent"
+    assert seen_on(absent, empty, lay(tmp_path / "b", GPU)) == (GPU, {GPU: "1.2.3"}, "", "")
+
+
+@pytest.mark.parametrize("names", [(CPU, GPU), (GPU,), ()], ids=["both", "one that hides another", "none"])
+def test_a_daemon_tells_it_when_it_starts(tmp_path: Path, names: tuple[str, ...]) -> None:
     (models := tmp_path / "models").mkdir()
-    path = f"{beside}:{os.environ.get('PYTHONPATH', '')}" if both else os.environ.get("PYTHONPATH", "")
+    folder = tmp_path / "beside"
+    for name in names:
+        lay_papers(folder, name)
+    path = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     with ApplianceProcess(models, environment={"PYTHONPATH": path}) as daemon:
         daemon.wait_ready()
-        assert ("a runtime is installed twice" in daemon.log()) == both
+        assert ("a runtime is installed twice" in daemon.log()) == (len(names) == 2)
