@@ -34,8 +34,8 @@ from appliance.workers.port import FormBuilt
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.conftest import Serve
 from tests.devices.absent import absent
+from tests.runtimes.tensorrt.other_weights import other_weights
 from tests.runtimes.tensorrt.test_daemon import SECTIONS, ask, install, is_packed, until_packed
-from tests.runtimes.tensorrt.test_runtime import other_weights
 from tests.workers.transformers import flip_bit, write_version
 
 pytestmark = pytest.mark.timeout(300)  # an engine is built

@@ -81,7 +81,8 @@ class GpuWorkers(FatedWorkers):
         self, worker: int, model: int, version: ModelVersion, wish: port.LoadWish = port.PLAIN_LOAD
     ) -> None:
         device = self.devices[worker]
-        assert version.device.allows(gpu(device.index)), f"{version.key} does not ask for {device}"
+        assert device.is_cpu == version.on_cpu, f"{version.key} does not ask for {device}"
+        assert device.is_cpu or version.device.allows(gpu(device.index)), f"nor for {device}"
         assert device not in self.faulty, f"{version.key} is loaded on {device}, which has a fault"
         self.loaded_on.append((version.key, device))
         if device in self.refusing:

@@ -7,12 +7,9 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 
 from appliance import __version__
 from appliance.config.repository import RepositoryConfig
@@ -36,6 +33,7 @@ from appliance.workers.messages import Load
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, LoadWish
 from appliance.workers.seal import kin_of
 from appliance.workers.side_by_side import SideBySide
+from tests.runtimes.tensorrt.other_weights import other_weights
 from tests.runtimes.tensorrt.simulated import DRIVER, HostDevice, SimulatedLibrary, SimulatedPlain
 from tests.runtimes.tensorrt.stub_module import ENGINE, LEARNED, StubModule
 from tests.workers.transformers import flip_bit
@@ -170,25 +168,6 @@ def test_an_engine_keeps_as_many_weights_on_the_device_as_the_model_says(
     graph = Path(box.version.path).stat().st_size
     assert takes("1000") == takes("0") - graph + 1000
     assert box.loads_packed()
-
-
-class Versioned(Protocol):
-    """What has a version."""
-
-    version: ModelVersion
-
-
-def other_weights(box: Versioned, home: Path, scale: float = 0.5) -> None:
-    """The box has another version, that differs in weights alone."""
-    model = onnx.load(box.version.path)
-    for tensor in model.graph.initializer:
-        values = numpy_helper.to_array(tensor)
-        if values.dtype == np.float32 and values.size > 1:
-            tensor.CopyFrom(numpy_helper.from_array(values * np.float32(scale), tensor.name))
-    home.mkdir()
-    (home / "model.onnx").write_bytes(model.SerializeToString())
-    version = replace(box.version, version=7, digest="7" * 64, path=str(home / "model.onnx"), golden="")
-    box.version = replace(version, kin=kin_of(version))
 
 
 @pytest.fixture
