@@ -22,7 +22,7 @@ import numpy as np
 import onnxruntime
 
 from appliance.devices.nvml import Nvml
-from appliance.domain.device import ON_CUDA
+from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.runtimes import onnx

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from appliance.domain.device import Device, DeviceKind, DeviceWish
+from appliance.domain.device import Device, DeviceKind
+from appliance.domain.device_wish import DeviceWish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

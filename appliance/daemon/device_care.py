@@ -18,17 +18,8 @@ from appliance.devices.health import others_bytes
 from appliance.devices.lookout import LOOK_S
 from appliance.devices.throttling import Throttling
 from appliance.devices.watch import DeviceWatch
-from appliance.domain.device import (
-    Device,
-    DeviceFigures,
-    DeviceName,
-    DeviceState,
-    Reading,
-    faults,
-    is_gone,
-    neighbours,
-    visible,
-)
+from appliance.domain.device import Device, DeviceName, neighbours, visible
+from appliance.domain.device_reading import DeviceFigures, DeviceState, Reading, faults, is_gone
 from appliance.telemetry.device_work import count_energy, device_figures
 from appliance.telemetry.snapshot import EngineStatus
 

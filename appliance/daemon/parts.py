@@ -27,7 +27,8 @@ from appliance.daemon.signals import Rereading, Shutdown
 from appliance.devices.processor import ProcessorAccount
 from appliance.devices.watch import find_devices
 from appliance.domain.binding import extended
-from appliance.domain.device import DeviceName, DeviceState
+from appliance.domain.device import DeviceName
+from appliance.domain.device_reading import DeviceState
 from appliance.domain.energy import ProcessorEnergy
 from appliance.engine.control.model_cache import HOST, ResidencyTerms
 from appliance.engine.control.recorder import SwapTerms

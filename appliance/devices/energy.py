@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from appliance.domain.device import VersionEnergy
+from appliance.domain.device_reading import VersionEnergy
 
 METHOD: Final = "nvml"
 WINDOW_S: Final = 10.0

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-from appliance.domain.device import FATAL_XIDS, Reading
+from appliance.domain.device_reading import FATAL_XIDS, Reading
 
 XIDS_KEPT: Final = 16
 """Of the driver's errors, the last ones; fatal ones are kept beyond that."""

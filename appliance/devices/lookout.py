@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from appliance.devices.health import Health
-from appliance.domain.device import Device, Reading
+from appliance.domain.device import Device
+from appliance.domain.device_reading import Reading
 
 LOOK_S: Final = 1.0
 """Drivers do not renew their figures more often than ten times a second, and a fault may cost answers for so long."""

@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from appliance.domain.device import Device, DeviceKind, MigTrouble, Reading, WholeBoard, cuda
+from appliance.domain.device import Device, DeviceKind, cuda
+from appliance.domain.device_reading import MigTrouble, Reading, WholeBoard
 
 try:
     import pynvml

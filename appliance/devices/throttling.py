@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from appliance.domain.device import throttled
+from appliance.domain.device_reading import throttled
 
 SLOWED_S: Final = 30.0
 """A peak of the load, or an air filter that is being changed, is over by then."""

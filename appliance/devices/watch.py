@@ -10,7 +10,8 @@ from typing import Final
 from appliance.devices.energy import EnergyAccount, Work
 from appliance.devices.lookout import Devices, Look, Lookout
 from appliance.devices.nvml import Nvml
-from appliance.domain.device import Device, DeviceFigures, DeviceName
+from appliance.domain.device import Device, DeviceName
+from appliance.domain.device_reading import DeviceFigures
 
 ASKED_S: Final = 30.0
 """Figures that were asked for are soon asked for again: so long devices are looked at each second."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import floor, log10
 from typing import Final, NamedTuple
 
-from appliance.domain.device import VersionEnergy
+from appliance.domain.device_reading import VersionEnergy
 
 KWH_J: Final = 3_600_000
 MILLION: Final = 1_000_000

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from appliance.domain.device import ON_CPU, DeviceKind, DeviceWish
+from appliance.domain.device import DeviceKind
+from appliance.domain.device_wish import ON_CPU, DeviceWish
 from appliance.domain.tensor import TensorSpec
 
 RUN_TIMEOUT_PARAMETER = "run_timeout_ms"

@@ -20,7 +20,8 @@ from appliance.core.processes.blame import Blame
 from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.scheduler import Scheduler
-from appliance.domain.device import DeviceName, DeviceState
+from appliance.domain.device import DeviceName
+from appliance.domain.device_reading import DeviceState
 from appliance.domain.errors import ApplianceError, InvalidRequest, NotReady, UnknownModel
 from appliance.domain.inference import RequestHead, RequestPlan
 from appliance.domain.model import ModelVersion, VersionState

@@ -5,7 +5,7 @@ Workers are told first, so that they are busy again before answers are encoded. 
 
 from __future__ import annotations
 
-from appliance.domain.device import DeviceState
+from appliance.domain.device_reading import DeviceState
 from appliance.engine.control.hangs import Hangs
 from appliance.engine.control.instance_group import Held
 from appliance.engine.control.model_cache import ModelCache

@@ -15,15 +15,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.device import (
-    ON_CPU,
-    ON_CUDA,
-    WISH_PARAMETERS,
-    DeviceKind,
-    DeviceWish,
-    gpu_wish,
-    wish_problem,
-)
+from appliance.domain.device import DeviceKind
+from appliance.domain.device_wish import ON_CPU, ON_CUDA, WISH_PARAMETERS, DeviceWish, gpu_wish, wish_problem
 from appliance.domain.interface import ALLOWED_PARAMETER, allowance_problem
 from appliance.domain.model import (
     OWN_WORKER_PARAMETER,

@@ -13,7 +13,8 @@ from typing import Final
 from appliance.config.repository import RepositoryConfig, SettledRepository
 from appliance.devices.watch import DeviceWatch, find_devices
 from appliance.domain.binding import extended
-from appliance.domain.device import Device, DeviceKind, faults
+from appliance.domain.device import Device, DeviceKind
+from appliance.domain.device_reading import faults
 from appliance.runtimes.distributions import cuda_problem
 
 AUTO: Final = "auto"

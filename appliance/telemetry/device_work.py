@@ -10,7 +10,8 @@ from appliance.devices.energy import METHOD, WINDOW_S, Work
 from appliance.devices.processor import ProcessorAccount
 from appliance.devices.rapl import METHOD as RAPL
 from appliance.devices.watch import DeviceWatch
-from appliance.domain.device import CPU, DeviceFigures, DeviceName, VersionEnergy, troubles
+from appliance.domain.device import CPU, DeviceName
+from appliance.domain.device_reading import DeviceFigures, VersionEnergy, troubles
 from appliance.domain.energy import ProcessorEnergy, inference_energy
 from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.snapshot import EngineStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from appliance.domain.device import DeviceFigures, troubles
+from appliance.domain.device_reading import DeviceFigures, troubles
 from appliance.domain.moment import moment
 from appliance.telemetry.snapshot import Snapshot, StoreFigures
 

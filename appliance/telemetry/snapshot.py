@@ -11,7 +11,8 @@ from typing import Final, NamedTuple, Protocol
 
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.reasons import Outlook
-from appliance.domain.device import CPU, DeviceFigures, DeviceName, VersionEnergy
+from appliance.domain.device import CPU, DeviceName
+from appliance.domain.device_reading import DeviceFigures, VersionEnergy
 from appliance.domain.energy import InferenceEnergy, ProcessorEnergy, inference_energy
 from appliance.domain.model import VersionState
 from appliance.telemetry.exemplars import Buckets

@@ -11,7 +11,7 @@ import pynvml
 import pytest
 
 from appliance.cli.main import main
-from appliance.domain.device import ON_CPU, ON_CUDA, parse_wish
+from appliance.domain.device_wish import ON_CPU, ON_CUDA, parse_wish
 from appliance.domain.golden import read_golden
 from appliance.tools.evaluation.cost_file import benched, read_cost, to_json
 from appliance.tools.evaluation.jobs import Measurement, Speed

@@ -6,7 +6,8 @@ import pytest
 
 from appliance.core.memory.budget import AbsentDevice, WaitsForDevice
 from appliance.core.memory.homes import CONTEXT_BYTES, GIB, Home, choose, gpu_budget
-from appliance.domain.device import CPU, ON_CPU, ON_CUDA, Device, DeviceKind, DeviceName, DeviceWish, cuda
+from appliance.domain.device import CPU, Device, DeviceKind, DeviceName, cuda
+from appliance.domain.device_wish import ON_CPU, ON_CUDA, DeviceWish
 
 SECOND_OR_THIRD = DeviceWish(DeviceKind.CUDA, (1, 2))
 

@@ -15,7 +15,8 @@ from appliance.daemon.device_care import DeviceCare
 from appliance.devices.nvml import Nvml
 from appliance.devices.throttling import SLOWED_S, WELL_S
 from appliance.devices.watch import DeviceWatch
-from appliance.domain.device import DeviceName, DeviceState, cuda
+from appliance.domain.device import DeviceName, cuda
+from appliance.domain.device_reading import DeviceState
 from tests.devices.simulated_nvml import ANY, Board, SimulatedNvml
 from tests.simulation.device_world import DeviceWorld
 from tests.simulation.scripted_workers import MS

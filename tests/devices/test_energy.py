@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.devices.energy import EnergyAccount, Work
-from appliance.domain.device import VersionEnergy
+from appliance.domain.device_reading import VersionEnergy
 
 SECOND = 1_000_000_000
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from appliance.devices.health import XIDS_KEPT, Health, others_bytes
-from appliance.domain.device import Reading, faults, is_gone, troubles
+from appliance.domain.device_reading import Reading, faults, is_gone, troubles
 
 GIB = 1 << 30
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from appliance.devices.energy import Work
 from appliance.devices.lookout import SILENT_S
 from appliance.devices.watch import DeviceWatch, find_devices
-from appliance.domain.device import Device, DeviceFigures, DeviceKind, Reading, cuda
+from appliance.domain.device import Device, DeviceKind, cuda
+from appliance.domain.device_reading import DeviceFigures, Reading
 
 
 def device(index: int) -> Device:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from appliance.devices.lookout import SILENT_S, Lookout
-from appliance.domain.device import Device, DeviceKind, Reading
+from appliance.domain.device import Device, DeviceKind
+from appliance.domain.device_reading import Reading
 
 DEVICE = Device(kind=DeviceKind.CUDA, index=0, uuid="u", name="d", driver="r")
 

@@ -10,7 +10,8 @@ import pytest
 
 from appliance.core.memory.homes import CONTEXT_BYTES, GIB
 from appliance.devices.nvml import Nvml
-from appliance.domain.device import Reading, WholeBoard, cuda, faults, is_gone, visible
+from appliance.domain.device import cuda, visible
+from appliance.domain.device_reading import Reading, WholeBoard, faults, is_gone
 from appliance.runtimes.tensorrt import tie
 from tests.devices.simulated_nvml import ANY, Board, SimulatedNvml
 from tests.devices.test_device_care import Box, Engine

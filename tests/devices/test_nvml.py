@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from appliance.devices.nvml import Nvml
-from appliance.domain.device import Reading, troubles
+from appliance.domain.device_reading import Reading, troubles
 from tests.devices.absent import absent
 from tests.devices.simulated_nvml import Board, SimulatedNvml
 

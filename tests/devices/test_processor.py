@@ -9,7 +9,7 @@ import pytest
 
 from appliance.devices.energy import Work
 from appliance.devices.processor import WINDOW_S_MAX, ProcessorAccount
-from appliance.domain.device import VersionEnergy
+from appliance.domain.device_reading import VersionEnergy
 
 SECOND = 1_000_000_000
 RANGE_J = 1_000.0

@@ -13,7 +13,8 @@ from appliance.daemon.device_care import DeviceCare
 from appliance.devices.lookout import REST_S
 from appliance.devices.nvml import Nvml
 from appliance.devices.watch import DeviceWatch
-from appliance.domain.device import DeviceFigures, cuda
+from appliance.domain.device import cuda
+from appliance.domain.device_reading import DeviceFigures
 from appliance.domain.model import VersionState
 from appliance.telemetry.meter import VersionMeter
 from appliance.telemetry.recent import PERIOD_S

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.domain.device import ON_CPU, ON_CUDA, DeviceWish
+from appliance.domain.device_wish import ON_CPU, ON_CUDA, DeviceWish
 from appliance.domain.model import (
     Batching,
     ModelVersion,

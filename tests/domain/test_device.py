@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.domain.device import (
-    CPU,
+from appliance.domain.device import CPU, Device, DeviceKind, DeviceName, cuda, parse_device
+from appliance.domain.device_wish import (
     ON_CPU,
     ON_CUDA,
     UUIDS_MAX,
-    Device,
-    DeviceKind,
-    DeviceName,
     DeviceWish,
-    cuda,
     gpu_wish,
-    parse_device,
     parse_wish,
     wish_problem,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.domain.device import VersionEnergy
+from appliance.domain.device_reading import VersionEnergy
 from appliance.domain.energy import InferenceEnergy, cost_text, inference_energy, joules_text, watts_text
 
 USED = VersionEnergy(joules=360.0, inferences=100, window_s=10.0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from appliance.core.memory.budget import AbsentDevice
-from appliance.domain.device import Device, DeviceKind, DeviceWish
+from appliance.domain.device import Device, DeviceKind
+from appliance.domain.device_wish import DeviceWish
 from appliance.engine.versions.wording import absent_text
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.domain.device import ON_CUDA
+from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.engine.control.cache_report import CacheTally
 from appliance.workers.port import ModelLoaded, ModelRefused, WeightsPagedIn

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.domain.device import ON_CPU, ON_CUDA, DeviceWish
+from appliance.domain.device_wish import ON_CPU, ON_CUDA, DeviceWish
 from appliance.domain.model import WeightsFile
 from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
 from appliance.engine.versions.served import Served

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from appliance.config.workers import PlacementConfig
 from appliance.core.processes.placement import GroupLoad, has_processes, place
-from appliance.domain.device import CPU, ON_CUDA, cuda
+from appliance.domain.device import CPU, cuda
+from appliance.domain.device_wish import ON_CUDA
 from tests.domain.sample import make_version
 
 CONFIG = PlacementConfig(max_processes=4, share_below_bytes=1000)

@@ -18,7 +18,8 @@ PROGRAM = r"""
 import ctypes, sys
 import numpy as np
 from appliance.domain.tensor import Datatype, TensorSpec
-from appliance.domain.device import ON_CUDA, cuda
+from appliance.domain.device import cuda
+from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.runtime import RuntimeSettings

@@ -18,7 +18,7 @@ import onnx
 import pytest
 
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.device import ON_CUDA
+from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import LoadFailed
 from appliance.domain.session_options import ENGINE_FREE_MAX, ENGINE_REFIT, ENGINE_WEIGHTS_MAX

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.domain.device import ON_CPU, ON_CUDA, Device, DeviceKind, DeviceWish
+from appliance.domain.device import Device, DeviceKind
+from appliance.domain.device_wish import ON_CPU, ON_CUDA, DeviceWish
 from appliance.domain.session_options import ON_GPU_ALONE
 from tests.repository.conftest import ReadModel
 from tests.repository.outcomes import served

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from appliance.domain.device import ON_CPU, ON_CUDA, DeviceKind, DeviceWish
+from appliance.domain.device import DeviceKind
+from appliance.domain.device_wish import ON_CPU, ON_CUDA, DeviceWish
 from appliance.domain.model import Batching, QueuePolicy, TimeoutAction, VersionChoice, VersionPolicy
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.repository.model_directory import CONFIG_BYTES_MAX, LABEL_BYTES_MAX

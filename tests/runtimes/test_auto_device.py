@@ -11,7 +11,8 @@ import pytest
 
 from appliance.config.repository import RepositoryConfig, SettledRepository
 from appliance.devices.watch import DeviceWatch, find_devices
-from appliance.domain.device import ON_CUDA, Device, DeviceKind, DeviceWish
+from appliance.domain.device import Device, DeviceKind
+from appliance.domain.device_wish import ON_CUDA, DeviceWish
 from appliance.runtimes import auto_device
 from appliance.runtimes.auto_device import AutoDevice, Found, decide, settled
 from appliance.tools.evaluation.jobs import MeasureJob, from_plain, to_plain

@@ -15,7 +15,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from appliance.domain.device import ON_CUDA, cuda
+from appliance.domain.device import cuda
+from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.errors import LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype

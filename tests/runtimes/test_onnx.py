@@ -12,7 +12,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from appliance.domain.device import ON_CUDA, cuda
+from appliance.domain.device import cuda
+from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx

@@ -12,7 +12,7 @@ from typing import Any
 import onnxruntime
 import pytest
 
-from appliance.domain.device import ON_CPU, ON_CUDA
+from appliance.domain.device_wish import ON_CPU, ON_CUDA
 from appliance.domain.errors import LoadFailed
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx

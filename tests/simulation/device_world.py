@@ -20,7 +20,9 @@ from appliance.config.engine import ResidencyConfig
 from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.domain.binding import extended
-from appliance.domain.device import Device, DeviceKind, DeviceName, DeviceState, DeviceWish, cuda
+from appliance.domain.device import Device, DeviceKind, DeviceName, cuda
+from appliance.domain.device_reading import DeviceState
+from appliance.domain.device_wish import DeviceWish
 from appliance.domain.errors import ModelAway, NotReady
 from appliance.domain.inference import Outcome
 from appliance.domain.model import ModelVersion

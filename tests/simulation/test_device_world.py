@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from appliance.core.memory.footprint import Residency
-from appliance.domain.device import Device, DeviceKind, DeviceState, DeviceWish, cuda
+from appliance.domain.device import Device, DeviceKind, cuda
+from appliance.domain.device_reading import DeviceState
+from appliance.domain.device_wish import DeviceWish
 from appliance.domain.errors import NotServed
 from appliance.engine.control.devices import STAYS_NS
 from appliance.workers.port import ExitCause

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from appliance.core.memory.homes import CONTEXT_BYTES, ROOM_BYTES
-from appliance.domain.device import DeviceKind, DeviceName, DeviceWish, cuda
+from appliance.domain.device import DeviceKind, DeviceName, cuda
+from appliance.domain.device_wish import DeviceWish
 from appliance.domain.model import ModelVersion
 from appliance.workers import port
 from tests.simulation.device_world import ECC, MB, DeviceWorld, GpuWorkers

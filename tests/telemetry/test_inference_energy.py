@@ -19,7 +19,8 @@ from appliance.cli.activity_view import as_json, view
 from appliance.cli.snapshot import parse
 from appliance.devices.processor import ProcessorAccount
 from appliance.devices.rapl import METHOD
-from appliance.domain.device import VersionEnergy, cuda
+from appliance.domain.device import cuda
+from appliance.domain.device_reading import VersionEnergy
 from appliance.domain.energy import ProcessorEnergy
 from appliance.fleet.records import Energy
 from appliance.frontend.http.model_page import model_main

@@ -12,7 +12,8 @@ from appliance.cli.activity import between
 from appliance.cli.activity_view import as_json, view
 from appliance.cli.snapshot import parse
 from appliance.devices.energy import METHOD
-from appliance.domain.device import MigTrouble, Reading, cuda
+from appliance.domain.device import cuda
+from appliance.domain.device_reading import MigTrouble, Reading
 from appliance.fleet.records import Energy
 from appliance.frontend.http.status_page import model_rows, overview
 from appliance.telemetry.figures import Figures

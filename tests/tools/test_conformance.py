@@ -18,7 +18,7 @@ from onnxruntime import get_available_providers
 
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
-from appliance.domain.device import ON_CPU, ON_CUDA, DeviceWish
+from appliance.domain.device_wish import ON_CPU, ON_CUDA, DeviceWish
 from appliance.domain.errors import ArtefactError, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype

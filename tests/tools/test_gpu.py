@@ -8,16 +8,8 @@ from dataclasses import replace
 import pynvml
 import pytest
 
-from appliance.domain.device import (
-    CPU,
-    ON_CPU,
-    ON_CUDA,
-    DeviceKind,
-    DeviceName,
-    DeviceWish,
-    cuda,
-    parse_wish,
-)
+from appliance.domain.device import CPU, DeviceKind, DeviceName, cuda
+from appliance.domain.device_wish import ON_CPU, ON_CUDA, DeviceWish, parse_wish
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype

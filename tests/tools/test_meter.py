@@ -11,7 +11,9 @@ import pytest
 
 from appliance.devices.nvml import Nvml
 from appliance.devices.rapl import Rapl
-from appliance.domain.device import ON_CPU, ON_CUDA, Device, DeviceKind, Reading, parse_wish
+from appliance.domain.device import Device, DeviceKind
+from appliance.domain.device_reading import Reading
+from appliance.domain.device_wish import ON_CPU, ON_CUDA, parse_wish
 from appliance.tools.evaluation import meter
 from appliance.tools.evaluation.meter import (
     DeviceMeter,

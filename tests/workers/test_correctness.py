@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.domain.device import ON_CUDA
+from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.workers.port import ItemStatus, ModelRefused, RunResult, WorkerExited
 from models.generate import write_model

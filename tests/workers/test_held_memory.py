@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.domain.device import ON_CUDA
+from appliance.domain.device_wish import ON_CUDA
 from appliance.workers.daemon.held_memory import HeldMemory
 from appliance.workers.lane import FrameWriter
 from appliance.workers.messages import FromWorker

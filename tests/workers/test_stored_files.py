@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.domain.device import ON_CPU, ON_CUDA
+from appliance.domain.device_wish import ON_CPU, ON_CUDA
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import FileDiffers, LoadFailed
 from appliance.domain.model import ModelVersion, Warmup, WarmupInput

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from appliance.config.engine import ResidencyConfig
-from appliance.domain.device import Device, DeviceName, DeviceWish
+from appliance.domain.device import Device, DeviceName
+from appliance.domain.device_wish import DeviceWish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

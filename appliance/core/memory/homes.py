@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from appliance.core.memory.budget import AbsentDevice, WaitsForDevice
-from appliance.domain.device import Device, DeviceKind, DeviceName, DeviceWish
+from appliance.domain.device import Device, DeviceKind, DeviceName
+from appliance.domain.device_wish import DeviceWish
 
 GIB: Final = 1 << 30
 CONTEXT_BYTES: Final = GIB

@@ -21,7 +21,8 @@ from appliance.core.memory.footprint import Residency
 from appliance.core.memory.homes import Home, choose
 from appliance.core.rollout.phase import ON_ITS_WAY, SERVING
 from appliance.core.rollout.registry import Slot
-from appliance.domain.device import DeviceName, DeviceState
+from appliance.domain.device import DeviceName
+from appliance.domain.device_reading import DeviceState
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served

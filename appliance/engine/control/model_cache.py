@@ -23,7 +23,8 @@ from appliance.core.memory.budget import (
 )
 from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.phase import LEAVING, SERVING, Phase
-from appliance.domain.device import CPU, DeviceName, DeviceState
+from appliance.domain.device import CPU, DeviceName
+from appliance.domain.device_reading import DeviceState
 from appliance.domain.errors import CapacityError
 from appliance.engine.control.cache_moves import Cached, CacheMoves
 from appliance.engine.control.cache_report import CacheTally, Situation, problems

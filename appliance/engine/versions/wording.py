@@ -8,13 +8,8 @@ from typing import Final, NamedTuple
 from appliance.core.memory import budget
 from appliance.core.rollout import reasons
 from appliance.core.rollout.reasons import Outlook, Refusal, Remark, Verdict, WaitReason
-from appliance.domain.device import (
-    CAPABILITY_PARAMETER,
-    UUIDS_PARAMETER,
-    Device,
-    DeviceName,
-    DeviceWish,
-)
+from appliance.domain.device import Device, DeviceName
+from appliance.domain.device_wish import CAPABILITY_PARAMETER, UUIDS_PARAMETER, DeviceWish
 from appliance.domain.interface import ALLOWED_PARAMETER, BatchChange, InterfaceChange
 from appliance.domain.model import OWN_WORKER_PARAMETER
 from appliance.domain.moment import moment

@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 from urllib.parse import quote
 
-from appliance.domain.device import DeviceFigures, troubles
+from appliance.domain.device_reading import DeviceFigures, troubles
 from appliance.domain.energy import cost_text, joules_text, watts_text
 from appliance.domain.model import VersionState
 from appliance.engine.versions.wording import with_next_try

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from appliance.domain.device import CPU, DeviceFigures, Reading, WholeBoard, faults, troubles
+from appliance.domain.device import CPU
+from appliance.domain.device_reading import DeviceFigures, Reading, WholeBoard, faults, troubles
 from appliance.domain.energy import inference_energy
 from appliance.telemetry.metrics.exposition import Family, family, label_text
 from appliance.telemetry.snapshot import Snapshot

@@ -13,7 +13,7 @@ from appliance.cli import package_policy
 from appliance.cli.arguments import version_number
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.device import parse_wish
+from appliance.domain.device_wish import parse_wish
 from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid
 from appliance.domain.golden import Tolerance
 from appliance.tools.subject import Subject, find_subject

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.domain.device import ON_CPU, ON_CUDA
+from appliance.domain.device_wish import ON_CPU, ON_CUDA
 from appliance.domain.errors import ApplianceError, ConfigInvalid
 from appliance.runtimes.runtime import offers, open_runtimes
 from appliance.tools.conformance.check import check_runtime

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from appliance.domain.device import ON_CPU, DeviceWish
+from appliance.domain.device_wish import ON_CPU, DeviceWish
 from appliance.domain.errors import OperatorError
 from appliance.runtimes.runtime import known_runtimes
 from appliance.tools.conformance.child import ABSENT

@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from appliance.domain.device import DeviceWish, parse_device
+from appliance.domain.device import parse_device
+from appliance.domain.device_wish import DeviceWish
 from appliance.domain.errors import ConfigInvalid
 from appliance.runtimes.runtime import Runtime, open_runtimes
 from appliance.tools.conformance.cases import CASES, Case, NotConforming, Rig

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from appliance.domain.device import ON_CPU, DeviceWish
+from appliance.domain.device_wish import ON_CPU, DeviceWish
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, Datatype, TensorSpec

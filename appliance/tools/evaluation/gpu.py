@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from appliance.devices.nvml import Nvml
-from appliance.domain.device import Device, DeviceName, DeviceWish, cuda
+from appliance.domain.device import Device, DeviceName, cuda
+from appliance.domain.device_wish import DeviceWish
 from appliance.domain.errors import ArtefactError
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"

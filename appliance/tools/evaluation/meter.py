@@ -13,7 +13,8 @@ from appliance.devices import energy, rapl
 from appliance.devices.lookout import Devices
 from appliance.devices.nvml import Nvml
 from appliance.devices.rapl import Rapl, used_joules
-from appliance.domain.device import Device, DeviceWish
+from appliance.domain.device import Device
+from appliance.domain.device_wish import DeviceWish
 from appliance.tools.evaluation.gpu import device_for
 
 WINDOW_S_MIN: Final = 0.1

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from appliance.domain.device import parse_wish
+from appliance.domain.device_wish import parse_wish
 from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.runtime import Runtime

@@ -14,7 +14,7 @@ import pytest
 from appliance_openvino.runtime import OpenVinoRuntime
 from openvino import opset13 as op
 
-from appliance.domain.device import ON_CUDA
+from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.errors import InvalidRequest, LoadFailed
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.runtimes.runtime import RuntimeSettings

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.domain.device import Device, DeviceFigures, DeviceKind, Reading, VersionEnergy, WholeBoard
+from appliance.domain.device import Device, DeviceKind
+from appliance.domain.device_reading import DeviceFigures, Reading, VersionEnergy, WholeBoard
 from appliance.domain.model import VersionState
 from appliance.telemetry.meter import Result, VersionMeter
 from appliance.telemetry.snapshot import (

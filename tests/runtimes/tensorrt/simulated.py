@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from appliance.domain.device import ON_CPU
+from appliance.domain.device_wish import ON_CPU
 from appliance.domain.errors import LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.onnx import OnnxRuntime

@@ -14,7 +14,8 @@ import pytest
 from appliance import __version__
 from appliance.config.repository import RepositoryConfig
 from appliance.devices.cuda import Cuda
-from appliance.domain.device import ON_CPU, ON_CUDA, cuda
+from appliance.domain.device import cuda
+from appliance.domain.device_wish import ON_CPU, ON_CUDA
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import ConfigInvalid, LoadFailed
 from appliance.domain.model import ModelVersion

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from appliance.config.repository import RepositoryConfig
-from appliance.domain.device import ON_CUDA, cuda
+from appliance.domain.device import cuda
+from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.model import ModelVersion
 from appliance.domain.session_options import ENGINE_REFIT
 from appliance.domain.tensor import Datatype

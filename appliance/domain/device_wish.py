@@ -1,0 +1,99 @@
+"""What a version asks for of the devices of a machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.domain.device import Device, DeviceKind, DeviceName, parse_device
+
+CAPABILITY_PARAMETER: Final = "min_compute_capability"
+"""The parameter of a model that says which compute capability (CUDA's) a device has at least: "8.9"."""
+UUIDS_PARAMETER: Final = "gpu_uuids"
+"""The parameter of a model that names devices by their UUIDs, or the beginnings of these: "GPU-5c,MIG-0f"."""
+WISH_PARAMETERS: Final = frozenset((CAPABILITY_PARAMETER, UUIDS_PARAMETER))
+UUIDS_MAX: Final = 64
+"""As many as GPUs can be named by number."""
+_CAPABILITY: Final = re.compile(r"([1-9][0-9]?)\.([0-9])")
+_UUID: Final = re.compile(r"(GPU|MIG)-[0-9a-f][0-9a-f-]{0,35}")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWish:
+    """What a version asks for: a kind, and which of those, all of it at once: ``indexes`` and ``uuids`` name any of
+    them (none named: any), ``capability`` is the least. A UUID may be the beginning of one."""
+
+    kind: DeviceKind
+    indexes: tuple[int, ...] = ()
+    capability: tuple[int, int] | None = None
+    uuids: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> DeviceName:
+        """The device that it gets where nothing is known of any."""
+        return DeviceName(self.kind, min(self.indexes, default=0))
+
+    @property
+    def by_number(self) -> DeviceWish:
+        """What of it can be told of devices of which nothing but the number is known."""
+        return DeviceWish(self.kind, self.indexes)
+
+    def allows(self, device: Device) -> bool:
+        """Whether the version may run there; not where what it asks for is not known of the device."""
+        return (
+            device.kind is self.kind
+            and (not self.indexes or device.index in self.indexes)
+            and (not self.uuids or device.uuid.startswith(self.uuids))
+            and (self.capability is None or self.capability <= (device.capability or (0, 0)))
+        )
+
+    def among(self, devices: Sequence[Device]) -> tuple[Device, ...]:
+        """Those of ``devices``, which are all of this machine, that the version may run on; none, where it names a
+        number that is not there, or a beginning of several UUIDs."""
+        absent = set(self.indexes) - {device.index for device in devices}
+        return () if absent or self.ambiguous(devices) else tuple(filter(self.allows, devices))
+
+    def ambiguous(self, devices: Sequence[Device]) -> tuple[str, ...]:
+        """Those of its UUIDs with which more than one of ``devices`` begins."""
+        return tuple(
+            each for each in self.uuids if sum(device.uuid.startswith(each) for device in devices) > 1
+        )
+
+    def __str__(self) -> str:
+        """``cpu``, ``cuda``, or ``cuda:0,2``."""
+        return f"{self.kind.value}:{','.join(map(str, self.indexes))}" if self.indexes else self.kind.value
+
+
+def wish_problem(key: str, said: str) -> str:
+    """What is wrong with ``said`` as the value of ``key``, one of WISH_PARAMETERS; "" when nothing is."""
+    if key == CAPABILITY_PARAMETER and not _CAPABILITY.fullmatch(said):
+        return f"{key} must be a compute capability such as 8.9, not '{said[:40]}'"
+    uuids = said.split(",", UUIDS_MAX - 1) if key == UUIDS_PARAMETER else []
+    wrong = next((each for each in uuids if not _UUID.fullmatch(each)), None)
+    if wrong is not None:
+        return (
+            f"{key} must be UUIDs of GPUs (GPU-...) or of instances (MIG-...) as nvidia-smi -L prints them, or "
+            f"their beginnings, up to {UUIDS_MAX}, with commas between them and nothing else, not '{wrong[:40]}'"
+        )
+    return ""
+
+
+def gpu_wish(parameters: Mapping[str, str]) -> DeviceWish:
+    """What ``parameters`` ask for of a GPU; what is wrong (``wish_problem``) asks for nothing."""
+    found = _CAPABILITY.fullmatch(parameters.get(CAPABILITY_PARAMETER, ""))
+    capability = (int(found[1]), int(found[2])) if found else None
+    uuids = parameters.get(UUIDS_PARAMETER, "")
+    named = () if wish_problem(UUIDS_PARAMETER, uuids) else tuple(dict.fromkeys(uuids.split(",")))
+    return DeviceWish(DeviceKind.CUDA, capability=capability, uuids=named)
+
+
+def parse_wish(text: str) -> DeviceWish:
+    """What ``text`` asks for: ``cuda`` any GPU, ``cuda:1`` that one. Raises ValueError."""
+    named = parse_device(text)
+    return DeviceWish(named.kind, (named.index,) if ":" in text else ())
+
+
+ON_CPU: Final = DeviceWish(DeviceKind.CPU)
+ON_CUDA: Final = DeviceWish(DeviceKind.CUDA)
