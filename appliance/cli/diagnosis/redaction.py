@@ -1,0 +1,95 @@
+"""What may not leave the box is taken out of texts: what looks like a secret, and the secrets that lie on this box.
+
+Pure. The parts are chosen so that there should be nothing of it in them: this is for what somebody wrote into a setting
+or a log line that has no business there. What looks like a secret: private keys in PEM, tokens of the fleet, passwords
+in URLs, hooks by URL, credentials of HTTP, and what stands behind a key that is called password, secret, token or so.
+Secrets of this box are looked for as they are, and in hexadecimal and Base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+REDACTED: Final = "[redacted]"
+PIECE_BYTES_MIN: Final = 16
+"""A line of a key in PEM, or a key, of fewer bytes would be met by accident."""
+_BEGIN: Final = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?)(?:-----END|\Z)", re.DOTALL)
+_NAMES: Final = (
+    "password|passwd|passphrase|secret|token|api_?-?key|credential|webhook|private_?-?key|authorization"
+)
+_PATTERNS: Final = (
+    re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,20}PRIVATE KEY-----|\Z)", re.DOTALL),
+    re.compile(r"\bea1\.[A-Za-z0-9_=-]{16,}"),
+    re.compile(r"(?<=://)[^\s/@\"'<>]{1,256}(?=@)"),
+    re.compile(r"(?i)(?<=://)(?:[\w.-]{0,100}\bhooks?\.[^\s\"'<>\\]{1,2048}|[^\s\"'<>\\]{1,256}/(?:web)?hooks?/[^\s\"'<>\\]{1,2048})"),
+    re.compile(r"(?i)\b(?:bearer|basic)\s{1,4}[A-Za-z0-9._~+/=-]{8,}"),
+)  # fmt: skip
+_QUOTED: Final = re.compile(
+    rf"""(?ix)
+    (?P<before> (?:{_NAMES}) [\w-]{{0,32}} (?P<close> \\?["'] )? \s{{0,4}} [=:] \s{{0,4}} )
+    (?: (?P<quote> \\?["'] ) (?P<text> (?: \\(?!["'])[^\n] | [^"'\\\n] ){{1,4096}} )
+      | (?P<bare> [^\s"',;&{{}}\[\]\\]{{1,4096}} ) )"""
+)
+"""A key that names a secret, and its value: in JSON, TOML, of a URL or as a line of a log has it."""
+
+
+class Redacted(NamedTuple):
+    """A text without its secrets, and how many were taken out."""
+
+    text: str
+    count: int
+
+
+class Redactor:
+    """Takes secrets out of texts, those of this box among them. See the module."""
+
+    def __init__(self, secrets: Iterable[bytes] = ()) -> None:
+        """``secrets``: the contents of files that hold some: keys in PEM, or bytes."""
+        pieces = {piece for secret in secrets for piece in _pieces(secret)}
+        longest_first = sorted(pieces, key=len, reverse=True)
+        self._own = re.compile("|".join(map(re.escape, longest_first))) if pieces else None
+
+    def redact(self, text: str) -> Redacted:
+        """The text without them."""
+        count = 0
+        if self._own is not None:
+            text, count = self._own.subn(REDACTED, text)
+        for pattern in _PATTERNS:
+            text, found = pattern.subn(REDACTED, text)
+            count += found
+        named = 0
+
+        def without(match: re.Match[str]) -> str:
+            nonlocal named
+            bare = match["bare"]
+            if bare is not None and (match["close"] or bare == REDACTED):
+                return match[0]  # a number or a truth value of JSON
+            if match["text"] == REDACTED:
+                return match[0]
+            named += 1
+            return f"{match['before']}{match['quote'] or ''}{REDACTED}"
+
+        text = _QUOTED.sub(without, text)
+        return Redacted(text, count + named)
+
+
+def _pieces(secret: bytes) -> Iterator[str]:
+    """How the secret may stand in a text. Certificates that lie with a key in PEM are no secrets."""
+    if b"-----BEGIN" in secret:
+        for body in _BEGIN.findall(secret):
+            lines = (line.strip().decode("latin-1") for line in body.splitlines())
+            yield from (line for line in lines if len(line) >= PIECE_BYTES_MIN)
+        return
+    plain = secret.strip(b"\n")
+    if len(plain) < PIECE_BYTES_MIN:
+        return
+    if plain.isascii():
+        yield from (line.decode() for line in plain.splitlines() if len(line) >= PIECE_BYTES_MIN)
+    yield secret.hex()
+    yield secret.hex().upper()
+    yield base64.b64encode(secret).decode().rstrip("=")
+    yield base64.urlsafe_b64encode(secret).decode().rstrip("=")
+    yield secret.decode(errors="replace")
