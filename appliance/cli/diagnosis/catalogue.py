@@ -38,8 +38,9 @@ CGROUP: Final = (
 class Box:
     """What is known of the box before anything is taken. ``file`` is its configuration, None: there is none;
     ``trouble``: why that cannot be used, "" where it can. ``state``: its state directory, None: it has none, or it is
-    not known. ``endpoint`` are words by which commands find what serves, where the configuration does not say it, ``disks`` the places whose room counts,
-    ``log`` the file that the log goes to, "" for the journal. ``root`` is where the machine's files are."""
+    not known. ``endpoint`` are words by which commands find what serves, where the configuration does not say it;
+    ``disks`` the places whose room counts; ``log`` the file that the log goes to, "" for the journal. ``root`` is where
+    the machine's files are."""
 
     file: Path | None
     trouble: str

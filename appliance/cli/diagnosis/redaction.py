@@ -25,7 +25,7 @@ _PATTERNS: Final = (
     re.compile(r"\bea1\.[A-Za-z0-9_=-]{16,}"),
     re.compile(r"(?<=://)[^\s/@\"'<>]{1,256}(?=@)"),
     re.compile(r"(?i)(?<=://)(?:[\w.-]{0,100}\bhooks?\.[^\s\"'<>\\]{1,2048}|[^\s\"'<>\\]{1,256}/(?:web)?hooks?/[^\s\"'<>\\]{1,2048})"),
-    re.compile(r"(?i)\b(?:bearer|basic)\s{1,4}[A-Za-z0-9._~+/=-]{8,}"),
+    re.compile(r"(?i)(?:\bbearer\s{1,4}[\w.~+/=-]{20,}|(?<=authorization: )(?:basic|bearer)\s{1,4}[\w.~+/=-]+)"),
 )  # fmt: skip
 _QUOTED: Final = re.compile(
     rf"""(?ix)
