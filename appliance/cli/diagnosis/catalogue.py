@@ -19,10 +19,12 @@ JOURNAL_BYTES: Final = 16 * MIB
 UNITS: Final = "appliance*"
 KERNEL_DAYS: Final = 7
 OF_NOTE: Final = re.compile(
-    r"(?i)oom|out of memory|killed process|\bxid\b|nvrm|i/o error|ata\d|nvme|mmc\d|ext4-fs|xfs|btrfs|buffer error"
-    r"|remount|read-only|hung_task|blocked for more|soft lockup|call trace|segfault|traps:|thermal|throttl|mce"
-    r"|machine check|edac|hardware error|link is (?:up|down)|audit.*appliance|tpm|verity"
+    r"(?i)\boom\b|\boom[-_]|out of memory|killed process|\bxid\b|nvrm|i/o error|\bata\d|\bnvme|\bmmc\d|buffer error"
+    r"|ext4-fs|\bxfs \(|btrfs (?:error|warning)|remount|read-only file|hung_task|blocked for more|soft lockup"
+    r"|call trace|segfault|traps:|throttl|thermal (?:event|shutdown)|\bmce\b|machine check|\bedac|hardware error"
+    r"|link is (?:up|down)|audit: type=(?:1326|1400)|\btpm|verity"
 )
+ENTRY: Final = re.compile(r"^(?!-- No entries --)")
 PROPERTIES: Final = (
     "Id,LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts,ExecMainStatus,ExecMainCode,MainPID,"
     "ActiveEnterTimestamp,InactiveEnterTimestamp,MemoryCurrent,MemoryPeak,TasksCurrent,CPUUsageNSec,FragmentPath,"
@@ -151,25 +153,17 @@ def _cgroup(root: Path) -> tuple[Path, ...]:
 
 
 def _journal(box: Box) -> Iterator[Part]:
-    ours = ("journalctl", "-q", "--no-pager", "-r", "-o", "short-iso", "--since", "-1d", "-u", UNITS)
+    ours = ("journalctl", "--no-pager", "-r", "-o", "short-iso", "--since", "-1d", "-u", UNITS)
     kernel = (*ours[:-3], f"-{KERNEL_DAYS}d", "_TRANSPORT=kernel")
     if box.log:
         log = Files(paths=(Path(box.log),), limit_bytes=JOURNAL_BYTES)
-        yield Part(path="journal/log-file.log", about="the end of the log's file", source=log)
-    about = "the units' journal of a day, the newest first"
-    yield Part(
-        path="journal/appliance.log", about=about, source=Program(words=ours, limit_bytes=JOURNAL_BYTES)
-    )
+        yield Part(path="journal/log-file.log", about="end of the log's file", source=log)
+    said = Program(words=ours, limit_bytes=JOURNAL_BYTES, noted=ENTRY)
+    yield Part(path="journal/appliance.log", about="units' journal of a day, newest first", source=said)
     said = Program(words=kernel, limit_bytes=JOURNAL_BYTES, noted=OF_NOTE)
-    yield Part(
-        path="journal/kernel.log", about="kernel messages of note of a week, the newest first", source=said
-    )
-    ring = Program(words=("dmesg", "--ctime"), noted=OF_NOTE)
-    yield Part(
-        path="journal/dmesg.log",
-        about="those of note that the kernel still has, the oldest first",
-        source=ring,
-    )
+    yield Part(path="journal/kernel.log", about="kernel's of a week, what is of note", source=said)
+    said = Program(words=("dmesg", "--ctime"), noted=OF_NOTE)
+    yield Part(path="journal/dmesg.log", about="kernel's own buffer, what is of note", source=said)
 
 
 def _place(box: Box) -> tuple[str, ...] | None:
