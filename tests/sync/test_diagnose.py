@@ -39,7 +39,7 @@ def box(
     """A box that serves a store over TLS and belongs to a fleet. Its log is a file."""
     assert appliance("model", "install", str(pack()))[0] == Exit.OK
     tls = {"tls_certificate": str(server.certificate), "tls_key": str(server.key)}
-    sections = {
+    sections: dict[str, dict[str, Any]] = {
         "http": tls,
         "metrics": {"addresses": [f"unix:{tmp_path}/metrics"]},
         "log": {"file": str(tmp_path / "log"), "format": "json"},

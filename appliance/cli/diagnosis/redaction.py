@@ -40,7 +40,7 @@ class Redacted(NamedTuple):
     """A text without its secrets, and how many were taken out."""
 
     text: str
-    count: int
+    found: int
 
 
 class Redactor:
@@ -54,13 +54,12 @@ class Redactor:
 
     def redact(self, text: str) -> Redacted:
         """The text without them."""
-        count = 0
+        found = named = 0
         if self._own is not None:
-            text, count = self._own.subn(REDACTED, text)
+            text, found = self._own.subn(REDACTED, text)
         for pattern in _PATTERNS:
-            text, found = pattern.subn(REDACTED, text)
-            count += found
-        named = 0
+            text, more = pattern.subn(REDACTED, text)
+            found += more
 
         def without(match: re.Match[str]) -> str:
             nonlocal named
@@ -73,7 +72,7 @@ class Redactor:
             return f"{match['before']}{match['quote'] or ''}{REDACTED}"
 
         text = _QUOTED.sub(without, text)
-        return Redacted(text, count + named)
+        return Redacted(text, found + named)
 
 
 def _pieces(secret: bytes) -> Iterator[str]:
