@@ -33,7 +33,7 @@ from appliance.domain.moment import moment
 from appliance.store.full_disk import bytes_text
 
 STATE: Final = Path("/var/lib/appliance")
-"""Where the units keep what a configuration that cannot be read does not say."""
+"""Where the units have it, for where no configuration says so."""
 ELSEWHERE: Final = Path("/var/tmp")
 DISKS: Final = ("/", "/var", "/etc", "/run", "/tmp", "/dev/shm", "/boot", "/efi")
 OWN_WORDS: Final = ("url", "ca", "cert", "key", "server_name")
@@ -119,7 +119,8 @@ def _box(arguments: argparse.Namespace) -> tuple[Box, ApplianceConfig]:
         trouble = str(failure)
     state: Path | None = arguments.state_dir
     if state is None:
-        said = STATE if trouble and STATE.is_dir() else config.state_dir
+        is_unsaid = bool(trouble) or file is None
+        said = STATE if is_unsaid and STATE.is_dir() else config.state_dir
         state = Path(said) if said else None
     box = Box(
         file=file,

@@ -13,14 +13,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from appliance.cli.diagnosis import archive, program, texts
 from appliance.cli.diagnosis.catalogue import OF_NOTE, Box, parts
 from appliance.cli.diagnosis.collection import WHOLE_BYTES, WHOLE_S, Taken, collect
 from appliance.cli.diagnosis.part import Files, Nowhere, Part, Program
+from appliance.cli.diagnosis.readings import TABLE
 from appliance.cli.diagnosis.redaction import REDACTED, Redactor
+from appliance.cli.failure import Exit
 from appliance.package.keys import make_key
+from tests.devices.simulated_nvml import Board, SimulatedNvml
 
 LIMIT = 1 << 20
 
@@ -122,20 +126,23 @@ TOKEN = "ea1.lNkkaHR0cHM6Ly8xMjcuMC4wLjE6ODQ0M6J0MdkgZ"
         (f"COMMAND=appliance sync enrol {TOKEN} -x", f"COMMAND=appliance sync enrol {REDACTED} -x"),
         ('neighbours = ["http://me:hunter2@10.0.0.1:80"]', f'neighbours = ["http://{REDACTED}@10.0.0.1:80"]'),
         ('password = "hunter2 and \\n more"', f'password = "{REDACTED}"'),
+        ('password = "it\'s \\"hunter2\\" here"', f'password = "{REDACTED}"'),
+        ("secret='hunter2 \" x' y", f"secret='{REDACTED}' y"),
+        ("login --token hunter2 --yes", f"login {REDACTED} --yes"),
         ('{"smtp_password": "hunter2", "n": 1}', f'{{"smtp_password": "{REDACTED}", "n": 1}}'),
         ('{"said": "{\\"token\\": \\"hunter2\\"}"}', f'{{"said": "{{\\"token\\": \\"{REDACTED}\\"}}"}}'),
         ("GET /a?api_key=hunter2&b=1", f"GET /a?api_key={REDACTED}&b=1"),
         ("authorization: Bearer hunter2hunter2", f"authorization: {REDACTED}"),
         ("https://hooks.example.org/services/T0/hunter2 said", f"https://{REDACTED} said"),
-        ("https://example.org/webhook/hunter2", f"https://{REDACTED}"),
+        ("https://example.org/webhook/hunter2", f"https://example.org/webhook/{REDACTED}"),
         ("-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----\nx", f"{REDACTED}\nx"),
         ("-----BEGIN EC PRIVATE KEY-----\nhunter2\ncut", REDACTED),
     ],
 )  # fmt: skip
 def test_what_looks_like_a_secret_is_taken_out(text: str, left: str) -> None:
-    redacted, count = Redactor().redact(text)
+    redacted, found = Redactor().redact(text)
     assert redacted == left
-    assert count >= 1
+    assert found >= 1
 
 
 @pytest.mark.parametrize(
@@ -189,6 +196,13 @@ def test_what_is_over_all_bounds_is_left_out_and_said_to_be(monkeypatch: pytest.
     assert "left out: all took longer" in late.note
 
 
+def test_where_a_part_is_from_and_what_is_odd_about_it_have_no_secret_either() -> None:
+    words = (sys.executable, "-c", "raise SystemExit('password=hunter2')", "http://me:hunter2@box")
+    (taken,) = collected([Part(path="a", about="a", source=Program(words=words))], [0.0] * 2)
+    assert "hunter2" not in taken.said.rpartition(" ")[2] + taken.note
+    assert taken.note == f"password={REDACTED}"
+
+
 def test_parts_have_plain_paths_of_their_own_and_bounds_below_those_of_all(tmp_path: Path) -> None:
     box = Box(
         file=tmp_path / "a.toml",
@@ -239,8 +253,8 @@ def test_cgroups_are_those_of_the_units_or_of_all_that_runs_here(tmp_path: Path)
 
 def test_an_archive_is_whole_and_private_and_replaces_nothing_by_half(tmp_path: Path) -> None:
     taken = [
-        Taken(part=part("a/b.txt"), data=b"text", note="odd", redacted=2),
-        Taken(part=part("a/c.txt"), data=None, note="it is not there"),
+        Taken(part=part("a/b.txt"), said="made", data=b"text", note="odd", redacted=2),
+        Taken(part=part("a/c.txt"), said="made", data=None, note="it is not there"),
     ]
     contents = archive.contents_of({"host": "box"}, taken)
     target = tmp_path / "made.tar.gz"
@@ -254,10 +268,30 @@ def test_an_archive_is_whole_and_private_and_replaces_nothing_by_half(tmp_path: 
         said = json.load(file)
     assert said == contents
     assert said["parts"][0] == {
-        "path": "a/b.txt", "about": "bytes", "from": part("").source.said, "bytes": 4, "redacted": 2, "note": "odd"
+        "path": "a/b.txt", "about": "bytes", "from": "made", "bytes": 4, "redacted": 2, "note": "odd"
     }  # fmt: skip
     assert [each["reason"] for each in said["missing"]] == ["it is not there"]
     (tmp_path / "directory").mkdir()
     with pytest.raises(IsADirectoryError):
         archive.write(tmp_path / "directory", b"")
     assert sorted(os.listdir(tmp_path)) == ["directory", "made.tar.gz"]
+
+
+def test_gpus_are_told_of_as_the_driver_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A simulated driver's."""
+    board = Board()
+    monkeypatch.setattr(pynvml, "nvmlLib", SimulatedNvml(board, Board(uuid="GPU-other", xids=[79])))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    assert TABLE.run(["gpus"]) == Exit.OK
+    one, other = json.loads(capsys.readouterr().out)
+    assert (one["uuid"], one["kind"], one["now"]["processes"]) == (
+        "GPU-simulated",
+        "cuda",
+        {"4711": 512 << 20},
+    )
+    assert (other["uuid"], other["now"]["xids"]) == ("GPU-other", [79])
+    board.errors["nvmlDeviceGetCount_v2"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+    assert TABLE.run(["gpus"]) == Exit.USAGE
+    assert "no GPU can be looked at: NVML: Driver Not Loaded" in capsys.readouterr().err

@@ -204,12 +204,19 @@ def test_a_configuration_that_is_wrong_keeps_nothing_else_away(
     assert appliance("model", "install", str(pack()))[0] == Exit.OK
     config = tmp_path / "wrong.toml"
     config.write_text("[http]\nmax_bodies = 1\n")
+    before = stamps(enrolled)
     said, files = diagnosed(folder, capsys, "--config", str(config), "--state-dir", str(enrolled))
+    assert stamps(enrolled) == before, "who looks changes nothing"
     missing = {each["path"]: each["reason"] for each in said["missing"]}
     assert b"max_bodies" in files["configuration/problems.txt"]
     assert "the configuration has problems" in missing["configuration/in-force.toml"]
     assert json.loads(files["store/check.json"])["versions"] == 1
     assert json.loads(files["fleet/status.json"])["device"] == "box-1"
+
+
+def stamps(state: Path) -> dict[str, int]:
+    """All that there is, and when it was changed last."""
+    return {str(path): path.lstat().st_mtime_ns for path in [state, *state.rglob("*")]}
 
 
 def test_the_table_of_what_is_missing_is_shown_and_files_are_not_replaced_unasked(

@@ -1,5 +1,5 @@
 """A support archive as a file: a table of contents, then the parts, in one compressed tar that is there whole or not
-at all, and is its maker's alone."""
+at all, and is one user's alone."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance.cli.diagnosis.collection import Taken
+from appliance.durable import give_to_owner
 
 FORMAT: Final = 1
 CONTENTS: Final = "contents.json"
@@ -36,7 +37,7 @@ def contents_of(head: dict[str, Any], taken: Sequence[Taken]) -> dict[str, Any]:
 
 
 def _said(taken: Taken) -> dict[str, str]:
-    return {"path": taken.part.path, "about": taken.part.about, "from": taken.part.source.said}
+    return {"path": taken.part.path, "about": taken.part.about, "from": taken.said}
 
 
 def packed(folder: str, contents: dict[str, Any], taken: Sequence[Taken], at_s: int) -> bytes:
@@ -57,13 +58,15 @@ def _add(archive: tarfile.TarFile, path: str, data: bytes, at_s: int) -> None:
 
 
 def write(target: Path, data: bytes) -> None:
-    """Put the archive where it belongs, in the place of what is there. Raises OSError, and leaves nothing then."""
+    """Put the archive where it belongs, in the place of what is there. What root makes belongs to whom the directory
+    does, so that it can be carried away from there. Raises OSError, and leaves nothing then."""
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
     try:
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
+            give_to_owner(file.fileno(), os.stat(target.parent))
             os.fsync(file.fileno())
         os.rename(beside, target)
     except BaseException:

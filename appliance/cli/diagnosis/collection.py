@@ -13,13 +13,16 @@ from appliance.cli.diagnosis.redaction import Redactor
 
 WHOLE_S: Final = 300.0
 WHOLE_BYTES: Final = 48 * MIB
+LATE: Final = Outcome(data=None, note=f"left out: all took longer than the {WHOLE_S:.0f} s that they may")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A part that was taken, or is missing (``data`` None), and how many secrets were taken out of it."""
+    """A part that was taken, or is missing (``data`` None), and how many secrets were taken out of it; ``said``: where
+    it is from."""
 
     part: Part
+    said: str
     data: bytes | None
     note: str
     redacted: int = 0
@@ -35,18 +38,15 @@ def collect(
     end_s, left = clock() + WHOLE_S, WHOLE_BYTES
     for number, part in enumerate(parts):
         show(number, len(parts), part.about)
-        if clock() >= end_s:
-            note = f"left out: all took longer than the {WHOLE_S:.0f} s that they may"
-            yield Taken(part=part, data=None, note=note)
-            continue
-        outcome = _take(part, left)
+        outcome = _take(part, left) if clock() < end_s else LATE
+        said, note = (redactor.redact(each).text for each in (part.source.said, outcome.note))
         if outcome.data is None:
-            yield Taken(part=part, data=None, note=redactor.redact(outcome.note).text)
+            yield Taken(part=part, said=said, data=None, note=note)
             continue
-        text, count = redactor.redact(outcome.data.decode(errors="replace"))
+        text, found = redactor.redact(outcome.data.decode(errors="replace"))
         data = text.encode()
         left = max(0, left - len(data))
-        yield Taken(part=part, data=data, note=redactor.redact(outcome.note).text, redacted=count)
+        yield Taken(part=part, said=said, data=data, note=note, redacted=found)
 
 
 def _take(part: Part, left: int) -> Outcome:

@@ -24,16 +24,21 @@ _PATTERNS: Final = (
     re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,20}PRIVATE KEY-----|\Z)", re.DOTALL),
     re.compile(r"\bea1\.[A-Za-z0-9_=-]{16,}"),
     re.compile(r"(?<=://)[^\s/@\"'<>]{1,256}(?=@)"),
-    re.compile(r"(?i)(?<=://)(?:[\w.-]{0,100}\bhooks?\.[^\s\"'<>\\]{1,2048}|[^\s\"'<>\\]{1,256}/(?:web)?hooks?/[^\s\"'<>\\]{1,2048})"),
+    re.compile(r"(?i)\bhooks?\.[\w.-]{1,100}/[^\s\"'<>\\]{1,2048}"),
+    re.compile(r"(?i)(?:(?<=hook/)|(?<=hooks/))[^\s\"'<>\\]{1,2048}"),
+    re.compile(rf"(?i)--(?:{_NAMES})[\w-]{{0,32}}\s{{1,4}}[^\s-]\S{{0,4096}}"),
     re.compile(r"(?i)(?:\bbearer\s{1,4}[\w.~+/=-]{20,}|(?<=authorization: )(?:basic|bearer)\s{1,4}[\w.~+/=-]+)"),
 )  # fmt: skip
-_QUOTED: Final = re.compile(
+_NAMED: Final = re.compile(
     rf"""(?ix)
     (?P<before> (?:{_NAMES}) [\w-]{{0,32}} (?P<close> \\?["'] )? \s{{0,4}} [=:] \s{{0,4}} )
-    (?: (?P<quote> \\?["'] ) (?P<text> (?: \\(?!["'])[^\n] | [^"'\\\n] ){{1,4096}} )
-      | (?P<bare> [^\s"',;&{{}}\[\]\\]{{1,4096}} ) )"""
+    (?: (?P<escaped> \\["'] ) (?: (?! \\["'] ) [^\n] ){{1,65536}}
+      | (?P<double> " ) (?: \\[^\n] | [^"\\\n] ){{1,65536}}
+      | (?P<single> ' ) [^'\n]{{1,65536}}
+      | (?(close)(?!)) [^\s"',;&{{}}\[\]\\]{{1,65536}} )"""
 )
-"""A key that names a secret, and its value: in JSON, TOML, of a URL or as a line of a log has it."""
+"""A key that names a secret, and its value: in JSON, also within a text, in TOML, of a URL or as a line of a log has
+it. A number or a truth value of JSON is none."""
 
 
 class Redacted(NamedTuple):
@@ -54,25 +59,20 @@ class Redactor:
 
     def redact(self, text: str) -> Redacted:
         """The text without them."""
-        found = named = 0
+        found = 0
         if self._own is not None:
             text, found = self._own.subn(REDACTED, text)
         for pattern in _PATTERNS:
             text, more = pattern.subn(REDACTED, text)
             found += more
+        text, more = _NAMED.subn(_without_value, text)
+        return Redacted(text, found + more)
 
-        def without(match: re.Match[str]) -> str:
-            nonlocal named
-            bare = match["bare"]
-            if bare is not None and (match["close"] or bare == REDACTED):
-                return match[0]  # a number or a truth value of JSON
-            if match["text"] == REDACTED:
-                return match[0]
-            named += 1
-            return f"{match['before']}{match['quote'] or ''}{REDACTED}"
 
-        text = _QUOTED.sub(without, text)
-        return Redacted(text, found + named)
+def _without_value(match: re.Match[str]) -> str:
+    """The key, and that something stood behind it."""
+    quote = match["escaped"] or match["double"] or match["single"] or ""
+    return f"{match['before']}{quote}{REDACTED}"
 
 
 def _pieces(secret: bytes) -> Iterator[str]:
