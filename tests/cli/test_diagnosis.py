@@ -193,7 +193,7 @@ def test_what_is_over_all_bounds_is_left_out_and_said_to_be(monkeypatch: pytest.
     assert out.data == b"\n"
     late = collected([part("a"), part("b")], [0.0, 0.0, WHOLE_S])[1]
     assert late.data is None
-    assert "left out: all took longer" in late.note
+    assert late.note == "left out: the time that all parts have together was over"
 
 
 def test_where_a_part_is_from_and_what_is_odd_about_it_have_no_secret_either() -> None:

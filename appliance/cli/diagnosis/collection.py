@@ -13,7 +13,7 @@ from appliance.cli.diagnosis.redaction import Redactor
 
 WHOLE_S: Final = 300.0
 WHOLE_BYTES: Final = 48 * MIB
-LATE: Final = Outcome(data=None, note=f"left out: all took longer than the {WHOLE_S:.0f} s that they may")
+LATE: Final = Outcome(data=None, note="left out: the time that all parts have together was over")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
