@@ -224,6 +224,9 @@ TABLE: Final = CommandTable(
             "bundle": Entry("carry documents, models and telemetry where no link is", BUNDLE),
             "controller": Entry("be the controller of a fleet", CONTROLLER),
             "image": Entry("update, roll back or reset the image of this machine", IMAGE),
+            "diagnose": Entry(
+                "write one file with what is needed to understand this box", "appliance.cli.diagnose"
+            ),
             "config": Entry("check a configuration file, or show the one in force", "appliance.cli.config"),
             "version": Entry("show the version", "appliance.cli.version"),
         }

@@ -16,7 +16,7 @@ from functools import cache
 from http import HTTPStatus
 from http.client import HTTPException
 from types import UnionType
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from appliance.cli.connection import http_connection, other_port, spoken_at
 from appliance.cli.endpoint import endpoint_of
@@ -27,6 +27,8 @@ from appliance.domain.device import CPU
 from appliance.domain.manifest import INT64_MAX
 
 FORMAT = 1
+STATUS: Final = "/status.json"
+METRICS: Final = "/metrics"
 BYTES_MAX = 64 << 20
 """Of a document; who answers may be anybody, and the boot gate asks as root."""
 WATCH = stage_of(Phase.WATCHED)
@@ -183,21 +185,21 @@ class Source:
         """Its address, for people."""
         return str(self._endpoint)
 
-    def fetch(self) -> bytes:
-        """The document. Raises CommandFailed when no server answers there with one."""
+    def fetch(self, page: str = STATUS) -> bytes:
+        """The document, or another ``page``. Raises CommandFailed when no server answers there with one."""
         try:
-            return self._fetch()
+            return self._fetch(page)
         except CommandFailed:
             if spoken_at(self._endpoint) != GRPC:
                 raise
         self._endpoint = other_port(self._endpoint, HTTP)
-        return self._fetch()
+        return self._fetch(page)
 
-    def _fetch(self) -> bytes:
+    def _fetch(self, page: str) -> bytes:
         where = self._endpoint
         try:
             with closing(http_connection(where)) as connection:
-                connection.request("GET", f"{where.prefix}/status.json")
+                connection.request("GET", f"{where.prefix}{page}")
                 answer = connection.getresponse()
                 document = answer.read(BYTES_MAX)
         except (HTTPException, ConnectionResetError):

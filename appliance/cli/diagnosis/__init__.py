@@ -1,0 +1,1 @@
+"""What ``appliance diagnose`` does: a list of parts, how each is taken and bounded, what may not leave, one archive."""

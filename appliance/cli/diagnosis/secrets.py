@@ -1,0 +1,50 @@
+"""Where the secrets of a box lie: read so that they are looked for in what leaves it, and for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from appliance.config.tree import ApplianceConfig
+from appliance.domain.errors import ArtefactError
+from appliance.domain.regular_file import read_file
+from appliance.frontend.listening.credential_stores import ENCRYPTED, GIVEN, PLAIN, STORES
+from appliance.store.layout import FORMS_KEY, SERVE
+from appliance.sync.identity import FLEET, IDENTITY, PENDING
+
+BYTES_MAX: Final = 64 << 10
+VAR_KEY: Final = Path("var/lib/appliance-image/var-key")
+"""Opens a sealed /var of the image on the day on which its TPM does not."""
+OURS: Final = "appliance."
+PUBLIC: Final = (".crt", ".pub", ".toml")
+"""Certificates, and the configuration that a box is given."""
+
+
+def kept(config: ApplianceConfig, state: Path | None, root: Path) -> tuple[bytes, ...]:
+    """What is in those of the files that this user can read; another user's cannot have been read into a part."""
+    found = []
+    for path in _places(config, state, root):
+        with suppress(ArtefactError, OSError):
+            found.append(read_file(str(path), BYTES_MAX))
+    return tuple(found)
+
+
+def _places(config: ApplianceConfig, state: Path | None, root: Path) -> Iterator[Path]:
+    yield from (Path(port.tls_key) for port in (config.grpc, config.http) if port.tls_key)
+    if state is not None:
+        yield from (state / FLEET / name for name in (IDENTITY, PENDING))
+        yield state / SERVE / FORMS_KEY
+    yield root / VAR_KEY
+    stores = [root / each.relative_to("/") / kind for each in STORES for kind in (PLAIN, ENCRYPTED)]
+    given = root / GIVEN.relative_to("/")
+    with suppress(OSError):
+        stores += sorted(given.iterdir())
+    for store in stores:
+        with suppress(OSError):
+            yield from (
+                path
+                for path in sorted(store.iterdir())
+                if path.name.startswith(OURS) and path.suffix not in PUBLIC
+            )
