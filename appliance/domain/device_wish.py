@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,8 @@ UUIDS_PARAMETER: Final = "gpu_uuids"
 WISH_PARAMETERS: Final = frozenset((CAPABILITY_PARAMETER, UUIDS_PARAMETER))
 UUIDS_MAX: Final = 64
 """As many as GPUs can be named by number."""
+SHOWN_MAX: Final = 8
+"""Devices, or UUIDs, in one text."""
 _CAPABILITY: Final = re.compile(r"([1-9][0-9]?)\.([0-9])")
 _UUID: Final = re.compile(r"(GPU|MIG)-[0-9a-f][0-9a-f-]{0,35}")
 
@@ -93,6 +95,47 @@ def parse_wish(text: str) -> DeviceWish:
     """What ``text`` asks for: ``cuda`` any GPU, ``cuda:1`` that one. Raises ValueError."""
     named = parse_device(text)
     return DeviceWish(named.kind, (named.index,) if ":" in text else ())
+
+
+def absence(wish: DeviceWish, there: Sequence[Device]) -> str:
+    """What is asked for that none of ``there`` is, all devices of the machine, and what these are. Clients are told it,
+    so nothing in it identifies a board but what the wish itself says."""
+    asked = ", ".join(_asked(wish, {device.index for device in there}))
+    if not there:
+        return f"asks for {asked}, and NVML tells of no GPU here; 'notices' of 'appliance status' say why"
+    several = wish.ambiguous(there)
+    advice = (
+        f"several begin with {_few(several)}: give more of it"
+        if several
+        else "ask for one of those, or for any"
+    )
+    return f"asks for {asked}, and the driver tells of {_few(list(map(_told, there)))}; {advice}"
+
+
+def _asked(wish: DeviceWish, there: Collection[int]) -> Iterator[str]:
+    """Each thing that is asked for; of numbers those that are not ``there``, where some are not."""
+    if wish.indexes:
+        absent = [index for index in wish.indexes if index not in there] or wish.indexes
+        yield f"GPU {', '.join(map(str, absent))} (instance_group.gpus)"
+    if wish.capability is not None:
+        yield f"compute capability {_dotted(wish.capability)} or more ({CAPABILITY_PARAMETER})"
+    if wish.uuids:
+        yield f"UUID {_few(wish.uuids)} ({UUIDS_PARAMETER})"
+
+
+def _told(device: Device) -> str:
+    capability = "unknown" if device.capability is None else _dotted(device.capability)
+    return f"{device.called} (compute capability {capability})"
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return "{}.{}".format(*capability)
+
+
+def _few(told: Sequence[str]) -> str:
+    """The first of them, and how many there are besides."""
+    more = len(told) - SHOWN_MAX
+    return ", ".join([*told[:SHOWN_MAX], *([f"and {more} more"] if more > 0 else [])])
 
 
 ON_CPU: Final = DeviceWish(DeviceKind.CPU)

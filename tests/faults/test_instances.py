@@ -54,11 +54,8 @@ def test_an_instance_is_asked_for_by_its_uuid_and_what_its_gpu_can_do(serve: Ser
     assert version_in(status, "instance")["device"] == "cuda:1"
     assert version_in(status, "whole")["device"] == "cuda:3"
     assert ask(daemon.grpc, "instance").as_numpy("y").tolist() == [[0, 1, 2, 3]]
-    there = (
-        " (min_compute_capability), UUID {} (gpu_uuids), and the driver tells of cuda:0 (simulated MIG 1g.10gb, MIG-0, "
-        "compute capability 9.0), cuda:1 (simulated MIG 1g.10gb, MIG-3, compute capability 9.0), cuda:2 (simulated "
-        "MIG, MIG-0f, compute capability 9.0), cuda:3 (simulated, GPU-1, compute capability 9.0); "
-    )
+    each = ", ".join(f"cuda:{number} (compute capability 9.0)" for number in range(4))
+    there = f" (min_compute_capability), UUID {{}} (gpu_uuids), and the driver tells of {each}; "
     for name, capability, uuids, advice in (
         ("cut", "9.0", "GPU-0", "ask for one of those, or for any"),
         ("newer", "10.0", "MIG-3", "ask for one of those, or for any"),

@@ -49,7 +49,7 @@ def version_of(daemon: ApplianceProcess, state: str) -> Any:
 def test_a_refusal_counts_for_the_gpus_that_there_were(serve: Serve, tmp_path: Path) -> None:
     state = installed(tmp_path, "t", "KIND_GPU", "--no-proof")
     none_such = (
-        f"{REFUSED}the driver tells of cuda:0 (T4, GPU-1f, compute capability 7.5), cuda:1 (T4, GPU-2f, compute "
+        f"{REFUSED}the driver tells of cuda:0 (compute capability 7.5), cuda:1 (compute "
         "capability 7.5); ask for one of those, or for any"
     )
     nobody_tells = f"{REFUSED}NVML tells of no GPU here; 'notices' of 'appliance status' say why"

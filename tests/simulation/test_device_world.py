@@ -82,8 +82,8 @@ def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
     state, reason = world.reason_of("m1")
     assert state == "UNAVAILABLE"
     assert reason == (
-        "asks for GPU 5 (instance_group.gpus), and the driver tells of cuda:0 (simulated 0, GPU-0f, compute capability "
-        "7.5), cuda:1 (simulated 1, GPU-1f, compute capability 8.9); ask for one of those, or for any"
+        "asks for GPU 5 (instance_group.gpus), and the driver tells of cuda:0 (compute capability "
+        "7.5), cuda:1 (compute capability 8.9); ask for one of those, or for any"
     )
     assert world.reason_of("m0") == ("READY", "")
 
@@ -97,7 +97,7 @@ def test_one_that_asks_for_what_no_device_is_is_refused_with_what_there_is() -> 
     world.looks(1_000)
     assert (world.device_of("m0"), world.reason_of("m0")) == ("cuda:1", ("READY", ""))
     there = (
-        ", and the driver tells of cuda:0 (simulated 0, GPU-0f, compute capability 7.5), cuda:1 (simulated 1, GPU-1f, "
+        ", and the driver tells of cuda:0 (compute capability 7.5), cuda:1 ("
         "compute capability 8.9); ask for one of those, or for any"
     )
     higher = "asks for compute capability 9.0 or more (min_compute_capability)"

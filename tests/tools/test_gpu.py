@@ -42,6 +42,19 @@ def test_the_one_that_is_named_is_the_only_one_that_cuda_sees(monkeypatch: pytes
     assert os.environ[VISIBLE] == "GPU-c"
 
 
+def test_what_a_model_asks_for_besides_a_number_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver_of(monkeypatch, Board(uuid="GPU-a", capability=(7, 5)), Board(uuid="GPU-b", capability=(8, 9)))
+    assert take_device(DeviceWish(DeviceKind.CUDA, capability=(8, 0))) == cuda(0)
+    assert os.environ[VISIBLE] == "GPU-b"
+    assert take_device(DeviceWish(DeviceKind.CUDA, uuids=("GPU-a",))) == cuda(0)
+    assert os.environ[VISIBLE] == "GPU-a"
+    with pytest.raises(ArtefactError, match=r"asks for GPU 0, 1 .* 9\.0 or more .* cuda:1 \(compute"):
+        take_device(DeviceWish(DeviceKind.CUDA, (0, 1), (9, 0)))
+    driver_of(monkeypatch, Board(errors={"*": pynvml.NVML_ERROR_DRIVER_NOT_LOADED}))
+    with pytest.raises(ArtefactError, match=r"asks for UUID GPU-a .*, and NVML tells of no GPU here"):
+        take_device(DeviceWish(DeviceKind.CUDA, uuids=("GPU-a",)))
+
+
 def test_instances_are_counted_in_the_place_of_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     instances = {0: Board(uuid="MIG-a"), 2: Board(uuid="MIG-b")}
     driver_of(monkeypatch, Board(uuid="GPU-a", mig=True, instances=instances), Board(uuid="GPU-b"))

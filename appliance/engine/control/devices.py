@@ -23,10 +23,11 @@ from appliance.core.rollout.phase import ON_ITS_WAY, SERVING
 from appliance.core.rollout.registry import Slot
 from appliance.domain.device import DeviceName
 from appliance.domain.device_reading import DeviceState
+from appliance.domain.device_wish import absence
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.wording import absent_text, faults_text
+from appliance.engine.versions.wording import faults_text
 from appliance.workers.port import ModelRefused
 
 NOBODY: Final = -1
@@ -246,4 +247,4 @@ class Drains:
 
 
 def _why(found: AbsentDevice | WaitsForDevice) -> str:
-    return absent_text(found) if isinstance(found, AbsentDevice) else faults_text(found.faults)
+    return absence(found.wish, found.there) if isinstance(found, AbsentDevice) else faults_text(found.faults)

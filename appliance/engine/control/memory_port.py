@@ -8,8 +8,8 @@ from appliance.core.memory.actions import GrantReservation, HoldReservation, Ref
 from appliance.core.memory.budget import AbsentDevice
 from appliance.core.rollout.events import MemoryAnswered
 from appliance.domain.device import DeviceName
+from appliance.domain.device_wish import absence
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.wording import absent_text
 
 
 class MemoryPort(Protocol):
@@ -40,5 +40,5 @@ def memory_answered(version: int, reply: Reply) -> MemoryAnswered:
         there, kept = isinstance(reply, GrantReservation), isinstance(reply, HoldReservation)
         return MemoryAnswered(version, there=there, kept=kept)
     if isinstance(reply.reason, AbsentDevice):
-        return MemoryAnswered(version, refused=absent_text(reply.reason))
+        return MemoryAnswered(version, refused=absence(reply.reason.wish, reply.reason.there))
     return MemoryAnswered(version, reason=reply.reason, again_ns=reply.again_ns)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from appliance.core.memory import budget
 from appliance.core.rollout import reasons
 from appliance.core.rollout.reasons import Outlook, Refusal, Remark, Verdict, WaitReason
-from appliance.domain.device import Device, DeviceName
-from appliance.domain.device_wish import CAPABILITY_PARAMETER, UUIDS_PARAMETER, DeviceWish
+from appliance.domain.device import DeviceName
 from appliance.domain.interface import ALLOWED_PARAMETER, BatchChange, InterfaceChange
 from appliance.domain.model import OWN_WORKER_PARAMETER
 from appliance.domain.moment import moment
@@ -20,7 +19,6 @@ MB: Final = 1_000_000
 DEVICE: Final = "device"
 """What a version waits for that has no sound device, in a word."""
 CHANGES_SHOWN: Final = 3
-DEVICES_SHOWN: Final = 8
 NAME_SHOWN: Final = 80
 STILL_PREVIOUS: Final = "still serving the previous file; the new one"
 """How it is said that a version serves, but not from the file that was asked for; what the new one does follows."""
@@ -103,49 +101,6 @@ def waiting_word(waiting: WaitReason | None) -> str:
 def faults_text(faults: Iterable[tuple[DeviceName, str]]) -> str:
     """Why devices take no versions."""
     return "; ".join(f"{device} is drained, as it {fault}" for device, fault in faults)
-
-
-def absent_text(absent: budget.AbsentDevice) -> str:
-    """Which devices are asked for, and which there are."""
-    wish, there = absent.wish, absent.there
-    asked = _wish_words(wish, {device.index for device in there})
-    if not there:
-        return f"asks for {asked}, and NVML tells of no GPU here; 'notices' of 'appliance status' say why"
-    several = wish.ambiguous(there)
-    advice = (
-        f"several begin with {_few(several)}: give more of it"
-        if several
-        else "ask for one of those, or for any"
-    )
-    return f"asks for {asked}, and the driver tells of {_few(list(map(_device_words, there)))}; {advice}"
-
-
-def _wish_words(wish: DeviceWish, there: Collection[int]) -> str:
-    """What is asked for; of numbers those that are not ``there``, where some are not."""
-    asked = []
-    if wish.indexes:
-        absent = [index for index in wish.indexes if index not in there] or wish.indexes
-        asked.append(f"GPU {', '.join(map(str, absent))} (instance_group.gpus)")
-    if wish.capability is not None:
-        asked.append(f"compute capability {_dotted(wish.capability)} or more ({CAPABILITY_PARAMETER})")
-    if wish.uuids:
-        asked.append(f"UUID {_few(wish.uuids)} ({UUIDS_PARAMETER})")
-    return ", ".join(asked)
-
-
-def _device_words(device: Device) -> str:
-    capability = "unknown" if device.capability is None else _dotted(device.capability)
-    return f"{device.called} ({device.name}, {device.uuid}, compute capability {capability})"
-
-
-def _dotted(capability: tuple[int, int]) -> str:
-    return "{}.{}".format(*capability)
-
-
-def _few(told: Sequence[str]) -> str:
-    """The first of them, and how many there are besides."""
-    more = len(told) - DEVICES_SHOWN
-    return ", ".join([*told[:DEVICES_SHOWN], *([f"and {more} more"] if more > 0 else [])])
 
 
 def remark_text(remark: Remark | WaitReason) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from appliance.devices.nvml import Nvml
 from appliance.domain.device import Device, DeviceName, cuda
-from appliance.domain.device_wish import DeviceWish
+from appliance.domain.device_wish import ON_CPU, ON_CUDA, DeviceWish, absence
 from appliance.domain.errors import ArtefactError
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -20,25 +20,30 @@ VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 def take_device(wish: DeviceWish) -> DeviceName:
     """What CUDA calls the device that is asked for, in this process, which must not have used CUDA for another one. One
-    that is named is the only one that CUDA sees from then on, if the driver tells of it. Raises ArtefactError when it
-    tells of no such."""
-    if wish.first.is_cpu or not wish.indexes:
+    that is asked for by more than its kind is the only one that CUDA sees from then on, if the driver tells of it.
+    Raises ArtefactError when it tells of no such."""
+    if wish in (ON_CPU, ON_CUDA):
         return wish.first
     try:
         driver = Nvml()
-    except OSError:  # nobody tells which there are: CUDA will say
-        return wish.first
+    except OSError:  # nobody tells which there are
+        if wish != wish.by_number:
+            raise ArtefactError(absence(wish, ())) from None
+        return wish.first  # CUDA will say
     try:
-        found = device_for(wish, driver.devices)
-        known = ", ".join(str(each.called) for each in driver.devices)
+        found, devices = device_for(wish, driver.devices), driver.devices
     finally:
         driver.close()
-    if found is None:
-        raise ArtefactError(f"there is no device '{wish}' here; the driver tells of {known or 'none'}")
-    os.environ[VISIBLE] = found.uuid
-    return cuda(0)
+    if found is not None:
+        os.environ[VISIBLE] = found.uuid
+        return cuda(0)
+    if wish != wish.by_number:
+        raise ArtefactError(absence(wish, devices))
+    known = ", ".join(str(each.called) for each in devices)
+    raise ArtefactError(f"there is no device '{wish}' here; the driver tells of {known or 'none'}")
 
 
 def device_for(wish: DeviceWish, devices: Sequence[Device]) -> Device | None:
-    """The first of the driver's devices that has a number which is asked for; None where there is none."""
-    return next((each for each in devices if wish.by_number.allows(each)), None)
+    """The first of the driver's devices that is what is asked for, though not all that it names be there; None where
+    there is none."""
+    return next(filter(wish.allows, devices), None)

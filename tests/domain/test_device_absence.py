@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.core.memory.budget import AbsentDevice
 from appliance.domain.device import Device, DeviceKind
-from appliance.domain.device_wish import DeviceWish
-from appliance.engine.versions.wording import absent_text
+from appliance.domain.device_wish import DeviceWish, absence
 
 
 def gpu(index: int, capability: tuple[int, int] | None = (7, 5)) -> Device:
@@ -18,7 +16,7 @@ def gpu(index: int, capability: tuple[int, int] | None = (7, 5)) -> Device:
 
 ASKS_89 = DeviceWish(DeviceKind.CUDA, capability=(8, 9))
 BOX = (gpu(0), gpu(1, None))
-THERE = "cuda:0 (T4, GPU-0, compute capability 7.5), cuda:1 (T4, GPU-1, compute capability unknown)"
+THERE = "cuda:0 (compute capability 7.5), cuda:1 (compute capability unknown)"
 ADVICE = "ask for one of those, or for any"
 
 
@@ -35,28 +33,26 @@ ADVICE = "ask for one of those, or for any"
     ],
 )
 def test_what_is_asked_for_is_said_with_what_there_is(wish: DeviceWish, asked: str) -> None:
-    found = absent_text(AbsentDevice(wish=wish, there=BOX))
+    found = absence(wish, BOX)
     assert found == f"asks for {asked}, and the driver tells of {THERE}; {ADVICE}"
 
 
 def test_where_several_begin_so_it_says_which_beginning() -> None:
     wish = DeviceWish(DeviceKind.CUDA, uuids=("GPU-0", "GPU-1"))
     there = (gpu(0), gpu(1), gpu(10), gpu(11))
-    assert absent_text(AbsentDevice(wish=wish, there=there)).endswith(
-        "; several begin with GPU-1: give more of it"
-    )
+    assert absence(wish, there).endswith("; several begin with GPU-1: give more of it")
 
 
 def test_of_many_the_first_are_told() -> None:
     wish = DeviceWish(DeviceKind.CUDA, uuids=tuple(f"MIG-{index}" for index in range(64)))
-    found = absent_text(AbsentDevice(wish=wish, there=tuple(map(gpu, range(56)))))
+    found = absence(wish, tuple(map(gpu, range(56))))
     assert "MIG-7, and 56 more (gpu_uuids)" in found
-    assert "cuda:7 (T4, GPU-7, compute capability 7.5), and 48 more; " in found
+    assert "cuda:7 (compute capability 7.5), and 48 more; " in found
     assert len(found) < 1_000
 
 
 def test_where_nobody_tells_of_any_it_says_so() -> None:
-    found = absent_text(AbsentDevice(wish=ASKS_89, there=()))
+    found = absence(ASKS_89, ())
     assert found == (
         "asks for compute capability 8.9 or more (min_compute_capability), and NVML tells of no GPU here; 'notices' of "
         "'appliance status' say why"
