@@ -28,7 +28,7 @@ def yielding(processor: int, found: list[tuple[int, int, int]]) -> None:
     yield_processor()
     end = time.monotonic() + PATIENCE_S
     with Stopwatch() as watch:
-        waits, begin = waits_ns(), time.monotonic_ns()
+        begin, waits = time.monotonic_ns(), waits_ns()  # it may have to wait between the two
         watch.start()
         while waits_ns() - waits < WAITED_NS and time.monotonic() < end:
             sum(range(1000))
