@@ -220,6 +220,7 @@ class BatchKey:
         "profile",
         "queue",
         "queued_rows",
+        "ran_ns",
         "refused_in_a_row",
         "row_bytes",
         "batch_key",
@@ -243,7 +244,10 @@ class BatchKey:
         self.budget_ns = 0.0
         """Low quantile of the time that requests bring with them until their deadline (0: none had one)."""
         self.row_bytes = 0
+        self.ran_ns = 0
+        """When its last batch ended, as far as is known."""
         self.refused_in_a_row = 0
+        """Since then."""
 
     def learned(self, tolerance: float) -> None:
         """Take over the profile's estimate, and find the smallest batch that is nearly as cheap per row as
@@ -283,6 +287,10 @@ class BatchKey:
         if rows != self.plan_rows:
             self.plan_rows = rows
             self.plan_ns = self.fixed_ns + self.per_row_ns * rows
+
+    def ran(self, now_ns: int) -> None:
+        """Note that a batch of it has ended."""
+        self.ran_ns, self.refused_in_a_row = now_ns, 0
 
     def saw_budget(self, budget_ns: int) -> None:
         """Follow the low quantile of the times requests bring with them, by steps in proportion to it."""
