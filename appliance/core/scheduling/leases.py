@@ -131,7 +131,7 @@ def ran(lane: Lane, ns: int, now_ns: int) -> None:
 def learn(batch_key: BatchKey, event: LeasedRan, tolerance: float, now_ns: int) -> None:
     """Some leased batches ran, as the front end tells."""
     batch_key.profile.measured = True
-    batch_key.ran(now_ns)
+    batch_key.refusals.end(now_ns)
     changed = False
     for _ in range(min(event.batches, LEARNED_MAX)):
         changed = batch_key.profile.observe(event.rows, event.ns) or changed

@@ -124,16 +124,16 @@ class Scheduler(Membership):
     def _may_probe(self, batch_key: BatchKey, rows: int, now_ns: int) -> bool:
         """Whether a request that seems too late is run all the same, to see whether the estimate is right: for long it
         was nothing but a reason to refuse, and no other request pays for it now."""
-        group, profile = batch_key.model.group, batch_key.profile
-        batch_key.refused_in_a_row += 1
+        group, profile, refusals = batch_key.model.group, batch_key.profile, batch_key.refusals
+        refusals.in_a_row += 1
         after = self._config.probe_after_refusals
         if not after or not group.idle or not group.lanes:
             return False
         after = min(after, profile.seen)
         pause_ns = after * profile.estimate(rows)
-        if profile.measured and (batch_key.refused_in_a_row < after or now_ns - batch_key.ran_ns < pause_ns):
+        if profile.measured and (refusals.in_a_row < after or now_ns - refusals.ran_ns < pause_ns):
             return False
-        batch_key.refused_in_a_row = 0
+        refusals.in_a_row = 0
         profile.doubt()
         return True
 
@@ -160,7 +160,7 @@ class Scheduler(Membership):
             after.start_ns = now_ns
             lane.free_ns += after.estimate_ns
         batch_key = running.batch_key
-        batch_key.ran(now_ns)
+        batch_key.refusals.end(now_ns)
         if event.learn:
             batch_key.profile.measured = True
             ns = now_ns - running.start_ns
