@@ -68,7 +68,7 @@ FORMER: Final[Mapping[str, str]] = MappingProxyType(
         "scheduling.margin_ns": _gone("a millisecond is kept free before each deadline"),
         "scheduling.plan_tolerance": _gone("the planned batch costs at most 5 % more per row than the best"),
         "scheduling.prefetch_ns": _gone("a full batch is sent 3 ms before its worker is free"),
-        "scheduling.probe_after_refusals": _gone("after 64 refusals in a row one request is tried anyway"),
+        "scheduling.probe_after_refusals": _gone("after 8 refusals in a row one request is tried anyway"),
         "scheduling.quantile": _gone("plans use the 0.9 quantile of the learned service time"),
         "store.refetch_bytes_per_s": _gone("1 MB/s is assumed where nobody measured it"),
         "supervisor.crash_window_s": _gone("crashes older than ten minutes are forgiven"),

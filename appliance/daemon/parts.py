@@ -149,6 +149,7 @@ def make_parts(
         ("the end of looking at devices", devices.close),
         ("stopping the workers", engine.stop_workers),
         ("the end of the workers", pool.close),
+        ("the end of the engine's turns", ticker.close),
         ("closing the tensors' memory", arena.close),
         ("closing the collector", collector.close),
         ("writing the records", records.close if isinstance(records, FileRecords) else None),

@@ -16,12 +16,15 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Protocol
 
+from appliance.engine.alarm import Alarm
+
 QUIET_ITERATIONS = 10
 HOLD_NS = 1_000_000
-MILLISECOND_NS = 1_000_000
+TICK_NS = 50_000
+"""What is due within so long shares a turn: a part of the shortest delay that a model asks for."""
 EXACT_BITS = 10
-"""Times are kept to the millisecond up to a second ahead, and then to so many binary digits of how far ahead they are:
-clients name them, and each is kept until it comes."""
+"""Times are kept to the tick as many ticks ahead as have so many binary digits, and then to so many digits of how far
+ahead they are: clients name them, and each is kept until it comes."""
 PATIENCE = 16
 PROBE_TURNS = 16
 
@@ -55,9 +58,9 @@ class Ticker:
         self._awake = False
         self._turning = False
         self._due: list[int] = []
-        """A heap of the milliseconds at which turns are due, each once, and the same as a set."""
+        """A heap of the ticks at which turns are due, each once, and the same as a set."""
         self._asked: set[int] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(loop, self._ring)
         """Rings at the first of them."""
         self._patience = PATIENCE
         self._alone = 0
@@ -100,9 +103,9 @@ class Ticker:
 
     def at(self, at_ns: int) -> None:
         """Take a turn at ``at_ns`` (monotonic), hardly later and never earlier, whatever turns there are before: nobody
-        asks again. What is due in one millisecond, or far ahead at about one time, shares a turn."""
-        due = -(-at_ns // MILLISECOND_NS)
-        ahead = due - time.monotonic_ns() // MILLISECOND_NS
+        asks again. What is due in one tick, or far ahead at about one time, shares a turn."""
+        due = -(-at_ns // TICK_NS)
+        ahead = due - time.monotonic_ns() // TICK_NS
         if (coarse := ahead.bit_length() - EXACT_BITS) > 0 and ahead > 0:
             due = -(-due >> coarse) << coarse
         if due in self._asked:
@@ -110,7 +113,7 @@ class Ticker:
         self._asked.add(due)
         heappush(self._due, due)
         if self._due[0] == due:
-            self._arm()
+            self._alarm.set(due * TICK_NS)
 
     def broken(self, error: BaseException) -> None:
         """The engine raised where it must not: no more turns, and ``failed`` is told."""
@@ -118,24 +121,21 @@ class Ticker:
             self._engine = None
             self._failed(error)
 
+    def close(self) -> None:
+        """Take no more turns."""
+        self._engine = None
+        self._alarm.close()
+
     # --- turns
 
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        # Loops round to milliseconds, some of them down.
-        milliseconds = max(0, self._due[0] - time.monotonic_ns() // MILLISECOND_NS)
-        self._timer = self._loop.call_later(milliseconds / 1000, self._ring)
-
     def _ring(self) -> None:
-        self._timer = None
-        now_ms = time.monotonic_ns() // MILLISECOND_NS
-        if self._due[0] <= now_ms:
+        now = time.monotonic_ns() // TICK_NS
+        if self._due[0] <= now:
             self.soon()
-        while self._due and self._due[0] <= now_ms:
+        while self._due and self._due[0] <= now:
             self._asked.discard(heappop(self._due))
         if self._due:
-            self._arm()
+            self._alarm.set(self._due[0] * TICK_NS)
 
     def _run(self) -> None:
         engine = self._engine

@@ -186,10 +186,78 @@ def test_after_many_refusals_an_idle_lane_tries_one() -> None:
     rig.arrive(1, due=1_000)
     rig.settle(0)
     rig.finish(1, at=100, learn=True)
-    assert late_by(rig.arrive(2, at=100, due=110)) is not None
-    assert late_by(rig.arrive(3, at=100, due=110)) is not None
-    assert rig.arrive(4, at=100, due=110) == []
-    assert rig.batches(at=100) == [(4,)]
+    assert late_by(rig.arrive(2, at=400, due=410)) is not None
+    assert late_by(rig.arrive(3, at=400, due=410)) is not None
+    assert rig.arrive(4, at=400, due=410) == []
+    assert late_by(rig.arrive(5, at=400, due=410)) is not None, "one at a time"
+    assert rig.batches(at=400) == [(4,)]
+
+
+def test_an_estimate_that_a_run_has_just_confirmed_is_not_tried() -> None:
+    rig = Rig(max_batch=1, fixed=100, per_row=0, probe_after_refusals=3)
+    rig.arrive(1, due=1_000)
+    rig.settle(0)
+    rig.finish(1, at=100, learn=True)
+    for request in range(2, 100):
+        assert late_by(rig.arrive(request, at=399, due=409)) is not None
+    assert rig.arrive(100, at=400, due=410) == [], "three times as long as it takes have passed"
+
+
+def test_what_a_front_end_ran_confirms_an_estimate() -> None:
+    rig = Rig(max_batch=1, fixed=100, per_row=0, probe_after_refusals=1)
+    rig.step(on.LeasedRan(1, 1, 1, 100 * MILLISECOND, 1), 0)
+    assert late_by(rig.arrive(1, at=99, due=109)) is not None
+    rig.step(on.LeasedRan(1, 1, 1, 100 * MILLISECOND, 1), 99)
+    assert late_by(rig.arrive(2, at=198, due=208)) is not None
+    assert rig.arrive(3, at=199, due=209) == []
+
+
+def test_who_asks_for_what_cannot_be_has_a_small_part_of_an_idle_lane() -> None:
+    """Of a model that takes 100 ms, 1,000 answers a second are wanted within 10 ms."""
+    rig = Rig(max_batch=1, fixed=100, per_row=0)
+    batch, busy_ms, free_at = 0, 0, 0
+    for at in range(20_000):
+        if batch > 0 and at == free_at:
+            rig.finish(batch, at=at, learn=True)
+            busy_ms += 100
+        if rig.arrive(at + 1, at=at, due=at + 10) == []:
+            batch, free_at = batch + 1, at + 100
+            rig.settle(at)
+    assert busy_ms <= 20_000 / 9 + 8 * 100, "the first tries come sooner, as little is known"
+    assert batch > 10, "but it is tried again and again"
+
+
+@pytest.mark.parametrize("slow_ms", [(1_200,), (3_000,), (900,), (400, 1_500)])
+@pytest.mark.parametrize("every_ms", [160, 500])
+def test_slow_runs_are_forgotten_soon_when_all_is_refused_for_them(
+    slow_ms: tuple[int, ...], every_ms: int
+) -> None:
+    """A model of 400 ms was slow for twenty runs. Who asks it with a deadline of 700 ms, one request after the other,
+    is refused for some times as long as a run seems to take, not for ever."""
+    rig = Rig(max_batch=1, fixed=400, per_row=0)
+    at = batch = 0
+    for number in range(20):
+        batch += 1
+        rig.arrive(batch, at=at, due=at + 60_000)
+        rig.settle(at)
+        at += slow_ms[number % len(slow_ms)]
+        rig.finish(batch, at=at, learn=True)
+    known = rig.scheduler.statistics().batch_keys[0]
+    seems_ms = (known.fixed_ns + known.per_row_ns) / MILLISECOND
+    assert seems_ms > 700
+    end, answered = at + 20 * seems_ms, 0
+    for request in range(1_000, 3_000):
+        at += every_ms
+        if at > end:
+            break
+        if rig.arrive(request, at=at, due=at + 700):
+            answered = 0
+            continue
+        batch, answered = batch + 1, answered + 1
+        rig.settle(at)
+        at += 400
+        rig.finish(batch, at=at, learn=True)
+    assert answered >= 2, "nothing is refused any more"
 
 
 def test_what_seeds_alone_say_is_too_late_is_tried_once_on_an_idle_lane() -> None:

@@ -116,3 +116,54 @@ def test_any_history_gives_a_line_that_never_falls(history: list[tuple[int, int]
         profile.observe(rows, ns)
         assert profile.fixed_ns >= 0
         assert profile.per_row_ns >= 0
+
+
+def test_what_is_doubted_weighs_no_more_than_the_next_batch() -> None:
+    profile = taught({1: 10_000})
+    profile.doubt()
+    profile.observe(1, 6_000)
+    assert profile.estimate(1) == pytest.approx(8_000, rel=0.1)
+    for _ in range(6):
+        profile.observe(1, 6_000)
+    assert profile.estimate(1) == pytest.approx(6_000, rel=0.2)
+
+
+def test_what_is_doubted_comes_down_with_a_batch_that_takes_less_than_half_as_long() -> None:
+    profile = taught({1: 10_000, 8: 80_000})
+    profile.doubt()
+    profile.observe(1, 1_000)
+    assert profile.estimate(1) == pytest.approx(1_000, rel=0.1)
+    assert profile.estimate(8) == pytest.approx(8_000, rel=0.1)
+
+
+def test_what_is_doubted_and_confirmed_stays() -> None:
+    profile = taught({1: 10_000, 8: 24_000})
+    for _ in range(10):
+        profile.doubt()
+        profile.observe(8, 24_000)
+    assert profile.estimate(1) == pytest.approx(10_000, rel=0.1)
+    assert profile.estimate(8) == pytest.approx(24_000, rel=0.05)
+
+
+def test_doubts_without_a_batch_between_count_once() -> None:
+    once, often = (ServiceTime(LIFT) for _ in range(2))
+    for profile, doubts in ((once, 1), (often, 5)):
+        for number in range(50):
+            profile.observe(1, 10_000 + 4_000 * (number % 2))
+        for _ in range(doubts):
+            profile.doubt()
+        profile.observe(1, 12_000)
+    assert once.estimate(1) == often.estimate(1)
+
+
+def test_little_that_was_learned_weighs_no_more_when_it_is_doubted() -> None:
+    """What another shape took has the weight of a cold batch."""
+    estimates = []
+    for doubted in (False, True):
+        profile = ServiceTime(LIFT)
+        profile.borrow(taught({1: 10_000}), 1.0)
+        if doubted:
+            profile.doubt()
+        profile.observe(1, 6_000)
+        estimates.append(profile.estimate(1))
+    assert estimates[1] <= estimates[0]

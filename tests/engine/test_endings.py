@@ -101,6 +101,7 @@ async def engine() -> AsyncIterator[Engine]:
         made.stop_workers()
     finally:
         await pool.close()
+        ticker.close()
     assert arena.statistics().allocated_bytes == 0, "tensor memory leaked"
     arena.close()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.leased_load import play_leased
-from tests.simulation.offered_load import MILLISECOND, SECOND, Offer, play
+from tests.simulation.offered_load import MILLISECOND, SECOND, Offer, Play, play
 
 
 def big_batches(requests_per_second: float, noise: float = 0.0, seeded: bool = True) -> Offer:
@@ -79,6 +79,22 @@ def test_a_lane_that_becomes_slower_is_followed() -> None:
     tally = play(offer, seconds=4, seed=1, measured_ns=MILLISECOND)
     assert tally.in_time / 4 >= 0.9 * offer.capacity
     assert tally.refused > 10 * (tally.late + tally.expired)
+
+
+class SlowAtFirst(Play):
+    """Every batch takes six times as long for the first five seconds."""
+
+    def _service_ns(self, rows: int) -> int:
+        return super()._service_ns(rows) * (6 if self.now_ns < 6 * SECOND else 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_lane_that_was_slow_is_tried_again_soon(seed: int) -> None:
+    """Some twenty requests a second for 2 ms each, which took 12 ms of 10 at first: what is refused afterwards is not
+    worth a second."""
+    tally = SlowAtFirst(short_batches(0.01, noise=0.1), seed, None).run(15 * SECOND)
+    assert tally.in_time >= 0.9 * tally.offered * 9 / 15
+    assert tally.late + tally.expired <= tally.offered / 10
 
 
 @pytest.mark.parametrize("limit", [16, 512])

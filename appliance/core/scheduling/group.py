@@ -202,6 +202,21 @@ class Model:
         return self.batching.policy_of(level if self.batching.priority_levels else 0).max_queue_size
 
 
+class Refusals:
+    """Requests of a batch key in a row that were refused for their deadline, since a batch of it ended at
+    ``ran_ns``."""
+
+    __slots__ = ("in_a_row", "ran_ns")
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+        self.ran_ns = 0
+
+    def end(self, now_ns: int) -> None:
+        """A batch has ended."""
+        self.in_a_row, self.ran_ns = 0, now_ns
+
+
 class BatchKey:
     """Requests that may share a batch: their queue, what a batch costs, and the batch that plans assume.
 
@@ -220,7 +235,7 @@ class BatchKey:
         "profile",
         "queue",
         "queued_rows",
-        "refused_in_a_row",
+        "refusals",
         "row_bytes",
         "batch_key",
         "uneven",
@@ -243,7 +258,7 @@ class BatchKey:
         self.budget_ns = 0.0
         """Low quantile of the time that requests bring with them until their deadline (0: none had one)."""
         self.row_bytes = 0
-        self.refused_in_a_row = 0
+        self.refusals = Refusals()
 
     def learned(self, tolerance: float) -> None:
         """Take over the profile's estimate, and find the smallest batch that is nearly as cheap per row as

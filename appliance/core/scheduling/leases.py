@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from appliance.core.scheduling.actions import Action, GrantLease, RevokeLease
 from appliance.core.scheduling.admission import spend
+from appliance.core.scheduling.events import LeasedRan
 from appliance.core.scheduling.group import NEVER, BatchKey, Group, Lane, Model, Running
 
 DOUBTFUL = 1
@@ -127,12 +128,13 @@ def ran(lane: Lane, ns: int, now_ns: int) -> None:
         _put_ahead(lane, before_ns, now_ns)
 
 
-def learn(batch_key: BatchKey, rows: int, ns: int, batches: int, tolerance: float) -> None:
-    """Some leased ``batches`` of ``rows`` rows took ``ns`` each."""
-    batch_key.profile.measured, batch_key.refused_in_a_row = True, 0
+def learn(batch_key: BatchKey, event: LeasedRan, tolerance: float, now_ns: int) -> None:
+    """Some leased batches ran, as the front end tells."""
+    batch_key.profile.measured = True
+    batch_key.refusals.end(now_ns)
     changed = False
-    for _ in range(min(batches, LEARNED_MAX)):
-        changed = batch_key.profile.observe(rows, ns) or changed
+    for _ in range(min(event.batches, LEARNED_MAX)):
+        changed = batch_key.profile.observe(event.rows, event.ns) or changed
     if changed:
         batch_key.learned(tolerance)
 

@@ -22,7 +22,8 @@ class Planning(SchedulingConfig):
     much."""
     plan_tolerance: float = 0.05
     """How much dearer per row than the best size the batch that plans assume may be: smaller batches answer earlier."""
-    probe_after_refusals: int = 64
-    """After so many requests of a batch key in a row were refused for their deadline without one having run, one is let
-    through on an idle lane, so that a wrong estimate can correct itself (0: never); the first one at once, where none
-    has run yet."""
+    probe_after_refusals: int = 8
+    """After so many requests of a batch key in a row were refused for their deadline without one having run, for so
+    many times as long as one should take, one is let through on an idle lane, so that a wrong estimate can correct
+    itself (0: never); sooner while fewer have run, the first one at once. So a ninth at most is let through of what is
+    late indeed, and has a ninth of such a lane's time."""

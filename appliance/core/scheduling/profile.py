@@ -5,8 +5,9 @@ exponential forgetting, and lifted by the recent spread around it to an upper qu
 answers for sizes never seen, costs two integers to evaluate, and makes a larger batch never dearer per row
 than a smaller one, which the promises of ``admission`` rest on. An observation far from the line counts as
 one twice (half) as long, so that one outlier moves the estimate by a tenth, while a lasting change is
-followed within some tens of batches. Seeds are believed only until the first batch: when that takes less than half as
-long, they were measured on a busy machine, and the whole line comes down with it.
+followed within some tens of batches. What is doubted is believed only until the next batch: when that takes less than
+half as long, the whole line comes down with it. Seeds are, as they may have been measured on a busy machine; and what
+all requests are refused for, as nothing else would measure it anew.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ SIZE_VARIANCE_MIN = 0.2
 
 class ServiceTime:
     """Estimate of one batch key. ``fixed_ns`` and ``per_row_ns`` are zero, and ``known`` false, until something
-    is learned; ``measured``: batches of its own ran, it rests on more than on what others took."""
+    is learned; ``measured``: batches of its own ran, it rests on more than on what others took; ``seen``: on how many
+    batches it rests, about."""
 
     __slots__ = (
         "_doubted",
@@ -38,7 +40,6 @@ class ServiceTime:
         "_per_row",
         "_products",
         "_rows",
-        "_seen",
         "_spread",
         "_squares",
         "_times",
@@ -46,6 +47,7 @@ class ServiceTime:
         "known",
         "measured",
         "per_row_ns",
+        "seen",
     )
 
     def __init__(self, lift: float, seeds: Iterable[tuple[int, int]] = ()) -> None:
@@ -60,13 +62,13 @@ class ServiceTime:
         self._fixed = 0.0
         self._per_row = 0.0
         self._spread = 0.0
-        self._seen = 0
+        self.seen = 0
         self._doubted = False
         self.fixed_ns = 0
         self.per_row_ns = 0
         self.known = self.measured = False
         for rows, ns in seeds:
-            self._seen = WARM_BATCHES
+            self.seen = WARM_BATCHES
             self._add(1.0, rows, ns)
             self._fit()
             self.known = self._doubted = True
@@ -80,6 +82,7 @@ class ServiceTime:
         """Learn that a batch of ``rows`` took ``ns``; true when the estimate changed."""
         if self.known and not self._spread and ns == self.fixed_ns + self.per_row_ns * rows:
             self._add(1.0, rows, ns)
+            self.seen += 1
             self._doubted = False
             return False
         value = float(ns)
@@ -88,17 +91,31 @@ class ServiceTime:
             self._shrink(value / fitted)
             fitted = value
         self._doubted = False
-        if self._seen > 1 and fitted > 0.0:
+        if self.seen > 1 and fitted > 0.0:
             deviation = abs(value - fitted) / fitted
             self._spread += ((min(1.0, deviation)) - self._spread) * (1 - KEEP)
-            if self._seen >= WARM_BATCHES:
+            if self.seen >= WARM_BATCHES:
                 value = min(max(value, fitted / 2), fitted * 2)
-        self._add(1.0 if self._seen else COLD_WEIGHT, rows, value)
-        self._seen += 1
+        self._add(1.0 if self.seen else COLD_WEIGHT, rows, value)
+        self.seen += 1
         self.known = True
         self._fit()
         self._publish()
         return True
+
+    def doubt(self) -> None:
+        """Have the next batch weigh about as much as all before it, and bring the line down if it takes less than half
+        as long. To doubt again before that does nothing."""
+        if self._doubted:
+            return
+        self._doubted = True
+        self._spread /= 2
+        ones = max(self._ones, 1.0)
+        self._ones /= ones
+        self._rows /= ones
+        self._squares /= ones
+        self._times /= ones
+        self._products /= ones
 
     def borrow(self, other: ServiceTime, row_ratio: float) -> None:
         """Start from ``other``, a batch key of the same model, when a row here has ``row_ratio`` times its bytes.
@@ -107,12 +124,12 @@ class ServiceTime:
         self._fixed = other._fixed
         self._per_row = other._per_row * row_ratio
         self._add(COLD_WEIGHT, rows, self._fixed + self._per_row * rows)
-        self._seen = 1
+        self.seen = 1
         self.known = other.known
         self._publish()
 
     def _shrink(self, factor: float) -> None:
-        """The seeds were measured while others had the processor: the first run that counts says by how much."""
+        """What was doubted was measured while others had the processor: the first run since says by how much."""
         self._times *= factor
         self._products *= factor
         self._fixed *= factor

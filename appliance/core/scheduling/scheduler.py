@@ -89,7 +89,7 @@ class Scheduler(Membership):
         if not batch_key.row_bytes:
             batch_key.sized(entry, self._config.plan_tolerance)
         late_ns = admit(group, entry, now_ns, self._margin_ns)
-        if late_ns and not self._may_probe(group, batch_key):
+        if late_ns and not self._may_probe(batch_key, entry.rows, now_ns):
             return [Refused(request, Refusal.DEADLINE, late_ns)]
         self._enqueue(entry)
         return []
@@ -121,18 +121,20 @@ class Scheduler(Membership):
     def _retry_after(self, group: Group, now_ns: int) -> int:
         return min(group.lane_times(now_ns)) - now_ns
 
-    def _may_probe(self, group: Group, batch_key: BatchKey) -> bool:
-        """Whether a request that seems too late is run all the same, to see whether the estimate is right."""
-        batch_key.refused_in_a_row += 1
+    def _may_probe(self, batch_key: BatchKey, rows: int, now_ns: int) -> bool:
+        """Whether a request that seems too late is run all the same, to see whether the estimate is right: for long it
+        was nothing but a reason to refuse, and no other request pays for it now."""
+        group, profile, refusals = batch_key.model.group, batch_key.profile, batch_key.refusals
+        refusals.in_a_row += 1
         after = self._config.probe_after_refusals
-        if (
-            (batch_key.profile.measured and batch_key.refused_in_a_row < after)
-            or not after
-            or not group.idle
-            or not group.lanes
-        ):
+        if not after or not group.idle or not group.lanes:
             return False
-        batch_key.refused_in_a_row = 0
+        after = min(after, profile.seen)
+        pause_ns = after * profile.estimate(rows)
+        if profile.measured and (refusals.in_a_row < after or now_ns - refusals.ran_ns < pause_ns):
+            return False
+        refusals.in_a_row = 0
+        profile.doubt()
         return True
 
     def _cancelled(self, event: on.CancelRequested) -> list[Action]:
@@ -158,7 +160,7 @@ class Scheduler(Membership):
             after.start_ns = now_ns
             lane.free_ns += after.estimate_ns
         batch_key = running.batch_key
-        batch_key.refused_in_a_row = 0
+        batch_key.refusals.end(now_ns)
         if event.learn:
             batch_key.profile.measured = True
             ns = now_ns - running.start_ns
@@ -184,7 +186,7 @@ class Scheduler(Membership):
         if lane is not None:
             leases.ran(lane, event.ns * event.batches, now_ns)
         if batch_key is not None:
-            leases.learn(batch_key, event.rows, event.ns, event.batches, self._config.plan_tolerance)
+            leases.learn(batch_key, event, self._config.plan_tolerance, now_ns)
         return []
 
     def _settle(self, now_ns: int) -> list[Action]:
