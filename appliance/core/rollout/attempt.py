@@ -129,6 +129,13 @@ class Attempt:
         return Untried(what=what, version=before.model.version) if what is not None else None
 
     @property
+    def unheld(self) -> int:
+        """The version before, where that is held to golden answers and this one is held to none; 0: it is not so."""
+        before = self.before
+        lost = before is not None and before.is_held and not self.version.is_held
+        return before.model.version if lost and before is not None else 0
+
+    @property
     def crashed(self) -> bool:
         """Whether a worker has ended because of it."""
         return bool(self.trial.crashes)
@@ -190,6 +197,7 @@ class Attempt:
         trial, proof = self.trial, self.version.assessment
         return Showed(
             untried=self.version.untried,
+            unheld=self.unheld,
             compared=trial.compared,
             differing=trial.differing,
             run_ns=proof.p50_ns if proof is not None else None,

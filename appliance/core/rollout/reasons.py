@@ -207,9 +207,11 @@ class Untried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Showed:
-    """What it went through until it served; ``run_ns``: how long a run takes, None: not known."""
+    """What it went through until it served; ``run_ns``: how long a run takes, None: not known; ``unheld``: the version
+    before, if that had golden answers to be held to and it has none, else 0."""
 
     untried: Untried | None
+    unheld: int
     compared: int
     differing: int
     run_ns: int | None

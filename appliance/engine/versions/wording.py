@@ -272,6 +272,8 @@ def _showed_text(showed: reasons.Showed) -> str:
     said = []
     if showed.untried is not None:
         said.append(f"without the configured trial: {remark_text(showed.untried)}")
+    if showed.unheld:
+        said.append(f"without a golden set, which version {showed.unheld} has")
     if showed.compared:
         said.append(f"{showed.compared} answers compared, {showed.differing} of them different")
     if showed.run_ns is not None:
