@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(_line(told, arguments, again), flush=True)
             if not arguments.no_want:
                 interface_change.tell(arguments, before, store.catalog, told.name, told.version)
-                golden_loss.tell(state, before, store.catalog, told.name, told.version)
+                golden_loss.tell(before, store.catalog, told.name, told.version)
                 store_session.tell_held(state, told.name)
             installed[told.name] = told.version  # the last one is the one that is wanted
         generation = store.catalog.generation

@@ -38,7 +38,7 @@ def _want(arguments: argparse.Namespace) -> int:
     )
     print(f"{printable(arguments.model)} is wanted{'' if changed else already}", flush=True)
     interface_change.tell(arguments, before, catalog, name, number)
-    golden_loss.tell(arguments.state_dir, before, catalog, name, number)
+    golden_loss.tell(before, catalog, name, number)
     store_session.tell_held(arguments.state_dir, name)
     wait.wait_for(arguments, {name: number}, catalog.generation)
     return Exit.OK

@@ -20,6 +20,7 @@ from appliance.core.rollout.reasons import (
     Missed,
     Remark,
     Showed,
+    Unheld,
     Untried,
     Verdict,
     WantedAgain,
@@ -129,11 +130,12 @@ class Attempt:
         return Untried(what=what, version=before.model.version) if what is not None else None
 
     @property
-    def unheld(self) -> int:
-        """The version before, where that is held to golden answers and this one is held to none; 0: it is not so."""
+    def unheld(self) -> Unheld | None:
+        """That it has no golden answers to be held to, and the version before has; None where that is not so."""
         before = self.before
-        lost = before is not None and before.is_held and not self.version.is_held
-        return before.model.version if lost and before is not None else 0
+        if before is None or not before.is_held or self.version.is_held:
+            return None
+        return Unheld(version=before.model.version)
 
     @property
     def crashed(self) -> bool:

@@ -180,13 +180,13 @@ def promised_before(source: ModelSource) -> LatencyPromise | None:
 
 
 def golden_beside(source: ModelSource) -> tuple[int, ...]:
-    """The other versions in the source's model directory that have golden answers of their own."""
+    """The versions below that of the source, in its model's directory, that have golden answers of their own."""
     home = Path(source.home.path)
     if not source.start.parts and VERSION_NUMBER.fullmatch(home.name):
         home = home.parent
     found = []
     for each in home.iterdir():
-        if VERSION_NUMBER.fullmatch(each.name) and int(each.name) != source.version:
+        if VERSION_NUMBER.fullmatch(each.name) and int(each.name) < source.version:
             with suppress(OSError):
                 tensors = each / GOLDEN_DIRECTORY / TENSORS_NAME
                 found += [int(each.name)] * holds_answers([(tensors.as_posix(), tensors.stat().st_size)])
