@@ -8,6 +8,7 @@ version that is wanted fails, others are uninstalled, and the daemon starts anew
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from appliance.cli.model import retention
 from tests.simulation.order_world import NAME, OrderWorld, play
@@ -17,7 +18,7 @@ from tests.simulation.rollout_world import CRASHES, REFUSED, SOUND
 class CarefulWorld(OrderWorld):
     """One history without force. ``spared`` counts the refusals to uninstall what served last."""
 
-    may_be = (SOUND, SOUND, REFUSED, CRASHES)
+    may_be: Sequence[str] = (SOUND, SOUND, REFUSED, CRASHES)
     has_served = False
     spared = 0
 
