@@ -13,6 +13,7 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.fleet.session import PROFILE, Profile, write_profile
 from appliance.cli.main import main
+from appliance.domain.digest import digest_of
 from appliance.fleet import records
 from appliance.fleet.messages import ModelReport
 from tests.controller.api.desk import Box, Desk
@@ -113,7 +114,7 @@ def test_a_package_whose_maker_nobody_trusts_is_released_with_a_warning(
 
 
 def test_a_release_without_a_golden_set_is_told_of_where_one_before_has_one(
-    fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fleet: Fleet, desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = mlp_home(tmp_path / "source")
     packages = [tmp_path / f"mlp-{number}.model" for number in (1, 2, 3)]
@@ -130,6 +131,9 @@ def test_a_release_without_a_golden_set_is_told_of_where_one_before_has_one(
     assert status == Exit.OK
     assert lost.format(3) in err
     assert lost.format(2) in fleet("release", str(packages[1]))[2], "again"
+    blobs = desk.home.blobs
+    blobs.path(digest_of(packages[0].read_bytes())).unlink()
+    assert fleet("release", str(packages[1]))[0] == Exit.OK, "what is lost stands in the way of nothing"
 
 
 def test_a_token_comes_with_its_name_and_is_listed(fleet: Fleet) -> None:
