@@ -17,6 +17,7 @@ from appliance.cli.arguments import configuration_at
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.person import who
 from appliance.config.tree import ApplianceConfig
+from appliance.core.rollout.records import have_served
 from appliance.domain.errors import (
     ApplianceError,
     CatalogInvalid,
@@ -27,10 +28,10 @@ from appliance.domain.errors import (
 from appliance.durable import RealFolder
 from appliance.engine.versions.history import read_history, unfit
 from appliance.store import trouble
-from appliance.store.catalog import Catalog
+from appliance.store.catalog import Catalog, CatalogModel, identity_of
 from appliance.store.catalog_file import read_catalog
 from appliance.store.layout import ENROLLED, SERVE
-from appliance.store.running import read_holder
+from appliance.store.running import read_holder, read_incumbents
 from appliance.store.writer import Hand, StoreWriter, open_store
 
 
@@ -124,6 +125,22 @@ def failed_here(state: Path, name: str) -> frozenset[int]:
         return unfit(read_history(state / SERVE, name))
     except OSError:
         return frozenset()
+
+
+def served_here(state: Path, model: CatalogModel) -> frozenset[int]:
+    """Versions of the model that have served, by the daemon's history or its word of what was proven last; none where
+    neither can be read."""
+    proven = {each.digest for each in read_incumbents(state)} if model.versions else set()
+    try:
+        changes = read_history(state / SERVE, model.name)
+    except OSError:
+        changes = ()
+    served, failed = have_served(changes), unfit(changes)
+    return frozenset(
+        each.version
+        for each in model.versions
+        if identity_of(model.name, each) in served or (each.digest in proven and each.version not in failed)
+    )
 
 
 def ask_again(

@@ -34,6 +34,7 @@ from appliance.controller.schemas import (
     LogEntry,
     PersonTokenRequest,
     Release,
+    Released,
     SettingRequest,
     TokenInfo,
     TokenMade,
@@ -206,7 +207,9 @@ class PeopleApi:
                     await asyncio.to_thread(file.write, chunk)
             model, version = await asyncio.to_thread(self._releases.upload, draft, who, self._wall_ms())
             found = await asyncio.to_thread(self._people.all_releases)
-            return _json(200, next(each for each in found if (each.model, each.version) == (model, version)))
+            golden = await asyncio.to_thread(self._releases.golden_before, model, version)
+            there = next(each for each in found if (each.model, each.version) == (model, version))
+            return _json(200, Released(**msgspec.structs.asdict(there), golden_before=golden))
         except Exception as error:  # noqa: BLE001  a defect ends its own request
             return _failed(error)
         finally:
@@ -236,7 +239,8 @@ class PeopleApi:
 
 def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     """The OpenAPI document of the API: paths, who may ask, schemas of what validates requests and of answers."""
-    kinds = [each.answer for each in operations] + [each.body for each in operations if each.body] + [Failure]
+    kinds = [*(each.answer for each in operations), *(each.body for each in operations if each.body)]
+    kinds += [Released, Failure]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     by_kind = dict(zip(map(repr, kinds), schemas, strict=True))
     failure = _content("application/json", by_kind[repr(Failure)])
@@ -291,7 +295,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
 
 _STRING: Final = {"type": "string"}
 _PATTERN: Final = re.compile(r"Expected `str` matching regex '\^\S*\$'")
-_RELEASE: Final = {"$ref": "#/components/schemas/Release"}
+_RELEASE: Final = {"$ref": "#/components/schemas/Released"}
 _PLAIN: Final = str.maketrans("", "", "/{}_-")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from appliance.controller import tables
 from appliance.controller.blobs import BlobStore, write_blob
 from appliance.controller.fleet_store import FleetStore, Rows
 from appliance.domain.errors import OperatorError, PackageInvalid, StoreRefused
+from appliance.domain.golden import holds_answers
 from appliance.fleet.documents import Transfer, WishedVersion
 from appliance.package.keys import PublicKey
+from appliance.package.reader import open_package
 from appliance.package.verification import Policy, verify_package
 from appliance.transfer.build import Built, build
 
@@ -75,6 +78,21 @@ class Releases:
             _note(rows, manifest.name, manifest.version, built)
             rows.note(now_ms, who, "release", model=manifest.name, version=manifest.version, manifest=digest)
         return manifest.name, manifest.version
+
+    def golden_before(self, model: str, version: int) -> int:
+        """The newest version below ``version`` that has golden answers, where that has none; 0: nothing is lost. A
+        package that cannot be read any more has none: it stands in the way of no release."""
+        with self._store.transaction() as rows:
+            found = [row for row in rows.all(tables.releases, model=model) if row.version <= version]
+        for row in sorted(found, key=lambda each: each.version, reverse=True):
+            if self._holds_answers(row.package):
+                return 0 if row.version == version else int(row.version)
+        return 0
+
+    def _holds_answers(self, package: str) -> bool:
+        with suppress(PackageInvalid, OSError), open_package(self._blobs.path(package)) as reader:
+            return holds_answers((file.path, file.size) for file in reader.manifest.files)
+        return False
 
     def _note_trust(self, model: str, version: int, word: str) -> None:
         """Who signed it, as the root says now."""

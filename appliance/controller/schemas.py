@@ -168,6 +168,13 @@ class Release(Struct, frozen=True):
     at_ms: int
 
 
+class Released(Release, frozen=True):
+    """What became of an upload; ``golden_before`` is the newest version below it that has a golden set, where it has
+    none; 0: it has one, or none of those has."""
+
+    golden_before: int = 0
+
+
 class LogEntry(Struct, frozen=True):
     """A record of a device: of which outbox and number, when it came, and what it says."""
 

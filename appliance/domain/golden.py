@@ -223,6 +223,14 @@ def write_golden(folder: str, golden: GoldenSet, tensors: bytes) -> GoldenSet:
     return whole
 
 
+def holds_answers(files: Iterable[tuple[str, int]]) -> bool:
+    """Whether a version with these files, each a path and a size, has golden answers to be held to; a set that only
+    promises has no bytes of tensors."""
+    return any(
+        size > 0 and tuple(path.split("/")[-2:]) == (GOLDEN_DIRECTORY, TENSORS_NAME) for path, size in files
+    )
+
+
 # --- a set and the model it is of
 
 

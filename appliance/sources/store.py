@@ -23,7 +23,7 @@ from appliance.durable import make_own_directory
 from appliance.repository.directory import BrokenVersion, RepositoryScan, ServableVersion, merged
 from appliance.repository.model_directory import read_model_directory
 from appliance.sources.source import Look
-from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, Trial
+from appliance.store.catalog import Catalog, CatalogModel, InstalledVersion, Trial, identity_of
 from appliance.store.catalog_file import read_catalog
 from appliance.store.full_disk import reason_of
 from appliance.store.layout import CATALOG, FORMS, MANIFEST, form_digest, view_root
@@ -335,7 +335,7 @@ def _served(catalog: Catalog) -> Iterator[tuple[CatalogModel, InstalledVersion]]
 
 
 def _is(model: CatalogModel, version: InstalledVersion, identity: str) -> bool:
-    return identity == f"{model.name}/{version.version}@{version.digest}"
+    return identity == identity_of(model.name, version)
 
 
 def _broken(name: str, version: int, text: str) -> RepositoryScan:

@@ -54,6 +54,11 @@ class InstalledVersion:
         return sum({file.digest: file.size for file in self.files}.values())
 
 
+def identity_of(name: str, version: InstalledVersion) -> str:
+    """What the daemon's records call an installed version of model ``name``."""
+    return f"{name}/{version.version}@{version.digest}"
+
+
 class TrialMode(StrEnum):
     """What a candidate's answers are for."""
 

@@ -67,6 +67,25 @@ def without_version(catalog: Catalog, name: str, number: int) -> Catalog:
     )
 
 
+def check_spared(catalog: Catalog, name: str, number: int, served: Collection[int]) -> None:
+    """Raise StoreRefused where the version is the last one of those that ``served`` here, and another is wanted that
+    did not: nothing of the model might be left to serve. Where nothing is wanted, nothing serves."""
+    model = _model(catalog, name)
+    _version(model, number)
+    if model.wanted in (0, number) or number not in served:
+        return
+    way = {model.wanted, *model.wanted_before} - {
+        number
+    }  # what was gone back from does not stand in for others
+    if not way.isdisjoint(served):
+        return
+    raise StoreRefused(
+        f"{name}/{number} is the last version of {name} that has served here, and {name}/{model.wanted}, which is "
+        f"wanted, has not: nothing of {name} might be left to serve; have another version serve first, uninstall all "
+        f"of {name}, or say --force"
+    )
+
+
 def without_model(catalog: Catalog, name: str) -> Catalog:
     """No version of the model is installed any more."""
     model = _model(catalog, name)

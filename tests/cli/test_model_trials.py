@@ -27,7 +27,14 @@ from appliance.domain.tensor import Datatype
 from appliance.tools.commands import optimise
 from appliance.tools.commands.case_files import CASE_FILE_BYTES_MAX
 from appliance.tools.evaluation import process
-from appliance.tools.evaluation.jobs import Candidate, Comparison, OutputAccuracy
+from appliance.tools.evaluation.jobs import (
+    Candidate,
+    CompareJob,
+    Comparison,
+    OutputAccuracy,
+    Progress,
+    Speed,
+)
 from models.make_digits import HOME
 from tests.repository.scanning import scan
 from tests.tools.models import endless_model, mlp_home, wide_model, write
@@ -244,10 +251,50 @@ def test_optimise_writes_the_next_versions_only_when_they_hold_and_are_faster(
     candidates = json.loads(capsys.readouterr().out)["candidates"]
     assert all(each["servable"] for each in candidates[1:])
     assert candidates[1]["accuracy"][0]["tops"] == 1
-    faster = [
-        each for each in candidates[1:] if each["speeds"][1]["p50_ns"] < candidates[0]["speeds"][1]["p50_ns"]
-    ]
-    assert {each["method"] for each in candidates if each["written"]} == {each["method"] for each in faster}
+    faster = {each["method"] for each in candidates if each["faster"]}
+    assert {each["method"] for each in candidates if each["written"]} == faster
+
+
+def test_optimise_writes_no_slowdown_and_no_noise_and_what_gains_most_is_the_highest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = mlp_home(tmp_path)
+    assert main(["model", "golden", str(home)]) == 0
+    taken = {"original": (1_000, 10_000), "fp16": (990, 9_900)}
+
+    def told(job: CompareJob, progress: Progress) -> Comparison:
+        """Speeds that are made up; what holds is not asked."""
+        methods = ("original", *job.files)
+        return Comparison(
+            cases=1, candidates=tuple(Candidate(method=each, speeds=speeds(taken[each])) for each in methods)
+        )
+
+    def speeds(p50_ns: tuple[int, int]) -> tuple[Speed, ...]:
+        return tuple(
+            Speed(rows=rows, runs=9, best_ns=1, p50_ns=ns, p99_ns=ns)
+            for rows, ns in zip((1, 16), p50_ns, strict=True)
+        )
+
+    monkeypatch.setattr(optimise, "compare", told)
+    words = ["model", "optimise", str(home)]
+
+    taken["int8-dynamic"] = taken["int8-static"] = (1_180, 7_450)
+    assert main(words) == 0, "both hold"
+    said = " ".join(capsys.readouterr().out.split())
+    assert "int8-static: is slower than the original at 1 row (0.85x)" in said
+    assert "fp16: is as fast as the original, to within 5 %, at 1 row and at 16 rows" in said
+    assert "is faster than the original at one size and slower at none." in said
+    assert [each.name for each in home.iterdir() if each.is_dir()] == ["1"]
+
+    taken.update({"int8-static": (500, 9_000), "int8-dynamic": (900, 8_000)})
+    assert main([*words, "--json"]) == 0
+    candidates = json.loads(capsys.readouterr().out)["candidates"]
+    assert {each["method"]: (each["faster"], each["written"]) for each in candidates} == {
+        "original": (False, ""),
+        "int8-dynamic": (True, str(home / "2")),
+        "int8-static": (True, str(home / "3")),
+        "fp16": (False, ""),
+    }
 
 
 def test_nothing_is_made_of_an_original_that_does_not_hold_its_golden_set(

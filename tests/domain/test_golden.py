@@ -25,6 +25,7 @@ from appliance.domain.golden import (
     VariantMark,
     decode_golden,
     encode_golden,
+    holds_answers,
     misfits,
     read_golden,
     read_tensors,
@@ -298,3 +299,19 @@ def test_a_variant_that_left_its_tolerances_does_not_fit() -> None:
     mark = VariantMark(of="m/1", method="fp16", servable=False)
     marked = GoldenSet(cases=golden.cases, tolerances=golden.tolerances, variant=mark)
     assert ["left its tolerances" in text for text in misfits(marked, (X, S), (Y,), 4)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("files", "holds"),
+    [
+        ([("3/golden/set.json", 9), ("3/golden/tensors.bin", 4)], True),
+        ([("m/golden/tensors.bin", 4)], True),
+        ([("golden/tensors.bin", 4)], True),
+        ([("3/golden/set.json", 9), ("3/golden/tensors.bin", 0)], False),
+        ([("3/golden/set.json", 9)], False),
+        ([("3/tensors.bin", 4), ("3/notgolden/tensors.bin", 4)], False),
+        ([], False),
+    ],
+)
+def test_a_set_holds_answers_where_it_has_tensors(files: list[tuple[str, int]], holds: bool) -> None:
+    assert holds_answers(files) is holds

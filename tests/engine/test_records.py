@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from appliance.core.rollout.records import Change, Ending, Proof, Standing
+from appliance.core.rollout.records import Change, Ending, Proof, Standing, have_served
 from appliance.core.rollout.version import Artifact
 from appliance.domain.errors import OperatorError
 from appliance.engine.versions import history
@@ -190,6 +190,14 @@ def test_what_failed_when_it_was_tried_last_is_unfit(endings: list[Ending], fail
     changes = [replace(change(1), ending=ending) for ending in endings]
     packed = replace(change(1), identity="m/1@x", artifact=Artifact.PACKED, ending=Ending.REFUSED)
     assert unfit([*changes, packed]) == failed, "a form that fails is not its version's fault"
+    served = set() if failed else {"m/1@x"}
+    assert have_served([*changes, packed]) == served
+
+
+def test_what_served_is_told_apart_by_its_package() -> None:
+    changes = [change(1), replace(change(1), identity="m/1@y", ending=Ending.REFUSED)]
+    assert have_served(changes) == {"m/1@x"}
+    assert have_served([replace(change(1), ending=Ending.ABANDONED)]) == frozenset()
 
 
 def test_lines_of_packed_forms_lie_on_the_disk_as_older_releases_wrote_them() -> None:

@@ -11,7 +11,14 @@ from appliance.core.rollout import actions as do
 from appliance.core.rollout import events as told
 from appliance.core.rollout.catalog import Catalog, CatalogVersion, TrialWish
 from appliance.core.rollout.phase import Phase
-from appliance.core.rollout.reasons import Crashed, Untried, WaitsForServing, WaitsForTrialOf, WaitsForWanted
+from appliance.core.rollout.reasons import (
+    Crashed,
+    Unheld,
+    Untried,
+    WaitsForServing,
+    WaitsForTrialOf,
+    WaitsForWanted,
+)
 from appliance.core.rollout.records import Ending, Proof, Standing
 from appliance.core.rollout.retries import has_fallen
 from appliance.core.rollout.version import Artifact, Version
@@ -19,6 +26,7 @@ from appliance.domain.model import Unlike
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.versions.history import unfit
 from appliance.engine.versions.records import MemoryRecords
+from appliance.workers.port import Assessment
 from tests.domain.sample import make_version
 from tests.engine.rollout_rig import NOW_MS, RolloutRig
 
@@ -364,3 +372,28 @@ def test_an_order_of_what_is_proven_here_is_carried_out_at_once(order: bool, pro
     assert serving.phase is (Phase.DRAINING if at_once else Phase.LIVE)
     counted = [action for action in rig.done if isinstance(action, do.RecordAttempts)]
     assert bool(counted) == (not proven_here)
+
+
+@pytest.mark.parametrize(
+    ("cases", "told"), [((3, 0), True), ((3, 3), False), ((0, 0), False), ((0, 3), False)]
+)
+def test_that_a_version_has_no_golden_set_is_told_where_the_one_before_has_one(
+    cases: tuple[int, int], told: bool
+) -> None:
+    records = MemoryRecords(
+        proofs=[
+            (f"m/{number}@d", "box", Proof(Assessment(held, (), 1, 9, 1_000, 2_000, 0), proven=False))
+            for number, held in enumerate(cases, 1)
+        ]
+    )
+    rig = RolloutRig(records)
+    old, new = rig.version(1), rig.version(2)
+    for served, before in ((old, None), (new, old)):
+        rig.try_(served, before, background=True)
+        rig.start(0)
+        rig.start(0)
+    assert new in rig.serving
+    said = [each for each in rig.done if isinstance(each, do.Report) and "golden set" in each.what]
+    assert [(each.fields, each.reason) for each in said] == [({"model": "m/2"}, Unheld(version=1))] * told
+    words = "without a golden set: the version before it, 1, has one"
+    assert (words in records.history("m")[-1].reason) is told

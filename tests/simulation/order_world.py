@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,9 @@ class Facade:
 
 class OrderWorld(RolloutWorld):
     """One history, in the directory ``state``."""
+
+    may_be: Sequence[str] = FATES
+    """What may become of a version."""
 
     def __init__(self, seed: int, state: Path) -> None:
         self.rand = rand = random.Random(seed)
@@ -297,7 +300,7 @@ class OrderWorld(RolloutWorld):
         number = self._next
         package = arrival(NAME, number, {f"{number}/graph.onnx": b"%d" % number})
         digest = package.version(0).digest
-        self.fates[digest], self.run_ns[digest] = self.rand.choice(FATES), self.rand.choice(RUN_NS)
+        self.fates[digest], self.run_ns[digest] = self.rand.choice(self.may_be), self.rand.choice(RUN_NS)
         if not self.book.installed:
             self.fates[digest] = SOUND
         with open_store(self.state, BACKGROUND) as store:
@@ -311,7 +314,7 @@ class OrderWorld(RolloutWorld):
         """What a command prints; None where it refuses."""
         arguments = argparse.Namespace(
             model=model, state_dir=self.state, config=None, wait=False, allow_interface_change=False,
-            header="", stop=False, canary=None, shadow=None,
+            force=False, header="", stop=False, canary=None, shadow=None,
         )  # fmt: skip
         vars(arguments).update(more)
         said = io.StringIO()
@@ -349,14 +352,19 @@ class OrderWorld(RolloutWorld):
             if self.command((retention.PIN if pinned else retention.UNPIN).run, key) is not None:
                 book.pin(number, pinned=pinned)
         elif draw < 0.98:
-            done = self.command(retention.UNINSTALL.run, key) is not None
-            assert done is book.may_uninstall(number), f"uninstall of {key}"
-            if done:
-                book.uninstall(number)
+            self.uninstall(number)
         elif self.command(retention.UNINSTALL.run, NAME) is not None:
             book.uninstall_all()
         if rand.random() < 0.04 and book.installed:
             self.damage(rand.choice(sorted(book.installed)))
+
+    def uninstall(self, number: int) -> None:
+        """One version, even the last that has served."""
+        key = f"{NAME}/{number}"
+        done = self.command(retention.UNINSTALL.run, key, force=True) is not None
+        assert done is self.book.may_uninstall(number), f"uninstall of {key}"
+        if done:
+            self.book.uninstall(number)
 
     def damage(self, number: int) -> None:
         """From now on it cannot be loaded any more."""
@@ -429,16 +437,16 @@ class OrderWorld(RolloutWorld):
         self.answered, self.splits, self.names, self.endings = {}, {}, {}, 0
 
 
-def play(seed: int) -> OrderWorld:
+def play(seed: int, kind: type[OrderWorld] = OrderWorld) -> OrderWorld:
     """One history, on a directory in memory where there is one."""
     shared = Path("/dev/shm")
     state = Path(tempfile.mkdtemp(prefix="orders-", dir=shared if shared.is_dir() else None))
-    world = OrderWorld(seed, state / "state")
+    world = kind(seed, state / "state")
     try:
         world.play()
     except Exception as error:
         said = "\n".join([*world.log, *map(str, world.book.told)])
-        raise AssertionError(f"{said}\nreplay with: python -m tests.simulation.order_world {seed}") from error
+        raise AssertionError(f"{said}\nreplay with: python -m {kind.__module__} {seed}") from error
     finally:
         if world.alive:
             world.end()

@@ -11,8 +11,16 @@ from appliance.domain.golden import EXACT, Tolerance
 from appliance.domain.output_difference import Values
 from appliance.domain.tensor import Datatype
 from appliance.runtimes.arrays import strain
-from appliance.tools.evaluation.gate import Verdict, fastest, judge, passes
-from appliance.tools.evaluation.jobs import BatchFigures, OutputAccuracy, Speed, Trial, from_plain, to_plain
+from appliance.tools.evaluation.gate import Verdict, fastest, gain, judge, not_faster, passes
+from appliance.tools.evaluation.jobs import (
+    BatchFigures,
+    Candidate,
+    OutputAccuracy,
+    Speed,
+    Trial,
+    from_plain,
+    to_plain,
+)
 
 
 def trial(precision: str, *p50_ns: int, strains: tuple[float, ...] = (0.5,), problem: str = "") -> Trial:
@@ -135,3 +143,42 @@ def test_a_trial_travels_as_plain_values() -> None:
         ),
     )
     assert from_plain(Trial, to_plain(counted)) == counted
+
+
+def candidate(*p50_ns: int) -> Candidate:
+    """One whose median runs of one row, and of sixteen, take so long."""
+    speeds = (
+        Speed(rows=rows, runs=9, best_ns=1, p50_ns=ns, p99_ns=ns)
+        for rows, ns in zip((1, 16), p50_ns, strict=False)
+    )
+    return Candidate(method="fp16", speeds=tuple(speeds))
+
+
+@pytest.mark.parametrize(
+    ("p50_ns", "reason"),
+    [
+        ((500, 9_000), ""),
+        ((1_040, 9_000), ""),
+        ((940, 10_400), ""),
+        ((1_000, 10_000), "is as fast as the original, to within 5 %, at 1 row and at 16 rows"),
+        ((960, 9_600), "is as fast as the original, to within 5 %, at 1 row and at 16 rows"),
+        ((1_180, 7_450), "is slower than the original at 1 row (0.85x)"),
+        ((500, 12_000), "is slower than the original at 16 rows (0.83x)"),
+        ((2_000, 20_000), "is slower than the original at 1 row (0.50x) and at 16 rows (0.50x)"),
+    ],
+)
+def test_faster_is_what_noise_does_not_explain_and_slower_nowhere(
+    p50_ns: tuple[int, ...], reason: str
+) -> None:
+    assert not_faster(candidate(*p50_ns), candidate(1_000, 10_000)) == reason
+
+
+def test_of_a_model_without_batches_one_row_decides() -> None:
+    assert not_faster(candidate(900), candidate(1_000)) == ""
+    assert not_faster(candidate(990), candidate(1_000)).endswith("to within 5 %, at 1 row")
+
+
+def test_what_a_variant_gains_is_of_all_sizes_together() -> None:
+    original = candidate(1_000, 10_000)
+    assert gain(candidate(500, 10_000), original) == pytest.approx(2)
+    assert gain(candidate(800, 5_000), original) == pytest.approx(2.5)

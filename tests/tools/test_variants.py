@@ -231,6 +231,23 @@ def test_a_model_without_products_has_no_such_variant(method: str, tmp_path: Pat
         make_variant(str(source), method, str(tmp_path / "t.onnx"), [{"x": np.zeros((1, 4), np.float32)}])
 
 
+def test_a_model_without_numbers_has_no_half_precision(tmp_path: Path) -> None:
+    """Its variant would be the model itself, under another number."""
+    kind = TensorProto.STRING
+    source = write(
+        tmp_path / "echo.onnx", _graph([helper.make_node("Identity", ["x"], ["y"])], {}, [1], [1], kind)
+    )
+    with pytest.raises(ArtefactError, match="has nothing that half precision changes"):
+        make_variant(str(source), "fp16", str(tmp_path / "t.onnx"), [])
+    assert not (tmp_path / "t.onnx").exists()
+
+
+def test_half_precision_of_a_model_without_weights_is_another_model(tmp_path: Path) -> None:
+    add = helper.make_node("Add", ["x", "x"], ["y"])
+    source = write(tmp_path / "twice.onnx", _graph([add], {}, [4], [4], TensorProto.FLOAT))
+    made(source, "fp16", tmp_path)
+
+
 def test_models_of_which_no_variant_can_be_made_are_told_apart(source: Path, tmp_path: Path) -> None:
     def reason(path: Path) -> str:
         return unsuitable_reason(str(path), RepositoryConfig())

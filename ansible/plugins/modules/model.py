@@ -25,7 +25,8 @@ options:
     description:
       - V(served) installs the version where it is not there, and has it served.
       - V(present) only installs it.
-      - V(absent) takes it out of the store.
+      - V(absent) takes it out of the store. It fails for the last version that has served on the box while another is
+        wanted that has not.
     type: str
     choices: [served, present, absent]
     default: served

@@ -13,6 +13,7 @@ from typing import Any, Final
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.session import Controller, Profile, read_profile, write_profile
+from appliance.cli.model.golden_loss import loss_words
 from appliance.domain.moment import moment
 from appliance.store.full_disk import bytes_text
 
@@ -55,6 +56,9 @@ def _release(arguments: argparse.Namespace) -> int:
         print(json.dumps(found) if arguments.json else printable(text), flush=True)
         if found["trust"] == "unsigned":
             print(printable(UNTRUSTED.format(key=f"{found['model']}/{found['version']}")), file=sys.stderr)
+        if before := found.get("golden_before", 0):  # a controller of an earlier release does not say it
+            words = loss_words(f"{found['model']}/{found['version']}", f"{found['model']}/{before}")
+            print(words, file=sys.stderr)
     return Exit.OK
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.model import interface_change, wait
+from appliance.cli.model import golden_loss, interface_change, wait
 from appliance.cli.terminal import bytes_bar
 from appliance.config.store import Unsigned
 from appliance.domain.errors import PackageInvalid, Problem
@@ -70,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(_line(told, arguments, again), flush=True)
             if not arguments.no_want:
                 interface_change.tell(arguments, before, store.catalog, told.name, told.version)
+                golden_loss.tell(before, store.catalog, told.name, told.version)
                 store_session.tell_held(state, told.name)
             installed[told.name] = told.version  # the last one is the one that is wanted
         generation = store.catalog.generation

@@ -13,6 +13,7 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.domain.model_names import no_such_model
 from appliance.domain.moment import moment
 from appliance.store.catalog import Hold
+from appliance.store.edits import check_spared
 from appliance.store.full_disk import bytes_text
 from appliance.store.running import read_running
 
@@ -43,6 +44,11 @@ def _add_uninstall(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("model", metavar="NAME[/VERSION]", help="without a version: all of the model")
     store_session.add_arguments(parser)
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="take out the last version that has served here as well, although another is wanted that has not",
+    )
 
 
 def _uninstall(arguments: argparse.Namespace) -> int:
@@ -51,6 +57,10 @@ def _uninstall(arguments: argparse.Namespace) -> int:
     with store_session.writing(arguments) as store:
         model = store.catalog.model(name)
         present = [each for each in model.versions if number in (None, each.version)] if model else []
+        if model is not None and number is not None and not arguments.force:
+            served = store_session.served_here(arguments.state_dir, model)
+            with store_session.told():
+                check_spared(store.catalog, name, number, served)
         gone = store.uninstall(name, number)
         in_use = {each.digest for each in read_running(arguments.state_dir)}
     held = ", ".join(f"{name}/{each.version}" for each in present if each.digest in in_use)
@@ -111,7 +121,10 @@ reports who holds them. What they serve does not change by this command.""",
 )
 UNINSTALL: Final = Command(
     about="""\
-Take a version, or all of a model, out of the store. What a running 'serve' still uses is removed when it is done.""",
+Take a version, or all of a model, out of the store. What a running 'serve' still uses is removed when it is done.
+
+Refused for what is pinned, for what is wanted while there are other versions, and for the last version that has served
+on this box while another is wanted that has not: it may be all that serves.""",
     add_arguments=_add_uninstall,
     run=_uninstall,
 )

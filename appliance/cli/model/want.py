@@ -11,7 +11,7 @@ from typing import Final
 from appliance.cli import store_session
 from appliance.cli.command_table import Command
 from appliance.cli.failure import Exit, printable
-from appliance.cli.model import interface_change, wait
+from appliance.cli.model import golden_loss, interface_change, wait
 
 
 def _add_want(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +38,7 @@ def _want(arguments: argparse.Namespace) -> int:
     )
     print(f"{printable(arguments.model)} is wanted{'' if changed else already}", flush=True)
     interface_change.tell(arguments, before, catalog, name, number)
+    golden_loss.tell(before, catalog, name, number)
     store_session.tell_held(arguments.state_dir, name)
     wait.wait_for(arguments, {name: number}, catalog.generation)
     return Exit.OK

@@ -20,6 +20,7 @@ from appliance.core.rollout.reasons import (
     Missed,
     Remark,
     Showed,
+    Unheld,
     Untried,
     Verdict,
     WantedAgain,
@@ -142,6 +143,14 @@ class Attempt:
         return Untried(what=what, version=before.model.version) if what is not None else None
 
     @property
+    def unheld(self) -> Unheld | None:
+        """That it has no golden answers to be held to, and the version before has; None where that is not so."""
+        before = self.before
+        if before is None or not before.is_held or self.version.is_held:
+            return None
+        return Unheld(version=before.model.version)
+
+    @property
     def crashed(self) -> bool:
         """Whether a worker has ended because of it."""
         return bool(self.trial.crashes)
@@ -203,6 +212,7 @@ class Attempt:
         trial, proof = self.trial, self.version.assessment
         return Showed(
             untried=self.version.untried,
+            unheld=self.unheld,
             compared=trial.compared,
             differing=trial.differing,
             run_ns=proof.p50_ns if proof is not None else None,

@@ -220,10 +220,18 @@ class Untried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unheld:
+    """It went live with no golden answers to be held to, which ``version``, the one before, has."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Showed:
     """What it went through until it served; ``run_ns``: how long a run takes, None: not known."""
 
     untried: Untried | None
+    unheld: Unheld | None
     compared: int
     differing: int
     run_ns: int | None
@@ -250,7 +258,7 @@ class NextTry:
     at_ms: int
 
 
-Remark = Verdict | Refusal | Untried | Showed | ServesAgain | NoLongerWanted | NextTry
+Remark = Verdict | Refusal | Untried | Unheld | Showed | ServesAgain | NoLongerWanted | NextTry
 """What a line of history or of the log says besides."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -30,6 +30,10 @@ class Ending(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
+BLAMELESS: Final = frozenset({Ending.ABANDONED, Ending.RECALLED, Ending.WITHDRAWN})
+"""Endings that say nothing of the version, only that another was wanted, or none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One line of history. ``before`` is the version that served until then (0: none; itself if it did so already and
@@ -50,6 +54,17 @@ class Change:
     took_ms: int = 0
     artifact: Artifact = Artifact.AS_PACKAGED
     sequence: int = 0
+
+
+def have_served(changes: Iterable[Change]) -> frozenset[str]:
+    """The identities of versions that went live, and did not fail when they were tried after that. They may have served
+    for a moment only: a proof takes longer."""
+    last = {
+        change.identity: change.ending
+        for change in changes
+        if change.ending not in BLAMELESS and change.artifact is Artifact.AS_PACKAGED
+    }
+    return frozenset(identity for identity, ending in last.items() if ending is Ending.LIVE)
 
 
 class Standing(NamedTuple):

@@ -22,7 +22,7 @@ from appliance.core.rollout.catalog import CatalogVersion
 from appliance.core.rollout.phase import Phase
 from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.reasons import Crashed, LoadRefused
-from appliance.core.rollout.records import RecordsPort
+from appliance.core.rollout.records import RecordsPort, have_served
 from appliance.core.rollout.registry import Registry, Slot
 from appliance.core.rollout.retries import Retries
 from appliance.core.rollout.starts import Starts
@@ -130,8 +130,10 @@ class Rollout:
         return (slot in registry.failed or version.phase is Phase.FAILED) and slot not in registry.by_hand
 
     def stand_in(self, name: str, candidates: Iterable[CatalogVersion]) -> CatalogVersion | None:
-        """The first of ``candidates`` that is proven here, unless what serves ``name`` comes before it."""
-        current = self.registry.current(name)
+        """The first of ``candidates`` that is proven here, unless what serves ``name`` comes before it. Where nothing
+        serves and none is proven, the first that has served here: it is loaded as what is not proven is, and so is held
+        to its golden set, counted and watched."""
+        current, candidates = self.registry.current(name), tuple(candidates)
         for entry in candidates:
             if current is not None and current.identity == entry.identity:
                 return None
@@ -139,7 +141,11 @@ class Rollout:
             failed = self.has_failed((name, entry.model.version))
             if proof is not None and proof.proven and not failed:
                 return entry
-        return None
+        if current is not None:
+            return None
+        served = have_served(self._records.history(name))
+        fit = (each for each in candidates if not self.has_failed((name, each.model.version)))
+        return next((each for each in fit if each.identity in served), None)
 
     def awaits_requests_of(self, version: int) -> Version | None:
         """The version before ``version``, if the requests that it would have taken, and ``version`` refuses as invalid,

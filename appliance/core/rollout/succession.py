@@ -56,6 +56,8 @@ class Succession:
         yield do.report("version ready", version)
         if version.untried is not None:
             yield do.report("went live without the configured trial", version, version.untried)
+        if attempt.unheld is not None:
+            yield do.report("went live without a golden set", version, attempt.unheld)
         yield from self._take_over(version, now_ns)
         yield from self.retire(now_ns)
         yield do.Touch()

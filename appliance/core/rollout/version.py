@@ -95,6 +95,11 @@ class Version:
         """Whether it is what serves already, in another form or for another device: if it fails, that one has not."""
         return self.is_packed or self.spec.moved
 
+    @property
+    def is_held(self) -> bool:
+        """Whether its answers were compared with golden ones."""
+        return self.assessment is not None and self.assessment.cases > 0
+
     def run_ns(self, rows: int) -> int:
         """How long a run of ``rows`` rows takes, as was measured when it was loaded; 0: not known."""
         proof = self.assessment

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from appliance.core.rollout.records import Change, Ending, of_record_key, record_key
+from appliance.core.rollout.records import BLAMELESS, Change, Ending, of_record_key, record_key
 from appliance.core.rollout.version import Artifact
 from appliance.domain.binding import bind
 from appliance.domain.errors import ConfigInvalid
@@ -20,8 +20,6 @@ from appliance.engine.versions.records import CHANGES_KEPT
 
 FILE: Final = "history.jsonl"
 FILE_BEFORE: Final = "history.jsonl.1"
-BLAMELESS: Final = frozenset({Ending.ABANDONED, Ending.RECALLED, Ending.WITHDRAWN})
-"""Endings that say nothing of the version, only that another was wanted, or none."""
 FILE_BYTES_MAX: Final = 1 << 20
 """At this size the file becomes the one before."""
 

@@ -120,6 +120,8 @@ def remark_text(remark: Remark | WaitReason) -> str:
             return f"was tried {tries} times and did not prove itself; swap.tries allows no more; {_again_text(again)}"
         case reasons.Untried(what=what, version=version):
             return f"its {what.value} are not those of version {version}"
+        case reasons.Unheld(version=version):
+            return f"the version before it, {version}, has one"
         case reasons.Showed():
             return _showed_text(remark)
         case reasons.ServesAgain():
@@ -235,6 +237,8 @@ def _showed_text(showed: reasons.Showed) -> str:
     said = []
     if showed.untried is not None:
         said.append(f"without the configured trial: {remark_text(showed.untried)}")
+    if showed.unheld is not None:
+        said.append(f"without a golden set: {remark_text(showed.unheld)}")
     if showed.compared:
         said.append(f"{showed.compared} answers compared, {showed.differing} of them different")
     if showed.run_ns is not None:

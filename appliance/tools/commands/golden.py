@@ -2,7 +2,10 @@
 
 Cases are files (.npz or .json with a value for each input; .npy files and pictures for a model with one input), values
 as 'appliance infer' takes them, or seeded random ones. The set is written beside the model file, as golden/set.json and
-golden/tensors.bin. From then on no version that answers otherwise is served in its place.
+golden/tensors.bin, and is of this version: it is not served where it answers otherwise, on another box or after an
+update. A version with other weights needs a set of its own, since it is to answer otherwise. One that has none is held
+to the set in the model's directory (--out NAME/golden) where there is one, else to nothing: 'pack', 'install', 'want'
+and 'fleet release' say so where a version before it has a set.
 
 With --force and without an option that says cases, those of the set that is there stay, with their answers, and
 what is given of tolerances and promise changes.

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from appliance.cli import package_policy
 from appliance.cli.arguments import add_output, free_target, version_number
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.model.golden_loss import loss_words
 from appliance.cli.model.sign import add_keys, signers_of
 from appliance.cli.terminal import bytes_bar
 from appliance.store.full_disk import reason_of
@@ -99,12 +100,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _pack(arguments: argparse.Namespace) -> int:
+    from appliance.domain.golden import holds_answers
     from appliance.domain.manifest_codec import encode
     from appliance.package.conformity import GRAPH_FILE
     from appliance.package.container import replacing, write_package
     from appliance.tools.evaluation.jobs import Equivalence, EquivalenceJob
     from appliance.tools.evaluation.process import check_equivalence
-    from appliance.tools.packaging.packing import Labels, lay_out, open_from, promised_before
+    from appliance.tools.packaging.packing import Labels, golden_beside, lay_out, open_from, promised_before
     from appliance.tools.packaging.source import find_source
 
     signers = signers_of(arguments)
@@ -141,6 +143,10 @@ def _pack(arguments: argparse.Namespace) -> int:
             write_package(out, manifest, signatures, open_from(root, manifest), advance)
     keyids = [signer.public_key.keyid for signer in signers]
     _tell(arguments.json, target, manifest, wire, proof, keyids, promised_before(source))
+    held = holds_answers((each.path, each.size) for each in manifest.files)
+    if not held and (beside := golden_beside(source)):
+        key = f"{labels.name}/{labels.version}"
+        print(loss_words(key, f"version {beside[-1]} of its directory"), file=sys.stderr)
     return Exit.OK
 
 
@@ -194,6 +200,7 @@ def _tell(
     before: LatencyPromise | None,
 ) -> None:
     from appliance.domain.digest import digest_of
+    from appliance.domain.golden import holds_answers
     from appliance.domain.manifest import promise_text
 
     about = {
@@ -203,6 +210,7 @@ def _tell(
         "manifest": digest_of(wire),
         "files": len(manifest.files),
         "tensors": len(manifest.tensors),
+        "golden": holds_answers((each.path, each.size) for each in manifest.files),
         "proven_requests": proof.rounds,
         "unproven": proof.unproven,
         "signed_by": list(keyids),
@@ -221,6 +229,12 @@ def _tell(
         ("size", f"{about['bytes']:,} bytes in {len(manifest.files)} files, {len(manifest.tensors)} tensors"),
         ("manifest", about["manifest"]),
         ("proof", proven if proof.rounds else f"none: {printable(proof.unproven)}"),
+        (
+            "golden",
+            "boxes hold its answers to its golden set"
+            if about["golden"]
+            else "none: answers are held to nothing",
+        ),
         ("promise", promise),
         ("signed by", ", ".join(keyids) or "nobody; boxes refuse it unless they allow unsigned packages"),
     )

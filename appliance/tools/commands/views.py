@@ -10,6 +10,7 @@ from rich.text import Text
 
 from appliance.cli.failure import printable
 from appliance.domain.model import ModelVersion
+from appliance.tools.evaluation.gate import not_faster, speed_ups
 from appliance.tools.evaluation.jobs import ORIGINAL, Candidate, Comparison, Measurement, OutputAccuracy
 
 NS_PER_MS = 1e6
@@ -49,7 +50,8 @@ def comparison_view(key: str, found: Comparison, written: Mapping[str, str]) -> 
     says by method where a variant went."""
     lines: list[RenderableType] = [_cost_table(key, found), _accuracy_table(found)]
     for candidate in found.candidates:
-        lines += [Text(printable(f"{candidate.method}: {reason}")) for reason in _reasons(candidate)]
+        reasons = [*_reasons(candidate), *_pace(candidate, found.candidates[0])]
+        lines += [Text(printable(f"{candidate.method}: {reason}")) for reason in reasons]
     lines += [Text(printable(f"{method}: written to {path}")) for method, path in written.items()]
     return Group(*lines)
 
@@ -66,8 +68,9 @@ def _cost_table(key: str, found: Comparison) -> Table:
             table.add_row(candidate.method, "-", "-", *("-",) * 2 * len(sizes))
             continue
         cells = [f"{candidate.file_bytes / MB:.2f}", f"{candidate.load_ns / NS_PER_MS:.1f}"]
-        for before, after in zip(original.speeds, candidate.speeds, strict=True):
-            cells += [f"{after.p50_ns / NS_PER_MS:.3f}", f"{before.p50_ns / max(after.p50_ns, 1):.2f}x"]
+        ups = speed_ups(candidate, original)
+        for each in candidate.speeds:
+            cells += [f"{each.p50_ns / NS_PER_MS:.3f}", f"{ups[each.rows]:.2f}x"]
         table.add_row(candidate.method, *cells)
     return table
 
@@ -106,3 +109,10 @@ def _reasons(candidate: Candidate) -> Iterator[str]:
     for each in candidate.accuracy:
         if each.reason:
             yield f"output '{each.output}', {each.reason}"
+
+
+def _pace(candidate: Candidate, original: Candidate) -> Iterator[str]:
+    """Why one that may be served is not worth it."""
+    worth = candidate is not original and candidate.holds and candidate.speeds
+    if worth and (reason := not_faster(candidate, original)):
+        yield reason

@@ -1,4 +1,4 @@
-"""Which precisions of a model may be used, and which of these is the fastest. Pure.
+"""Which precisions of a model may be used, which of these is the fastest, and what is faster than its original. Pure.
 
 A golden set says which answers are right and how near others must be: what leaves a tolerance of its is refused,
 however fast it is. Where a model has none, nothing is proven: answers to random values show how far precisions are from
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from appliance.tools.evaluation.jobs import OutputAccuracy, Trial
+from appliance.tools.evaluation.jobs import Candidate, OutputAccuracy, Trial
 
 LIKE_PERCENT: Final = 5
 """Of the time of a row: what two measurements of the same thing differ by."""
@@ -66,6 +66,36 @@ def fastest(judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
     ranked = sorted((each for each in judgements if each.rank), key=lambda each: each.rank)
     limit_ns = _row_ns(ranked[0].trial) * (100 + LIKE_PERCENT) / 100 if ranked else 0.0
     return tuple(each for each in ranked if _row_ns(each.trial) <= limit_ns)
+
+
+def speed_ups(candidate: Candidate, original: Candidate) -> dict[int, float]:
+    """By rows of a batch: how many times the median run of ``candidate`` goes into that of the original."""
+    pairs = zip(original.speeds, candidate.speeds, strict=True)
+    return {before.rows: before.p50_ns / max(after.p50_ns, 1) for before, after in pairs}
+
+
+def not_faster(candidate: Candidate, original: Candidate) -> str:
+    """Why ``candidate`` is no version to serve in the place of the original; "" where it is: it is faster at a measured
+    batch size, and slower at none. What noise explains is neither, so nobody who asks in single rows pays for those who
+    ask in batches."""
+    limit = (100 + LIKE_PERCENT) / 100
+    found = speed_ups(candidate, original)
+    slower = [f"{_rows_text(rows)} ({times:.2f}x)" for rows, times in found.items() if times * limit < 1]
+    if slower:
+        return f"is slower than the original at {' and at '.join(slower)}"
+    if any(times > limit for times in found.values()):
+        return ""
+    sizes = " and at ".join(map(_rows_text, found))
+    return f"is as fast as the original, to within {LIKE_PERCENT} %, at {sizes}"
+
+
+def gain(candidate: Candidate, original: Candidate) -> float:
+    """What ``candidate`` gains over all measured batch sizes together: the product of its speed-ups."""
+    return math.prod(speed_ups(candidate, original).values())
+
+
+def _rows_text(rows: int) -> str:
+    return "1 row" if rows == 1 else f"{rows} rows"
 
 
 def _verdict(trial: Trial, *, proven: bool) -> Verdict:

@@ -201,10 +201,6 @@ class Candidate:
         """Whether it runs and every output stayed within its tolerance."""
         return not self.problem and not any(each.reason for each in self.accuracy)
 
-    def faster_than(self, other: Candidate) -> bool:
-        """Whether the median run of the largest measured batch is shorter."""
-        return bool(self.speeds and other.speeds) and self.speeds[-1].p50_ns < other.speeds[-1].p50_ns
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:

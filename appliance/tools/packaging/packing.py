@@ -18,7 +18,16 @@ from typing import BinaryIO, Final
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.digest import digests_of_file
 from appliance.domain.errors import ArtefactError, ModelInvalid, PackageInvalid, Problem
-from appliance.domain.golden import SET_FILE, GoldenSet, encode_golden, read_golden, write_golden
+from appliance.domain.golden import (
+    GOLDEN_DIRECTORY,
+    SET_FILE,
+    TENSORS_NAME,
+    GoldenSet,
+    encode_golden,
+    holds_answers,
+    read_golden,
+    write_golden,
+)
 from appliance.domain.interface import ALLOWED_PARAMETER, allows_change
 from appliance.domain.manifest import (
     FileEntry,
@@ -42,6 +51,7 @@ from appliance.repository.onnx.summary import GraphSummary
 from appliance.tools.packaging.config_text import packed_config, place_in_source
 from appliance.tools.packaging.source import ModelSource, judged, plain_name
 from appliance.tools.packaging.weights import split_model
+from appliance.tools.subject import VERSION_NUMBER
 
 CHUNK_BYTES: Final = 4 << 20
 OLDEST: Final = "1.20"
@@ -167,6 +177,20 @@ def promised_before(source: ModelSource) -> LatencyPromise | None:
     with suppress(ModelInvalid, ArtefactError):
         return next((read_golden(file.path).promise for file in files), None)
     return None
+
+
+def golden_beside(source: ModelSource) -> tuple[int, ...]:
+    """The versions below that of the source, in its model's directory, that have golden answers of their own."""
+    home = Path(source.home.path)
+    if not source.start.parts and VERSION_NUMBER.fullmatch(home.name):
+        home = home.parent
+    found = []
+    for each in home.iterdir():
+        if VERSION_NUMBER.fullmatch(each.name) and int(each.name) < source.version:
+            with suppress(OSError):
+                tensors = each / GOLDEN_DIRECTORY / TENSORS_NAME
+                found += [int(each.name)] * holds_answers([(tensors.as_posix(), tensors.stat().st_size)])
+    return tuple(sorted(found))
 
 
 def _set_promise(promise: LatencyPromise, home: Path, folder: Path) -> None:

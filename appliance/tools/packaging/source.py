@@ -64,7 +64,7 @@ def find_source(
         raise _invalid(str(path), f"cannot be read: {error.strerror}") from error
     if not real.is_dir():
         return _file_source(real, version, include)
-    if VERSION_NUMBER.fullmatch(real.name) and (real.parent / CONFIG_FILE).is_file():
+    if VERSION_NUMBER.fullmatch(real.name) and _is_of_model(real):
         return _model_source(real.parent, int(real.name), include, settings)
     numbers = sorted(int(entry.name) for entry in real.iterdir() if VERSION_NUMBER.fullmatch(entry.name))
     if numbers or (real / CONFIG_FILE).is_file():
@@ -77,6 +77,12 @@ def find_source(
             raise _invalid(str(path), f"has no version {version}; it has {', '.join(map(str, numbers))}")
         return _model_source(real, version or numbers[-1], include, settings)
     return _file_source(_only_model(real), version, include)
+
+
+def _is_of_model(folder: Path) -> bool:
+    """Whether the version's directory ``folder`` lies in a model's that has something for all versions."""
+    has_set = (folder.parent / SET_FILE).is_file() and (folder / MODEL_FILE).is_file()
+    return has_set or (folder.parent / CONFIG_FILE).is_file()
 
 
 def judged(root: Path, name: str, settings: RepositoryConfig) -> RepositoryScan:

@@ -71,8 +71,22 @@ def _half(source: str, target: str, _calibration: list[Feeds]) -> None:
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    model = _without_shapes(onnx.load(source))
-    _save(convert_float_to_float16(model, keep_io_types=True), target)
+    model = convert_float_to_float16(_without_shapes(onnx.load(source)), keep_io_types=True)
+    if not _has_half(model.graph):
+        raise ArtefactError("has nothing that half precision changes: nothing in the model computes in FP32")
+    _save(model, target)
+
+
+def _has_half(graph: Any) -> bool:
+    """Whether anything in it, or in what is inside of it, is in half precision: weights, or what is made so."""
+    from onnx import TensorProto
+
+    half = TensorProto.FLOAT16
+    if any(each.data_type == half for each in graph.initializer):
+        return True
+    said = [each for node in graph.node for each in node.attribute]
+    made = any(each.t.data_type == half or (each.name == "to" and each.i == half) for each in said)
+    return made or any(_has_half(inner) for each in said for inner in (each.g, *each.graphs))
 
 
 def _without_shapes(model: Any) -> Any:

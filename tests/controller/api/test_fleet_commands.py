@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +13,12 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.fleet.session import PROFILE, Profile, write_profile
 from appliance.cli.main import main
+from appliance.domain.digest import digest_of
 from appliance.fleet import records
 from appliance.fleet.messages import ModelReport
 from tests.controller.api.desk import Box, Desk
 from tests.controller.api.test_people_api import packages, released
+from tests.tools.models import mlp_home
 
 __all__ = ["packages"]
 
@@ -108,6 +111,29 @@ def test_a_package_whose_maker_nobody_trusts_is_released_with_a_warning(
     status, _, err = fleet("release", str(junk))
     assert status == Exit.REFUSED
     assert err.startswith("appliance fleet release: the package: ")
+
+
+def test_a_release_without_a_golden_set_is_told_of_where_one_before_has_one(
+    fleet: Fleet, desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = mlp_home(tmp_path / "source")
+    packages = [tmp_path / f"mlp-{number}.model" for number in (1, 2, 3)]
+    assert main(["model", "golden", str(home)]) == Exit.OK
+    for number, package in enumerate(packages, 1):
+        words = ["model", "pack", str(home / "1"), "--version", str(number), "-o", str(package)]
+        assert main([*words, "--no-proof"]) == Exit.OK
+        shutil.rmtree(home / "1" / "golden", ignore_errors=True)
+    capsys.readouterr()
+    lost = "mlp/{} has no golden set, and mlp/1 has one"
+    assert lost.format(2) not in fleet("release", str(packages[1]))[2], "none was released yet"
+    assert "golden" not in fleet("release", str(packages[0]))[2]
+    status, _, err = fleet("release", str(packages[2]))
+    assert status == Exit.OK
+    assert lost.format(3) in err
+    assert lost.format(2) in fleet("release", str(packages[1]))[2], "again"
+    blobs = desk.home.blobs
+    blobs.path(digest_of(packages[0].read_bytes())).unlink()
+    assert fleet("release", str(packages[1]))[0] == Exit.OK, "what is lost stands in the way of nothing"
 
 
 def test_a_token_comes_with_its_name_and_is_listed(fleet: Fleet) -> None:
