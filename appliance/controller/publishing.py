@@ -24,6 +24,7 @@ from appliance.fleet.documents import DesiredState, decode
 from appliance.fleet.messages import Poll
 from appliance.fleet.metadata import Counters
 
+ACTIVE: Final = "active"
 CONFLICT: Final = "conflict"
 
 
@@ -53,18 +54,28 @@ class Publisher:
         revision = rows.number("revision")
         before = _kept(device)
         metadata = before
-        if before is None or device.revision != revision:
-            state = self.wanted(rows, device)
-            if before is None or not same(state, decode(before.document)):
-                counters = before.counters if before else _counters(device)
-                state = msgspec.structs.replace(state, generation=counters.targets + 1, issued_ms=now_ms)
-                metadata = sign_document(self._keys, state, counters, utc(now_ms))
+        if (state := self._changed(rows, device, revision)) is not None:
+            counters = before.counters if before else _counters(device)
+            state = msgspec.structs.replace(state, generation=counters.targets + 1, issued_ms=now_ms)
+            metadata = sign_document(self._keys, state, counters, utc(now_ms))
         assert metadata is not None
         if metadata is before and is_due(metadata.timestamp, utc(now_ms)):
             metadata = sign_timestamp(self._keys, metadata, utc(now_ms))
         if metadata is not before or device.revision != revision:
             _keep(rows, device.name, metadata, revision)
         return metadata
+
+    def generation(self, rows: Rows, device: Row[Any]) -> int:
+        """The generation of what is wanted of the device now, although it may be signed only when it asks next."""
+        is_next = device.state == ACTIVE and self._changed(rows, device, rows.number("revision")) is not None
+        return int(device.generation) + is_next
+
+    def _changed(self, rows: Rows, device: Row[Any], revision: int) -> DesiredState | None:
+        """What the device should run where its document says something else; None where it says that."""
+        if device.document and device.revision == revision:
+            return None
+        state = self.wanted(rows, device)
+        return None if device.document and same(state, decode(device.document)) else state
 
     def wanted(self, rows: Rows, device: Row[Any]) -> DesiredState:
         """What the device should run: what is wished for it goes before what is for its group."""
