@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
-from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from appliance.domain.errors import ConfigInvalid, Problem
 
@@ -57,14 +57,38 @@ def bind(
     is named in the problems. ``checked`` also asks the fields' ``check``, and ``checks``, by the key path of a field,
     what the caller wants to know about its value. ``former``: what to say of keys that are not known any more. Raises
     ConfigInvalid with all problems."""
+    found = bind_what_can_be(section, table, file, checked=checked, checks=checks, former=former)
+    if found.problems or found.value is None:
+        raise ConfigInvalid(found.problems)
+    return found.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound(Generic[T]):
+    """What came of a table: its ``value``, None where there can be none; ``unread`` are the keys of the table whose
+    values could not be had, which have their defaults in it; values that the checks call unfit are in it as they are.
+    """
+
+    value: T | None
+    problems: Sequence[Problem]
+    unread: frozenset[str]
+
+
+def bind_what_can_be(
+    section: type[T],
+    table: Mapping[str, object],
+    file: str,
+    *,
+    checked: bool = True,
+    checks: Mapping[str, Check] = NO_CHECKS,
+    former: Mapping[str, str] = NO_KEYS,
+) -> Bound[T]:
+    """As ``bind``, for who has more to ask of what is right: problems are given, not raised."""
     binder = _Binder(file, checked, checks, former)
-    try:
-        bound = binder.section(section, table, "")
-    except _Wrong:
-        raise ConfigInvalid(binder.problems) from None
-    if binder.problems:
-        raise ConfigInvalid(binder.problems)
-    return cast(T, bound)
+    value: object = None
+    with suppress(_Wrong):
+        value = binder.section(section, table, "")
+    return Bound(value=cast("T | None", value), problems=tuple(binder.problems), unread=binder.unread)
 
 
 def extended(kind: type[T], section: object) -> T:
@@ -84,11 +108,12 @@ class _Binder:
         self._former = former
         self._noted = 0
         self.problems: list[Problem] = []
+        self.unread: frozenset[str] = frozenset()
 
     def section(self, section: type, table: Mapping[str, object], path: str) -> object:
         hints = _hints(section)
         known = {field.name: field for field in fields(section)}
-        before = self._noted
+        missing = False
         for key in table:
             if key not in known and self._noted <= PROBLEMS_MAX:
                 self._note_unknown(key, table[key], path, known)
@@ -98,10 +123,14 @@ class _Binder:
                 values.update(self._field(name, field, hints[name], table[name], path))
             elif field.default is MISSING and field.default_factory is MISSING:
                 self._note(_join(path, name), f"is missing; give {_wanted(hints[name])}")
+                missing = True
             else:
                 self._check(field.metadata, field.default, _join(path, name))
-        if self._noted > before:
+        unread = (known.keys() & table.keys()) - values.keys()
+        if missing or (unread and path):
             raise _Wrong
+        if not path:
+            self.unread = frozenset(unread)
         return self._built(section, values, path)
 
     def _note_unknown(self, key: str, value: object, path: str, known: Mapping[str, object]) -> None:
