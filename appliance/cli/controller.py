@@ -76,18 +76,22 @@ def _serve(arguments: argparse.Namespace) -> int:
         from appliance.controller.home import open_home
         from appliance.controller.server import serve
 
+        from appliance.config.telemetry import LogConfig
+        from appliance.telemetry.log import configure
+
         home = open_home(arguments.directory)
+        log = configure(LogConfig())
+
+        def ready(place: str) -> None:
+            print(f"The controller listens at {place} for {home.settings.url}", flush=True)
+            log.event("controller serves", at=place, url=home.settings.url)
+
         try:
-            asyncio.run(
-                serve(
-                    home,
-                    lambda place: print(
-                        f"The controller listens at {place} for {home.settings.url}", flush=True
-                    ),
-                )
-            )
+            asyncio.run(serve(home, ready))
+            log.event("controller stopped")
         finally:
             home.close()
+            log.close()
     return Exit.OK
 
 
