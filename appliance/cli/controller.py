@@ -73,10 +73,9 @@ def _init(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     """Serve it until a signal."""
     with _told():
+        from appliance.config.telemetry import LogConfig
         from appliance.controller.home import open_home
         from appliance.controller.server import serve
-
-        from appliance.config.telemetry import LogConfig
         from appliance.telemetry.log import configure
 
         home = open_home(arguments.directory)

@@ -32,8 +32,9 @@ from appliance.package.trust import Trust, judge
 from appliance.package.verification import Policy, Verification, verify_package
 from appliance.transfer.build import Built, build
 
-
-MEANWHILE: Final = "{key} was released by somebody else meanwhile; see 'appliance fleet releases', and do it again"
+MEANWHILE: Final = (
+    "{key} was released by somebody else meanwhile; see 'appliance fleet releases', and do it again"
+)
 
 
 class _Signed(NamedTuple):
@@ -177,7 +178,9 @@ class Releases:
                 return
             built = self._built(self._blobs.path(target.package), self._blobs.path(base.package))
             with self._store.transaction() as rows:
-                if release(rows, model, version).package == target.package:  # else it was signed anew meanwhile
+                if (
+                    release(rows, model, version).package == target.package
+                ):  # else it was signed anew meanwhile
                     _note(rows, model, version, built)
 
     def _built(self, target: Path, base: Path | None) -> Built:

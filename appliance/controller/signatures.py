@@ -1,7 +1,7 @@
 """Whether a released package that comes again, signed by others, takes the place of the one that is there. Pure.
 
-What boxes get is never made worse: a signature that the fleet's root has them trust is not lost. Where the root has them
-trust neither package, the one that came last counts, since boxes may have keys of their own.
+What boxes get is never made worse: a signature that the fleet's root has them trust is not lost. Where the root has
+them trust neither package, the one that came last counts, since boxes may have keys of their own.
 """
 
 from __future__ import annotations

@@ -163,7 +163,9 @@ class Agent:
             shown(box.settings.fleet, box.settings.said, box.progress.settings),
         )
         stable = report_of(standing, box.desired, self._observed, self.steps)
-        if box.desired is not None and self._planned != box.desired.generation:  # nothing was done of it so far
+        if (
+            box.desired is not None and self._planned != box.desired.generation
+        ):  # nothing was done of it so far
             stable = structs.replace(stable, converged=False)
         if self._report is not None:
             before, at_s = self._report

@@ -133,7 +133,14 @@ def test_what_is_wrong_with_one_value_hides_nothing_that_is_wrong_with_others() 
     traces = 'trace.one_in = 1\ntrace.file = ""\n'
     unfit = f'grpc.addresses = ["nonsense"]\nlog.level = "loud"\nhttp.x = 1\n{tls}{traces}'
     keys = sorted(problem.split(": ")[1] for problem in problems_of(unfit))
-    assert keys == ["grpc.addresses", "grpc.tls_certificate", "grpc.tls_key", "http.x", "log.level", "trace.file"]
+    assert keys == [
+        "grpc.addresses",
+        "grpc.tls_certificate",
+        "grpc.tls_key",
+        "http.x",
+        "log.level",
+        "trace.file",
+    ]
     both = 'grpc.addresses = ["nonsense"]\ngrpc.tls_key = "no.key"\n'
     assert sorted(problem.split(": ")[1] for problem in problems_of(both)) == ["grpc", "grpc.addresses"]
 

@@ -368,7 +368,7 @@ def test_its_log_is_in_the_format_of_the_daemons_and_a_pass_tells_a_person(
         assert any("done" in line and "install digits/1" in line for line in lines)
     else:
         said = [json.loads(line) for line in lines]
-        assert [each["event"] for each in said][0] == "agent works"
+        assert said[0]["event"] == "agent works"
         assert {"event": "done", "level": "info", "step": "install digits/1"}.items() <= next(
             each for each in said if each["event"] == "done"
         ).items()

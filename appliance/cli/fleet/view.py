@@ -107,7 +107,9 @@ def _release_rows(found: list[Any]) -> list[Row]:
 def _signer(trust: str) -> str:
     """Who signed a release, as far as boxes go by it."""
     word, _, keyid = trust.partition(" ")
-    return {"unsigned": "nobody", "untrusted": "no trusted key", "wrong": "wrongly"}.get(word, f"key {keyid[:16]}")
+    return {"unsigned": "nobody", "untrusted": "no trusted key", "wrong": "wrongly"}.get(
+        word, f"key {keyid[:16]}"
+    )
 
 
 def _drift_rows(found: list[Any]) -> list[Row]:

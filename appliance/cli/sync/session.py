@@ -104,6 +104,8 @@ def failures() -> Iterator[None]:
         except LinkFailed as error:
             status = Exit.REFUSED if error.trouble is Trouble.REFUSED else Exit.UNREACHABLE
             raise CommandFailed(str(error), status) from error
+        except BrokenPipeError:  # of standard output; that of a link is a LinkFailed
+            raise
         except OSError as error:
             raise CommandFailed(f"{error.filename or 'the disk'}: {error.strerror or error}") from error
 
