@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row
 
@@ -74,7 +74,7 @@ class Releases:
         built = self._built(self._blobs.path(package), None)
         with self._store.transaction() as rows:
             if rows.one(tables.releases, model=manifest.name, version=manifest.version) is not None:
-                raise StoreRefused(MEANWHILE.format(key=manifest.key))
+                raise _overtaken(manifest.key)
             rows.put(
                 tables.releases,
                 model=manifest.name,
@@ -128,7 +128,7 @@ class Releases:
         while True:
             with self._store.transaction() as rows:
                 if release(rows, there.model, there.version).package != there.package:
-                    raise StoreRefused(MEANWHILE.format(key=f"{there.model}/{there.version}"))
+                    raise _overtaken(f"{there.model}/{there.version}")
                 bases = {row.base for row in rows.all(tables.transfers, **scope)} - found.keys()
                 packages = {row.manifest: row.package for row in rows.all(tables.releases, model=there.model)}
                 if not bases:
@@ -195,6 +195,13 @@ class Releases:
             shutil.rmtree(folder, ignore_errors=True)
         write_blob(self._blobs, lambda path: path.write_bytes(made.index))
         return made
+
+
+def _overtaken(key: str) -> StoreRefused:
+    """Somebody else changed the release while this one was being built."""
+    return StoreRefused(
+        f"{key} was released by somebody else meanwhile; see 'appliance fleet releases', and do it again"
+    )
 
 
 def _check_same(there: Row[Any], digest: str) -> None:

@@ -86,8 +86,7 @@ class Agent:
         self._observed = Observed()
         self.disk = ""
         self._report: tuple[Report, float] | None = None
-        self._root_version = box.trusted.root_version
-        self._offers = offers(box.desired)
+        self._reasons = (box.trusted.root_version, offers(box.desired))
         self._planned: int | None = None
         self._situation: Situation | None = None
 
@@ -189,15 +188,14 @@ class Agent:
 
     def _look(self) -> tuple[Step, ...]:
         now_s = self.box.clock.monotonic_s()
-        if self._root_version != self.box.trusted.root_version:  # who may sign packages may be another now
-            self._root_version = self.box.trusted.root_version
+        desired, before = self.box.desired, self._reasons
+        self._reasons = root, offered = self.box.trusted.root_version, offers(desired)
+        if root != before[0]:  # who may sign packages may be another now
             self._stuck.clear()
-        desired = self.box.desired
-        before, self._offers = self._offers, offers(desired)
         self._stuck = {
             key: each
             for key, each in self._stuck.items()
-            if each[1] > now_s and before.get(key) == self._offers.get(key)
+            if each[1] > now_s and before[1].get(key) == offered.get(key)
         }
         stuck = {key: waits for key, (waits, _) in self._stuck.items()}
         self._observed = self.box.observed(self._transfers, stuck)
