@@ -32,10 +32,6 @@ from appliance.package.trust import Trust, judge
 from appliance.package.verification import Policy, Verification, verify_package
 from appliance.transfer.build import Built, build
 
-MEANWHILE: Final = (
-    "{key} was released by somebody else meanwhile; see 'appliance fleet releases', and do it again"
-)
-
 
 class _Signed(NamedTuple):
     """The signatures of a package, and what is known of them."""

@@ -124,8 +124,8 @@ class DriftEntry(Struct, frozen=True):
 class Device(Struct, frozen=True):
     """A device: ``state`` is active, conflict (it has seen newer documents than there are here: a person has to resume
     it) or revoked. ``generation`` is of what is wanted now, ``told_generation`` what the device knew when it was heard
-    last; ``converged``: it has done the newest. ``wishes`` and ``settings`` are for it alone, and go before its group's.
-    """
+    last; ``converged``: it has done the newest. ``wishes`` and ``settings`` are for it alone, and go before those of
+    its group."""
 
     name: str
     group: str

@@ -272,7 +272,7 @@ def test_a_cap_holds_for_all_who_read_the_model(here: Path, capsys: Capture) -> 
     ("words", "status", "says"),
     [
         (["pack", "nowhere"], Exit.REFUSED, "No such file"),
-        (["pack", "digits", "--version", "9"], Exit.REFUSED, "has no version 9"),
+        (["pack", "digits", "--version", "9"], Exit.REFUSED, "of which --version picks one to pack"),
         (["pack", "digits", "--name", "Two Words"], Exit.REFUSED, "is no name for a model"),
         (["pack", "digits", "--key", "nowhere"], Exit.REFUSED, "cannot be read"),
         (["pack", "digits", "--promise", "fast"], Exit.USAGE, "ROWS:P99_US"),
