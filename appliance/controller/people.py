@@ -135,7 +135,7 @@ class People:
                 if not row.revoked:
                     expiries[row.device] = max(expiries.get(row.device, 0), row.expires_ms)
             own = _scoped(rows)
-            newest = {row.name: self._publisher.generation(rows, row) for row in found}
+            newest = self._publisher.generations(rows, found)
         return [
             _standing(row, newest[row.name], expiries.get(row.name, 0), *own(f"device/{row.name}"))
             for row in found

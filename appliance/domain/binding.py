@@ -57,10 +57,14 @@ def bind(
     is named in the problems. ``checked`` also asks the fields' ``check``, and ``checks``, by the key path of a field,
     what the caller wants to know about its value. ``former``: what to say of keys that are not known any more. Raises
     ConfigInvalid with all problems."""
-    found = bind_what_can_be(section, table, file, checked=checked, checks=checks, former=former)
-    if found.problems or found.value is None:
-        raise ConfigInvalid(found.problems)
-    return found.value
+    binder = _Binder(file, checked, checks, former)
+    try:
+        bound = binder.section(section, table, "")
+    except _Wrong:
+        raise ConfigInvalid(binder.problems) from None
+    if binder.problems:
+        raise ConfigInvalid(binder.problems)
+    return cast(T, bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ def bind_what_can_be(
     former: Mapping[str, str] = NO_KEYS,
 ) -> Bound[T]:
     """As ``bind``, for who has more to ask of what is right: problems are given, not raised."""
-    binder = _Binder(file, checked, checks, former)
+    binder = _Binder(file, checked, checks, former, lenient=True)
     value: object = None
     with suppress(_Wrong):
         value = binder.section(section, table, "")
@@ -97,15 +101,23 @@ def extended(kind: type[T], section: object) -> T:
 
 
 class _Binder:
-    """Notes problems while it walks a table: the first PROBLEMS_MAX, and that there are more."""
+    """Notes problems while it walks a table: the first PROBLEMS_MAX, and that there are more. ``lenient``: a section is
+    made of what could be had of it, unfit values among it."""
 
     def __init__(
-        self, file: str, checked: bool, checks: Mapping[str, Check], former: Mapping[str, str]
+        self,
+        file: str,
+        checked: bool,
+        checks: Mapping[str, Check],
+        former: Mapping[str, str],
+        *,
+        lenient: bool = False,
     ) -> None:
         self._file = file
         self._checked = checked
         self._checks = checks
         self._former = former
+        self._lenient = lenient
         self._noted = 0
         self.problems: list[Problem] = []
         self.unread: frozenset[str] = frozenset()
@@ -113,7 +125,7 @@ class _Binder:
     def section(self, section: type, table: Mapping[str, object], path: str) -> object:
         hints = _hints(section)
         known = {field.name: field for field in fields(section)}
-        missing = False
+        before, missing = self._noted, False
         for key in table:
             if key not in known and self._noted <= PROBLEMS_MAX:
                 self._note_unknown(key, table[key], path, known)
@@ -121,13 +133,14 @@ class _Binder:
         for name, field in known.items():
             if name in table:
                 values.update(self._field(name, field, hints[name], table[name], path))
-            elif field.default is MISSING and field.default_factory is MISSING:
+            elif not _has_default(field):
                 self._note(_join(path, name), f"is missing; give {_wanted(hints[name])}")
                 missing = True
             else:
                 self._check(field.metadata, field.default, _join(path, name))
         unread = (known.keys() & table.keys()) - values.keys()
-        if missing or (unread and path):
+        needed = missing or any(not _has_default(known[name]) for name in unread)
+        if needed or (unread and path) or (self._noted > before and not self._lenient):
             raise _Wrong
         if not path:
             self.unread = frozenset(unread)
@@ -275,6 +288,10 @@ class _Binder:
     def _wrong(self, key: str, text: str) -> _Wrong:
         self._note(key, text)
         return _Wrong()
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
 
 
 def _shown(value: object) -> str:
