@@ -204,7 +204,7 @@ def test_what_can_be_bound_is_and_what_cannot_is_named() -> None:
 
 def test_an_unfit_value_stays_and_what_a_section_refuses_is_told_beside_it() -> None:
     found = bind_what_can_be(Checked, {"even": 5, "inner": {"size": 7, "x": 1}}, "f")
-    assert (found.value, found.unread) == (Checked(even=5), {"inner"})
+    assert (found.value, found.unread) == (Checked(even=5), frozenset({"inner"}))
     assert [each.key for each in found.problems] == ["even", "inner.x", "inner"]
 
 
