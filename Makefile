@@ -154,7 +154,7 @@ image: $(TEST_STAMP) deb ## build the bootable image and its release (root; VERS
 image-test: $(TEST_STAMP) install-ansible $(if $(wildcard dist/edge-appliance_*.deb),,deb) ## start the image in an emulated machine and break it (an hour and more; ARGS=NAME: one scenario)
 	@$(BIN)/python -m tests.image.run $(if $(filter command line,$(origin ARGS)),$(ARGS))
 
-install-test: $(TEST_STAMP)
+install-test: $(TEST_STAMP) ## install what tests and models/generate.py need into .venv
 
 # The native front end where cargo is there; without it, or when it does not build, the Python one serves. A failure
 # is remembered until the sources change.

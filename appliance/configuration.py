@@ -49,7 +49,7 @@ def directory_problems(models: str) -> Iterator[str]:
 def state_problems(state_dir: str) -> Iterator[str]:
     """What keeps the store from being served; "" stands for none."""
     if state_dir and not os.path.lexists(state_dir):
-        yield f"there is no '{state_dir}'; make it, or let 'appliance model install' do so"
+        yield f"there is no '{state_dir}'; make it, or let 'appliance model install' or 'appliance sync enrol' do so"
     elif state_dir and not os.path.isdir(state_dir):
         yield f"'{state_dir}' is no directory; give the state directory of a store"
 

@@ -8,12 +8,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 if __package__ in (None, ""):  # run as a file: the repository root is not on the path yet
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    if find_spec("onnx") is None:
+        sys.exit(
+            "models/generate.py makes models with onnx, which is not installed; 'make install-test' installs it"
+        )
 
 from models.generators import burn, compute, tensors, trouble
 from models.generators.package import Expectation, SampleModel, write_package

@@ -27,18 +27,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="check|show")
     check = actions.add_parser("check", help="report every problem that 'serve' would have with a file here")
-    check.add_argument("file", metavar="FILE", type=Path)
+    _add_file(check)
     add_models(check)
     show = actions.add_parser("show", help="print every key with its value, unit and meaning, as TOML")
-    show.add_argument("file", metavar="FILE", type=Path, nargs="?")
+    _add_file(show)
     show.add_argument("--json", action="store_true", help="print JSON instead of TOML")
+
+
+def _add_file(parser: argparse.ArgumentParser) -> None:
+    """Declare the file, alone or as other commands take it."""
+    parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="TOML file")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="the same, as other commands take it")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check or show."""
-    if arguments.action == "check":
-        return _check(arguments.file, given_models(arguments))
-    return _show(arguments.file, arguments.json)
+    if arguments.file and arguments.config:
+        raise CommandFailed("FILE is given twice; give it alone, or with --config")
+    file = arguments.file or arguments.config
+    if arguments.action == "show":
+        return _show(file, arguments.json)
+    if file is None:
+        raise CommandFailed("there is nothing to check; give FILE")
+    return _check(file, given_models(arguments))
 
 
 def _check(file: Path, overrides: Mapping[str, object]) -> int:

@@ -73,21 +73,24 @@ def _init(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     """Serve it until a signal."""
     with _told():
+        from appliance.config.telemetry import LogConfig
         from appliance.controller.home import open_home
         from appliance.controller.server import serve
+        from appliance.telemetry.log import configure
 
         home = open_home(arguments.directory)
+        log = configure(LogConfig())
+
+        def ready(place: str) -> None:
+            print(f"The controller listens at {place} for {home.settings.url}", flush=True)
+            log.event("controller serves", at=place, url=home.settings.url)
+
         try:
-            asyncio.run(
-                serve(
-                    home,
-                    lambda place: print(
-                        f"The controller listens at {place} for {home.settings.url}", flush=True
-                    ),
-                )
-            )
+            asyncio.run(serve(home, ready))
+            log.event("controller stopped")
         finally:
             home.close()
+            log.close()
     return Exit.OK
 
 

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, cast
 
 from appliance.config.former import FORMER
 from appliance.config.listening import shared_sockets
 from appliance.config.quotas import certified_names
 from appliance.config.tree import ApplianceConfig
+from appliance.config.workers import class_problems
 from appliance.domain.address import named_twice
-from appliance.domain.binding import Check, bind
+from appliance.domain.binding import Check, bind, bind_what_can_be
 from appliance.domain.errors import ConfigInvalid, Problem
 
 Table = Mapping[str, object]
+WholeCheck = Callable[[ApplianceConfig], Iterator[tuple[str, str]]]
 
 COMMAND_LINE: Final = "command line"
 NOTHING: Final[Table] = MappingProxyType({})
@@ -31,10 +34,10 @@ NOTHING: Final[Table] = MappingProxyType({})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
     """Whether a configuration fits a machine. ``settings``: by key, what is wrong with one value; ``whole``: keys and
-    what is wrong with them, asked of a tree that is right otherwise."""
+    what is wrong with them, asked of whatever could be read of the tree, unfit values among it."""
 
     settings: Mapping[str, Check]
-    whole: tuple[Callable[[ApplianceConfig], Iterator[tuple[str, str]]], ...]
+    whole: tuple[WholeCheck, ...]
 
 
 def load(path: Path | None, overrides: Table = NOTHING, checks: Checks | None = None) -> ApplianceConfig:
@@ -79,11 +82,40 @@ def parse(text: str, file: str) -> ApplianceConfig:
 def _bound(table: Table, file: str, checks: Checks | None) -> ApplianceConfig:
     if checks is None:
         return bind(ApplianceConfig, table, file, checked=False, former=FORMER)
-    config = bind(ApplianceConfig, table, file, checks=checks.settings, former=FORMER)
-    unfit = [*contradictions(config), *(found for check in checks.whole for found in check(config))]
-    if unfit:
-        raise ConfigInvalid(Problem(file=file, key=key, text=text) for key, text in unfit)
-    return config
+    found = bind_what_can_be(ApplianceConfig, table, file, checks=checks.settings, former=FORMER)
+    told = {problem.key for problem in found.problems}
+    readable = cast(ApplianceConfig, _Readable(found.value, found.unread))
+    unfit = [each for check in (*CONTRADICTIONS, *checks.whole) for each in _asked(check, readable)]
+    problems = [
+        *found.problems,
+        *(Problem(file=file, key=key, text=text) for key, text in unfit if key not in told),
+    ]
+    if problems or found.value is None:
+        raise ConfigInvalid(problems)
+    return found.value
+
+
+class _Readable:
+    """A tree, but for what of it could not be read: whoever asks for that cannot be answered."""
+
+    def __init__(self, tree: ApplianceConfig | None, unread: frozenset[str]) -> None:
+        self._tree = tree
+        self._unread = unread
+
+    def __getattr__(self, name: str) -> Any:
+        if self._tree is None or name in self._unread:
+            raise _Unread
+        return getattr(self._tree, name)
+
+
+class _Unread(Exception):
+    """A check needs what could not be read, which was told."""
+
+
+def _asked(check: WholeCheck, config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+    """What ``check`` finds, as far as it can be asked."""
+    with suppress(_Unread):
+        yield from check(config)
 
 
 def _one_source(table: Table) -> Table:
@@ -136,13 +168,17 @@ def _text(path: Path) -> str:
         raise ConfigInvalid([Problem(file=str(path), key="", text=text)]) from error
 
 
-def contradictions(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
-    """Keys of such settings, and why."""
+def _source_contradictions(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     if config.state_dir and config.models:
         yield "models", f"is '{config.models}', but state_dir is set, too; keep the one that shall be served"
-    yield from _too_small(config)
+
+
+def _trace_contradictions(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     if config.trace.one_in and not config.trace.file:
         yield "trace.file", "traces need a file; name one"
+
+
+def _address_contradictions(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     if shared_sockets(config.grpc.addresses, config.http.addresses):
         text = "grpc.addresses names the same sockets of the service manager; name them by FileDescriptorName= and"
         yield "http.addresses", f"{text} tell them apart, as in 'systemd:grpc' and 'systemd:http'"
@@ -153,15 +189,20 @@ def contradictions(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
             f"{key}.addresses",
             f"'{address}' is named twice, and one socket listens there; name another one",
         )
+
+
+def _name_contradictions(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     if not config.grpc.tls_client_ca and not config.http.tls_client_ca:
         for name in certified_names(config.quotas):
             text = "is no address, and only certificates tell names, for which tls_client_ca of [grpc] or [http] asks"
             yield f"quotas.clients.{name}", f"{text}; set one, or name an address, or unix"
 
 
-def _too_small(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+def _size_contradictions(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     """Requests that a front end lets in must fit once arena and queues are empty, else they are told for ever to come
     back."""
+    if any(class_problems(config.arena.classes)):
+        return
     room, queue = config.arena.largest_bytes, config.scheduling.max_queued_bytes
     edges = (
         ("grpc.max_message_bytes", config.grpc.max_message_bytes, config.grpc.addresses),
@@ -175,3 +216,13 @@ def _too_small(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
         if addresses and wanted > queue:
             told = f"all queues together hold {queue} bytes, but {key} lets {wanted} bytes in"
             yield "scheduling.max_queued_bytes", f"{told}; raise the one or lower the other"
+
+
+CONTRADICTIONS: Final[tuple[WholeCheck, ...]] = (
+    _source_contradictions,
+    _size_contradictions,
+    _trace_contradictions,
+    _address_contradictions,
+    _name_contradictions,
+)
+"""Settings that cannot be had together: keys of such, and why. Each is asked where what it needs could be read."""

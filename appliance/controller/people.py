@@ -135,7 +135,11 @@ class People:
                 if not row.revoked:
                     expiries[row.device] = max(expiries.get(row.device, 0), row.expires_ms)
             own = _scoped(rows)
-        return [_standing(row, expiries.get(row.name, 0), *own(f"device/{row.name}")) for row in found]
+            newest = self._publisher.generations(rows, found)
+        return [
+            _standing(row, newest[row.name], expiries.get(row.name, 0), *own(f"device/{row.name}"))
+            for row in found
+        ]
 
     def drift(self) -> list[DriftEntry]:
         """What operators of boxes decided there, of all devices."""
@@ -332,7 +336,11 @@ def _scoped(rows: Rows) -> Callable[[str], tuple[dict[str, Wish], dict[str, Sett
 
 
 def _standing(
-    row: Row[Any], certificate_expires_ms: int, wishes: dict[str, Wish], settings: dict[str, Setting]
+    row: Row[Any],
+    generation: int,
+    certificate_expires_ms: int,
+    wishes: dict[str, Wish],
+    settings: dict[str, Setting],
 ) -> Device:
     report = _report(row)
     return Device(
@@ -340,10 +348,10 @@ def _standing(
         group=row.in_group,
         state=row.state,
         seen_ms=row.seen_ms,
-        generation=row.generation,
+        generation=generation,
         told_generation=row.told_generation,
         freshness=report.freshness,
-        converged=report.converged and row.told_generation == row.generation,
+        converged=report.converged and report.generation == row.told_generation == generation,
         serving=report.serving,
         agent=report.agent,
         models=tuple(

@@ -7,6 +7,7 @@ backup was restored. It is given nothing then, until a person has the counters r
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,7 @@ from appliance.fleet.documents import DesiredState, decode
 from appliance.fleet.messages import Poll
 from appliance.fleet.metadata import Counters
 
+ACTIVE: Final = "active"
 CONFLICT: Final = "conflict"
 
 
@@ -55,7 +57,7 @@ class Publisher:
         metadata = before
         if before is None or device.revision != revision:
             state = self.wanted(rows, device)
-            if before is None or not same(state, decode(before.document)):
+            if not _says(device, state):
                 counters = before.counters if before else _counters(device)
                 state = msgspec.structs.replace(state, generation=counters.targets + 1, issued_ms=now_ms)
                 metadata = sign_document(self._keys, state, counters, utc(now_ms))
@@ -65,6 +67,24 @@ class Publisher:
         if metadata is not before or device.revision != revision:
             _keep(rows, device.name, metadata, revision)
         return metadata
+
+    def generations(self, rows: Rows, devices: Sequence[Row[Any]]) -> dict[str, int]:
+        """By the names of devices, the generation of what is wanted of each now, although it may be signed only when it
+        asks next. What is wanted of a group is found once."""
+        revision = rows.number("revision")
+        own = {row.scope for table in (tables.wishes, tables.settings) for row in rows.all(table)}
+        states: dict[str, DesiredState] = {}
+        found = {}
+        for device in devices:
+            found[device.name] = int(device.generation)
+            if device.state != ACTIVE or (device.document and device.revision == revision):
+                continue
+            scope = f"device/{device.name}"
+            scope = scope if scope in own else f"group/{device.in_group}"
+            if scope not in states:
+                states[scope] = self.wanted(rows, device)
+            found[device.name] += not _says(device, states[scope])
+        return found
 
     def wanted(self, rows: Rows, device: Row[Any]) -> DesiredState:
         """What the device should run: what is wished for it goes before what is for its group."""
@@ -95,6 +115,11 @@ class Publisher:
         fresh = rows.one(tables.devices, name=device.name)
         assert fresh is not None
         self.publish(rows, fresh, now_ms)
+
+
+def _says(device: Row[Any], state: DesiredState) -> bool:
+    """Whether the device's document asks for the same as ``state``."""
+    return bool(device.document) and same(state, decode(device.document))
 
 
 def _counters(device: Row[Any]) -> Counters:

@@ -1,7 +1,9 @@
 """Versions that were uploaded: packages, verified like on a box, and the streams that bring them to boxes.
 
 Streams are built once for all boxes: from scratch when a version comes, from another version when it is first wanted
-where that one is. What takes long is done outside of transactions; what was built is noted in one.
+where that one is. The same package with better signatures takes the place of the one that is there, in all of them:
+what is told of a release is what boxes get. What takes long is done outside of transactions; what was built is noted in
+one.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row
 
@@ -21,13 +23,22 @@ from appliance.config.store import Unsigned
 from appliance.controller import tables
 from appliance.controller.blobs import BlobStore, write_blob
 from appliance.controller.fleet_store import FleetStore, Rows
+from appliance.controller.signatures import Succession, signers, succession, trust_word
 from appliance.domain.errors import OperatorError, PackageInvalid, StoreRefused
 from appliance.domain.golden import holds_answers
 from appliance.fleet.documents import Transfer, WishedVersion
 from appliance.package.keys import PublicKey
 from appliance.package.reader import open_package
-from appliance.package.verification import Policy, verify_package
+from appliance.package.trust import Trust, judge
+from appliance.package.verification import Policy, Verification, verify_package
 from appliance.transfer.build import Built, build
+
+
+class _Signed(NamedTuple):
+    """The signatures of a package, and what is known of them."""
+
+    envelope: bytes | None
+    trust: Trust
 
 
 class NoRelease(OperatorError):
@@ -43,27 +54,24 @@ class Releases:
         self._keys = keys
 
     def upload(self, draft: Path, who: str, now_ms: int) -> tuple[str, int]:
-        """Take the package at ``draft``, which is gone then; gives its model and version. Raises PackageInvalid,
-        StoreRefused for another one of the same number, OperatorError and OSError."""
-        policy = Policy(keys=tuple(self._keys), unsigned=Unsigned.ALLOW, repository=RepositoryConfig())
-        with tempfile.TemporaryDirectory(dir=draft.parent) as folder:
-            verified = verify_package(draft, policy, Path(folder), lambda total: lambda count: None)
+        """Take the package at ``draft``, which is gone then; gives its model and version. One that was released takes
+        the place of the same one where boxes get more signatures by it. Raises PackageInvalid, StoreRefused for another
+        one of the same number and for one with worse signatures, OperatorError and OSError."""
+        verified = self._verified(draft)
         if verified.problems or verified.manifest is None:
             raise PackageInvalid([replace(each, file="the package") for each in verified.problems])
         manifest, digest = verified.manifest, verified.digest
         with self._store.transaction() as rows:
             there = rows.one(tables.releases, model=manifest.name, version=manifest.version)
         if there is not None:
-            if there.manifest != digest:
-                raise StoreRefused(
-                    f"the release {manifest.key} is {there.manifest[:12]}, and this is {digest[:12]}: what a version "
-                    "is never changes; give the new one another number"
-                )
-            self._note_trust(manifest.name, manifest.version, verified.trust.word)
+            _check_same(there, digest)
+            self._again(there, draft, who, now_ms)
             return manifest.name, manifest.version
         package = self._blobs.take(draft)
         built = self._built(self._blobs.path(package), None)
         with self._store.transaction() as rows:
+            if rows.one(tables.releases, model=manifest.name, version=manifest.version) is not None:
+                raise _overtaken(manifest.key)
             rows.put(
                 tables.releases,
                 model=manifest.name,
@@ -71,7 +79,7 @@ class Releases:
                 manifest=digest,
                 package=package,
                 total_bytes=manifest.total_bytes,
-                trust=verified.trust.word,
+                trust=trust_word(verified.trust),
                 by_whom=who,
                 at_ms=now_ms,
             )
@@ -94,23 +102,97 @@ class Releases:
             return holds_answers((file.path, file.size) for file in reader.manifest.files)
         return False
 
-    def _note_trust(self, model: str, version: int, word: str) -> None:
-        """Who signed it, as the root says now."""
+    def _verified(self, draft: Path) -> Verification:
+        """Everything that can be said of the package; wrong signatures are judged apart, since they may be mended."""
+        policy = Policy(keys=tuple(self._keys), unsigned=Unsigned.ALLOW, repository=RepositoryConfig())
+        with tempfile.TemporaryDirectory(dir=draft.parent) as folder:
+            return verify_package(draft, policy, Path(folder), lambda total: lambda count: None)
+
+    def _again(self, there: Row[Any], draft: Path, who: str, now_ms: int) -> None:
+        """The package of a release came again: keep the one that is there, or have this one in its place. Raises
+        StoreRefused where it is signed worse."""
+        key = f"{there.model}/{there.version}"
+        old, new = self._signed(self._blobs.path(there.package)), self._signed(draft)
+        before, coming = old.trust, new.trust
+        match succession(before, coming):
+            case Succession.UNTRUSTED:
+                raise StoreRefused(
+                    f"the release {key} is signed by the trusted key {before.keyids[0][:16]}, and this package by none "
+                    "that the fleet's root names: boxes go on getting the one that is there"
+                )
+            case Succession.LACKS:
+                lacking = ", ".join(each[:16] for each in sorted(signers(before) - signers(coming))[:4])
+                raise StoreRefused(
+                    f"the release {key} has a signature that this package lacks, by {lacking}, and boxes may go by it; "
+                    "have 'appliance model sign' add the new one to the package that has it, and release that"
+                )
+            case Succession.REPLACE if new.envelope != old.envelope:
+                self._replace(there, self._blobs.take(draft), trust_word(coming), who, now_ms)
+            case _:
+                self._note_trust(there, trust_word(before))
+
+    def _replace(self, there: Row[Any], package: str, word: str, who: str, now_ms: int) -> None:
+        """Have boxes get the same version from the blob ``package``. Everything is built before one transaction names
+        it, so that a power cut leaves the release as it was, or as it shall be; then each device that it is wished
+        for gets a new document, since the streams in that have other digests."""
+        found: dict[str, Built] = {}
+        scope = {"model": there.model, "version": there.version}
+        while True:
+            with self._store.transaction() as rows:
+                if release(rows, there.model, there.version).package != there.package:
+                    raise _overtaken(f"{there.model}/{there.version}")
+                bases = {row.base for row in rows.all(tables.transfers, **scope)} - found.keys()
+                packages = {row.manifest: row.package for row in rows.all(tables.releases, model=there.model)}
+                if not bases:
+                    rows.remove(tables.transfers, **scope)
+                    for built in found.values():
+                        _note(rows, there.model, there.version, built)
+                    rows.change(tables.releases, scope, package=package, trust=word)
+                    rows.count_up("revision")
+                    rows.note(now_ms, who, "release signed anew", **scope, trust=word)
+                    return
+            for base in bases:
+                path = self._blobs.path(packages[base]) if base else None
+                found[base] = self._built(self._blobs.path(package), path)
+
+    def judge_again(self) -> None:
+        """Note of every release who signed it, as the root says now: it may be another one than when they came. A
+        package that cannot be read keeps the word that it has."""
         with self._store.transaction() as rows:
-            rows.change(tables.releases, {"model": model, "version": version}, trust=word)
+            found = rows.all(tables.releases)
+        for row in found:
+            with suppress(PackageInvalid, OSError):
+                self._note_trust(row, trust_word(self._signed(self._blobs.path(row.package)).trust))
+
+    def _signed(self, path: Path) -> _Signed:
+        with open_package(path) as reader:
+            envelope = reader.signatures
+            return _Signed(envelope, judge(reader.manifest_bytes, envelope, self._keys))
+
+    def _note_trust(self, there: Row[Any], word: str) -> None:
+        """Have the word about a release, unless another package took its place meanwhile."""
+        if word != there.trust:
+            key = {"model": there.model, "version": there.version, "package": there.package}
+            with self._store.transaction() as rows:
+                rows.change(tables.releases, key, trust=word)
 
     def prepare(self, model: str, version: int, bases: Iterable[int]) -> None:
         """Have streams from the versions ``bases`` to ``version``, as far as there are releases of them. Raises
         NoRelease and OSError."""
-        with self._store.transaction() as rows:
-            target = release(rows, model, version)
-            wanted = set(bases) - {version}
-            found = [row for row in rows.all(tables.releases, model=model) if row.version in wanted]
-            known = {row.base for row in rows.all(tables.transfers, model=model, version=version)}
-        for base in found:
-            if base.manifest not in known:
-                built = self._built(self._blobs.path(target.package), self._blobs.path(base.package))
-                with self._store.transaction() as rows:
+        wanted = set(bases) - {version}
+        while True:
+            with self._store.transaction() as rows:
+                target = release(rows, model, version)
+                known = {row.base for row in rows.all(tables.transfers, model=model, version=version)}
+                found = [row for row in rows.all(tables.releases, model=model) if row.version in wanted]
+            base = next((row for row in found if row.manifest not in known), None)
+            if base is None:
+                return
+            built = self._built(self._blobs.path(target.package), self._blobs.path(base.package))
+            with self._store.transaction() as rows:
+                if (
+                    release(rows, model, version).package == target.package
+                ):  # else it was signed anew meanwhile
                     _note(rows, model, version, built)
 
     def _built(self, target: Path, base: Path | None) -> Built:
@@ -125,6 +207,22 @@ class Releases:
             shutil.rmtree(folder, ignore_errors=True)
         write_blob(self._blobs, lambda path: path.write_bytes(made.index))
         return made
+
+
+def _overtaken(key: str) -> StoreRefused:
+    """Somebody else changed the release while this one was being built."""
+    return StoreRefused(
+        f"{key} was released by somebody else meanwhile; see 'appliance fleet releases', and do it again"
+    )
+
+
+def _check_same(there: Row[Any], digest: str) -> None:
+    """Raise StoreRefused unless the package of that digest is the one that was released."""
+    if there.manifest != digest:
+        raise StoreRefused(
+            f"the release {there.model}/{there.version} is {there.manifest[:12]}, and this is {digest[:12]}: what a "
+            "version is never changes; give the new one another number"
+        )
 
 
 def _note(rows: Rows, model: str, version: int, built: Built) -> None:

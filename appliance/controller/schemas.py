@@ -123,7 +123,9 @@ class DriftEntry(Struct, frozen=True):
 
 class Device(Struct, frozen=True):
     """A device: ``state`` is active, conflict (it has seen newer documents than there are here: a person has to resume
-    it) or revoked. ``wishes`` and ``settings`` are for it alone, and go before its group's."""
+    it) or revoked. ``generation`` is of what is wanted now, ``told_generation`` what the device knew when it was heard
+    last; ``converged``: it has done the newest. ``wishes`` and ``settings`` are for it alone, and go before those of
+    its group."""
 
     name: str
     group: str
@@ -155,7 +157,8 @@ class Group(Struct, frozen=True):
 
 class Release(Struct, frozen=True):
     """A version that was uploaded; ``full_bytes`` is what it takes over the link from scratch, ``deltas`` what it takes
-    from versions (by the digests of their manifests)."""
+    from versions (by the digests of their manifests). ``trust`` is who signed it, by the fleet's root: ``key KEYID``;
+    else ``untrusted KEYID``, ``wrong KEYID`` or ``unsigned``, which boxes refuse."""
 
     model: str
     version: int

@@ -54,6 +54,7 @@ def application(home: Home, clock: Callable[[], int] = wall_ms) -> web.Applicati
     """Everything that is served."""
     publisher = Publisher(home.keys)
     releases = Releases(home.store, home.blobs, home.package_keys)
+    releases.judge_again()
     people = People(home.store, home.authority, publisher, releases, home.settings.url)
     contact = Contact(home.store, home.authority, publisher)
     app = web.Application(client_max_size=0)

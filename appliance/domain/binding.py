@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
-from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from appliance.domain.errors import ConfigInvalid, Problem
 
@@ -67,28 +67,65 @@ def bind(
     return cast(T, bound)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound(Generic[T]):
+    """What came of a table: its ``value``, None where there can be none; ``unread`` are the keys of the table whose
+    values could not be had, which have their defaults in it; values that the checks call unfit are in it as they are.
+    """
+
+    value: T | None
+    problems: Sequence[Problem]
+    unread: frozenset[str]
+
+
+def bind_what_can_be(
+    section: type[T],
+    table: Mapping[str, object],
+    file: str,
+    *,
+    checked: bool = True,
+    checks: Mapping[str, Check] = NO_CHECKS,
+    former: Mapping[str, str] = NO_KEYS,
+) -> Bound[T]:
+    """As ``bind``, for who has more to ask of what is right: problems are given, not raised."""
+    binder = _Binder(file, checked, checks, former, lenient=True)
+    value: object = None
+    with suppress(_Wrong):
+        value = binder.section(section, table, "")
+    return Bound(value=cast("T | None", value), problems=tuple(binder.problems), unread=binder.unread)
+
+
 def extended(kind: type[T], section: object) -> T:
     """The dataclass ``kind``, which has fields beyond those of ``section``, with the values of that section."""
     return kind(**{each.name: getattr(section, each.name) for each in fields(cast(Any, section))})
 
 
 class _Binder:
-    """Notes problems while it walks a table: the first PROBLEMS_MAX, and that there are more."""
+    """Notes problems while it walks a table: the first PROBLEMS_MAX, and that there are more. ``lenient``: a section is
+    made of what could be had of it, unfit values among it."""
 
     def __init__(
-        self, file: str, checked: bool, checks: Mapping[str, Check], former: Mapping[str, str]
+        self,
+        file: str,
+        checked: bool,
+        checks: Mapping[str, Check],
+        former: Mapping[str, str],
+        *,
+        lenient: bool = False,
     ) -> None:
         self._file = file
         self._checked = checked
         self._checks = checks
         self._former = former
+        self._lenient = lenient
         self._noted = 0
         self.problems: list[Problem] = []
+        self.unread: frozenset[str] = frozenset()
 
     def section(self, section: type, table: Mapping[str, object], path: str) -> object:
         hints = _hints(section)
         known = {field.name: field for field in fields(section)}
-        before = self._noted
+        before, missing = self._noted, False
         for key in table:
             if key not in known and self._noted <= PROBLEMS_MAX:
                 self._note_unknown(key, table[key], path, known)
@@ -96,12 +133,17 @@ class _Binder:
         for name, field in known.items():
             if name in table:
                 values.update(self._field(name, field, hints[name], table[name], path))
-            elif field.default is MISSING and field.default_factory is MISSING:
+            elif not _has_default(field):
                 self._note(_join(path, name), f"is missing; give {_wanted(hints[name])}")
+                missing = True
             else:
                 self._check(field.metadata, field.default, _join(path, name))
-        if self._noted > before:
+        unread = (known.keys() & table.keys()) - values.keys()
+        needed = missing or any(not _has_default(known[name]) for name in unread)
+        if needed or (unread and path) or (self._noted > before and not self._lenient):
             raise _Wrong
+        if not path:
+            self.unread = frozenset(unread)
         return self._built(section, values, path)
 
     def _note_unknown(self, key: str, value: object, path: str, known: Mapping[str, object]) -> None:
@@ -246,6 +288,10 @@ class _Binder:
     def _wrong(self, key: str, text: str) -> _Wrong:
         self._note(key, text)
         return _Wrong()
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
 
 
 def _shown(value: object) -> str:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from appliance.domain.digest import PIECE_BYTES, is_digest, piece_count
+from appliance.domain.quantity import counted
 from appliance.domain.tensor import TensorSpec
 
 __all__ = ["PIECE_BYTES"]
@@ -169,7 +170,11 @@ class Manifest:
 
 def promise_text(promise: LatencyPromise | None) -> str:
     """A promise in words."""
-    return "nothing" if promise is None else f"{promise.rows} rows in {promise.p99_us} us in 99 of 100 runs"
+    return (
+        "nothing"
+        if promise is None
+        else f"{counted(promise.rows, 'row')} in {promise.p99_us} us in 99 of 100 runs"
+    )
 
 
 def is_name(text: str) -> bool:

@@ -36,6 +36,7 @@ from appliance.sync.plan import (
     Waits,
     Want,
     next_step,
+    offers,
     plan,
     streams_to_keep,
     subject,
@@ -85,7 +86,8 @@ class Agent:
         self._observed = Observed()
         self.disk = ""
         self._report: tuple[Report, float] | None = None
-        self._root_version = box.trusted.root_version
+        self._reasons = (box.trusted.root_version, offers(box.desired))
+        self._planned: int | None = None
         self._situation: Situation | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -160,6 +162,10 @@ class Agent:
             shown(box.settings.fleet, box.settings.said, box.progress.settings),
         )
         stable = report_of(standing, box.desired, self._observed, self.steps)
+        if (
+            box.desired is not None and self._planned != box.desired.generation
+        ):  # nothing was done of it so far
+            stable = structs.replace(stable, converged=False)
         if self._report is not None:
             before, at_s = self._report
             same = structs.replace(before, wall_ms=0, outbox_bytes=0, budget_left_bytes=-1) == stable
@@ -182,13 +188,20 @@ class Agent:
 
     def _look(self) -> tuple[Step, ...]:
         now_s = self.box.clock.monotonic_s()
-        if self._root_version != self.box.trusted.root_version:  # who may sign packages may be another now
-            self._root_version = self.box.trusted.root_version
+        desired, before = self.box.desired, self._reasons
+        self._reasons = root, offered = self.box.trusted.root_version, offers(desired)
+        if root != before[0]:  # who may sign packages may be another now
             self._stuck.clear()
-        self._stuck = {key: each for key, each in self._stuck.items() if each[1] > now_s}
+        self._stuck = {
+            key: each
+            for key, each in self._stuck.items()
+            if each[1] > now_s and before[1].get(key) == offered.get(key)
+        }
         stuck = {key: waits for key, (waits, _) in self._stuck.items()}
         self._observed = self.box.observed(self._transfers, stuck)
-        return plan(self.box.desired, self._observed)
+        found = plan(desired, self._observed)
+        self._planned = desired.generation if desired else None
+        return found
 
     def _tell(self, steps: tuple[Step, ...]) -> None:
         """Say what is new of what waits."""
@@ -238,6 +251,7 @@ class Agent:
 
     def _trouble_with_disk(self, error: Exception) -> None:
         text = " ".join(str(error).split())
+        self._planned = None
         if text != self.disk:
             self._say("box cannot be looked at", reason=text)
         self.disk = text

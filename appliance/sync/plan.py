@@ -221,6 +221,13 @@ def streams_to_keep(
     )
 
 
+def offers(desired: DesiredState | None) -> dict[tuple[str, int], WishedVersion]:
+    """The versions that are wished, and how they can be had, by what is the subject of their steps: one that comes
+    otherwise than before, as with other signatures, is tried anew."""
+    models = desired.models if desired else ()
+    return {(wish.name, version.version): version for wish in models for version in wish.versions()}
+
+
 def converged(steps: tuple[Step, ...]) -> bool:
     """Whether the box is as is wished, as far as the fleet may decide that."""
     return all(isinstance(each, Leave) for each in steps)

@@ -84,16 +84,17 @@ class ItemStatus(Enum):
     FAILED = 1
     TOO_LARGE = 2
     INVALID = 3
+    BEYOND = 4
 
     @property
     def failed(self) -> bool:
         """Whether there are no outputs, only a reason."""
-        return self in (ItemStatus.FAILED, ItemStatus.INVALID)
+        return self in (ItemStatus.FAILED, ItemStatus.INVALID, ItemStatus.BEYOND)
 
 
 class RunResult(NamedTuple):
     """One request's end: ``shapes`` and ``sizes`` of the wanted outputs in order. FAILED: ``error`` says why; INVALID:
-    the same, and the input is to blame.
+    the same, and the input is to blame. BEYOND: the same, and the outputs are more than the worker may hold.
     TOO_LARGE: ``needed`` bytes (alignment included) and the worker holds the outputs until it is told Fetch."""
 
     ticket: int

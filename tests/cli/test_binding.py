@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from appliance.domain.binding import PROBLEMS_MAX, bind
+from appliance.domain.binding import PROBLEMS_MAX, bind, bind_what_can_be
 from appliance.domain.errors import ConfigInvalid
 
 
@@ -191,3 +191,24 @@ def test_numbers_beyond_what_python_writes_are_told() -> None:
     assert problems(Inner, {"share": 1 << 20_000}) == {
         "share": "must be a number, got a number of too many digits"
     }
+
+
+def test_what_can_be_bound_is_and_what_cannot_is_named() -> None:
+    found = bind_what_can_be(
+        Outer, {"name": 3, "on": True, "inner": {"size": 9}, "by_name": {"a": {"size": "x"}}, "nmae": 1}, "f"
+    )
+    assert found.value == Outer(on=True)
+    assert found.unread == {"name", "inner", "by_name"}
+    assert {each.key for each in found.problems} == {"name", "inner.size", "by_name.a.size", "nmae"}
+
+
+def test_an_unfit_value_stays_and_what_a_section_refuses_is_told_beside_it() -> None:
+    found = bind_what_can_be(Checked, {"even": 5, "inner": {"size": 7, "x": 1}}, "f")
+    assert (found.value, found.unread) == (Checked(even=5), frozenset({"inner"}))
+    assert [each.key for each in found.problems] == ["even", "inner.x", "inner"]
+
+
+def test_what_has_no_default_cannot_be_left_out() -> None:
+    for table in ({}, {"path": 3}):
+        found = bind_what_can_be(Demanding, table, "f")
+        assert (found.value, len(found.problems)) == (None, 1)

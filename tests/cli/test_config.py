@@ -39,6 +39,23 @@ def test_check_accepts_what_show_prints(
     assert main(["config", "check", str(file)]) == Exit.OK
 
 
+def test_the_file_is_named_alone_or_as_other_commands_take_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "a.toml"
+    file.write_text("[engine]\nslow_request_ms = 7\n")
+    for action, says in (("show", "slow_request_ms = 7"), ("check", "no problems")):
+        for words in ([str(file)], ["--config", str(file)]):
+            assert main(["config", action, *words]) == Exit.OK
+            assert says in capsys.readouterr().out
+        assert main(["config", action, str(file), "--config", str(file)]) == Exit.USAGE
+        assert "FILE is given twice" in capsys.readouterr().err
+    assert main(["config", "check"]) == Exit.USAGE
+    assert "there is nothing to check" in capsys.readouterr().err
+
+
 def test_check_lists_every_problem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

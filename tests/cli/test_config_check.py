@@ -128,6 +128,29 @@ def test_all_at_once_whatever_else_is_wrong() -> None:
     ]  # fmt: skip
 
 
+def test_what_is_wrong_with_one_value_hides_nothing_that_is_wrong_with_others() -> None:
+    tls = 'grpc.tls_certificate = "no.crt"\ngrpc.tls_key = "no.key"\n'
+    traces = 'trace.one_in = 1\ntrace.file = ""\n'
+    unfit = f'grpc.addresses = ["nonsense"]\nlog.level = "loud"\nhttp.x = 1\n{tls}{traces}'
+    keys = sorted(problem.split(": ")[1] for problem in problems_of(unfit))
+    assert keys == [
+        "grpc.addresses",
+        "grpc.tls_certificate",
+        "grpc.tls_key",
+        "http.x",
+        "log.level",
+        "trace.file",
+    ]
+    both = 'grpc.addresses = ["nonsense"]\ngrpc.tls_key = "no.key"\n'
+    assert sorted(problem.split(": ")[1] for problem in problems_of(both)) == ["grpc", "grpc.addresses"]
+
+
+def test_what_cannot_be_read_is_told_and_nothing_of_the_default_in_its_place() -> None:
+    text = 'grpc.addresses = 5\nhttp.addresses = ["127.0.0.1:8001"]\ntrace.one_in = 1\ntrace.file = ""\n'
+    assert "127.0.0.1:8001" in str(ApplianceConfig().grpc.addresses)
+    assert sorted(problem.split(": ")[1] for problem in problems_of(text)) == ["grpc.addresses", "trace.file"]
+
+
 def test_the_default_model_directory_must_be_there_too(place: Path) -> None:
     (place / "models").rmdir()
     (problem,) = problems_of("")

@@ -88,10 +88,10 @@ def test_from_a_directory_to_a_checked_package(here: Path, capsys: Capture) -> N
 
 def test_a_promise_takes_the_place_of_another_and_it_is_said(here: Path, capsys: Capture) -> None:
     assert run("pack", "Layers 3.onnx", "--promise", "1:9", "--no-proof", "-o", "a.model") == Exit.OK
-    assert "promise    1 rows in 9 us in 99 of 100 runs\n" in capsys.readouterr().out
+    assert "promise    1 row in 9 us in 99 of 100 runs\n" in capsys.readouterr().out
     write_golden("golden", GoldenSet(cases=(), tolerances={}, promise=LatencyPromise(rows=2, p99_us=7)), b"")
     assert run("pack", "Layers 3.onnx", "--promise", "1:9", "--no-proof", "-o", "b.model") == Exit.OK
-    said = "promise    1 rows in 9 us in 99 of 100 runs, in the place of 2 rows in 7 us in 99 of 100 runs"
+    said = "promise    1 row in 9 us in 99 of 100 runs, in the place of 2 rows in 7 us in 99 of 100 runs"
     assert said in capsys.readouterr().out
     assert run("verify", "a.model", "b.model") == Exit.OK
 
@@ -108,8 +108,8 @@ def test_a_package_with_two_promises_is_not_installed(here: Path, capsys: Captur
         assert run(*words, "two.model") == Exit.REFUSED
         told = capsys.readouterr()
         text = " ".join((told.out + told.err).replace("│", " ").split())
-        assert "is 1 rows in 5 us" in text
-        assert "1 rows in 1490 us" in text
+        assert "is 1 row in 5 us" in text
+        assert "1 row in 1490 us" in text
 
 
 def test_what_a_person_sees(here: Path, capsys: Capture) -> None:
@@ -272,7 +272,7 @@ def test_a_cap_holds_for_all_who_read_the_model(here: Path, capsys: Capture) -> 
     ("words", "status", "says"),
     [
         (["pack", "nowhere"], Exit.REFUSED, "No such file"),
-        (["pack", "digits", "--version", "9"], Exit.REFUSED, "has no version 9"),
+        (["pack", "digits", "--version", "9"], Exit.REFUSED, "of which --version picks one to pack"),
         (["pack", "digits", "--name", "Two Words"], Exit.REFUSED, "is no name for a model"),
         (["pack", "digits", "--key", "nowhere"], Exit.REFUSED, "cannot be read"),
         (["pack", "digits", "--promise", "fast"], Exit.USAGE, "ROWS:P99_US"),

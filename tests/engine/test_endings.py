@@ -15,7 +15,7 @@ from appliance.core.processes.restart import RestartPolicy
 from appliance.core.rollout.catalog import Catalog, CatalogVersion
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.scheduler import Scheduler
-from appliance.domain.errors import Cancelled, WorkerDied
+from appliance.domain.errors import Cancelled, CapacityError, WorkerDied
 from appliance.domain.inference import NO_DEADLINE, Answer, RequestHead, RequestPlan, TensorHead
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec
@@ -24,6 +24,7 @@ from appliance.engine.engine import Engine, EngineTerms
 from appliance.engine.environment import Shell
 from appliance.engine.port import Submission
 from appliance.engine.ticker import Ticker
+from appliance.frontend.statuses import Code, retry_after_ms, statuses_of
 from appliance.workers import port
 from appliance.workers.arena import Arena
 from appliance.workers.child.execution import HELD_ITEMS_MAX
@@ -228,6 +229,25 @@ def test_what_is_cancelled_while_it_is_fetched_does_not_run_again() -> None:
     rig.turns()
     assert not rig.lanes
     assert isinstance(outcomes[0], Cancelled)
+
+
+def test_outputs_that_no_worker_may_hold_are_a_limit_and_go_to_no_other_version() -> None:
+    rig = Losing(free_model())
+    rig.engine.apply(Catalog(versions=(CatalogVersion(model=free_model(2), fingerprint=""),)))
+    rig.turns()
+    outcomes, done = outcomes_of(rig)
+    ask(rig.engine, done)
+    rig.turns()
+    worker, run = rig.lanes.pop(0)
+    (item,) = run.items
+    beyond = port.RunResult(item.ticket, port.ItemStatus.BEYOND, (), (), 0, "the outputs take 9 bytes")
+    rig.engine.pool_event(port.RunFinished(worker, run.batch, (beyond,), 1, 1, 1))
+    rig.turns()
+    (error,) = outcomes
+    assert isinstance(error, CapacityError)
+    assert (statuses_of(error), retry_after_ms(error)) == ((Code.RESOURCE_EXHAUSTED, 429), -1)
+    assert str(error) == "model 'm' failed: the outputs take 9 bytes"
+    assert (rig.lanes, rig.arena.statistics().allocated_bytes) == ([], 0)
 
 
 @pytest.mark.parametrize("runs", [1, 2])

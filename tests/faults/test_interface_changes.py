@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.domain.interface import ALLOWED_PARAMETER
+from appliance.store.running import read_incumbents
 from tests.conftest import Serve
 from tests.faults.clients import Stream, ask
 from tests.faults.test_swaps import entry, tensor_over_http, write_version
@@ -125,6 +126,22 @@ def test_a_package_that_clients_cannot_talk_to_is_held_across_restarts_until_it_
     )
     assert appliance("rollback", "m", "--wait", "--url", f"http://{daemon.http}")[0] == Exit.OK
     assert answers_over_http(daemon.http) == "1"
+
+
+def test_what_is_told_is_of_the_version_that_serves_also_before_it_is_proven(
+    serve: Serve, tmp_path: Path, appliance: Command, packages: Callable[..., Path]
+) -> None:
+    arguments = ("--state-dir", str(tmp_path / "state"))
+    appliance("install", packages(1))
+    serve(None, STORE, arguments=arguments).stop()
+    assert [each.version for each in read_incumbents(tmp_path / "state")] == [1]
+    daemon = serve(None, {**STORE, "swap": {"watch_s": 600.0}}, arguments=arguments)
+    assert "Clients of m/1" in appliance("install", packages(4), "--allow-interface-change")[1]
+    daemon.signal(signal.SIGHUP)
+    daemon.until("the fourth", lambda now: entry(now, "m", 4).get("phase") == "watched")
+    assert [each.version for each in read_incumbents(tmp_path / "state")] == [1]
+    status, said = appliance("install", packages(5))
+    assert (status, "Clients of" in said) == (Exit.OK, False), said
 
 
 def test_a_package_may_say_itself_that_clients_change_along(

@@ -275,3 +275,13 @@ def test_the_command_reports_a_directory_it_cannot_write(
     blocked.write_text("in the way")
     assert main([str(blocked), "scalar"]) == 1
     assert "cannot write scalar" in capsys.readouterr().err
+
+
+def test_without_onnx_it_is_said_what_installs_it() -> None:
+    """An interpreter that looks at no installed packages stands for one that has none."""
+    file = Path(__file__).parents[2] / "models" / "generate.py"
+    command = [sys.executable, "-S", str(file), "--list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert "'make install-test' installs it" in done.stderr

@@ -119,7 +119,7 @@ def test_two_promises_are_told_with_all_else(laid_out: Laid, tmp_path: Path) -> 
     manifest, contents = laid_out
     promise = LatencyPromise(rows=1, p99_us=5)
     found = said(check(tmp_path, replace(manifest, promise=promise, max_batch_size=5), contents))
-    assert "promise: is 1 rows in 5 us in 99 of 100 runs; the golden set promises nothing" in found
+    assert "promise: is 1 row in 5 us in 99 of 100 runs; the golden set promises nothing" in found
     assert "max_batch_size: are not those" in found
     golden = GoldenSet(
         cases=(), tolerances={}, promise=replace(promise, p99_us=1490), tensors_digest=digest_of(b"")
@@ -128,7 +128,7 @@ def test_two_promises_are_told_with_all_else(laid_out: Laid, tmp_path: Path) -> 
         manifest, contents = with_file(manifest, path, data), {**contents, path: data}
     (tmp_path / "other").mkdir()
     found = said(check(tmp_path / "other", replace(manifest, promise=promise), contents))
-    assert "is 1 rows in 5 us in 99 of 100 runs; the golden set promises 1 rows in 1490 us" in found
+    assert "is 1 row in 5 us in 99 of 100 runs; the golden set promises 1 row in 1490 us" in found
     (tmp_path / "one").mkdir()
     assert said(check(tmp_path / "one", replace(manifest, promise=golden.promise), contents)) == ""
 

@@ -350,6 +350,35 @@ def test_a_second_agent_is_told_who_works(
     assert f"agent: process {first.pid}" in appliance("sync", "status")[1]
 
 
+@pytest.mark.parametrize("form", ["auto", "json", "console"])
+def test_its_log_is_in_the_format_of_the_daemons_and_a_pass_tells_a_person(
+    appliance: Run, controller: ControllerDouble, enrolled: Path, start: Start, config: Path, pack: Pack, form: str,
+) -> None:  # fmt: skip
+    file = enrolled / "daemon.log"
+    config.write_text(f'{config.read_text()}\n[log]\nformat = "{form}"\nfile = "{file}"\n')
+    controller.want(WishedModel(name="digits", wanted=controller.offer(pack())))
+    process = start()
+    controller.wait(lambda: (told := told_of(controller)) is not None and told.wanted == 1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert process.stderr is not None
+    lines = process.stderr.read().splitlines()
+    if form == "console":
+        assert "[info     ] agent works" in lines[0]
+        assert any("done" in line and "install digits/1" in line for line in lines)
+    else:
+        said = [json.loads(line) for line in lines]
+        assert said[0]["event"] == "agent works"
+        assert {"event": "done", "level": "info", "step": "install digits/1"}.items() <= next(
+            each for each in said if each["event"] == "done"
+        ).items()
+        assert all("time" in each for each in said)
+    assert not file.exists(), "that is the daemon's"
+    if form == "json":
+        controller.want()
+        assert "done: step='uninstall digits'" in appliance("sync", "once")[2]
+
+
 def test_serving_goes_before_the_agent(controller: ControllerDouble, enrolled: Path, start: Start) -> None:
     controller.want()
     agent = start()

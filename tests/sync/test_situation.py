@@ -66,6 +66,38 @@ def test_what_was_refused_is_tried_again_when_its_maker_is_trusted(
     controller.wait(lambda: (told := told_of(controller)) is not None and told.wanted == 1)
 
 
+def test_a_version_that_was_refused_is_tried_anew_as_soon_as_it_comes_with_other_signatures(
+    controller: ControllerDouble, enrolled: Path, start: Start, pack: Pack, config: Path, tmp_path: Path
+) -> None:
+    config.write_text(config.read_text().replace('"allow"', '"refuse"'))
+    package, keys = pack(), [tmp_path / f"{name}.key" for name in ("stranger", "maker")]
+    for key in keys:
+        assert main(("model", "keygen", str(key))) == 0
+    controller.let_sign(read_public_key(tmp_path / "maker.key.pub"))
+    for key in keys:
+        assert main(("model", "sign", str(package), "--key", str(key))) == 0
+        controller.want(WishedModel(name="digits", wanted=controller.offer(package)))
+        if key is keys[0]:
+            start()
+            controller.wait(lambda: (told := told_of(controller)) is not None and told.phase == "refused")
+            assert wanted_in(enrolled) == 0
+    controller.wait(lambda: (told := told_of(controller)) is not None and told.wanted == 1)
+
+
+def test_no_report_says_that_a_document_is_done_that_was_not_looked_at(
+    appliance: Run, enrolled: Path, controller: ControllerDouble, pack: Pack
+) -> None:
+    controller.want()
+    appliance("sync", "once")
+    assert controller.last is not None
+    assert (controller.last.generation, controller.last.converged) == (1, True)
+    controller.want(WishedModel(name="digits", wanted=controller.offer(pack())))
+    del controller.reports[:]
+    appliance("sync", "once")
+    assert {each.generation for each in controller.reports} >= {2}
+    assert not any(each.converged for each in controller.reports), "no daemon serves it"
+
+
 def test_status_says_why_the_controller_was_not_heard_and_that_it_was(
     appliance: Run, enrolled: Path, controller: ControllerDouble
 ) -> None:

@@ -165,7 +165,9 @@ def test_the_native_front_end_tells_what_it_counted(serve: Serve, models: Path) 
     daemon = serve(models, {**FAKE_SECTIONS, **NATIVE, "grpc": {"max_message_bytes": 4096}})
     infer_many(daemon, MANY)
     with Stub(daemon.grpc) as stub:
-        assert stub.refusal(ask("m", "x" * 5_000)).code == "RESOURCE_EXHAUSTED"
+        refused = stub.refusal(ask("m", "x" * 5_000))
+        assert refused.code == "RESOURCE_EXHAUSTED"
+        assert "the largest that is accepted has 4096 bytes (grpc.max_message_bytes)" in refused.text
     told = {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(daemon.get("/metrics").decode())

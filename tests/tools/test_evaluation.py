@@ -237,7 +237,7 @@ def test_each_step_is_a_sign_of_life(tmp_path: Path, steps: Steps) -> None:
     source = write(tmp_path / "net.onnx", wide_model())
     _golden(source)
     compare(CompareJob(source=str(source), files={}, budget_ms=1), _tell(steps))
-    assert [each[2] for each in steps] == ["answers of original"] * 4 + ["1 rows", "16 rows"] + ["speed"] * 9
+    assert [each[2] for each in steps] == ["answers of original"] * 4 + ["1 row", "16 rows"] + ["speed"] * 9
 
 
 def test_shapes_that_the_exporter_noted_wrongly_stop_no_method(tmp_path: Path) -> None:

@@ -231,6 +231,16 @@ def test_an_output_that_does_not_fit_is_held(rig: Rig) -> None:
     assert (fetched.result.status, rig.answer(5)) == (ItemStatus.OK, bytes((5, 1, 2, 3)))
 
 
+def test_outputs_that_are_more_than_a_worker_holds_are_a_limit_and_no_failure(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "HELD_BYTES_MAX", 1)
+    (finished,) = rig.serve(rig.batch(1, 1, 2, capacity=0))
+    assert [result.status for result in finished.results] == [ItemStatus.BEYOND] * 2
+    assert "a worker holds at most 1 bytes of outputs" in finished.results[0].error
+    assert rig.log == ["run 2"]
+
+
 def test_times_of_batches_do_not_count_twice(rig: Rig) -> None:
     finished = rig.serve(*(rig.batch(number, 2 * number, 2 * number + 1) for number in range(1, 8)))
     assert all(each.gather_ns > 0 and each.run_ns >= 0 and each.scatter_ns > 0 for each in finished)

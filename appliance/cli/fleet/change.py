@@ -54,7 +54,7 @@ def _release(arguments: argparse.Namespace) -> int:
             f"{found['model']}/{found['version']} is released: {bytes_text(found['full_bytes'])} from scratch"
         )
         print(json.dumps(found) if arguments.json else printable(text), flush=True)
-        if found["trust"] == "unsigned":
+        if not found["trust"].startswith("key "):
             print(printable(UNTRUSTED.format(key=f"{found['model']}/{found['version']}")), file=sys.stderr)
         if before := found.get("golden_before", 0):  # a controller of an earlier release does not say it
             words = loss_words(f"{found['model']}/{found['version']}", f"{found['model']}/{before}")

@@ -97,11 +97,19 @@ def _release_rows(found: list[Any]) -> list[Row]:
             bytes_text(each["total_bytes"]),
             bytes_text(each["full_bytes"]),
             bytes_text(min(each["deltas"].values())) if each["deltas"] else "-",
-            each["trust"][:20],
+            _signer(each["trust"]),
             f"{each['by']}, {moment(each['at_ms'])}",
         )
         for each in found
     ]
+
+
+def _signer(trust: str) -> str:
+    """Who signed a release, as far as boxes go by it."""
+    word, _, keyid = trust.partition(" ")
+    return {"unsigned": "nobody", "untrusted": "no trusted key", "wrong": "wrongly"}.get(
+        word, f"key {keyid[:16]}"
+    )
 
 
 def _drift_rows(found: list[Any]) -> list[Row]:

@@ -21,6 +21,7 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.text_table import output
 from appliance.domain.golden import GoldenSet
 from appliance.domain.manifest import Manifest, TensorEntry, promise_text
+from appliance.domain.quantity import counted
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.package.trust import Verdict
 from appliance.package.verification import Inspection
@@ -133,7 +134,10 @@ def _fact_rows(found: Inspection) -> Iterator[tuple[str, str]]:
         "runtime",
         f"{manifest.runtime.name} {manifest.runtime.minimum} or later; operator sets: {opsets or 'none'}",
     )
-    yield "batching", f"up to {manifest.max_batch_size} rows" if manifest.max_batch_size else "none"
+    yield (
+        "batching",
+        f"up to {counted(manifest.max_batch_size, 'row')}" if manifest.max_batch_size else "none",
+    )
     if manifest.minimum_version is not None:
         yield "minimum", f"no version below {manifest.minimum_version} is served where this was installed"
     if manifest.promise is not None:
@@ -141,7 +145,7 @@ def _fact_rows(found: Inspection) -> Iterator[tuple[str, str]]:
     if (measured := manifest.measured) is not None:
         yield "measured", f"on {measured.on}: {bytes_text(measured.memory_bytes)} of memory"
         times = f"p50 {measured.p50_ns / 1e3:.0f} us, p99 {measured.p99_ns / 1e3:.0f} us"
-        yield "", f"load {measured.load_ns / 1e6:.1f} ms, {measured.rows} rows {times}"
+        yield "", f"load {measured.load_ns / 1e6:.1f} ms, {counted(measured.rows, 'row')} {times}"
     if (variant := manifest.variant_of) is not None:
         yield "variant", f"{variant.kind} of {variant.name}/{variant.version}"
     yield "licence", manifest.licence or "not said"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from appliance.cli import store_session
 from appliance.cli.failure import printable
 from appliance.config.repository import RepositoryConfig
+from appliance.domain.errors import StoreUnavailable
 from appliance.domain.interface import InterfaceChange, allows_change, interface_changes
 from appliance.domain.model import ModelVersion
 from appliance.engine.versions.wording import change_words
 from appliance.repository.model_directory import read_model_directory
 from appliance.store.catalog import Catalog
 from appliance.store.layout import view_root
-from appliance.store.running import read_incumbents
+from appliance.store.running import read_incumbents, read_running
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
@@ -51,13 +53,25 @@ def tell(arguments: argparse.Namespace, before: Catalog, after: Catalog, name: s
 def _served_before(
     arguments: argparse.Namespace, before: Catalog, name: str, settings: RepositoryConfig
 ) -> ModelVersion | None:
-    """What was proven last while it served, as far as that is known, or what was wanted."""
+    """What was wanted where a daemon runs it, else what was proven last while it served, as far as that is known, or
+    what was wanted."""
     digests = {each.digest for each in read_incumbents(arguments.state_dir) if each.name == name}
     model = before.model(name)
     if model is None:
         return None
     served = next((each.version for each in model.versions if each.digest in digests), model.wanted)
+    if _runs(arguments.state_dir, name, model.wanted):  # it may serve already, and not be proven yet
+        served = model.wanted
     return _read(arguments, before, name, served, settings)
+
+
+def _runs(state: Path, name: str, number: int) -> bool:
+    """Whether a daemon runs the version, and has not found that it will not serve."""
+    try:
+        running = {(each.name, each.version) for each in read_running(state)}
+    except StoreUnavailable:
+        return False
+    return (name, number) in running and number not in store_session.failed_here(state, name)
 
 
 def _read(

@@ -8,7 +8,7 @@ import gc
 import json
 import os
 import signal
-import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -31,25 +31,25 @@ def _run(arguments: argparse.Namespace) -> int:
     """Work until SIGTERM or Ctrl-C."""
     with suppress(PermissionError):  # the unit, which has it so already, allows no change
         os.nice(NICENESS)
-    with session.agent_of(arguments) as (agent, _):
-        session.say("agent works", device=agent.box.identity.device, controller=agent.box.identity.url)
+    with session.log_of(arguments) as log, session.agent_of(arguments, log.event) as (agent, _):
+        log.event("agent works", device=agent.box.identity.device, controller=agent.box.identity.url)
         gc.freeze()
-        asyncio.run(_offering(agent))
+        asyncio.run(_offering(agent, log.close))
     return Exit.OK
 
 
-async def _offering(agent: Agent) -> None:
+async def _offering(agent: Agent, close_log: Callable[[], None]) -> None:
     """Work, and offer to neighbours what there is, where that is wished: what listens is loaded only then."""
     if not agent.box.settings.fleet.neighbour_address:
-        await _until_stopped(agent)
+        await _until_stopped(agent, close_log)
         return
     from appliance.sync.neighbours import offering
 
     async with offering(agent.box):
-        await _until_stopped(agent)
+        await _until_stopped(agent, close_log)
 
 
-async def _until_stopped(agent: Agent) -> None:
+async def _until_stopped(agent: Agent, close_log: Callable[[], None]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -61,7 +61,7 @@ async def _until_stopped(agent: Agent) -> None:
         await asyncio.wait({working}, timeout=STOP_S)
     if not working.done():
         working.cancel()
-        sys.stderr.flush()
+        close_log()
         os._exit(Exit.OK)  # a thread may wait for the disk; whatever it does survives a kill
     waiting.cancel()
     await working
@@ -75,7 +75,7 @@ def _add_once(parser: argparse.ArgumentParser) -> None:
 
 def _once(arguments: argparse.Namespace) -> int:
     """One pass; the exit status says how the box stands after it."""
-    with session.agent_of(arguments) as (agent, talk):
+    with session.agent_of(arguments, session.say) as (agent, talk):
         box = agent.box
         asyncio.run(agent.once())
         if arguments.json:

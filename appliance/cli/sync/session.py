@@ -1,6 +1,7 @@
 """What the commands of the agent have in common: where the box is, what its configuration says, what it counts time by.
 
-Their errors are told as sentences; log lines go to standard error, one each.
+Their errors are told as sentences; log lines go to standard error, one each: as the daemon's, where the agent works on,
+and for people, where they wait for it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from appliance import __version__
 from appliance.cli import store_session
@@ -23,7 +25,7 @@ from appliance.cli.store_session import told, wall_ms
 from appliance.config import loading
 from appliance.domain.errors import StoreBusy
 from appliance.fleet.settings import local_problems
-from appliance.sync.agent import Agent
+from appliance.sync.agent import Agent, Say
 from appliance.sync.box import Box, Clock, Settings
 from appliance.sync.contact import Conversation
 from appliance.sync.contact_plan import plan_problems
@@ -34,6 +36,9 @@ from appliance.sync.spending import Spending
 from appliance.sync.streams import Streams
 from appliance.sync.telling import Telling
 from appliance.sync.trust import NoRoot
+
+if TYPE_CHECKING:
+    from appliance.telemetry.log import LogControl
 
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -99,13 +104,29 @@ def failures() -> Iterator[None]:
         except LinkFailed as error:
             status = Exit.REFUSED if error.trouble is Trouble.REFUSED else Exit.UNREACHABLE
             raise CommandFailed(str(error), status) from error
+        except BrokenPipeError:  # of standard output; that of a link is a LinkFailed
+            raise
         except OSError as error:
             raise CommandFailed(f"{error.filename or 'the disk'}: {error.strerror or error}") from error
 
 
 @contextmanager
-def agent_of(arguments: argparse.Namespace) -> Iterator[tuple[Agent, Conversation]]:
-    """The box's agent, and its conversation with the controller that the box belongs to."""
+def log_of(arguments: argparse.Namespace) -> Iterator[LogControl]:
+    """The log of an agent that works on, in the format and from the level that the configuration says, to standard
+    error in any case: a file of the log is the daemon's, which moves it away when it is full."""
+    from appliance.telemetry.log import configure
+
+    log = configure(replace(store_session.configured(arguments).log, file=""))
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+@contextmanager
+def agent_of(arguments: argparse.Namespace, say: Say) -> Iterator[tuple[Agent, Conversation]]:
+    """The box's agent, which tells what it does by ``say``, and its conversation with the controller that the box
+    belongs to."""
     with box_of(arguments) as box:
         telling = Telling(box.settings.state, box.fleet.outbox_bytes)
 
@@ -127,7 +148,7 @@ def agent_of(arguments: argparse.Namespace) -> Iterator[tuple[Agent, Conversatio
 
 
 def say(event: str, **fields: object) -> None:
-    """Write a log line."""
+    """Write a line for the person at the terminal."""
     said = "".join(f" {key}={printable(str(value))!r}" for key, value in fields.items())
     print(f"{event}:{said}" if said else event, file=sys.stderr, flush=True)
 

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.domain.errors import Cancelled, DeadlineExpired, InvalidRequest, QueueFull, RunFailed
+from appliance.domain.errors import (
+    Cancelled,
+    CapacityError,
+    DeadlineExpired,
+    InvalidRequest,
+    QueueFull,
+    RunFailed,
+)
 from appliance.domain.inference import Answer, Outcome
 from appliance.engine.requests.inquests import Inquests
 from appliance.engine.requests.mirroring import Mirroring
@@ -66,12 +73,15 @@ class Completion:
         self.end(request, Cancelled("Request cancelled"), Result.CANCELLED)
 
     def _failed(self, request: Request, result: workers.RunResult) -> None:
+        text = f"model '{request.plan.model.name}' failed: {result.error}"
+        if result.status is workers.ItemStatus.BEYOND:
+            self.end(request, CapacityError(text, retry_after_ns=-1), Result.REFUSED)
+            return
         if self._rerouting.elsewhere(request):
             return
         if result.status is workers.ItemStatus.INVALID:
             self.end(request, InvalidRequest(result.error), Result.INVALID)
             return
-        text = f"model '{request.plan.model.name}' failed: {result.error}"
         self.end(request, RunFailed(text), Result.FAILED)
 
     def _fetch(self, request: Request, result: workers.RunResult) -> None:

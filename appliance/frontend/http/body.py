@@ -18,7 +18,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from appliance.config.http import HttpConfig
 from appliance.domain.errors import AnswersFull, InvalidRequest, MessageTooLarge, QueueFull
-from appliance.frontend.http.compression import request_encoding, unfold
+from appliance.frontend.http.compression import Limit, request_encoding, unfold
 from appliance.frontend.http.status import HttpRefusal
 from appliance.frontend.turns import Turns
 
@@ -45,8 +45,8 @@ class BodyReader:
         """Bytes of all bodies in memory now, as declared or received."""
         return self._held_bytes
 
-    async def read(self, request: web.BaseRequest, limit: int) -> HeldBody:
-        """The plain body of ``request``, at most ``limit`` bytes. Its bytes count as held until it is released.
+    async def read(self, request: web.BaseRequest, limit: Limit) -> HeldBody:
+        """The plain body of ``request``, within ``limit``. Its bytes count as held until it is released.
 
         Raises MessageTooLarge, QueueFull (all bodies together), InvalidRequest (cut short or malformed) and
         HttpRefusal (too slow, unknown encoding)."""
@@ -56,7 +56,7 @@ class BodyReader:
             body = await self._arrived(request, limit)
             taken = max(declared, len(body))
             if coding:
-                taken += self._take(limit)
+                taken += self._take(limit.nbytes)
                 body = await unfold(body, coding, limit, self._turns)
         except BaseException:
             self._held_bytes -= taken
@@ -76,7 +76,7 @@ class BodyReader:
         self._held_bytes += nbytes
         return nbytes
 
-    async def _arrived(self, request: web.BaseRequest, limit: int) -> Body:
+    async def _arrived(self, request: web.BaseRequest, limit: Limit) -> Body:
         """The body as it was sent; what it has beyond its declared length counts as held from here on."""
         content = request.content
         if content.is_eof() and content.exception() is None:
@@ -97,7 +97,7 @@ class BodyReader:
         except RequestPayloadError as error:
             raise InvalidRequest(f"request body is malformed: {error}") from None
 
-    async def _gather(self, request: web.BaseRequest, limit: int) -> bytearray:
+    async def _gather(self, request: web.BaseRequest, limit: Limit) -> bytearray:
         """All chunks in one buffer: made once when the length is declared, grown and counted with each when it is not.
         A buffer that grows has at most an eighth more than it needs."""
         content = request.content
@@ -106,8 +106,8 @@ class BodyReader:
         try:
             while chunk := await content.readany():
                 end = filled + len(chunk)
-                if end > limit:
-                    raise MessageTooLarge(f"request body is larger than the limit of {limit} bytes")
+                if end > limit.nbytes:
+                    raise MessageTooLarge(f"request body is larger than the limit of {limit}")
                 beyond += self._take(max(0, end - len(buffer)))
                 buffer[filled:end] = chunk
                 filled = end
@@ -121,16 +121,16 @@ class BodyReader:
         return buffer
 
 
-def _declared_length(request: web.BaseRequest, limit: int) -> int:
+def _declared_length(request: web.BaseRequest, limit: Limit) -> int:
     length = request.content_length or 0
-    if length > limit:
-        raise MessageTooLarge(f"request body of {length} bytes is larger than the limit of {limit} bytes")
+    if length > limit.nbytes:
+        raise MessageTooLarge(f"request body of {length} bytes is larger than the limit of {limit}")
     return length
 
 
-def _bounded(body: Body, limit: int) -> Body:
-    if len(body) > limit:
-        raise MessageTooLarge(f"request body of {len(body)} bytes is larger than the limit of {limit} bytes")
+def _bounded(body: Body, limit: Limit) -> Body:
+    if len(body) > limit.nbytes:
+        raise MessageTooLarge(f"request body of {len(body)} bytes is larger than the limit of {limit}")
     return body
 
 

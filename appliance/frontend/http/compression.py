@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 from appliance.domain.errors import InvalidRequest, MessageTooLarge
 from appliance.frontend.http.status import HttpRefusal, quotable
@@ -22,6 +22,16 @@ FOLDED_PIECE_BYTES: Final = 64 * 1024
 _GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 COMPRESS_MIN_BYTES: Final = 1024
 """Smallest answer that is compressed when the client asks: below it, one packet carries it either way."""
+
+
+class Limit(NamedTuple):
+    """How many bytes a body may have, and the setting that says so; "": it is fixed."""
+
+    nbytes: int
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.nbytes} bytes ({self.key})" if self.key else f"{self.nbytes} bytes"
 
 
 def request_encoding(header: str) -> str:
@@ -56,9 +66,8 @@ def _preference(item: str) -> tuple[str, bool]:
     return name.strip(), parameters.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
 
 
-async def unfold(body: bytes | bytearray | memoryview, coding: str, limit: int, turns: Turns) -> bytearray:
-    """The plain bytes of ``body``. Raises InvalidRequest when it is not whole, MessageTooLarge over ``limit``
-    bytes."""
+async def unfold(body: bytes | bytearray | memoryview, coding: str, limit: Limit, turns: Turns) -> bytearray:
+    """The plain bytes of ``body``. Raises InvalidRequest when it is not whole, MessageTooLarge over ``limit``."""
     # "deflate" means the zlib form, but some clients send the bare stream; the first byte tells them apart
     wbits = _GZIP if coding == "gzip" else (_ZLIB if body[:1] and body[0] & 0x0F == 8 else _BARE)
     engine = zlib.decompressobj(wbits)
@@ -75,8 +84,8 @@ async def unfold(body: bytes | bytearray | memoryview, coding: str, limit: int, 
                 rest = engine.unconsumed_tail
                 more = len(piece) == PIECE_BYTES  # else it has read all and made all that it could of it
                 plain += piece
-                if len(plain) > limit:
-                    raise MessageTooLarge(f"request body is larger than {limit} bytes when decompressed")
+                if len(plain) > limit.nbytes:
+                    raise MessageTooLarge(f"request body is larger than {limit} when decompressed")
                 await turns.next()
     except zlib.error as error:
         raise InvalidRequest(f"request body is not valid {coding}: {error}") from None

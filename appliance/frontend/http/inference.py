@@ -17,7 +17,7 @@ from appliance.domain.errors import ApplianceError, MessageTooLarge
 from appliance.domain.inference import NO_DEADLINE, Answer, Outcome, OutputTensor
 from appliance.engine.port import NO_HEADERS, EnginePort, Submission, Tensor
 from appliance.frontend.http.body import Body, BodyReader, HeldBody
-from appliance.frontend.http.compression import COMPRESS_MIN_BYTES, PIECE_BYTES, response_encoding
+from appliance.frontend.http.compression import COMPRESS_MIN_BYTES, PIECE_BYTES, Limit, response_encoding
 from appliance.frontend.http.connection import Connection, connection_of
 from appliance.frontend.http.infer_request import (
     HEAD_LENGTH_HEADER,
@@ -216,7 +216,7 @@ class InferenceHandler:
         self, request: web.BaseRequest, name: str, version: str, exchange: Exchange
     ) -> tuple[HeldBody, Planned, Sequence[Tensor]]:
         """Read and check; the body is held on."""
-        held = await self._bodies.read(request, self._config.max_body_bytes)
+        held = await self._bodies.read(request, Limit(self._config.max_body_bytes, "http.max_body_bytes"))
         try:
             body = held.data
             header = request.headers.get(HEAD_LENGTH_HEADER)

@@ -21,6 +21,7 @@ from appliance.frontend.documents import (
     statistics_document,
 )
 from appliance.frontend.http.body import BodyReader
+from appliance.frontend.http.compression import Limit
 from appliance.frontend.http.connection import connection_of
 from appliance.frontend.http.json_document import check_nesting, parse_json
 from appliance.frontend.http.status import json_response
@@ -162,7 +163,7 @@ class ProtocolHandler:
         raise Unsupported(NO_DEVICE_MEMORY)
 
     async def _object(self, request: web.BaseRequest) -> dict[str, Any]:
-        held = await self._bodies.read(request, MAX_CONTROL_BYTES)
+        held = await self._bodies.read(request, Limit(MAX_CONTROL_BYTES))
         self._bodies.release(held)
         if not held.data.strip():
             return {}

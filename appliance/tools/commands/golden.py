@@ -27,6 +27,7 @@ from appliance.cli.terminal import steps_bar
 from appliance.config.repository import SettledRepository
 from appliance.domain.golden import SET_FILE, Tolerance, read_golden
 from appliance.domain.manifest import LatencyPromise
+from appliance.domain.quantity import counted
 from appliance.domain.tensor import FLOATS
 from appliance.tools.commands.options import (
     add_device,
@@ -208,13 +209,13 @@ def _asked_promise(arguments: argparse.Namespace) -> LatencyPromise | None:
 
 
 def _sentence(made: GoldenMade) -> str:
-    cases = "1 case" if made.cases == 1 else f"{made.cases} cases"
+    cases = counted(made.cases, "case")
     if made.kept:
         cases += " kept"
     text = f"{printable(made.path)}: {cases}, {made.tensors_bytes:,} bytes of tensors"
     if made.promise is not None and made.measured is not None:
         text += (
-            f"; promised: {made.promise.rows} rows in {made.promise.p99_us:,} us "
+            f"; promised: {counted(made.promise.rows, 'row')} in {made.promise.p99_us:,} us "
             f"(measured here: {made.measured.p99_ns // NS_PER_US:,} us)"
         )
     return text

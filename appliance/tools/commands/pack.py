@@ -26,6 +26,7 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.golden_loss import loss_words
 from appliance.cli.model.sign import add_keys, signers_of
 from appliance.cli.terminal import bytes_bar
+from appliance.domain.quantity import counted
 from appliance.store.full_disk import reason_of
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
         ) from error
     except ApplianceError as error:
         raise CommandFailed(f"'{arguments.source}' cannot be packed: {error}", Exit.REFUSED) from error
+    except BrokenPipeError:  # of standard output, which no file is to blame for
+        raise
     except OSError as error:
         place = error.filename or arguments.output or "."
         raise CommandFailed(f"'{place}' cannot be written: {reason_of(error, place)}") from error
@@ -224,9 +227,10 @@ def _tell(
     promise = promise_text(manifest.promise)
     if before not in (None, manifest.promise):
         promise += f", in the place of {promise_text(before)} in the golden set of the source"
+    files = counted(len(manifest.files), "file")
     lines = (
         ("packed", printable(str(target))),
-        ("size", f"{about['bytes']:,} bytes in {len(manifest.files)} files, {len(manifest.tensors)} tensors"),
+        ("size", f"{about['bytes']:,} bytes in {files}, {counted(len(manifest.tensors), 'tensor')}"),
         ("manifest", about["manifest"]),
         ("proof", proven if proof.rounds else f"none: {printable(proof.unproven)}"),
         (

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from appliance.domain.model import ModelVersion
+from appliance.domain.quantity import counted
 from appliance.tools.evaluation.gate import Judgement, Verdict, fastest
 from appliance.tools.evaluation.jobs import BatchFigures, OutputAccuracy, Trial, to_plain
 
@@ -33,8 +34,8 @@ class Report:
     def inputs(self) -> str:
         """On what it was tried, in words."""
         if self.proven:
-            return f"{self.cases} golden cases"
-        return f"{self.cases} random inputs, without a golden set"
+            return counted(self.cases, "golden case")
+        return f"{counted(self.cases, 'random input')}, without a golden set"
 
     @property
     def unmeasured(self) -> bool:

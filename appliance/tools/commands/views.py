@@ -10,6 +10,7 @@ from rich.text import Text
 
 from appliance.cli.failure import printable
 from appliance.domain.model import ModelVersion
+from appliance.domain.quantity import counted
 from appliance.tools.evaluation.gate import not_faster, speed_ups
 from appliance.tools.evaluation.jobs import ORIGINAL, Candidate, Comparison, Measurement, OutputAccuracy
 
@@ -76,7 +77,9 @@ def _cost_table(key: str, found: Comparison) -> Table:
 
 
 def _accuracy_table(found: Comparison) -> Table:
-    table = Table(title=Text(f"on {found.cases} golden cases"), title_justify="left", title_style="")
+    table = Table(
+        title=Text(f"on {counted(found.cases, 'golden case')}"), title_justify="left", title_style=""
+    )
     table.add_column("", no_wrap=True)
     table.add_column("output")
     for heading in ("max abs", "max rel", "same best"):

@@ -18,6 +18,7 @@ from typing import Any, Final
 from appliance.domain.errors import ApplianceError
 from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
+from appliance.domain.quantity import counted
 from appliance.runtimes.runtime import Runtime, open_runtimes
 from appliance.tools.evaluation.comparison import compare
 from appliance.tools.evaluation.equivalence import compare_forms
@@ -92,7 +93,7 @@ def _measure(plain: Mapping[str, object], progress: Progress) -> Measurement:
     first_ns = time.monotonic_ns() - begin
     speeds = []
     for number, rows in enumerate(sizes):
-        progress(number + 1, len(sizes) + 1, f"{rows} rows")
+        progress(number + 1, len(sizes) + 1, counted(rows, "row"))
         speeds.append(runner.measure(with_rows(version, inputs, rows), job.budget_ms * 1_000_000))
     return Measurement(
         load_ns=runner.load_ns,

@@ -16,6 +16,7 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ApplianceError, ArtefactError
 from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
+from appliance.domain.quantity import counted
 from appliance.runtimes.runtime import Runtime
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, with_rows
 from appliance.tools.evaluation.jobs import (
@@ -113,7 +114,7 @@ def _speeds(
     rounds = {}
     for rows in sizes:
         for entry in entries:
-            progress(before, before + ROUNDS, f"{rows} rows")
+            progress(before, before + ROUNDS, counted(rows, "row"))
             rounds[entry.said.method, rows] = entry.runner.prepared(with_rows(version, inputs, rows))
     taken: dict[tuple[str, int], list[int]] = {key: [] for key in rounds}
     for number in range(ROUNDS):

@@ -23,6 +23,7 @@ from appliance.domain.golden import (
 )
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.model import ModelVersion
+from appliance.domain.quantity import counted
 from appliance.domain.tensor import FLOATS
 from appliance.store.full_disk import reason_of
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, random_inputs, rows_of, with_rows
@@ -148,7 +149,7 @@ def _promise(
     """Measured on the first case."""
     if job.promise is None:
         return None, None
-    progress(0, 1, f"measuring {job.promise.rows} rows")
+    progress(0, 1, f"measuring {counted(job.promise.rows, 'row')}")
     first = next(_cases(job, runner.version))
     asked = with_rows(runner.version, first.inputs, job.promise.rows)
     measured = runner.measure(asked, job.budget_ms * 1_000_000)

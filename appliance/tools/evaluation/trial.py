@@ -11,6 +11,7 @@ from typing import Final
 from appliance.domain.device_wish import parse_wish
 from appliance.domain.golden import read_golden, read_tensors
 from appliance.domain.model import ModelVersion
+from appliance.domain.quantity import counted
 from appliance.runtimes.runtime import Runtime
 from appliance.tools.evaluation.comparison import variant_bytes
 from appliance.tools.evaluation.inputs import Inputs, golden_inputs, rows_of, with_rows
@@ -48,7 +49,7 @@ def try_precision(job: TrialJob, version: ModelVersion, runtime: Runtime, progre
     inputs = golden_inputs(tensors, golden.cases[0])
     batches = []
     for number, rows in enumerate(sizes):
-        progress(total - len(sizes) + number, total, f"{job.precision}: {rows} rows")
+        progress(total - len(sizes) + number, total, f"{job.precision}: {counted(rows, 'row')}")
         batches.append(_batch(runner, with_rows(version, inputs, rows), job.budget_ms * NS_PER_MS, meter))
     return Trial(
         precision=job.precision,

@@ -74,7 +74,12 @@ def find_source(
             findings.problem(Place(file=str(path)), f"has no version directory; put the model into {path}/1/")
             raise ModelInvalid((*said, *findings.problems))
         if version and version not in numbers:
-            raise _invalid(str(path), f"has no version {version}; it has {', '.join(map(str, numbers))}")
+            had = ", ".join(map(str, numbers))
+            raise _invalid(
+                str(path),
+                f"has no version {version}; it has {had}, of which --version picks one to pack: a version keeps the "
+                "number of its directory",
+            )
         return _model_source(real, version or numbers[-1], include, settings)
     return _file_source(_only_model(real), version, include)
 

@@ -362,11 +362,12 @@ class Executor:
         total = sum(outputs.sizes)
         self.forget(ticket)
         if self._held_bytes + total > HELD_BYTES_MAX or len(self._held) >= HELD_ITEMS_MAX:
-            return _failed(
-                ticket,
-                f"the outputs take {total} bytes, more than the worker can hold beside the "
-                f"{self._held_bytes} bytes it holds already (limit {HELD_BYTES_MAX})",
+            text = (
+                f"the outputs take {total} bytes, and a worker holds at most {HELD_BYTES_MAX} bytes of outputs, of "
+                f"{HELD_ITEMS_MAX} requests, which is fixed; it holds {self._held_bytes} of others: ask for fewer rows "
+                "or fewer outputs in one request"
             )
+            return RunResult(ticket, ItemStatus.BEYOND, (), (), 0, text)
         copies = [memoryview(bytes(part)) for part in outputs.parts]
         self._held[ticket] = _Outputs(outputs.shapes, outputs.sizes, copies)
         self._held_bytes += total

@@ -372,7 +372,9 @@ impl RequestBody {
         let bound = self.resources.limits.get(Limit::MessageBytes);
         Fault::status(
             code::RESOURCE_EXHAUSTED,
-            format!("a request message {how}; the largest that is accepted has {bound} bytes"),
+            format!(
+                "a request message {how}; the largest that is accepted has {bound} bytes (grpc.max_message_bytes)"
+            ),
         )
     }
 

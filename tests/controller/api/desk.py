@@ -7,7 +7,7 @@ import http.client
 import json
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -32,15 +32,16 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 
 class Desk:
-    """A controller in a thread of its own, in ``folder``; ``now_ms`` is its clock, to be set."""
+    """A controller in a thread of its own, in ``folder``; ``now_ms`` is its clock, to be set. One that is made names
+    the makers with ``package_keys``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, package_keys: Sequence[Path] = ()) -> None:
         self.folder = folder
         self.now_ms = START_MS
         self.admin = ""
         if not folder.exists():
             settings = Settings(url="https://127.0.0.1:1", address="127.0.0.1:0")
-            self.admin = make_home(folder, settings, (), (), self.now_ms)
+            self.admin = make_home(folder, settings, (), package_keys, self.now_ms)
         self.home: Home = open_home(folder)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)

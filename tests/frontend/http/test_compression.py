@@ -14,6 +14,7 @@ from appliance.frontend.http import compression
 from appliance.frontend.http.compression import (
     FOLDED_PIECE_BYTES,
     PIECE_BYTES,
+    Limit,
     request_encoding,
     response_encoding,
 )
@@ -22,7 +23,7 @@ from appliance.frontend.turns import Turns
 
 
 async def unfold(body: bytes, coding: str, limit: int) -> bytearray:
-    return await compression.unfold(body, coding, limit, Turns())
+    return await compression.unfold(body, coding, Limit(limit, "http.max_body_bytes"), Turns())
 
 
 PLAIN = bytes(range(256)) * 4096
@@ -73,7 +74,9 @@ async def test_what_is_yet_to_be_unfolded_is_not_copied_in_each_turn() -> None:
 async def test_a_bomb_is_stopped_at_the_limit() -> None:
     bomb = gzip.compress(bytes(64 << 20))
     assert len(bomb) < 100_000
-    with pytest.raises(MessageTooLarge, match="when decompressed"):
+    with pytest.raises(
+        MessageTooLarge, match=r"larger than 1048576 bytes \(http.max_body_bytes\) when decompressed"
+    ):
         await unfold(bomb, "gzip", 1 << 20)
 
 

@@ -271,7 +271,8 @@ def test_a_body_over_the_limit_is_413_before_it_is_sent(connect: Connect) -> Non
     connection.sendall(INFER + b"Content-Length: %d\r\n\r\n" % (1 << 40))
     reply = _reply(connection)
     assert reply.status == 413
-    assert "larger than the limit" in json.loads(reply.read())["error"]
+    assert "larger than the limit of " in (said := json.loads(reply.read())["error"])
+    assert said.endswith("bytes (http.max_body_bytes)")
 
 
 def test_a_body_over_the_limit_in_chunks_is_413(connect: Connect) -> None:
