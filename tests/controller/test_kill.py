@@ -3,6 +3,7 @@ once."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -220,4 +221,5 @@ def test_what_is_no_http_fills_no_log(made: Served) -> None:
                 link.sendall(nonsense)
                 assert link.recv(100).startswith(b"HTTP/1.0 400 ")
         found.terminate()
-        assert found.stderr.read() == ""
+        events = [json.loads(line)["event"] for line in found.stderr]
+    assert events == ["controller serves", "controller stopped"]
