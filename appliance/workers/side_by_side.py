@@ -20,8 +20,8 @@ twentieth on a busy box, and one that is refused is not built again."""
 SIZES_MAX: Final = 8
 """Batch sizes at which they are compared."""
 APART_MAX: Final = 10.0
-"""How far the middle of the pairs may be from what the two medians make. A machine that is slow and fast by turns keeps
-the one and moves the others, by as much as it gets slower: and none gets ten times as slow while half of the runs go on."""
+"""How many times the middle of the pairs may be what the two medians make, or the other way round. A machine that is
+slow and fast by turns keeps the one and moves the others, by as much as it gets slower."""
 
 
 class SideBySide(NamedTuple):

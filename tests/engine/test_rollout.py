@@ -215,9 +215,55 @@ def test_the_session_of_the_next_version_is_compared_with_the_session_of_the_one
     assert (new.phase is Phase.WATCHED) is takes
 
 
-def assessed(p50_ns: int) -> Assessment:
-    """What runs of one row take."""
-    return Assessment(0, (), 1, 5, p50_ns, p50_ns, 0)
+@pytest.mark.parametrize(
+    ("rows", "run_ns", "seeds", "takes"),
+    [
+        (8, 9_000_000, (), True),
+        (8, 9_000_000, ((1, 3_900_000),), True),
+        (8, 9_000_000, ((1, 9_000_000),), False),
+        (8, 90_000_000, (), False),
+        (1, 9_000_000, (), False),
+    ],
+)
+def test_the_rows_for_which_a_package_promises_something_do_not_keep_it_from_being_compared(
+    rows: int, run_ns: int, seeds: tuple[tuple[int, int], ...], takes: bool
+) -> None:
+    """The session of the version before took a millisecond for one row."""
+    rig = RolloutRig()
+    served = with_engine(rig)
+    served.packed = True
+    served.assessment = assessed(50_000)
+    known = Proof(assessed(1_000_000), proven=True)
+    rig.recorder.perform(do.Prove(served.identity, served.model, known))
+    rig.opens = True
+    new = rig.version(2, "b", replace(served.model, version=2))
+    new.phase = Phase.LOADING
+    rig.try_(new, served)
+    new.assessment, new.seeds = assessed(run_ns, rows), seeds
+    rig.tell(told.Opened(new.id))
+    assert (new.phase is Phase.WATCHED) is takes
+
+
+@pytest.mark.parametrize(
+    ("runtime", "known", "assesses"),
+    [("tensorrt", False, True), ("tensorrt", True, False), ("onnx", False, False)],
+)
+def test_the_first_version_of_a_model_with_engines_is_measured_for_the_next_one(
+    runtime: str, known: bool, assesses: bool
+) -> None:
+    """Once it is known it may run from its engine, which says nothing of its session."""
+    rig = RolloutRig()
+    first = with_engine(rig, runtime)
+    first.phase = Phase.LOADING
+    if known:
+        rig.recorder.perform(do.Prove(first.identity, first.model, Proof(None, proven=True)))
+    rig.core.trials.begin(first, None, TrialWish(), 0, background=True)
+    assert rig.core.trials.attempts[first.id].load_wish.assess is assesses
+
+
+def assessed(p50_ns: int, rows: int = 1) -> Assessment:
+    """What runs of so many rows take."""
+    return Assessment(0, (), rows, 5, p50_ns, p50_ns, 0)
 
 
 @pytest.mark.parametrize(("packed", "crashed"), [(False, False), (True, False), (False, True)])

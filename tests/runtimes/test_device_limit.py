@@ -82,7 +82,8 @@ def test_what_was_not_enough_is_told_with_the_runtimes_reason(
     assert limit.told(reason) == (problem or reason)
 
 
-FAILED = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Conv node. Name:'{}' "
+FAILED = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Mul node. Name:'{}' "
+FULL = "Failed to allocate memory for requested buffer of size 8388608"
 PLACE = (
     "/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_call.cc:121 std::conditional_t<THRW, void, "
     "onnxruntime::common::Status> onnxruntime::CudaCall(ERRTYPE, const char*, int) [with ERRTYPE = cudaError; bool "
@@ -95,8 +96,7 @@ PLACE = (
     [
         f"{FAILED.format('a')}Status Message: {PLACE}{PLACE}{CUDA}",
         f"{FAILED.format('a')}Status Message: {FAILED.format('inner')}Status Message: {PLACE}{CUDA}",
-        f"{FAILED.format('a')}Status Message: \n{PLACE.partition(' [with')[0]} Failed to allocate memory for "
-        "requested buffer of size 8388608",
+        f"{FAILED.format('a')}Status Message: \n{PLACE.partition(' [with')[0]} {FULL}",
         f"{FAILED.format('a')}Status Message: CUDA error cudaErrorMemoryAllocation:out of memory",
         f"[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: {PLACE}{CUDA}",
         f"[ONNXRuntimeError] : 1 : FAIL : {PLACE}{CUDA}",

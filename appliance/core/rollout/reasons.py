@@ -100,11 +100,13 @@ class Fails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow:
-    """Nine of ten of its runs on requests take over ``factor`` times as long as those of the version before."""
+    """Nine of ten of its runs on requests take over ``factor`` times as long as those of the version before. Not
+    ``alike``: as that takes, or would, without its engine."""
 
     run_ns: int
     before_ns: int
     factor: float
+    alike: bool = True
 
 
 COMPARED: Final = (AnswersDiffer, EngineSlower, Slow, TooSlow)
