@@ -185,3 +185,49 @@ def test_what_is_slow_at_work_does_not_replace_a_version_that_runs_from_its_engi
         assert lines[-1].ending is (Ending.REFUSED if tried else Ending.ROLLED_BACK)
         assert "with the version before, without its engine" in lines[-1].reason
     world.settle()
+
+
+class ApartWorkers(EngineWorkers):
+    """Workers with no room for an engine beside its session, whose engines load while a neighbour slows them."""
+
+    def __init__(self, world: World, arena: Arena, emit: Callable[[port.PoolEvent], None]) -> None:
+        super().__init__(world, arena, lambda event: emit(self._slowed(event)))
+
+    def _slowed(self, event: port.PoolEvent) -> port.PoolEvent:
+        if isinstance(event, port.ModelLoaded) and event.packed and event.assessment is not None:
+            return event._replace(assessment=event.assessment._replace(p50_ns=13 * MS // 10))
+        return event
+
+    def compared(self, version: ModelVersion) -> tuple[SideBySide, ...]:
+        super().compared(version)
+        return ()
+
+
+class ApartWorld(EngineWorld):
+    """A world of those."""
+
+    workers_type = ApartWorkers
+    workers: ApartWorkers
+
+
+def test_an_engine_that_a_neighbour_slowed_is_dropped_and_not_refused_and_built_once_in_a_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    marked: list[bool] = []
+    monkeypatch.setattr(
+        "appliance.engine.control.forms.refuse_forms",
+        lambda forms, digest, reason, *, known=True: marked.append(known) or True,
+    )
+    for lives in (1, 2):
+        world = ApartWorld(lives, names=1, swap=RolloutPolicy(watch_s=0.1))
+        world.engined()
+        world.start()
+        for _ in range(3):
+            world.apply()
+            world.world.run(world.world.now + 5_000 * MS)
+        assert marked == [False] * lives, "it is left to be built when the daemon starts anew"
+        assert world.workers.engines == {"m0/1": 1}
+        (version,) = world.engine.status().versions
+        assert (version.state.value, version.packed) == ("READY", False)
+        assert any("measured apart" in note for note in version.notes)
+        world.settle()

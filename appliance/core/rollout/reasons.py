@@ -70,6 +70,12 @@ class EngineSlower:
     ratio: float
     factor: float
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether it can have been something else that made it slow: it was measured at another time than its
+        session."""
+        return not self.pairs
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CannotBeTried:

@@ -66,8 +66,10 @@ class Trials:
         is proven: it is compared with nothing. Nor is what is moved away from a device with a fault, which is not gone
         back to."""
         proof = self._records.proof(key_of(version), version.model) or Proof(None, proven=False)
-        version.assessment = proof.assessment
         known = proof.proven and not again
+        engine = version.is_packed and has_engine(version.model)
+        # How slow an engine was at a bad time, for which it was dropped, says nothing of the one that was built anew.
+        version.assessment = None if engine and not known else proof.assessment
         order = order and known
         holds = wish is not None and wish.hold
         alone = order or version.spec.moved or (self._registry.is_uninstalled(before) and not holds)
@@ -80,7 +82,7 @@ class Trials:
             now_ns=now_ns,
             proven=known,
             # A form of weights is there to load faster, and runs the same kernels: it is held to what versions are.
-            engine=version.is_packed and has_engine(version.model),
+            engine=engine,
         )
         self.attempts[version.id] = Attempt(
             version=version,

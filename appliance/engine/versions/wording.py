@@ -227,7 +227,7 @@ def verdict_text(verdict: Verdict) -> str:
 
 def _slower_text(slower: reasons.EngineSlower) -> str:
     """What runs took, and how that was measured."""
-    how = "measured apart"
+    how = "measured apart, so that it is built and tried once more when the appliance starts anew"
     if slower.pairs:
         how = f"medians of {slower.pairs} runs of each in turns, of {slower.rows} rows"
     return (
