@@ -303,9 +303,17 @@ TENTH_MS, ONE_MS, FOUR_MS, HUNDRED_MS = (bisect_left(BOUNDS_NS, ms * 1_000_000) 
         (4, TENTH_MS, HUNDRED_MS, True),
         (1, TENTH_MS, FOUR_MS, True),
         (1, FOUR_MS, FOUR_MS, False),
-        (0, TENTH_MS, HUNDRED_MS, False),
+        (0, ONE_MS, FOUR_MS, False),
+        (0, ONE_MS, HUNDRED_MS, True),
     ],
-    ids=["its session is no faster", "slow", "as fast as only an engine", "the engine waits, too", "unknown"],
+    ids=[
+        "its session is no faster",
+        "slow",
+        "as fast as only an engine",
+        "the engine waits, too",
+        "unknown",
+        "far",
+    ],
 )
 def test_what_requests_take_is_compared_with_the_session_where_the_version_before_has_an_engine(
     phase: Phase, session_ms: int, before: int, now: int, slow: bool

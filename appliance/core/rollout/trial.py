@@ -315,16 +315,19 @@ class Trial:
         )
 
     def _latency(self, new: Figures, old: Figures, wanted: int) -> reasons.Slow | None:
-        factor, assessed = self._config.latency_factor, self._assessment
-        session_ns = 0 if assessed.alike else assessed.before_ns(_quantile_rows(new))
-        comparable = sum(old.runs) >= wanted if assessed.alike else session_ns > 0
-        if not factor or sum(new.runs) < wanted or not comparable:
+        factor, alike = self._config.latency_factor, self._assessment.alike
+        session_ns = 0 if alike else self._assessment.before_ns(_quantile_rows(new))
+        if not factor or sum(new.runs) < wanted or (not session_ns and sum(old.runs) < wanted):
             return None
-        # What keeps an engine waiting keeps a session waiting, too, and is in no figure of a session by itself.
-        now_ns, before_ns = _quantile_ns(new), max(_quantile_ns(old), session_ns)
+        now_ns, before_ns = _quantile_ns(new), _quantile_ns(old)
+        if session_ns:
+            # What keeps an engine waiting keeps a session waiting, too, and is in no figure of a session by itself.
+            before_ns = max(before_ns, session_ns)
+        elif not alike:
+            before_ns = int(before_ns * self._config.engine_gain)
         if now_ns <= factor * before_ns + self._slack_ns:
             return None
-        return reasons.Slow(run_ns=now_ns, before_ns=before_ns, factor=factor, alike=assessed.alike)
+        return reasons.Slow(run_ns=now_ns, before_ns=before_ns, factor=factor, alike=alike)
 
     @property
     def _slack_ns(self) -> int:
