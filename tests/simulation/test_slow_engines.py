@@ -67,7 +67,7 @@ class EngineWorkers(FatedWorkers):
 class EngineWorld(SwapWorld):
     """A world of models that have engines."""
 
-    workers_type = EngineWorkers
+    workers_type: type[FatedWorkers] = EngineWorkers
     workers: EngineWorkers
 
     def engined(self) -> None:
@@ -134,8 +134,9 @@ class LyingWorkers(EngineWorkers):
         self.slow: set[int] = set()
 
     def _told(self, event: port.PoolEvent) -> port.PoolEvent:
-        slow = isinstance(event, port.RunFinished) and event.batch in self.slow
-        return event._replace(run_ns=100 * MS) if slow else event
+        if isinstance(event, port.RunFinished) and event.batch in self.slow:
+            return event._replace(run_ns=100 * MS)
+        return event
 
     def _begin(self, worker: int) -> None:
         run = self._queues[worker][0]
@@ -214,10 +215,12 @@ def test_an_engine_that_a_neighbour_slowed_is_dropped_and_not_refused_and_built_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     marked: list[bool] = []
-    monkeypatch.setattr(
-        "appliance.engine.control.forms.refuse_forms",
-        lambda forms, digest, reason, *, known=True: marked.append(known) or True,
-    )
+
+    def mark(forms: str, digest: str, reason: str, *, known: bool = True) -> bool:
+        marked.append(known)
+        return True
+
+    monkeypatch.setattr("appliance.engine.control.forms.refuse_forms", mark)
     for lives in (1, 2):
         world = ApartWorld(lives, names=1, swap=RolloutPolicy(watch_s=0.1))
         world.engined()

@@ -206,9 +206,8 @@ class Rollouts:
             case do.RefuseForm():
                 served = self._served[action.version]
                 if not served.memory.quick:  # that session runs from no form
-                    known = self.convictions.knows(served) and not action.passing
-                    reason = remark_text(action.reason)
-                    self.forms.refuse(served, reason, known=known)
+                    known, reason = self.convictions.knows(served), remark_text(action.reason)
+                    self.forms.refuse(served, reason, known=known and not action.passing)
                     if action.serving is not None:
                         self.forms.goes_without(self._served[action.serving], reason)
 
