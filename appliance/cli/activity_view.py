@@ -363,7 +363,7 @@ def _reasons(model: ModelSnapshot) -> Iterator[Text]:
         reason = with_next_try(model.reason, model.next_try_ms)
         yield Text(printable(f"{model.key}: {reason}"), style="red")
     for note in model.notes:
-        yield Text(printable(f"{model.key}: config.pbtxt: {note}"), style="yellow")
+        yield Text(printable(f"{model.key}: Noted: {note}"), style="yellow")
 
 
 def _memory(count: int) -> str:

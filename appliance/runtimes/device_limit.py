@@ -10,10 +10,21 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+_INVALID_INPUT: Final = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT"
+_BEFORE_WORDS: Final = re.compile(
+    r"(?:.*(?:Status Message: |Exception during initialization: )|\[ONNXRuntimeError\] : \d+ : \w+ : )?\s*"
+    r"(?:\[with [^\]\n]{0,500}\]\s*){0,4}",  # template arguments of the function that says so
+    re.DOTALL,
+)
+"""What ONNX Runtime has in front of why something failed, up to the last of it: names of nodes, which are the model's,
+and may be anything."""
 _BEYOND_LIMIT: Final = re.compile(r"Available memory of \d+ is smaller than requested bytes of \d+")
 """The arena's words, which are the same on the processor."""
-_DEVICE_FULL: Final = re.compile(r"out of memory|Failed to allocate memory for requested buffer of size \d+")
-"""CUDA's words; the arena's where CUDA would not."""
+_DEVICE_FULL: Final = re.compile(
+    r"CUDA failure 2: out of memory\b|CUDA error cudaErrorMemoryAllocation:|out of memory \(CUDA error 2 in "
+    r"|Failed to allocate memory for requested buffer of size \d+"
+)
+"""CUDA's words, as ONNX Runtime or ``devices/cuda`` tells them; the arena's where CUDA would not."""
 
 
 class DeviceLimit(NamedTuple):
@@ -33,8 +44,11 @@ class DeviceLimit(NamedTuple):
 
 
 def memory_problem(limit: DeviceLimit, reason: str) -> str:
-    """What was not enough, and what to do; "" where ``reason`` is another one."""
-    if _BEYOND_LIMIT.search(reason) and limit.bytes:
+    """What was not enough, and what to do; "" where ``reason`` is another one, whatever is called so in it."""
+    if reason.startswith(_INVALID_INPUT):
+        return ""
+    words = _BEFORE_WORDS.sub("", reason, count=1)
+    if _BEYOND_LIMIT.match(words) and limit.bytes:
         if limit.bytes == limit.own_bytes:
             return (
                 f"it needs more of its GPU than the {limit.own_bytes} bytes that its own gpu_mem_limit allows; raise "
@@ -44,7 +58,7 @@ def memory_problem(limit: DeviceLimit, reason: str) -> str:
             f"it needs more of its GPU than the {limit.room_bytes} bytes that other versions left when it was loaded; "
             f"have fewer models there, name another GPU in config.pbtxt, or run it in smaller batches: {reason}"
         )
-    if _DEVICE_FULL.search(reason):
+    if _DEVICE_FULL.match(words):
         return (
             f"its GPU has no memory left; see who has it (nvidia-smi), have fewer models there, or name another GPU "
             f"in config.pbtxt: {reason}"

@@ -8,7 +8,6 @@ where medians of each by themselves move as soon as the machine has a slow and a
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -20,6 +19,9 @@ twentieth on a busy box, and one that is refused is not built again."""
 
 SIZES_MAX: Final = 8
 """Batch sizes at which they are compared."""
+APART_MAX: Final = 10.0
+"""How many times the middle of the pairs may be what the two medians make, or the other way round. A machine that is
+slow and fast by turns keeps the one and moves the others, by as much as it gets slower."""
 
 
 class SideBySide(NamedTuple):
@@ -35,8 +37,9 @@ class SideBySide(NamedTuple):
     @property
     def possible(self) -> bool:
         """Whether there can have been such runs: a worker may say anything."""
-        counts = self.rows, self.pairs, self.engine_ns, self.session_ns
-        return min(counts) >= 1 and math.isfinite(self.ratio) and self.ratio > 0
+        if min(self.rows, self.pairs, self.engine_ns, self.session_ns) < 1:
+            return False
+        return 1 / APART_MAX <= self.ratio * self.session_ns / self.engine_ns <= APART_MAX
 
 
 def of_pairs(rows: int, pairs: Sequence[tuple[int, int]]) -> SideBySide:

@@ -167,6 +167,12 @@ def shown(*models: dict[str, Any]) -> str:
     return " ".join(text.getvalue().split())
 
 
+def test_notes_are_told_as_the_page_tells_them_whoever_noted_it() -> None:
+    said = shown({**model("a", [1]), "notes": ["2 of 3 nodes run on the processor: NonZero"]})
+    assert "a/1: Noted: 2 of 3 nodes run on the processor: NonZero" in said
+    assert "config.pbtxt" not in said
+
+
 def on_trial(stage: str, *, before: int) -> dict[str, Any]:
     return {
         "stage": stage, "before": before, "percent": 10.0 if stage in ("canary", "shadow") else 0.0, "header": "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
 import pytest
@@ -291,13 +292,88 @@ def test_figures_of_two_times_do_not_overrule_those_of_one(before_ms: float) -> 
     assert engine(proven=True).step(Assessed(None, 2 * MS, MS), 2) is Phase.WATCHED, "it was compared once"
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_what_requests_take_is_not_compared_with_an_engine_where_there_is_none_yet(alike: bool) -> None:
+TENTH_MS, ONE_MS, FOUR_MS, HUNDRED_MS = (bisect_left(BOUNDS_NS, ms * 1_000_000) for ms in (0.1, 1, 4, 100))
+
+
+@pytest.mark.parametrize("phase", [Phase.SHADOW, Phase.CANARY, Phase.WATCHED])
+@pytest.mark.parametrize(
+    ("session_ms", "before", "now", "slow"),
+    [
+        (4, TENTH_MS, FOUR_MS, False),
+        (4, TENTH_MS, HUNDRED_MS, True),
+        (1, TENTH_MS, FOUR_MS, True),
+        (1, FOUR_MS, FOUR_MS, False),
+        (0, ONE_MS, FOUR_MS, False),
+        (0, ONE_MS, HUNDRED_MS, True),
+    ],
+    ids=[
+        "its session is no faster",
+        "slow",
+        "as fast as only an engine",
+        "the engine waits, too",
+        "unknown",
+        "far",
+    ],
+)
+def test_what_requests_take_is_compared_with_the_session_where_the_version_before_has_an_engine(
+    phase: Phase, session_ms: int, before: int, now: int, slow: bool
+) -> None:
+    """Whatever its worker says of itself."""
+    wish = {Phase.SHADOW: FULL, Phase.CANARY: TrialWish(canary_percent=10), Phase.WATCHED: TrialWish()}
+    way = trial(wish[phase])
+    assert way.step(Assessed(None, session_ms * MS, session_ms * MS, alike=False), 1) is phase
+    way.step(Seen(NONE, figures(1_000, bucket=before)), 2)
+    seen = way.step(Seen(figures(100, bucket=now), figures(1_000, bucket=before)), 3)
+    assert seen is (Phase.FAILED if slow else phase)
+    assert not slow or "with the version before, without its engine; swap.latency_factor" in said(way)
+
+
+def test_a_slow_version_is_seen_also_where_nobody_asked_the_engine_before_it() -> None:
     way = trial(TrialWish())
-    assert way.step(GOOD._replace(alike=alike), 1) is Phase.WATCHED
-    way.step(Seen(NONE, OLD), 2)
-    phase = way.step(Seen(figures(100, bucket=BUCKETS - 4), OLD), 3)
-    assert phase is (Phase.FAILED if alike else Phase.WATCHED)
+    way.step(Assessed(None, MS, MS, alike=False), 1)
+    way.step(Seen(NONE, NONE), 2)
+    assert way.step(Seen(figures(100, bucket=HUNDRED_MS), NONE), 3) is Phase.FAILED
+
+
+@pytest.mark.parametrize(
+    ("batches", "measured", "slow"),
+    [
+        ((), 1, True),
+        (((1, 100),), 1, True),
+        (((1, 96), (64, 4)), 1, False),
+        (((1, 10), (64, 30)), 1, False),
+        (((64, 100),), 64, True),
+        (((1, 99), (64, 1)), 1, False),
+        (((1, 1_000), (64, 1)), 1, True),
+    ],
+)
+def test_a_session_that_takes_its_rows_in_batches_is_given_as_much_time_as_one_by_one(
+    batches: tuple[tuple[int, int], ...], measured: int, slow: bool
+) -> None:
+    """It was measured with ``measured`` rows, for which it took 2 ms."""
+    way = trial(TrialWish())
+    way.step(Assessed(None, 2 * MS, 2 * MS, alike=False, rows=measured, before_rows=measured), 1)
+    old = figures(1_000, bucket=TENTH_MS)
+    way.step(Seen(figures(7)._replace(batches=((64, 7),)), old), 2)
+    now = figures(107, bucket=HUNDRED_MS)
+    counts = dict(batches)
+    now = now._replace(
+        runs=tuple(a + b for a, b in zip(now.runs, figures(7).runs, strict=True)),
+        batches=tuple((rows, counts.get(rows, 0) + 7 * (rows == 64)) for rows in {64, *counts}),
+    )
+    assert way.step(Seen(now, old), 3) is (Phase.FAILED if slow else Phase.WATCHED)
+
+
+@pytest.mark.parametrize(
+    ("rows", "before_rows", "run_ms", "taken"),
+    [(1, 1, 7, False), (1, 8, 7, False), (4, 1, 7, True), (4, 1, 25, False), (8, 8, 6, True)],
+)
+def test_runs_of_different_numbers_of_rows_are_compared_by_what_no_batch_is_beyond(
+    rows: int, before_rows: int, run_ms: int, taken: bool
+) -> None:
+    """The session before took 2 ms; three times that is allowed."""
+    event = Assessed(None, run_ms * MS, 2 * MS, alike=False, rows=rows, before_rows=before_rows)
+    assert trial(TrialWish()).step(event, 1) is (Phase.WATCHED if taken else Phase.FAILED)
 
 
 def test_what_is_no_engine_is_compared_as_versions_are() -> None:

@@ -17,12 +17,14 @@ import pytest
 
 from appliance.domain.device import cuda
 from appliance.domain.device_wish import ON_CUDA
-from appliance.domain.errors import LoadFailed
+from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx
 from appliance.runtimes.device_limit import DeviceLimit, files_problem, memory_problem
 from appliance.runtimes.onnx import OnnxRuntime
+from appliance.runtimes.onnx_reasons import runtime_reason
+from appliance.runtimes.onnx_sessions import run_error
 from appliance.runtimes.runtime import RuntimeSettings
 from appliance.workers.port import ItemStatus, LoadWish, ModelLoaded, ModelRefused
 from models.generate import write_model
@@ -78,6 +80,61 @@ def test_what_was_not_enough_is_told_with_the_runtimes_reason(
     assert problem.startswith(told)
     assert problem.endswith(f": {reason}") == bool(told)
     assert limit.told(reason) == (problem or reason)
+
+
+FAILED = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Mul node. Name:'{}' "
+FULL = "Failed to allocate memory for requested buffer of size 8388608"
+PLACE = (
+    "/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_call.cc:121 std::conditional_t<THRW, void, "
+    "onnxruntime::common::Status> onnxruntime::CudaCall(ERRTYPE, const char*, int) [with ERRTYPE = cudaError; bool "
+    "THRW = true; std::conditional_t<THRW, void, common::Status> = void] "
+)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"{FAILED.format('a')}Status Message: {PLACE}{PLACE}{CUDA}",
+        f"{FAILED.format('a')}Status Message: {FAILED.format('inner')}Status Message: {PLACE}{CUDA}",
+        f"{FAILED.format('a')}Status Message: \n{PLACE.partition(' [with')[0]} {FULL}",
+        f"{FAILED.format('a')}Status Message: CUDA error cudaErrorMemoryAllocation:out of memory",
+        f"[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: {PLACE}{CUDA}",
+        f"[ONNXRuntimeError] : 1 : FAIL : {PLACE}{CUDA}",
+        "out of memory (CUDA error 2 in cudaMalloc)",
+    ],
+)
+def test_memory_is_told_where_the_runtime_has_its_own_words(said: str) -> None:
+    assert memory_problem(DeviceLimit(), runtime_reason(RuntimeError(said)))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"{FAILED.format('out of memory')}Status Message: input_shape_size == requested_shape_size was false.",
+        f"{FAILED.format(f'x Status Message: {CUDA}')}Status Message: the shapes differ",
+        f"{FAILED.format(ARENA)}Status Message: the shapes differ",
+        f"[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions for input: {CUDA} for the following",
+        f"[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Status Message: {CUDA}",
+    ],
+)
+def test_names_in_a_model_are_not_taken_for_the_runtimes_words(said: str) -> None:
+    assert memory_problem(DeviceLimit(1, 1), runtime_reason(RuntimeError(said))) == ""
+
+
+def test_a_node_or_an_input_may_be_called_out_of_memory() -> None:
+    """In ONNX Runtime's real words, as a session on a device would give them."""
+    name, limit = "out of memory", DeviceLimit(1, 1)
+    graph = model_bytes(
+        "m",
+        [node("Reshape", [name, "shape"], [f"{name}, too"])],
+        inputs=[tensor_port(name, "FP32", [2]), tensor_port("shape", "INT64", [1])],
+        outputs=[tensor_port(f"{name}, too", "FP32", ["n"])],
+    )
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    for rows, kind in ((2, RunFailed), (3, InvalidRequest)):
+        with pytest.raises(Exception, match=name) as failed:
+            session.run(None, {name: np.ones(rows, np.float32), "shape": np.array([5])})
+        assert type(run_error(failed.value, limit)) is kind
 
 
 @pytest.mark.parametrize(("own_bytes", "file_bytes", "is_one"), [(0, 9, False), (9, 9, False), (8, 9, True)])

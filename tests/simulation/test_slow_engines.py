@@ -4,6 +4,7 @@ costs its version nothing, and is not built again."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,8 +17,9 @@ from appliance.workers import port
 from appliance.workers.arena import Arena
 from appliance.workers.jail.support import Support
 from appliance.workers.side_by_side import FACTOR, SideBySide, of_pairs
+from tests.domain.sample import make_version
 from tests.simulation.scripted_workers import MS, World
-from tests.simulation.swap_world import SOUND, FatedWorkers, SwapWorld
+from tests.simulation.swap_world import SOUND, FatedWorkers, SwapWorld, fate_of
 
 SEEDS = range(12)
 RATIOS = (0.4, 0.8, 1.0, 1.2, 2.9, 10.9)
@@ -65,7 +67,7 @@ class EngineWorkers(FatedWorkers):
 class EngineWorld(SwapWorld):
     """A world of models that have engines."""
 
-    workers_type = EngineWorkers
+    workers_type: type[FatedWorkers] = EngineWorkers
     workers: EngineWorkers
 
     def engined(self) -> None:
@@ -119,3 +121,116 @@ def test_the_seeds_have_engines_of_either_kind() -> None:
     names = EngineWorld(0, names=3).wanted.values()
     ratios = {ratio_of(model, seed) for seed in SEEDS for model in names}
     assert min(ratios) < FACTOR < max(ratios)
+
+
+SLOW_AT_WORK = "slow_at_work"
+
+
+class LyingWorkers(EngineWorkers):
+    """Workers of which some say while they load that runs take a millisecond, and take a hundred then."""
+
+    def __init__(self, world: World, arena: Arena, emit: Callable[[port.PoolEvent], None]) -> None:
+        super().__init__(world, arena, lambda event: emit(self._told(event)))
+        self.slow: set[int] = set()
+
+    def _told(self, event: port.PoolEvent) -> port.PoolEvent:
+        if isinstance(event, port.RunFinished) and event.batch in self.slow:
+            return event._replace(run_ns=100 * MS)
+        return event
+
+    def _begin(self, worker: int) -> None:
+        run = self._queues[worker][0]
+        if fate_of(self._holds[worker][run.model]) != SLOW_AT_WORK:
+            super()._begin(worker)
+            return
+        self.slow.add(run.batch)
+        self._later(worker, 100 * MS, lambda: self._end(worker, run))
+
+
+class LyingWorld(EngineWorld):
+    """A world of those."""
+
+    workers_type = LyingWorkers
+    workers: LyingWorkers
+
+
+@pytest.mark.parametrize("golden", [False, True])
+@pytest.mark.parametrize(("canary_percent", "shadow_percent"), [(0.0, 0.0), (50.0, 0.0), (0.0, 50.0)])
+@pytest.mark.parametrize("fate", [SOUND, SLOW_AT_WORK])
+def test_what_is_slow_at_work_does_not_replace_a_version_that_runs_from_its_engine(
+    fate: str, canary_percent: float, shadow_percent: float, golden: bool
+) -> None:
+    seed = next(each for each in range(99) if ratio_of(make_version("m0", 1), each) < FACTOR)
+    policy = RolloutPolicy(
+        watch_s=5.0, trial_requests=20, canary_percent=canary_percent, shadow_percent=shadow_percent
+    )
+    world = LyingWorld(seed, names=1, swap=policy)
+    world.workers.seed = seed
+    world.wanted["m0"] = replace(world.wanted["m0"], golden="set" if golden else "")
+    world.engined()
+    world.start()
+    world.world.run(world.world.now + 20_000 * MS)
+    assert [each.packed for each in world.engine.status().versions] == [True]
+    world.wanted["m0"] = world.next_version("m0", fate)
+    world.engined()
+    world.apply()
+    for number in range(600):
+        world.world.after(number * 20 * MS, lambda: world.client("m0"))
+    world.world.run(world.world.now + 30_000 * MS)
+    lines = [each for each in world.records.history("m0") if each.version == 2]
+    if fate == SOUND:
+        endings = {each.ending for each in lines if each.artifact is Artifact.AS_PACKAGED}
+        assert endings == {Ending.LIVE}
+    else:
+        tried = canary_percent or shadow_percent
+        assert lines[-1].ending is (Ending.REFUSED if tried else Ending.ROLLED_BACK)
+        assert "with the version before, without its engine" in lines[-1].reason
+    world.settle()
+
+
+class ApartWorkers(EngineWorkers):
+    """Workers with no room for an engine beside its session, whose engines load while a neighbour slows them."""
+
+    def __init__(self, world: World, arena: Arena, emit: Callable[[port.PoolEvent], None]) -> None:
+        super().__init__(world, arena, lambda event: emit(self._slowed(event)))
+
+    def _slowed(self, event: port.PoolEvent) -> port.PoolEvent:
+        if isinstance(event, port.ModelLoaded) and event.packed and event.assessment is not None:
+            return event._replace(assessment=event.assessment._replace(p50_ns=13 * MS // 10))
+        return event
+
+    def compared(self, version: ModelVersion) -> tuple[SideBySide, ...]:
+        super().compared(version)
+        return ()
+
+
+class ApartWorld(EngineWorld):
+    """A world of those."""
+
+    workers_type = ApartWorkers
+    workers: ApartWorkers
+
+
+def test_an_engine_that_a_neighbour_slowed_is_dropped_and_not_refused_and_built_once_in_a_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    marked: list[bool] = []
+
+    def mark(forms: str, digest: str, reason: str, *, known: bool = True) -> bool:
+        marked.append(known)
+        return True
+
+    monkeypatch.setattr("appliance.engine.control.forms.refuse_forms", mark)
+    for lives in (1, 2):
+        world = ApartWorld(lives, names=1, swap=RolloutPolicy(watch_s=0.1))
+        world.engined()
+        world.start()
+        for _ in range(3):
+            world.apply()
+            world.world.run(world.world.now + 5_000 * MS)
+        assert marked == [False] * lives, "it is left to be built when the daemon starts anew"
+        assert world.workers.engines == {"m0/1": 1}
+        (version,) = world.engine.status().versions
+        assert (version.state.value, version.packed) == ("READY", False)
+        assert any("measured apart" in note for note in version.notes)
+        world.settle()

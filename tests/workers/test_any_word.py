@@ -65,7 +65,7 @@ LARGE = RunResult(TICKET, ItemStatus.TOO_LARGE, ((1, 32),), (128,), 128, "")
 PROOF = Assessment(1, (Deviation("y", 0.5, 0.5),), 1, 5, 3, 4, 2)
 TOLD = LoadWish(assess=True, tell=True)
 
-COMPARED = (SideBySide(COUNT_MAX, COUNT_MAX, 300 + SLACK_NS, 1, 1.7e308),) * SIZES_MAX
+COMPARED = (SideBySide(COUNT_MAX, COUNT_MAX, 300 + SLACK_NS, 1, 10.0 * (300 + SLACK_NS)),) * SIZES_MAX
 NUMBERS = (0, 1, -1, -(1 << 63), 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 FRACTIONS = (0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, 5e-324, 1.7e308)
 TEXTS = ("", "x" * 20_000, "\x00", "\x1b[2J", "../" * 50, "\U0010ffff" * 8193)

@@ -54,6 +54,8 @@ class Bench:
         self.clock = Clock()
         self.ran: list[tuple[str, int]] = []
         self.fails_at = 0
+        self.filled: dict[str, tuple[int, ...]] = {}
+        """The sizes that each fills batches up to."""
         batching = Batching(preferred_batch_size=(3, 99))
         self.version = replace(make_version("m", 1), max_batch_size=largest, batching=batching)
 
@@ -66,7 +68,8 @@ class Bench:
             self.clock.now += self.takes(name, rows)
             return Produced(((rows, 2),), (8 * rows,), None)
 
-        return LoadedModel(version=self.version, session=cast(Session, SimpleNamespace(run=run)))
+        made = SimpleNamespace(run=run, batch_sizes=self.filled.get(name, ()))
+        return LoadedModel(version=self.version, session=cast(Session, made))
 
     def compare(self) -> tuple[SideBySide, ...]:
         return compare(self.session("engine"), self.session("session"), None)
@@ -102,6 +105,27 @@ def test_one_row_the_largest_the_preferred_and_those_between_in_this_order(
     many = timed(Bench(lambda name, rows: MS, largest=4096))
     assert [each.rows for each in many.compare()] == [1, 4096, 3, 99, 2048, 1024, 512, 256]
     assert SIZES_MAX == 8
+
+
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 20)
+
+
+@pytest.mark.parametrize(
+    ("engine", "session", "sizes"),
+    [
+        (SIZES, SIZES, [1, 20, 6, 12, 2]),
+        (SIZES, (), [1, 20, 5, 6, 10, 2]),
+        ((), (), [1, 20, 5, 6, 10, 2]),
+    ],
+)
+def test_only_sizes_that_batches_are_filled_up_to_are_compared_and_each_once(
+    timed: Callable[[Bench], Bench], engine: tuple[int, ...], session: tuple[int, ...], sizes: list[int]
+) -> None:
+    bench = timed(Bench(lambda name, rows: MS, largest=20))
+    bench.version = replace(bench.version, batching=Batching(preferred_batch_size=(5, 6)))
+    bench.filled = {"engine": engine, "session": session}
+    assert [each.rows for each in bench.compare()] == sizes
+    assert {rows for _, rows in bench.ran} == set(sizes)
 
 
 @pytest.mark.parametrize(

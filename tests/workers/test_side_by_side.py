@@ -13,7 +13,7 @@ from appliance.workers.codec import MessageInvalid
 from appliance.workers.daemon.pending_replies import PendingReplies
 from appliance.workers.messages import Build
 from appliance.workers.port import FormBuilt
-from appliance.workers.side_by_side import FACTOR, SIZES_MAX, SideBySide, of_pairs, slowest
+from appliance.workers.side_by_side import APART_MAX, FACTOR, SIZES_MAX, SideBySide, of_pairs, slowest
 from tests.workers.bench import fake
 
 SEEDS = 150
@@ -73,6 +73,12 @@ def test_up_to_half_of_the_pairs_may_be_spoilt() -> None:
     assert slowest([of_pairs(1, sound[:4] + spoilt)]) is not None
 
 
+def test_a_machine_that_is_slow_by_turns_says_nothing_that_cannot_be() -> None:
+    for seed in range(SEEDS):
+        for ratio in (0.05, 1.0, 20.0):
+            assert of_pairs(1, BusyBox(seed).pairs(ratio)).possible
+
+
 def test_figures_are_medians_and_the_ratio_is_that_of_pairs() -> None:
     assert of_pairs(4, [(10, 10), (30, 20), (400, 200)]) == SideBySide(4, 3, 30, 20, 1.5)
 
@@ -107,6 +113,11 @@ def test_one_size_at_which_it_is_slower_is_enough_and_the_worst_is_told() -> Non
         SideBySide(1, 9, 1, 1, 0.0),
         SideBySide(1, 9, 1, 1, math.nan),
         SideBySide(1, 9, 1, 1, math.inf),
+        SideBySide(1, 9, 1, 1, 1e308),
+        SideBySide(1, 9, 1 << 62, 1 << 62, 1e308),
+        SideBySide(1, 9, 1, 1, 5e-324),
+        SideBySide(1, 9, 100, 100, 1.01 * APART_MAX),
+        SideBySide(1, 9, 2_900, 1_000, 0.2),
     ],
 )
 def test_what_no_runs_can_have_shown(found: SideBySide) -> None:
@@ -120,9 +131,10 @@ def test_what_no_runs_can_have_shown(found: SideBySide) -> None:
         (SideBySide(1, 41, 29, 10, 2.9),) * (SIZES_MAX + 1),
         (SideBySide(0, 41, 29, 10, 2.9),),
         (SideBySide(1, 41, 29, 10, math.nan),),
+        (SideBySide(1, 41, 29, 10, 1e308),),
         (SideBySide(1, 41, 29, 10**12, 2.9),),
     ],
-    ids=["many", "no rows", "no ratio", "longer than it took"],
+    ids=["many", "no rows", "no ratio", "a ratio of no runs", "longer than it took"],
 )
 def test_an_engine_is_compared_by_what_can_have_been(compared: tuple[SideBySide, ...]) -> None:
     owes = PendingReplies(WORKER)

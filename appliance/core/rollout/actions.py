@@ -200,11 +200,12 @@ class ConsiderForm(NamedTuple):
 
 class RefuseForm(NamedTuple):
     """A version failed; the packed form that it ran from is not used again. ``serving`` is the version that runs
-    without; None: none does."""
+    without; None: none does. ``passing``: one may be built anew when the daemon starts anew."""
 
     version: int
     reason: Verdict
     serving: int | None = None
+    passing: bool = False
 
 
 class ForgetForm(NamedTuple):

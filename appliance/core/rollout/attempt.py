@@ -168,14 +168,16 @@ class Attempt:
     @property
     def load_wish(self) -> LoadWish:
         """How it is loaded before it serves."""
-        held_to = bool(self.version.model.golden) or self.before is not None
+        # The next version begins with its session, and is compared with this one's, which there may be no more then.
+        has_next = has_engine(self.version.model) and not self.known
+        held_to = bool(self.version.model.golden) or self.before is not None or has_next
         assess = held_to and self.version.assessment is None
         return LoadWish(background=self.background, urgent=self.ordered, assess=assess, tell=True)
 
     def seen(self, read: FiguresRead) -> Seen:
         """Its figures, and those of the version before."""
-        if self.trial.phase is Phase.SHADOW:
-            return Seen(read.mirrored, read.old)
+        if self.trial.phase is Phase.SHADOW:  # in which all of its batches are of mirrored requests
+            return Seen(read.mirrored._replace(batches=read.new.batches), read.old)
         mine = read.new._replace(failed=read.new.failed + self.missed)
         return Seen(mine, self.reference if self.reference is not None else read.old)
 

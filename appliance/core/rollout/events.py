@@ -83,12 +83,13 @@ class Missed(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What a version did since it was loaded: requests answered and failed, and how long its runs took, as counts per
-    bucket of BOUNDS_NS."""
+    """What a version did since it was loaded: requests answered and failed, how long their runs took, as counts per
+    bucket of BOUNDS_NS, and how many ``batches`` of so many rows there were."""
 
     answered: int
     failed: int
     runs: tuple[int, ...]
+    batches: tuple[tuple[int, int], ...] = ()
 
 
 class FiguresRead(NamedTuple):

@@ -33,6 +33,9 @@ class RolloutPolicy(SwapConfig):
     """Where an engine could not be run beside its session, runs of it may take so many times those of the session: both
     figures are of few runs, measured at two times. Else see ``workers/side_by_side``. Nothing is added to either: the
     version is there already without its engine, and is not to become slower by what is there to make it faster."""
+    engine_gain: float = 10.0
+    """Where nothing is known of a session that the version before had before its engine: so many times as long as its
+    engine's runs it may have taken. Few engines are as fast; what replaces it is held to something all the same."""
     hang_factor: float = 10.0
     hang_slack_ms: int = 1_000
     """A run on trial that takes so many times as long as any before, and this much longer, hangs: ten times is beyond

@@ -70,6 +70,12 @@ class EngineSlower:
     ratio: float
     factor: float
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether it can have been something else that made it slow: it was measured at another time than its
+        session."""
+        return not self.pairs
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CannotBeTried:
@@ -100,11 +106,13 @@ class Fails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow:
-    """Nine of ten of its runs on requests take over ``factor`` times as long as those of the version before."""
+    """Nine of ten of its runs on requests take over ``factor`` times as long as those of the version before. Not
+    ``alike``: as that takes, or would, without its engine."""
 
     run_ns: int
     before_ns: int
     factor: float
+    alike: bool = True
 
 
 COMPARED: Final = (AnswersDiffer, EngineSlower, Slow, TooSlow)

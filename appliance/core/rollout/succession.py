@@ -13,7 +13,14 @@ from appliance.core.rollout import trial as on
 from appliance.core.rollout.attempt import Attempt, IsGivenUp, Leaves, Outcome, RollsBack, Steps, TakesOver
 from appliance.core.rollout.catalog import TrialWish
 from appliance.core.rollout.phase import SERVING, Phase
-from appliance.core.rollout.reasons import Failed, NoLongerWanted, RolledBack, ServesAgain, Verdict
+from appliance.core.rollout.reasons import (
+    EngineSlower,
+    Failed,
+    NoLongerWanted,
+    RolledBack,
+    ServesAgain,
+    Verdict,
+)
 from appliance.core.rollout.records import Change, Ending
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trials import Trials
@@ -137,7 +144,8 @@ class Succession:
         yield do.report("packed form abandoned" if changing else "version unavailable", version, reason)
         if form and version.is_packed:
             serving = self._registry.find(version.slot) if changing else None
-            yield do.RefuseForm(version.id, reason, None if serving is None else serving.id)
+            passing = isinstance(reason, EngineSlower) and reason.may_pass
+            yield do.RefuseForm(version.id, reason, None if serving is None else serving.id, passing)
         yield do.Close(version.id)
         yield do.Unload(version.id)
         if incoming:

@@ -29,14 +29,21 @@ OVER: Final = frozenset({Phase.LIVE, Phase.FAILED})
 
 
 class Assessed(NamedTuple):
-    """It is loaded. ``broken`` is the promise that it did not keep; medians of a run in ns, 0 where not known. Not
-    ``alike``: the version before runs from an engine, and this one has none yet, so that what requests take of either
-    says nothing of the version."""
+    """It is loaded. ``broken`` is the promise that it did not keep; medians of a run of ``rows`` and of ``before_rows``
+    rows in ns, 0 where not known. Not ``alike``: the version before runs from an engine, and this one has none yet, so
+    that what requests take is compared with the session of the one before, which is what ``before_p50_ns`` is of."""
 
     broken: reasons.PromiseBroken | None
     p50_ns: int
     before_p50_ns: int
     alike: bool = True
+    rows: int = 1
+    before_rows: int = 1
+
+    def before_ns(self, rows: int) -> int:
+        """What a run of ``rows`` rows takes at most with the version before: no batch takes longer than its rows in
+        runs of ``before_rows``."""
+        return int(self.before_p50_ns * max(rows / max(self.before_rows, 1), 1.0))
 
 
 class RunBeside(NamedTuple):
@@ -95,7 +102,7 @@ class Trial:
         self._config = config
         self._engine = engine
         self._ran_beside = False
-        self._alike = True
+        self._assessment = Assessed(None, 0, 0)
         self._proven = proven
         self._before = before
         self._comparable = comparable
@@ -188,7 +195,7 @@ class Trial:
     def _assessed(self, event: Assessed, now_ns: int) -> None:
         if self.phase is not Phase.LOADING:
             return
-        self._alike = event.alike
+        self._assessment = event
         trouble = event.broken or self._slower(event)
         if trouble is not None:
             self._fail(trouble)
@@ -248,7 +255,7 @@ class Trial:
     # --- what it means
 
     def _slower(self, event: Assessed) -> reasons.EngineSlower | reasons.TooSlow | None:
-        run_ns, before_ns = event.p50_ns, event.before_p50_ns if self._before else 0
+        run_ns, before_ns = event.p50_ns, event.before_ns(event.rows) if self._before else 0
         if not before_ns:
             return None
         if self._engine and not (self._ran_beside or self._proven):
@@ -308,13 +315,19 @@ class Trial:
         )
 
     def _latency(self, new: Figures, old: Figures, wanted: int) -> reasons.Slow | None:
-        factor = self._config.latency_factor
-        if not factor or not self._alike or sum(new.runs) < wanted or sum(old.runs) < wanted:
+        factor, alike = self._config.latency_factor, self._assessment.alike
+        session_ns = 0 if alike else self._assessment.before_ns(_quantile_rows(new))
+        if not factor or sum(new.runs) < wanted or (not session_ns and sum(old.runs) < wanted):
             return None
         now_ns, before_ns = _quantile_ns(new), _quantile_ns(old)
+        if session_ns:
+            # What keeps an engine waiting keeps a session waiting, too, and is in no figure of a session by itself.
+            before_ns = max(before_ns, session_ns)
+        elif not alike:
+            before_ns = int(before_ns * self._config.engine_gain)
         if now_ns <= factor * before_ns + self._slack_ns:
             return None
-        return reasons.Slow(run_ns=now_ns, before_ns=before_ns, factor=factor)
+        return reasons.Slow(run_ns=now_ns, before_ns=before_ns, factor=factor, alike=alike)
 
     @property
     def _slack_ns(self) -> int:
@@ -322,12 +335,25 @@ class Trial:
 
 
 def _since(now: Figures, then: Figures) -> Figures:
+    batches = dict(then.batches)
     return Figures(
         now.answered - then.answered,
         now.failed - then.failed,
         tuple([count - before for count, before in zip(now.runs, then.runs, strict=True)]),
+        tuple((rows, count - batches.get(rows, 0)) for rows, count in now.batches),
     )
 
 
 def _quantile_ns(figures: Figures) -> int:
     return HistogramValue(counts=figures.runs, sum_ns=0).quantile_ns(QUANTILE)
+
+
+def _quantile_rows(figures: Figures) -> int:
+    """How many rows the batches have at most in which as many of the rows ran as runs are judged by; 1: not known."""
+    batches = sorted((rows, count) for rows, count in figures.batches if count > 0)
+    left = QUANTILE * sum(rows * count for rows, count in batches)
+    for rows, count in batches:
+        left -= rows * count
+        if left <= 0:
+            return max(rows, 1)
+    return 1

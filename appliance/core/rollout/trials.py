@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from appliance.core.rollout import actions as do
@@ -28,7 +29,7 @@ from appliance.core.rollout.policy import RolloutPolicy
 from appliance.core.rollout.records import Ending, Proof, RecordsPort
 from appliance.core.rollout.registry import Registry
 from appliance.core.rollout.trial import Trial
-from appliance.core.rollout.version import Version
+from appliance.core.rollout.version import Version, run_time_of
 from appliance.domain.model import interchangeable
 
 NEVER_NS: Final = 1 << 62
@@ -65,8 +66,10 @@ class Trials:
         is proven: it is compared with nothing. Nor is what is moved away from a device with a fault, which is not gone
         back to."""
         proof = self._records.proof(key_of(version), version.model) or Proof(None, proven=False)
-        version.assessment = proof.assessment
         known = proof.proven and not again
+        engine = version.is_packed and has_engine(version.model)
+        # How slow an engine was at a bad time, for which it was dropped, says nothing of the one that was built anew.
+        version.assessment = None if engine and not known else proof.assessment
         order = order and known
         holds = wish is not None and wish.hold
         alone = order or version.spec.moved or (self._registry.is_uninstalled(before) and not holds)
@@ -79,7 +82,7 @@ class Trials:
             now_ns=now_ns,
             proven=known,
             # A form of weights is there to load faster, and runs the same kernels: it is held to what versions are.
-            engine=version.is_packed and has_engine(version.model),
+            engine=engine,
         )
         self.attempts[version.id] = Attempt(
             version=version,
@@ -193,18 +196,22 @@ class Trials:
         broken = reasons.broken_promise(proof)
         if broken is None and not attempt.known:
             yield do.Prove(attempt.key, version.model, Proof(proof, proven=False))
-        alike = not attempt.lacks_engine
-        before_ns = self._before_ns(attempt.before, proof.rows, session=not alike)
-        yield from self.step(attempt, on.Assessed(broken, proof.p50_ns, before_ns, alike), now_ns)
+        alike, mine = not attempt.lacks_engine, version.run_times
+        before = self._run_times(attempt.before, session=not alike)
+        rows = before_rows = _rows_of_both(mine, before, proof.rows)
+        if not (alike or rows):
+            rows, before_rows = proof.rows, min(before, default=0)
+        run_ns, before_ns = mine.get(rows, 0), before.get(before_rows, 0)
+        assessed = on.Assessed(broken, run_ns, before_ns, alike, rows, before_rows)
+        yield from self.step(attempt, assessed, now_ns)
 
-    def _before_ns(self, before: Version | None, rows: int, *, session: bool) -> int:
-        """How long a run of so many rows takes with the version before; of its ``session``, as it was before it had an
-        engine. 0: not known."""
+    def _run_times(self, before: Version | None, *, session: bool) -> dict[int, int]:
+        """How long runs of the version before take by their rows; of its ``session``, as it was before it had an
+        engine."""
         if before is None or not session:
-            return before.run_ns(rows) if before is not None else 0
+            return before.run_times if before is not None else {}
         known = self._records.proof(before.identity, before.model)
-        proof = known.assessment if known is not None else None
-        return proof.p50_ns if proof is not None and proof.rows == rows else 0
+        return run_time_of(known.assessment if known is not None else None)
 
     # --- what is seen
 
@@ -420,6 +427,13 @@ class Trials:
                 yield from self.step(other, on.Orphaned(), now_ns)
             elif splits:
                 yield from self._split(other)
+
+
+def _rows_of_both(mine: Mapping[int, int], before: Mapping[int, int], rows: int) -> int:
+    """Of how many rows runs of two versions can be compared: ``rows``, else the fewest of which both are known; 0:
+    none."""
+    both = mine.keys() & before.keys()
+    return rows if rows in both else min(both, default=0)
 
 
 def _spare(before: Version) -> Steps:

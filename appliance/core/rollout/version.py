@@ -100,9 +100,12 @@ class Version:
         """Whether its answers were compared with golden ones."""
         return self.assessment is not None and self.assessment.cases > 0
 
-    def run_ns(self, rows: int) -> int:
-        """How long a run of ``rows`` rows takes, as was measured when it was loaded; 0: not known."""
-        proof = self.assessment
-        if proof is not None and proof.rows == rows:
-            return proof.p50_ns
-        return next((ns for seeded, ns in self.seeds if seeded == rows), 0)
+    @property
+    def run_times(self) -> dict[int, int]:
+        """How long runs take by their rows, in ns, as far as that was measured when it was loaded."""
+        return {**dict(self.seeds), **run_time_of(self.assessment)}
+
+
+def run_time_of(proof: Assessment | None) -> dict[int, int]:
+    """How long runs take of as many rows as were assessed, in ns; nothing where they were not."""
+    return {proof.rows: proof.p50_ns} if proof is not None and proof.rows and proof.p50_ns else {}

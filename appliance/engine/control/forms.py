@@ -177,7 +177,8 @@ class Forms:
         return True
 
     def refuse(self, served: Served, reason: str, *, known: bool = True) -> None:
-        """``served`` failed; if it ran from a form, that is not used again; see ``blame``."""
+        """``served`` failed; if it ran from a form, that is not used again; see ``blame``. What is dropped is built
+        once in the life of the process, too, so that what keeps failing costs each start of the daemon one build."""
         if served.version.is_packed and not _opened_none(served):
             refuse_forms(served.model.forms, served.model.digest, reason, known=known)
 

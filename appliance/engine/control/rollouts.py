@@ -207,7 +207,7 @@ class Rollouts:
                 served = self._served[action.version]
                 if not served.memory.quick:  # that session runs from no form
                     known, reason = self.convictions.knows(served), remark_text(action.reason)
-                    self.forms.refuse(served, reason, known=known)
+                    self.forms.refuse(served, reason, known=known and not action.passing)
                     if action.serving is not None:
                         self.forms.goes_without(self._served[action.serving], reason)
 

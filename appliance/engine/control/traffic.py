@@ -105,4 +105,5 @@ def _figures_of(meter: VersionMeter, failures: int = 0) -> Figures:
     """What a meter has counted; ``failures`` are the version's besides."""
     frozen = meter.frozen()
     failed = frozen.results[Result.FAILED] + failures
-    return Figures(frozen.results[Result.SUCCESS], failed, frozen.stages[Stage.RUN].counts)
+    batches = tuple((each.rows, each.count) for each in frozen.batches)
+    return Figures(frozen.results[Result.SUCCESS], failed, frozen.stages[Stage.RUN].counts, batches)

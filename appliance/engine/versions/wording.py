@@ -161,9 +161,10 @@ def verdict_text(verdict: Verdict) -> str:
                 f"fails: {failed} of {total} requests, {share:.1%} with the version before; swap.error_percent "
                 f"allows {percent:g} % more"
             )
-        case reasons.Slow(run_ns=run, before_ns=before, factor=factor):
+        case reasons.Slow(run_ns=run, before_ns=before, factor=factor, alike=alike):
+            less = "" if alike else ", without its engine"
             return (
-                f"is slow: nine of ten runs take up to {_us(run)}, and {_us(before)} with the version before; "
+                f"is slow: nine of ten runs take up to {_us(run)}, and {_us(before)} with the version before{less}; "
                 f"swap.latency_factor allows {factor:g} times that"
             )
         case reasons.Crashed(detail=detail, repeated=repeated):
@@ -183,7 +184,7 @@ def verdict_text(verdict: Verdict) -> str:
 
 def _slower_text(slower: reasons.EngineSlower) -> str:
     """What runs took, and how that was measured."""
-    how = "measured apart"
+    how = "measured apart, so that it is built and tried once more when the appliance starts anew"
     if slower.pairs:
         how = f"medians of {slower.pairs} runs of each in turns, of {slower.rows} rows"
     return (

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from appliance.domain.errors import ApplianceError
-from appliance.domain.model import ModelVersion
-from appliance.runtimes.runtime import Place, region_maker
+from appliance.runtimes.runtime import Place, batch_sizes, region_maker
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.measurement import PRIME_RUNS, Stopwatch, request_of
 from appliance.workers.child.proof import Golden, run_nowhere
@@ -52,7 +51,7 @@ def compare(engine: LoadedModel, session: LoadedModel, golden: Golden | None) ->
     gave answers before."""
     found: list[SideBySide] = []
     started = time.monotonic_ns()
-    for rows in _sizes(engine.version):
+    for rows in _sizes(engine, session):
         if found and time.monotonic_ns() - started > LONG_BUDGET_NS:
             break
         _, tensors = request_of(engine.version, golden, rows)
@@ -65,14 +64,17 @@ def compare(engine: LoadedModel, session: LoadedModel, golden: Golden | None) ->
     return tuple(found)
 
 
-def _sizes(version: ModelVersion) -> tuple[int, ...]:
-    """One row, the largest batch, those that are preferred, and others between them: those that matter most first."""
+def _sizes(engine: LoadedModel, session: LoadedModel) -> tuple[int, ...]:
+    """One row, the largest batch, those that are preferred, and others between them: those that matter most first.
+    Where both fill batches up to the same sizes, it is those alone that ever run, and each counts once."""
+    version, filled = engine.version, batch_sizes(engine.session)
+    if filled != batch_sizes(session.session):
+        filled = ()
     largest = max(version.max_batch_size, 1)
     preferred = () if version.batching is None else version.batching.preferred_batch_size
-    sizes = dict.fromkeys(
-        (1, largest, *(size for size in preferred if 0 < size <= largest), *_halves(largest))
-    )
-    return tuple(sizes)[:SIZES_MAX]
+    sizes = (1, largest, *(size for size in preferred if 0 < size <= largest), *_halves(largest))
+    run = dict.fromkeys(next((each for each in filled if each >= rows), rows) for rows in sizes)
+    return tuple(run)[:SIZES_MAX]
 
 
 def _halves(largest: int) -> Iterator[int]:
