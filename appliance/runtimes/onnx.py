@@ -44,7 +44,7 @@ CUDA_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "arena_extend_strategy": "kSameAsRequested",
         # the exhaustive search runs every algorithm for every new shape, which is a second in the midst of serving
         "cudnn_conv_algo_search": "HEURISTIC",
-        # what tensor cores compute with: a fifth to a third more of a ResNet-50 (docs/GPU.md)
+        # what tensor cores compute with: a fifth to a third more of a ResNet-50 (docs/BENCHMARKS.md)
         "prefer_nhwc": "1",
     }
 )

@@ -34,7 +34,7 @@ _BUILT_IN: Final[Mapping[str, str]] = MappingProxyType(
 _NEEDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "onnx": "onnxruntime, or onnxruntime-gpu (docs/GPU.md)",
-        "tensorrt": "TensorRT 11 with its Python bindings (docs/GPU.md)",
+        "tensorrt": "TensorRT 11 with its Python bindings (docs/TENSORRT.md)",
     }
 )
 READ_ONNX: Final = frozenset({"onnx", "tensorrt"})

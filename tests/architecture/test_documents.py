@@ -32,6 +32,7 @@ DESIGN = {
     "STORE",
     "HTTP",
     "SECURITY",
+    "DEVICES",
     "TABLES",
     "LINK",
 }

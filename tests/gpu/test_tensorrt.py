@@ -1,7 +1,7 @@
 """TensorRT itself on a GPU: engines that are built, sealed, run, captured and given other weights, and a daemon's.
 
 The one part of `make test-gpu` that is left out, and said to be, where what it needs is not installed: a box with a GPU
-may be without TensorRT. Written against the same code with *simulated* libraries; see docs/GPU.md for what was seen.
+may be without TensorRT. Written against the same code with *simulated* libraries; docs/TENSORRT.md says what was seen.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def test_a_runtime_that_cannot_be_had_here_was_not_tried(capsys: pytest.CaptureF
         assert not out
         assert err == (
             "appliance runtime check: runtime 'tensorrt' is not available: No module named 'tensorrt'; install "
-            "TensorRT 11 with its Python bindings (docs/GPU.md)\n"
+            "TensorRT 11 with its Python bindings (docs/TENSORRT.md)\n"
         )
 
 
