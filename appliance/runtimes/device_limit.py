@@ -31,10 +31,19 @@ class DeviceLimit(NamedTuple):
         """The runtime's ``reason``, with what it means in front where it is about memory."""
         return memory_problem(self, reason) or reason
 
+    def is_exceeded(self, reason: str) -> bool:
+        """Whether it is this that was not enough."""
+        return bool(self.bytes and _BEYOND_LIMIT.search(reason))
+
+
+def is_full(reason: str) -> bool:
+    """Whether the device had no memory, whatever a session is held to."""
+    return not _BEYOND_LIMIT.search(reason) and bool(_DEVICE_FULL.search(reason))
+
 
 def memory_problem(limit: DeviceLimit, reason: str) -> str:
     """What was not enough, and what to do; "" where ``reason`` is another one."""
-    if _BEYOND_LIMIT.search(reason) and limit.bytes:
+    if limit.is_exceeded(reason):
         if limit.bytes == limit.own_bytes:
             return (
                 f"it needs more of its GPU than the {limit.own_bytes} bytes that its own gpu_mem_limit allows; raise "

@@ -16,12 +16,12 @@ from typing import Any, Final
 import onnxruntime
 
 from appliance.devices.cuda import Cuda, CudaFailed
-from appliance.domain.errors import LoadFailed
+from appliance.domain.errors import DeviceHasNoRoom, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import session_options
 from appliance.domain.tensor import Datatype
-from appliance.runtimes.device_limit import DeviceLimit, files_problem
+from appliance.runtimes.device_limit import DeviceLimit, files_problem, is_full
 from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
 from appliance.runtimes.onnx_placement import RECORD, placement
@@ -207,8 +207,9 @@ def _create_session(
     try:
         session = onnxruntime.InferenceSession(model, options, providers, enable_fallback=0)
     except Exception as problem:
-        reason = told(load_reason(_path(version), problem, onnxruntime.__version__))
-        raise LoadFailed(f"{version.key}: {reason}") from problem
+        reason = load_reason(_path(version), problem, onnxruntime.__version__)
+        failed = DeviceHasNoRoom if not version.on_cpu and is_full(reason) else LoadFailed
+        raise failed(f"{version.key}: {told(reason)}") from problem
     _check_provider(version, provider, session.get_providers())
     return session._sess
 

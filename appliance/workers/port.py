@@ -224,13 +224,14 @@ class ModelLoaded(NamedTuple):
 
 class ModelRefused(NamedTuple):
     """The runtime refused the model, or it was ``assessed`` and failed, or files of it are ``not_as_stored``; the
-    worker lives on. ``reason`` is for people."""
+    worker lives on. ``reason`` is for people. ``full``: its device had no memory, which says nothing of the model."""
 
     worker: int
     model: int
     reason: str
     assessed: bool = False
     not_as_stored: bool = False
+    full: bool = False
 
 
 class WeightsEvicted(NamedTuple):

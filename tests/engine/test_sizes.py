@@ -10,7 +10,8 @@ import pytest
 from appliance.core.memory.budget import Limit, NeverFits, ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES, Residency
 from appliance.core.rollout.phase import Phase
-from appliance.domain.device import CPU
+from appliance.domain.device import CPU, cuda
+from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.model import VersionState
 from appliance.engine.control.cache_report import Situation, problems
 from appliance.engine.control.sizes import Costs, Sizes
@@ -138,3 +139,22 @@ def test_what_does_not_fit_beside_the_pins_is_told() -> None:
     assert [line.split()[0] for line in said[1:]] == ["a/1", "b/2", "c/3"]
     assert "residency.pins and versions on trial keep 60.0 MB" in said[2]
     assert not found(ResidencyPolicy(pins=("b",)), versions[1:])
+
+
+def test_a_word_that_is_more_than_its_room_counts_for_that_and_is_not_remembered() -> None:
+    records = MemoryRecords()
+    costs = Costs(records, lambda model: "here")
+    sizes, served = Sizes(True, {cuda(0): 100 * MB}, costs), version(1, 10 * MB)
+    served = make_served(
+        id=1, model=replace(served.model, device=ON_CUDA), fingerprint="", meter=served.meter
+    )
+    served.memory.device = cuda(0)
+    said = ModelLoaded(1, 1, (), 5_000, 10 * MB, device_bytes=40 * MB)
+    sizes.measured(served, said, 30 * MB)
+    assert sizes.session_bytes(served) == 30 * MB
+    assert costs.of(served) is None
+    sizes.measured(served, said, 40 * MB)
+    assert sizes.session_bytes(served) == 40 * MB
+    known = costs.of(served)
+    assert known is not None
+    assert known.memory_bytes == 40 * MB

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import onnxruntime
@@ -17,13 +18,23 @@ import pytest
 
 from appliance.domain.device import cuda
 from appliance.domain.device_wish import ON_CUDA
-from appliance.domain.errors import LoadFailed
+from appliance.domain.errors import (
+    AssessmentFailed,
+    BeyondDeviceLimit,
+    DeviceFull,
+    DeviceHasNoRoom,
+    LoadFailed,
+    RunFailed,
+)
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx
 from appliance.runtimes.device_limit import DeviceLimit, files_problem, memory_problem
 from appliance.runtimes.onnx import OnnxRuntime
-from appliance.runtimes.runtime import RuntimeSettings
+from appliance.runtimes.onnx_sessions import run_error
+from appliance.runtimes.runtime import Region, RuntimeSettings
+from appliance.workers.child.worker import Worker
+from appliance.workers.messages import Load
 from appliance.workers.port import ItemStatus, LoadWish, ModelLoaded, ModelRefused
 from models.generate import write_model
 from models.generators.graph import constant, model_bytes, node, tensor_port
@@ -80,6 +91,21 @@ def test_what_was_not_enough_is_told_with_the_runtimes_reason(
     assert limit.told(reason) == (problem or reason)
 
 
+@pytest.mark.parametrize(
+    ("limit", "reason", "kind"),
+    [
+        (DeviceLimit(0, 70), ARENA, BeyondDeviceLimit),
+        (DeviceLimit(0, 70), CUDA, DeviceFull),
+        (DeviceLimit(), CUDA, DeviceFull),
+        (DeviceLimit(60, 70), "Load model failed: Protobuf parsing failed.", RunFailed),
+    ],
+)
+def test_a_run_that_is_beyond_its_limit_is_told_from_a_device_that_is_full(
+    limit: DeviceLimit, reason: str, kind: type[RunFailed]
+) -> None:
+    assert type(run_error(RuntimeError(reason), limit)) is kind
+
+
 @pytest.mark.parametrize(("own_bytes", "file_bytes", "is_one"), [(0, 9, False), (9, 9, False), (8, 9, True)])
 def test_files_beyond_a_models_own_limit_are_a_problem(own_bytes: int, file_bytes: int, is_one: bool) -> None:
     assert bool(files_problem(DeviceLimit(own_bytes, 1), file_bytes)) is is_one
@@ -106,7 +132,7 @@ def test_a_device_that_is_full_when_a_session_is_made_is_told_of(
 ) -> None:
     refusing(monkeypatch, CUDA)
     path = write_model("mlp", tmp_path) / "1" / "model.onnx"
-    with pytest.raises(LoadFailed) as failed:
+    with pytest.raises(DeviceHasNoRoom) as failed:
         OnnxRuntime().load(version_of(path, *MLP, device=ON_CUDA), RuntimeSettings(room_bytes=ROOMY))
     assert str(failed.value).startswith("model/1: its GPU has no memory left; see who has it (nvidia-smi), ")
 
@@ -235,3 +261,36 @@ def test_a_load_that_needs_more_than_there_is_for_it_is_refused_and_its_neighbou
     bench.call(bench.pool.load, worker, second, greedy, LoadWish(room_bytes=ROOMY))
     assert bench.event(ModelLoaded).model == second, "there is nothing wrong with it where there is room"
     assert [answer() for _ in range(4)] == before
+
+
+# --- what a worker says of a load
+
+
+def of_a_run(kind: type[LoadFailed]) -> LoadFailed:
+    """What is raised of a load for one of whose runs its device had no memory."""
+    problem = kind("model/1: no")
+    problem.__cause__ = DeviceFull(CUDA)
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("problem", "full", "assessed"),
+    [
+        (DeviceHasNoRoom("model/1: no"), True, False),
+        (of_a_run(LoadFailed), True, False),
+        (of_a_run(AssessmentFailed), True, False),
+        (DeviceFull("no"), True, False),
+        (BeyondDeviceLimit("no"), False, False),
+        (AssessmentFailed("model/1: no"), False, True),
+    ],
+)
+def test_a_worker_says_whether_it_was_the_device_that_was_full(
+    problem: Exception, full: bool, assessed: bool, tmp_path: Path
+) -> None:
+    def load(*given: object, **how: object) -> None:
+        raise problem
+
+    worker = Worker(7, cast(Any, None), Region(memoryview(bytearray(8)), 0), {}, PLAIN)
+    worker._loader = cast(Any, SimpleNamespace(load=load))
+    version = version_of(tmp_path / "model.onnx", *MLP)
+    assert worker._load(Load(1, version)) == ModelRefused(7, 1, "no", assessed, full=full)

@@ -88,18 +88,22 @@ class Sizes:
         self._costs = costs
         self._sizes: dict[int, Size] = {}
 
-    def measured(self, served: Served, event: ModelLoaded) -> None:
-        """Take in what a worker said that has loaded it; the largest of them counts."""
+    def measured(self, served: Served, event: ModelLoaded, room_bytes: int = 0) -> None:
+        """Take in what a worker said that has loaded it; the largest of them counts. Of a device no more than there was
+        for it (``room_bytes``, 0: that is not known): what is above is in what its process has beside, or a word that
+        would put others out, and is not remembered for its next load."""
+        costs = self._costs
         if not served.model.on_cpu:  # of the device's memory, of which weights cannot leave alone
             known = self._sizes.get(served.id) or self._guess(served)
             limit_bytes = self._limits.get(served.memory.device, 1 << 62) - _context_bytes(served.model)
-            said_bytes = min(event.device_bytes, max(limit_bytes, 0))
+            said_bytes = min(event.device_bytes, max(limit_bytes, 0), room_bytes or event.device_bytes)
+            costs = costs if event.device_bytes <= (room_bytes or event.device_bytes) else None
             device_bytes = said_bytes or known.memory_bytes + known.weights_bytes
             event = event._replace(memory_bytes=device_bytes, evictable_bytes=0)
         size = Size(event.memory_bytes, event.evictable_bytes, event.load_ns, event.packed)
         self._sizes[served.id] = size.widened(self._sizes.get(served.id))
-        if self._costs is not None:
-            self._costs.loaded(served, event)
+        if costs is not None:
+            costs.loaded(served, event)
 
     def assumed(self, served: Served) -> None:
         """Have it count as it is expected to be, until it has been loaded."""

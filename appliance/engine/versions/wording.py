@@ -105,6 +105,14 @@ def faults_text(faults: Iterable[tuple[DeviceName, str]]) -> str:
     return "; ".join(f"{device} is drained, as it {fault}" for device, fault in faults)
 
 
+def beyond_room_text(said_bytes: int, room_bytes: int) -> str:
+    """That a session has more of its device than there is for it."""
+    return (
+        f"its session says that it has {said_bytes} bytes of its GPU, where others left {room_bytes}: it is not "
+        "believed, or takes too much; see who has them (nvidia-smi), and give it a worker of its own to know"
+    )
+
+
 def absent_text(absent: budget.AbsentDevice) -> str:
     """Which devices are asked for, and which there are."""
     wish, there = absent.wish, absent.there
