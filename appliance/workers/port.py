@@ -397,10 +397,10 @@ class WorkerPort(Protocol):
         """Bring the weights of a model back, in one sequential read: WeightsPagedIn follows. ``verify``: hold each
         4 MiB against its digest beside the reading, where there are digests."""
 
-    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+    def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:
         """Build the packed form of ``version`` in the directory ``version.forms`` in the background, under a ``model``
         id never used before: FormBuilt follows, and then the worker's end. To be asked of one that does nothing
-        else."""
+        else. ``room_bytes``: see LoadWish."""
 
     def dispatch(self, worker: int, run: Run) -> None:
         """Give a batch to the worker; batches of one worker run in order."""

@@ -13,7 +13,7 @@ from appliance.domain.errors import RunFailed
 from appliance.domain.model import Batching, ModelVersion
 from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session
 from appliance.workers.child import comparison
-from appliance.workers.child.comparison import PAIRS_LEAST, PAIRS_MAX, PAIRS_MIN, compare
+from appliance.workers.child.comparison import PAIRS_LEAST, PAIRS_MAX, PAIRS_MIN, ROWS_MAX, compare
 from appliance.workers.child.execution import LoadedModel
 from appliance.workers.child.measurement import PRIME_RUNS
 from appliance.workers.side_by_side import SIZES_MAX, SideBySide
@@ -68,8 +68,8 @@ class Bench:
 
         return LoadedModel(version=self.version, session=cast(Session, SimpleNamespace(run=run)))
 
-    def compare(self) -> tuple[SideBySide, ...]:
-        return compare(self.session("engine"), self.session("session"), None)
+    def compare(self, room_bytes: int = 0) -> tuple[SideBySide, ...]:
+        return compare(self.session("engine"), self.session("session"), None, room_bytes)
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +121,30 @@ def test_a_size_that_is_refused_ends_it(timed: Callable[[Bench], Bench]) -> None
     bench = timed(Bench(lambda name, rows: MS))
     bench.fails_at = 3
     assert [each.rows for each in bench.compare()] == [1, 4]
+
+
+def test_sizes_that_no_batch_will_have_are_not_run(timed: Callable[[Bench], Bench]) -> None:
+    many = timed(Bench(lambda name, rows: MS, largest=1 << 20))
+    assert max(each.rows for each in many.compare()) == ROWS_MAX
+
+
+def test_sizes_for_which_the_device_has_no_room_are_not_run(timed: Callable[[Bench], Bench]) -> None:
+    """Each of both keeps the tensors of a row, which are padded where it is alone: 128 bytes of both."""
+    bench = timed(Bench(lambda name, rows: MS, largest=16))
+    whole = {rows for _, rows in timed(bench).ran} | {each.rows for each in bench.compare()}
+    bench.ran.clear()
+    found = [each.rows for each in bench.compare(room_bytes=2_000)]
+    assert found[0] == 1
+    assert 16 not in found
+    assert {rows for _, rows in bench.ran} == set(found) < whole
+
+
+def test_a_request_whose_outputs_are_too_large_is_not_run(
+    timed: Callable[[Bench], Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "REQUEST_BYTES_MAX", 1_000)
+    bench = timed(Bench(lambda name, rows: MS, largest=16))
+    assert 16 not in [each.rows for each in bench.compare()]
 
 
 def test_a_request_that_nobody_knows_is_not_made_up(timed: Callable[[Bench], Bench]) -> None:

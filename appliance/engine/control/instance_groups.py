@@ -365,6 +365,10 @@ class InstanceGroups:
         wish = worker.loading.get(model) if worker is not None else None
         return wish.room_bytes if wish is not None else 0
 
+    def form_room_bytes(self, served: Served) -> int | None:
+        """See MemoryPort."""
+        return self._memory.form_room_bytes(served) if self._memory is not None else None
+
     def complete(self, served: Served) -> bool:
         """Whether all the processes that should hold ``served`` do."""
         group = self._groups.get(served.placed.group)

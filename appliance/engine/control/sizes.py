@@ -141,6 +141,13 @@ class Sizes:
         context_bytes = _context_bytes(served.model)
         return room_bytes(free_bytes - context_bytes, self.expected(served).bytes - context_bytes)
 
+    def form_room_bytes(self, served: Served, free_bytes: int) -> int:
+        """What a worker that builds its form may take of its device beside its context and the version itself, where
+        others leave so much of the budget; 0: less than the session that it makes of it takes."""
+        needed = self.expected(served).bytes
+        room_bytes = free_bytes - needed - CONTEXT_BYTES
+        return room_bytes if room_bytes >= needed else 0
+
     def guessed(self, served: Served) -> Footprint:
         """What it is expected to take when it is loaded."""
         return self._of(served, self._guess(served))

@@ -317,7 +317,10 @@ class Worker:
         built, failure, later = Built("", 0, ()), None, False
         try:
             built = self._loader.build(
-                build.version, partial(self._judge, build.model), partial(self._tell_on, build.model)
+                build.version,
+                partial(self._judge, build.model),
+                partial(self._tell_on, build.model),
+                build.room_bytes,
             )
         except Exception as problem:  # noqa: BLE001 - as for a load
             failure, later = _reason(build.version.key, problem), isinstance(problem, FormHasNoRoom)

@@ -21,12 +21,12 @@ from appliance.domain.errors import ConfigInvalid, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
 from appliance.repository.model_directory import read_model_directory
-from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, RuntimeSettings, open_runtimes
+from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, RuntimeSettings, Session, open_runtimes
 from appliance.runtimes.tensorrt.runtime import TensorrtRuntime, unwrapped, wrapped
 from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.runtimes.tensorrt.tie import Driver
 from appliance.runtimes.tensorrt.vendor import Library
-from appliance.workers.child.form_builder import build_form
+from appliance.workers.child.form_builder import Built, build_form
 from appliance.workers.child.loading import Loader
 from appliance.workers.daemon.forms_on_disk import for_worker, mark_form, take_up_form
 from appliance.workers.forms import DROPPED_FILE, SEAL_FILE
@@ -140,6 +140,34 @@ def test_it_is_built_for_the_batches_of_the_model_with_half_of_what_is_free(box:
     (asked,) = box.library.asked
     assert [profile.inputs["image"].most[0] for profile in asked.profiles] == [box.version.max_batch_size]
     assert asked.workspace_bytes == box.device.left // 2
+
+
+def test_it_is_built_and_compared_with_no_more_than_others_leave(box: Box) -> None:
+    rooms: list[int] = []
+    real = box.plain.load
+
+    def load(version: ModelVersion, settings: RuntimeSettings) -> Session:
+        rooms.append(settings.room_bytes)
+        return real(version, settings)
+
+    box.plain.load = load  # type: ignore[method-assign]
+    box.build(RuntimeSettings(room_bytes=1 << 20))
+    (asked,) = box.library.asked
+    assert asked.workspace_bytes == 1 << 20 < box.device.left // 2
+    assert len(rooms) == 1
+    assert 0 < rooms[0] < 1 << 20, "what the engine leaves"
+
+
+def test_a_worker_that_builds_is_held_to_what_it_was_told(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+
+    def build(version: ModelVersion, runtime: object, settings: RuntimeSettings, judge: object) -> Built:
+        told.append(settings.room_bytes)
+        return Built("", 0, ())
+
+    monkeypatch.setattr("appliance.workers.child.loading.build_form", build)
+    Loader(1, {"tensorrt": box.runtime}, 1).build(box.version, box.judge, lambda *word: None, 70)
+    assert told == [70]
 
 
 def test_an_engine_keeps_as_many_weights_on_the_device_as_the_model_says(
