@@ -366,11 +366,11 @@ def test_a_process_that_builds_is_known_until_it_has_ended(rig: Rig, served: Ser
     rig.forms.consider(served)
     rig.forms.build()
     worker = rig.taken - 1
-    assert rig.forms.processes == ()
+    assert not rig.forms.processes
     for each, pid in ((worker, 4711), (worker + 9, 4712)):
         rig.forms.started(WorkerStarted(each, pid))
     assert rig.forms.processes == ((served.memory.device, 4711),)
     rig.forms.ended(FormBuilt(worker, rig.taken, "form", 1, 1, None), 0)
     assert rig.forms.processes == ((served.memory.device, 4711),), "it has its memory still"
     rig.forms.exited(worker, "it was told to")
-    assert rig.forms.processes == ()
+    assert not rig.forms.processes

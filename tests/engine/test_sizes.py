@@ -12,7 +12,7 @@ from appliance.core.memory.footprint import PROCESS_BYTES, Residency
 from appliance.core.rollout.phase import Phase
 from appliance.domain.device import CPU, cuda
 from appliance.domain.device_wish import ON_CUDA
-from appliance.domain.model import VersionState
+from appliance.domain.model import GraphSize, VersionState
 from appliance.engine.control.cache_report import Situation, problems
 from appliance.engine.control.sizes import Costs, Sizes
 from appliance.engine.versions.records import Cost, MemoryRecords
@@ -158,3 +158,11 @@ def test_a_word_that_is_more_than_its_room_counts_for_that_and_is_not_remembered
     known = costs.of(served)
     assert known is not None
     assert known.memory_bytes == 40 * MB
+
+
+def test_a_version_on_a_device_is_expected_to_take_its_weights_as_they_are_in_memory() -> None:
+    served = version(1, 10 * MB)
+    model = replace(served.model, device=ON_CUDA, graph=GraphSize(tensor_bytes=60 * MB, nodes=3))
+    served = make_served(id=1, model=model, fingerprint="", meter=served.meter)
+    served.memory.device = cuda(0)
+    assert Sizes(True, {cuda(0): 100 * MB}).guessed(served).bytes == 60 * MB

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 
 from appliance.domain.device import cuda
 from appliance.domain.device_wish import ON_CUDA
@@ -26,10 +27,18 @@ from appliance.domain.errors import (
     LoadFailed,
     RunFailed,
 )
-from appliance.domain.model import ModelVersion
+from appliance.domain.model import GraphSize, ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx
-from appliance.runtimes.device_limit import DeviceLimit, files_problem, memory_problem
+from appliance.runtimes.device_limit import (
+    BESIDE_BYTES,
+    FOLDED_BYTES_MAX,
+    DeviceLimit,
+    folded_bytes,
+    memory_problem,
+    taken_problem,
+    weights_problem,
+)
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.onnx_sessions import run_error
 from appliance.runtimes.runtime import Region, RuntimeSettings
@@ -106,25 +115,56 @@ def test_a_run_that_is_beyond_its_limit_is_told_from_a_device_that_is_full(
     assert type(run_error(RuntimeError(reason), limit)) is kind
 
 
-@pytest.mark.parametrize(("own_bytes", "file_bytes", "is_one"), [(0, 9, False), (9, 9, False), (8, 9, True)])
-def test_files_beyond_a_models_own_limit_are_a_problem(own_bytes: int, file_bytes: int, is_one: bool) -> None:
-    assert bool(files_problem(DeviceLimit(own_bytes, 1), file_bytes)) is is_one
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        (DeviceLimit(), ""),
+        (DeviceLimit(9, 9), ""),
+        (
+            DeviceLimit(8, 9),
+            "its weights alone take 9 bytes, more than the 8 of a GPU that its own gpu_mem_limit",
+        ),
+        (
+            DeviceLimit(9, 8),
+            "its weights alone take 9 bytes, more than the 8 of its GPU that other versions left",
+        ),
+    ],
+)
+def test_weights_beyond_a_limit_are_a_problem(limit: DeviceLimit, told: str) -> None:
+    problem = weights_problem(limit, 9)
+    assert problem.startswith(told)
+    assert bool(problem) is bool(told)
 
 
-def test_files_that_are_more_than_a_model_allows_itself_are_refused_before_anything_is_taken(
+def test_what_is_made_of_constants_comes_to_no_more_than_the_weights_leave() -> None:
+    assert folded_bytes(DeviceLimit(), 9, 1) == 0, "nothing bounds it"
+    assert 10 * folded_bytes(DeviceLimit(0, 1_000), 100, 10) == 1_000 - 100
+    assert folded_bytes(DeviceLimit(100, 1_000), 100, 10) == 1, "0 would be no bound"
+    assert folded_bytes(DeviceLimit(0, 1 << 40), 100, 10) == FOLDED_BYTES_MAX
+    assert 10_000 * folded_bytes(DeviceLimit(0, 1 << 30), 100, 0) < 1 << 30, "of a graph that nobody has read"
+
+
+def test_what_is_taken_while_a_session_is_made_is_more_than_its_limit_by_cudas_libraries() -> None:
+    assert taken_problem(DeviceLimit(), 1 << 40) == ""
+    assert taken_problem(DeviceLimit(0, 70), 70 + BESIDE_BYTES) == ""
+    assert taken_problem(DeviceLimit(0, 70), 71 + BESIDE_BYTES).startswith(
+        f"{71 + BESIDE_BYTES} bytes of its GPU were taken while its session was made, which may have 70: "
+    )
+
+
+def test_weights_that_are_more_than_a_model_allows_itself_are_refused_before_anything_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ONNX Runtime's arena does not look at its limit for weights, nor ever again where they are beyond it."""
     asked = refusing(monkeypatch, "no such device here")
     path = write_model("mlp", tmp_path) / "1" / "model.onnx"
     version = version_of(path, *MLP, device=ON_CUDA, parameters={"gpu_mem_limit": "1000"})
-    for file_bytes, reason in (
-        (1001, "its files alone are 1001 bytes, more than the 1000 of a GPU"),
-        (1000, "no such"),
-    ):
+    more = "its weights alone take 1001 bytes, more than the 1000 of a GPU"
+    for file_bytes, tensor_bytes, reason in ((1001, 9, more), (9, 1001, more), (1000, 1000, "no such")):
         assert not asked
+        size = GraphSize(tensor_bytes=tensor_bytes, nodes=1)
         with pytest.raises(LoadFailed, match=reason):
-            OnnxRuntime().load(replace(version, file_bytes=file_bytes), RuntimeSettings())
+            OnnxRuntime().load(replace(version, file_bytes=file_bytes, graph=size), RuntimeSettings())
 
 
 def test_a_device_that_is_full_when_a_session_is_made_is_told_of(
@@ -135,6 +175,24 @@ def test_a_device_that_is_full_when_a_session_is_made_is_told_of(
     with pytest.raises(DeviceHasNoRoom) as failed:
         OnnxRuntime().load(version_of(path, *MLP, device=ON_CUDA), RuntimeSettings(room_bytes=ROOMY))
     assert str(failed.value).startswith("model/1: its GPU has no memory left; see who has it (nvidia-smi), ")
+
+
+def test_a_session_whose_making_took_much_more_than_it_may_is_refused_and_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of weights that a release makes of constants without a bound; or a neighbour took it, which passes."""
+    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
+    closed: list[bool] = []
+    made = SimpleNamespace(memory=lambda: (70 << 20) + BESIDE_BYTES + 1, close=lambda: closed.append(True))
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(onnx, "_cuda", lambda index: SimulatedCuda())
+    monkeypatch.setattr(onnx, "CudaSession", lambda *given, **how: made)
+    version = version_of(path, *MLP, device=ON_CUDA)
+    with pytest.raises(
+        DeviceHasNoRoom, match="bytes of its GPU were taken while its session was made, which may"
+    ):
+        OnnxRuntime().load(version, RuntimeSettings(room_bytes=70 << 20))
+    assert closed == [True]
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, reason: str) -> list[Any]:
@@ -261,6 +319,48 @@ def test_a_load_that_needs_more_than_there_is_for_it_is_refused_and_its_neighbou
     bench.call(bench.pool.load, worker, second, greedy, LoadWish(room_bytes=ROOMY))
     assert bench.event(ModelLoaded).model == second, "there is nothing wrong with it where there is room"
     assert [answer() for _ in range(4)] == before
+
+
+def write_folded(folder: Path) -> ModelVersion:
+    """The same with weights of two megabytes of which its file has none: ONNX Runtime makes them of constants when it
+    makes the session."""
+    ones: dict[str, Any] = {"value": numpy_helper.from_array(np.array([1], np.float32))}
+    model = model_bytes(
+        "folded",
+        [
+            node("ConstantOfShape", ["wide"], ["w1"], **ones),
+            node("ConstantOfShape", ["high"], ["w2"], **ones),
+            node("Expand", ["x", "shape"], ["much"]),
+            node("ReduceSum", ["much", "axes"], ["s"], keepdims=0),
+            node("MatMul", ["s", "w1"], ["b"]),
+            node("MatMul", ["b", "w2"], ["y"]),
+        ],
+        inputs=[tensor_port("x", "FP32", ["n", 1, 64])],
+        outputs=[tensor_port("y", "FP32", ["n", 64])],
+        constants=[
+            constant("shape", np.array([1, 4096, 64], np.int64)),
+            constant("axes", np.array([1], np.int64)),
+            constant("wide", np.array([64, 4096], np.int64)),
+            constant("high", np.array([4096, 64], np.int64)),
+        ],
+    )
+    path = folder / "folded.onnx"
+    path.write_bytes(model)
+    ports = [spec("x", Datatype.FP32, 1, 64)], [spec("y", Datatype.FP32, 64)]
+    version = version_of(path, *ports, runtime="pretended_cuda", device=ON_CUDA, max_batch_size=1)
+    size = GraphSize(tensor_bytes=72, nodes=6)
+    return replace(version, file_bytes=path.stat().st_size, graph=size)
+
+
+def test_weights_that_are_made_of_constants_void_no_limit(bench: Bench, tmp_path: Path) -> None:
+    """They were made while the session was, beyond the limit, which the arena then held nothing to any more."""
+    version = write_folded(tmp_path)
+    worker = bench.start(PLAIN.serving([version], shared=False, device=cuda(0)))
+    bench.call(bench.pool.load, worker, 100, version, LoadWish(room_bytes=CRAMPED))
+    assert "is smaller than requested bytes of" in bench.event(ModelRefused).reason, "the arena's own word"
+    other = bench.start(PLAIN.serving([version], shared=False, device=cuda(0)))
+    bench.call(bench.pool.load, other, 101, version, LoadWish(room_bytes=ROOMY))
+    assert bench.event(ModelLoaded).model == 101
 
 
 # --- what a worker says of a load

@@ -59,20 +59,20 @@ class BuildingWorld(DeviceWorld):
         self.board = Board(uuid="GPU-0", processes=(), memory_bytes=MEMORY, used_bytes=0)
         monkeypatch.setattr(pynvml, "nvmlLib", SimulatedNvml(self.board))
         monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-        self.box = Box()
+        self.looks_at = Box()
         self.budgets: list[int] = []
         super().__init__(seed, [(0,)] * 3, (MEMORY - CONTEXT_BYTES,), file_bytes=file_bytes)
         own = self.wanted["m0"]
         self.wanted["m0"] = replace(own, runtime="tensorrt", forms="/nowhere", digest=f"{1:064x}")
 
-    def play(self, duration_ms: int) -> None:
+    def pass_by(self, duration_ms: int) -> None:
         """Time passes; the driver is asked each second, and tells how it was a second before."""
         for at_ms in range(0, duration_ms, 1_000):
             self.world.after(at_ms * MS, self._look)
         self.world.run(self.world.now + duration_ms * MS)
 
     def _look(self) -> None:
-        self.box.look(self)
+        self.looks_at.look(self)
         taken = {
             pid: TAKES if worker in self.workers.builders else 3 * GIB
             for worker, pid in self.workers.pids.items()
@@ -93,16 +93,16 @@ def test_a_builder_is_none_of_the_others_while_it_builds_and_when_it_ends(
     world = BuildingWorld(1, monkeypatch, GIB)
     world.start()
     world.load_of(30_000, 300)
-    world.play(10_000)
+    world.pass_by(10_000)
     assert len(world.workers.builders) == 1
     assert world.workers.rooms == [79 * GIB - 3 * GIB - CONTEXT_BYTES], (
         "what no version has, less its context"
     )
     assert not world.engine.worker_pids().keys() - {cuda(0)}
-    world.play(25_000)
+    world.pass_by(25_000)
     assert not world.workers.builders, "it has ended"
     assert set(world.budgets) == {MEMORY - CONTEXT_BYTES}
-    assert not [what for what, _ in world.box.lines if what == OTHERS]
+    assert not [what for what, _ in world.looks_at.lines if what == OTHERS]
     assert world.engine.status().residency.misses == 0
     assert sum(world.answers.values()) == 300
     world.settle()
@@ -126,7 +126,7 @@ def test_no_engine_is_built_where_versions_leave_no_room_and_its_notes_say_so(
 ) -> None:
     world = BuildingWorld(3, monkeypatch, 25 * GIB)
     world.start()
-    world.play(3_000)
+    world.pass_by(3_000)
     assert world.workers.rooms == []
     served = {each.model.name: each for each in world.engine._rollouts.on_devices()}
     assert NO_ROOM in served["m0"].unbuilt
@@ -134,5 +134,5 @@ def test_no_engine_is_built_where_versions_leave_no_room_and_its_notes_say_so(
     world.names.remove("m2")
     world.apply()
     world.load_of(80_000, 100)
-    world.play(90_000)
+    world.pass_by(90_000)
     assert world.workers.rooms == [79 * GIB - 50 * GIB - CONTEXT_BYTES]

@@ -232,7 +232,7 @@ def failing(model: LoadedModel, problem: Exception) -> LoadedModel:
     def run(*given: object) -> object:
         raise problem
 
-    return replace(model, session=SimpleNamespace(run=run, measurable=True))  # type: ignore[arg-type]
+    return replace(model, session=SimpleNamespace(run=run, measurable=True))
 
 
 def test_a_device_that_is_full_for_a_moment_says_nothing_of_a_model() -> None:

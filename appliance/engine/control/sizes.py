@@ -192,6 +192,8 @@ class Sizes:
             before = Size(known.memory_bytes, known.weights_bytes, known.load_ns, known.packed)
             if self._of(served, before).bytes <= self._limits.get(served.memory.device, 1 << 62):
                 return before
+        if not served.model.on_cpu:
+            return Size(served.model.weight_bytes, 0)
         weights = served.model.weights
         mapped = weights.size if weights is not None else 0
         return Size(max(served.model.file_bytes - mapped, 0), mapped)
