@@ -13,9 +13,10 @@ import pytest
 from appliance.core.processes.form_queue import FIRST_PAUSE_NS
 from appliance.core.rollout.version import Artifact
 from appliance.domain.model import WeightsFile
-from appliance.engine.control.forms import NO_ROOM, Forms
+from appliance.engine.control.forms import Forms
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
+from appliance.engine.versions.wording import no_room_for_builder_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.jail.support import Support
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, ModelProgress, WorkerStarted
@@ -353,7 +354,7 @@ def test_a_form_whose_builder_has_no_room_on_its_device_is_tried_again(rig: Rig,
     rig.forms.consider(served)
     rig.forms.build(0, 5)
     assert (rig.builds, rig.asked_for) == (0, [5 + FIRST_PAUSE_NS])
-    assert rig.fields[-1]["reason"] == NO_ROOM
+    assert rig.fields[-1]["reason"] == no_room_for_builder_text()
     rig.forms.tick(5 + FIRST_PAUSE_NS)
     rig.forms.build(70, 6 + FIRST_PAUSE_NS)
     assert (rig.builds, rig.workers.rooms) == (1, [70])

@@ -11,7 +11,7 @@ import pytest
 from appliance.core.memory.homes import CONTEXT_BYTES, GIB
 from appliance.domain.device import cuda
 from appliance.domain.model import ModelVersion
-from appliance.engine.control.forms import NO_ROOM
+from appliance.engine.versions.wording import no_room_for_builder_text
 from appliance.workers import port
 from appliance.workers.jail.support import Support
 from tests.devices.simulated_nvml import Board, SimulatedNvml
@@ -129,7 +129,7 @@ def test_no_engine_is_built_where_versions_leave_no_room_and_its_notes_say_so(
     world.pass_by(3_000)
     assert world.workers.rooms == []
     served = {each.model.name: each for each in world.engine._rollouts.on_devices()}
-    assert NO_ROOM in served["m0"].unbuilt
+    assert no_room_for_builder_text() in served["m0"].unbuilt
     del world.wanted["m2"]
     world.names.remove("m2")
     world.apply()

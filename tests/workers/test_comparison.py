@@ -11,10 +11,20 @@ import pytest
 
 from appliance.domain.errors import RunFailed
 from appliance.domain.model import Batching, ModelVersion
-from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session
+from appliance.runtimes.runtime import (
+    Feed,
+    Place,
+    Produced,
+    Region,
+    Runtime,
+    RuntimeSettings,
+    Session,
+)
 from appliance.workers.child import comparison
 from appliance.workers.child.comparison import PAIRS_LEAST, PAIRS_MAX, PAIRS_MIN, ROWS_MAX, compare
 from appliance.workers.child.execution import LoadedModel
+from appliance.workers.child.form_builder import Built
+from appliance.workers.child.loading import Loader
 from appliance.workers.child.measurement import PRIME_RUNS
 from appliance.workers.side_by_side import SIZES_MAX, SideBySide
 from tests.domain.sample import make_version
@@ -153,3 +163,18 @@ def test_a_request_that_nobody_knows_is_not_made_up(timed: Callable[[Bench], Ben
     bench.version = replace(free, inputs=tuple(replace(each, shape=(-1,)) for each in free.inputs))
     assert bench.compare() == ()
     assert not bench.ran
+
+
+def test_a_worker_that_builds_is_held_to_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+
+    def build(version: ModelVersion, runtime: object, settings: RuntimeSettings, judge: object) -> Built:
+        told.append(settings.room_bytes)
+        return Built("", 0, ())
+
+    monkeypatch.setattr("appliance.workers.child.loading.build_form", build)
+    version = make_version("m", 1)
+    loader = Loader(1, {version.runtime: cast(Runtime, None)}, 1)
+    monkeypatch.setattr(loader, "runtime_of", lambda version: None)
+    loader.build(version, lambda *said: None, lambda *said: None, 70)
+    assert told == [70]

@@ -15,6 +15,7 @@ from appliance.domain.device import DeviceName
 from appliance.engine.control.instance_group import Ids
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
+from appliance.engine.versions.wording import no_room_for_builder_text
 from appliance.runtimes.runtime import FORMED_WHOLE
 from appliance.workers.forms import refuse_forms
 from appliance.workers.port import (
@@ -29,10 +30,6 @@ from appliance.workers.port import (
 from appliance.workers.seal import kin_of, seal_problem
 from appliance.workers.settings import WorkerTerms
 
-NO_ROOM: Final = (
-    "its GPU has no room for a worker that builds one beside what versions have there; it is tried again, and sooner "
-    "with fewer models on that GPU"
-)
 TOLD_PARTS: Final = 4
 """How far a form is goes into the log by quarters."""
 
@@ -119,7 +116,7 @@ class Forms:
             self._leave_out(served, problem)
             return
         if room_bytes == 0:
-            self._leave_out(served, NO_ROOM)
+            self._leave_out(served, no_room_for_builder_text())
             self._pace.at(self._queue.put_off(served, now_ns))
             return
         self._building, self._quarters = (worker, model, served), 0

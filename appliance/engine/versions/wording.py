@@ -113,6 +113,14 @@ def beyond_room_text(said_bytes: int, room_bytes: int) -> str:
     )
 
 
+def no_room_for_builder_text() -> str:
+    """Why the form of a version on a device is not built now."""
+    return (
+        "its GPU has no room for a worker that builds one beside what versions have there; it is tried again, and "
+        "sooner with fewer models on that GPU"
+    )
+
+
 def absent_text(absent: budget.AbsentDevice) -> str:
     """Which devices are asked for, and which there are."""
     wish, there = absent.wish, absent.there

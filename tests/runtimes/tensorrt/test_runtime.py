@@ -26,7 +26,7 @@ from appliance.runtimes.tensorrt.runtime import TensorrtRuntime, unwrapped, wrap
 from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.runtimes.tensorrt.tie import Driver
 from appliance.runtimes.tensorrt.vendor import Library
-from appliance.workers.child.form_builder import Built, build_form
+from appliance.workers.child.form_builder import build_form
 from appliance.workers.child.loading import Loader
 from appliance.workers.daemon.forms_on_disk import for_worker, mark_form, take_up_form
 from appliance.workers.forms import DROPPED_FILE, SEAL_FILE
@@ -156,18 +156,6 @@ def test_it_is_built_and_compared_with_no_more_than_others_leave(box: Box) -> No
     assert asked.workspace_bytes == 1 << 20 < box.device.left // 2
     assert len(rooms) == 1
     assert 0 < rooms[0] < 1 << 20, "what the engine leaves"
-
-
-def test_a_worker_that_builds_is_held_to_what_it_was_told(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
-
-    def build(version: ModelVersion, runtime: object, settings: RuntimeSettings, judge: object) -> Built:
-        told.append(settings.room_bytes)
-        return Built("", 0, ())
-
-    monkeypatch.setattr("appliance.workers.child.loading.build_form", build)
-    Loader(1, {"tensorrt": box.runtime}, 1).build(box.version, box.judge, lambda *word: None, 70)
-    assert told == [70]
 
 
 def test_an_engine_keeps_as_many_weights_on_the_device_as_the_model_says(
