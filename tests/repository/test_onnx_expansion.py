@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import ModelProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
+from appliance.config.repository import RepositoryConfig
 from appliance.repository.onnx.firewall import GraphLimits, graph_flaws, graph_size
-from tests.repository.onnx_files import copying, model_of, part, plain_model, port, summary
+from tests.repository.onnx_files import copying, model_of, part, plain_model, port, summary, write_version
+from tests.repository.outcomes import served
+from tests.repository.scanning import scan
 
 CONFIG = GraphLimits()
 HUGE = 60_000_000_000
@@ -243,3 +247,12 @@ def test_nodes_are_counted_with_functions_expanded() -> None:
         model.graph.node.add(op_type="f", domain="d", output=[f"z{number}"])
     found = graph_size(summary(model.SerializeToString())).nodes
     assert nodes + 5 * 3 <= found <= nodes + 5 * 4
+
+
+def test_a_version_says_what_its_graph_comes_to(tmp_path: Path) -> None:
+    model = plain_model()
+    _as_initializer(model, _sparse([1000]))
+    write_version(tmp_path, "m", model)
+    version = served(scan(tmp_path, RepositoryConfig()))
+    assert version.graph == graph_size(summary(model.SerializeToString()))
+    assert version.weight_bytes == version.graph.tensor_bytes > 4_000

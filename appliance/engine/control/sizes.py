@@ -19,6 +19,7 @@ from appliance.engine.versions.served import Served
 from appliance.workers.port import ModelLoaded
 
 SHARE: Final = 4
+FREE_PARTS: Final = 2
 NEGLIGIBLE: Final = 8
 
 
@@ -142,10 +143,11 @@ class Sizes:
         return room_bytes(free_bytes - context_bytes, self.expected(served).bytes - context_bytes)
 
     def form_room_bytes(self, served: Served, free_bytes: int) -> int:
-        """What a worker that builds its form may take of its device beside its context and the version itself, where
-        others leave so much of the budget; 0: less than the session that it makes of it takes."""
+        """What a worker that builds its form may take of its device: half of what is left beside its context and the
+        version itself, where others leave so much of the budget, as the other half is for what is loaded meanwhile. 0:
+        less than the session that it makes of it takes."""
         needed = self.expected(served).bytes
-        room_bytes = free_bytes - needed - CONTEXT_BYTES
+        room_bytes = (free_bytes - needed - CONTEXT_BYTES) // FREE_PARTS
         return room_bytes if room_bytes >= needed else 0
 
     def guessed(self, served: Served) -> Footprint:
