@@ -34,8 +34,8 @@ class DevicesOfEngine(Protocol):
         """This is how all devices are now."""
 
     def worker_pids(self) -> Mapping[DeviceName, Mapping[int, int | None]]:
-        """The processes that run versions, by their device; for each what its versions say that they take of that
-        (None: it changes now)."""
+        """The processes that run versions or build their forms, by their device; for each what its versions say that
+        they take of that (None: it changes now, or is not said)."""
 
 
 class DeviceCare:
@@ -48,6 +48,9 @@ class DeviceCare:
         self._event = event
         self._changed = changed
         self._others: dict[DeviceName, int] = {}
+        self._owners: dict[DeviceName, tuple[frozenset[int], frozenset[int]]] = {}
+        """Of each device the processes that were the appliance's own at the last two looks that found another
+        reading."""
         self._unsaid: dict[DeviceName, Unsaid] = {}
         self._throttling: dict[DeviceName, Throttling] = {}
         self._looked_s: dict[DeviceName, float] = {}
@@ -105,11 +108,14 @@ class DeviceCare:
             throttling = self._throttling.setdefault(device.called, Throttling())
             if self._looked_s.get(device.called) != look.at_s:  # else it is the reading that was seen before
                 self._looked_s[device.called] = look.at_s
+                _, last = self._owners.get(device.called, (frozenset(), frozenset()))
+                self._owners[device.called] = last, frozenset(own)
                 self._hold_to_account(device, look.reading, own)
                 throttling.take(look.at_s, look.reading.throttle)
                 if look.reading.driver_changed:
                     self._changed()
-            self._count(device, look.reading, own)
+            # one that has ended since was there when the driver was asked
+            self._count(device, look.reading, frozenset(own).union(*self._owners[device.called]))
             state = DeviceState(
                 device=device,
                 budget_bytes=self._budget(device),

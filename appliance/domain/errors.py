@@ -216,6 +216,10 @@ class FormHasNoRoom(LoadFailed):
     """There is no room on the disk for a packed form; there may be later."""
 
 
+class DeviceHasNoRoom(LoadFailed):
+    """A device has no memory for a session, which somebody else may have for a moment; there may be later."""
+
+
 class AssessmentFailed(LoadFailed):
     """The model loads, and does not answer as its golden set says."""
 
@@ -236,4 +240,8 @@ class RunFailed(WorkerError):
 
 
 class DeviceFull(RunFailed):
-    """A device has no memory for a run, or the session is held to less than that takes."""
+    """A device has no memory for a run, which somebody else may have for a moment."""
+
+
+class BeyondDeviceLimit(RunFailed):
+    """A run takes more of a device than its session is held to, however much is free there."""

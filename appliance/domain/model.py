@@ -107,6 +107,15 @@ class WeightsFile:
         return self.path.rpartition("/")[2]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSize:
+    """What a runtime makes of a graph, with every function expanded and sparse tensors dense: the bytes of its tensors
+    in memory, however few the file has for them, and its nodes. No nodes: that is not known."""
+
+    tensor_bytes: int = 0
+    nodes: int = 0
+
+
 class VersionChoice(Enum):
     """How a model's versions are picked from those that are there."""
 
@@ -144,11 +153,11 @@ class ModelVersion:
     to its class labels, ``label_files`` to the file they come from. ``input_reshapes`` and ``output_reshapes`` map the
     name of a tensor to the model's own shape where clients see another, ``formats`` that of an input to how pictures
     lie in it. ``noted`` is the JSON of what is shown to clients alone, ``notes`` tell what of the configuration has no
-    effect. ``graph_level`` is how far the graph is optimised, as in Triton; 0: as far as possible. ``cuda_graphs``:
-    runs of shapes that come again are captured where it runs on a CUDA device. ``file_bytes`` is the size of the model
-    file with its external data, ``model_file`` its name ("" where the runtime is given the
-    directory). ``policy`` is the model's. ``golden`` is the absolute path of the version's golden set (``set.json``),
-    "" when it has none. Names of other files are as the configuration writes them.
+    effect. ``graph_level`` is how far the graph is optimised, as in Triton; 0: as far as possible. ``graph`` is
+    what it comes to in memory. ``cuda_graphs``: runs of shapes that come again are captured where it runs on a CUDA
+    device. ``file_bytes`` is the size of the model file with its external data, ``model_file`` its name ("" where the
+    runtime is given the directory). ``policy`` is the model's. ``golden`` is the absolute path of the version's golden
+    set (``set.json``), "" when it has none. Names of other files are as the configuration writes them.
 
     ``weights`` is None where the tensors lie in the model file itself, or in several files. ``digest`` names the
     package that the version came in, "" for a plain directory. ``forms`` is the directory where packed forms built on
@@ -181,6 +190,7 @@ class ModelVersion:
     noted: str = "{}"
     notes: tuple[str, ...] = ()
     graph_level: int = 0
+    graph: GraphSize = GraphSize()
     cuda_graphs: bool = True
     model_file: str = ""
     policy: VersionPolicy = VersionPolicy()
@@ -205,6 +215,11 @@ class ModelVersion:
     def on_cpu(self) -> bool:
         """Whether it runs on the processor."""
         return self.device.kind is DeviceKind.CPU
+
+    @property
+    def weight_bytes(self) -> int:
+        """What its weights take of a device's memory at least."""
+        return max(self.file_bytes, self.graph.tensor_bytes)
 
     @property
     def own_worker(self) -> bool:

@@ -417,8 +417,8 @@ class Engine:
         self._shell.pace.soon()
 
     def worker_pids(self) -> dict[DeviceName, dict[int, int | None]]:
-        """The processes that run versions, by their device; for each what its versions say that they take of that
-        (None: it changes now)."""
+        """The processes that run versions or build their forms, by their device; for each what its versions say that
+        they take of that (None: it changes now, or is not said)."""
         found: dict[DeviceName, dict[int, int | None]] = {}
         for worker, group in self._rollouts.groups.workers():
             if worker.pid:
@@ -426,6 +426,8 @@ class Engine:
                 changes = worker.loading or worker.stopping
                 said_bytes = None if changes else self._cache.said_bytes(held)
                 found.setdefault(group.device, {})[worker.pid] = said_bytes
+        for device, pid in self._rollouts.forms.processes:
+            found.setdefault(device, {})[pid] = None
         return found
 
     # --- one turn

@@ -128,6 +128,7 @@ class Turn:
                     finished.append((request, event.result))
             elif type(event) is workers.WorkerStarted:
                 self._rollouts.worker_started(event)
+                self._rollouts.forms.started(event)
             elif type(event) is workers.FormBuilt:
                 self._rollouts.form_built(event, now_ns)
             elif type(event) is workers.WorkerExited:

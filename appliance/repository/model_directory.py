@@ -19,7 +19,7 @@ from typing import Final
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.errors import ArtefactError
 from appliance.domain.manifest import FileEntry
-from appliance.domain.model import ModelVersion, WeightsFile
+from appliance.domain.model import GraphSize, ModelVersion, WeightsFile
 from appliance.repository.agreement import Agreement, agree, from_config_alone
 from appliance.repository.directory import BrokenVersion, RepositoryScan, ServableVersion
 from appliance.repository.findings import PROBLEMS_MAX, Findings, Place
@@ -34,7 +34,7 @@ from appliance.repository.model_config import (
     wanted_versions,
 )
 from appliance.repository.model_files import FileAbsent, ModelFile, ModelHome
-from appliance.repository.onnx.firewall import GraphLimits, graph_flaws, graph_limits
+from appliance.repository.onnx.firewall import GraphLimits, graph_flaws, graph_limits, graph_size
 from appliance.repository.onnx.graph import read_graph
 from appliance.repository.onnx.summary import GraphSummary
 from appliance.repository.pbtxt import PbtxtError, parse
@@ -255,6 +255,7 @@ class _VersionReader:
         self._config = config
         self._settings = settings
         self._directory = PurePosixPath(str(number))
+        self._size = GraphSize()
         self._findings = findings
 
     def read(
@@ -308,6 +309,7 @@ class _VersionReader:
         for flaw in graph_flaws(graph, graph_limits(self._settings)):
             self._findings.problem(place, str(flaw))
         files = (file, *external_files(graph, self._home, self._directory, place, self._findings))
+        self._size = graph_size(graph)
         largest = self._settings.default_max_batch_size
         return files, agree(self._config, graph, place, largest, self._findings)
 
@@ -343,6 +345,7 @@ class _VersionReader:
             noted=config.shown,
             notes=self._notes,
             graph_level=config.graph_level,
+            graph=self._size,
             cuda_graphs=config.cuda_graphs,
             input_reshapes=_reshapes(config.inputs),
             output_reshapes=_reshapes(config.outputs),

@@ -16,12 +16,18 @@ from typing import Any, Final
 import onnxruntime
 
 from appliance.devices.cuda import Cuda, CudaFailed
-from appliance.domain.errors import LoadFailed
+from appliance.domain.errors import DeviceHasNoRoom, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import session_options
 from appliance.domain.tensor import Datatype
-from appliance.runtimes.device_limit import DeviceLimit, files_problem
+from appliance.runtimes.device_limit import (
+    DeviceLimit,
+    folded_bytes,
+    is_full,
+    taken_problem,
+    weights_problem,
+)
 from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
 from appliance.runtimes.onnx_placement import RECORD, placement
@@ -48,6 +54,8 @@ CUDA_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "prefer_nhwc": "1",
     }
 )
+FOLDED_MAX: Final = "optimization.constant_folding_max_output_size_in_bytes"
+"""Of what each node with constants alone gives; older releases know no such bound."""
 GRAPH_REFUSED: Final = "graph capture"
 """In ONNX Runtime's word where nodes of a graph are not on the device."""
 SMALLEST_MODEL: Final = (
@@ -161,6 +169,8 @@ def _load_on_cuda(version: ModelVersion, settings: RuntimeSettings) -> CudaSessi
     except CudaFailed as problem:
         raise LoadFailed(f"{version.key}: asks for device '{version.device}': {problem}") from problem
     try:
+        if too_much := taken_problem(limit, session.memory()):
+            raise DeviceHasNoRoom(f"{version.key}: {too_much}")
         session.inputs, session.outputs = _ports(version, session.metas)
         session.note = _note(version, session.metas)
     except LoadFailed:
@@ -203,20 +213,23 @@ def _create_session(
         told = limit.told
         providers = [(provider, _cuda_options(limit, settings.device.index, stream, graphs)), CPU_PROVIDER]
         options.add_session_config_entry(RECORD, "1")
+        if folded := folded_bytes(limit, version.weight_bytes, version.graph.nodes):
+            options.add_session_config_entry(FOLDED_MAX, str(folded))
     model = _model(version, options)
     try:
         session = onnxruntime.InferenceSession(model, options, providers, enable_fallback=0)
     except Exception as problem:
-        reason = told(load_reason(_path(version), problem, onnxruntime.__version__))
-        raise LoadFailed(f"{version.key}: {reason}") from problem
+        reason = load_reason(_path(version), problem, onnxruntime.__version__)
+        failed = DeviceHasNoRoom if not version.on_cpu and is_full(reason) else LoadFailed
+        raise failed(f"{version.key}: {told(reason)}") from problem
     _check_provider(version, provider, session.get_providers())
     return session._sess
 
 
 def _limit_of(version: ModelVersion, settings: RuntimeSettings) -> DeviceLimit:
-    """What its session may take of its GPU. Raises LoadFailed where its files alone are more."""
+    """What its session may take of its GPU. Raises LoadFailed where its weights alone are more."""
     limit = DeviceLimit(session_options(version.parameters).device_bytes, settings.room_bytes)
-    if problem := files_problem(limit, version.file_bytes):
+    if problem := weights_problem(limit, version.weight_bytes):
         raise LoadFailed(f"{version.key}: {problem}")
     return limit
 

@@ -16,7 +16,14 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from appliance.domain.errors import ApplianceError, DeviceFull, InvalidRequest, LoadFailed, RunFailed
+from appliance.domain.errors import (
+    ApplianceError,
+    BeyondDeviceLimit,
+    DeviceFull,
+    InvalidRequest,
+    LoadFailed,
+    RunFailed,
+)
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned, element_count
 from appliance.runtimes.arrays import decode_strings, encode_strings
@@ -280,5 +287,5 @@ def run_error(problem: Exception, limit: DeviceLimit | None = None) -> Appliance
     session is held to ``limit``."""
     reason = runtime_reason(problem)
     if limit is not None and (full := memory_problem(limit, reason)):
-        return DeviceFull(full)
+        return BeyondDeviceLimit(full) if limit.is_exceeded(reason) else DeviceFull(full)
     return InvalidRequest(reason) if isinstance(problem, native.InvalidArgument) else RunFailed(reason)

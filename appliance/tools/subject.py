@@ -17,7 +17,7 @@ from appliance.repository.findings import Findings, Place
 from appliance.repository.model_config import ONNX, no_config
 from appliance.repository.model_directory import CONFIG_FILE, read_model_directory
 from appliance.repository.model_files import ModelHome
-from appliance.repository.onnx.firewall import graph_flaws, graph_limits
+from appliance.repository.onnx.firewall import graph_flaws, graph_limits, graph_size
 from appliance.repository.onnx.graph import read_graph
 from appliance.repository.version_files import external_files, golden_files
 from appliance.runtimes.runtime import READ_ONNX
@@ -131,6 +131,7 @@ def _alone(path: Path, settings: RepositoryConfig) -> Subject:
         runtime=ONNX.runtime,
         path=file.path,
         file_bytes=file.size + sum(each.size for each in outside),
+        graph=graph_size(graph),
         inputs=agreement.inputs,
         outputs=agreement.outputs,
         max_batch_size=agreement.max_batch_size,

@@ -59,10 +59,11 @@ class PageIn(NamedTuple):
 
 
 class Build(NamedTuple):
-    """Build the packed form of a version."""
+    """Build the packed form of a version. ``room_bytes`` as in LoadWish, of all that its worker takes."""
 
     model: int
     version: ModelVersion
+    room_bytes: int = 0
 
 
 class Unload(NamedTuple):

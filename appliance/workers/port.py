@@ -225,13 +225,14 @@ class ModelLoaded(NamedTuple):
 
 class ModelRefused(NamedTuple):
     """The runtime refused the model, or it was ``assessed`` and failed, or files of it are ``not_as_stored``; the
-    worker lives on. ``reason`` is for people."""
+    worker lives on. ``reason`` is for people. ``full``: its device had no memory, which says nothing of the model."""
 
     worker: int
     model: int
     reason: str
     assessed: bool = False
     not_as_stored: bool = False
+    full: bool = False
 
 
 class WeightsEvicted(NamedTuple):
@@ -397,10 +398,10 @@ class WorkerPort(Protocol):
         """Bring the weights of a model back, in one sequential read: WeightsPagedIn follows. ``verify``: hold each
         4 MiB against its digest beside the reading, where there are digests."""
 
-    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+    def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:
         """Build the packed form of ``version`` in the directory ``version.forms`` in the background, under a ``model``
         id never used before: FormBuilt follows, and then the worker's end. To be asked of one that does nothing
-        else."""
+        else. ``room_bytes``: see LoadWish."""
 
     def dispatch(self, worker: int, run: Run) -> None:
         """Give a batch to the worker; batches of one worker run in order."""

@@ -9,7 +9,7 @@ from appliance.core.memory.accountant import Accountant
 from appliance.core.memory.budget import Budget, ResidencyPolicy
 from appliance.core.memory.events import Event
 from appliance.core.memory.footprint import Footprint, Residency
-from appliance.core.memory.homes import ROOM_BYTES, room_bytes
+from appliance.core.memory.homes import CONTEXT_BYTES, ROOM_BYTES, is_beyond_room, room_bytes
 from appliance.domain.device import cuda
 
 GPU = cuda(0)
@@ -64,3 +64,9 @@ def test_never_less_than_was_promised_and_a_margin() -> None:
     least = 800 + 200 + ROOM_BYTES
     assert room_bytes(-5, 800) == room_bytes(900, 800) == room_bytes(least, 800) == least
     assert room_bytes(least + 1, 800) == least + 1
+
+
+def test_what_a_session_says_may_be_above_its_room_by_what_is_kept_for_a_context() -> None:
+    assert not is_beyond_room(900 + CONTEXT_BYTES, 900)
+    assert is_beyond_room(901 + CONTEXT_BYTES, 900)
+    assert not is_beyond_room(1 << 60, 0), "nothing bounds it"

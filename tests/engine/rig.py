@@ -93,7 +93,7 @@ class Rig(WithoutMemory):
     def page_in(self, worker: int, model: int, verify: bool) -> None:
         self.engine.pool_event(port.WeightsPagedIn(worker, model, 1, 1, None))
 
-    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+    def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:
         self.engine.pool_event(port.FormBuilt(worker, model, "form", 1, 1, None))
 
     def dispatch(self, worker: int, run: port.Run) -> None:

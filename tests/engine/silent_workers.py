@@ -10,12 +10,13 @@ from tests.workers.without_memory import WithoutMemory
 
 class SilentWorkers(WithoutMemory):
     """Implements WorkerPort. ``asked`` holds the names of the calls, in order; ``loads`` who was to load what,
-    ``built`` of which versions a form was to be built."""
+    ``built`` of which versions a form was to be built, ``rooms`` in how much memory of their devices."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.loads: list[tuple[int, int, port.LoadWish]] = []
         self.built: list[ModelVersion] = []
+        self.rooms: list[int] = []
 
     def start(self, worker: int, group: int, settings: WorkerSettings) -> None:
         self.asked.append("start")
@@ -32,9 +33,10 @@ class SilentWorkers(WithoutMemory):
     def page_in(self, worker: int, model: int, verify: bool) -> None:
         self.asked.append("page_in")
 
-    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+    def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:
         self.asked.append("build_form")
         self.built.append(version)
+        self.rooms.append(room_bytes)
 
     def dispatch(self, worker: int, run: port.Run) -> None:
         self.asked.append("dispatch")

@@ -16,9 +16,10 @@ from appliance.domain.model import WeightsFile
 from appliance.engine.control.forms import Forms
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
+from appliance.engine.versions.wording import no_room_for_builder_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.jail.support import Support
-from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, ModelProgress
+from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, ModelProgress, WorkerStarted
 from appliance.workers.settings import WorkerTerms
 from tests.domain.sample import make_version
 from tests.engine.silent_workers import SilentWorkers
@@ -347,3 +348,30 @@ def test_nothing_is_spared_for_what_is_skipped_or_runs_from_a_form(rig: Rig, ser
     served.version.packed = True
     rig.forms.consider(served)
     assert rig.forms.spared == set()
+
+
+def test_a_form_whose_builder_has_no_room_on_its_device_is_tried_again(rig: Rig, served: Served) -> None:
+    rig.forms.consider(served)
+    rig.forms.build(0, 5)
+    assert (rig.builds, rig.asked_for) == (0, [5 + FIRST_PAUSE_NS])
+    assert rig.fields[-1]["reason"] == no_room_for_builder_text()
+    rig.forms.tick(5 + FIRST_PAUSE_NS)
+    rig.forms.build(70, 6 + FIRST_PAUSE_NS)
+    assert (rig.builds, rig.workers.rooms) == (1, [70])
+    assert rig.forms.promised_bytes(served.memory.device) == 70
+    rig.forms.ended(FormBuilt(rig.taken - 1, rig.taken, "form", 1, 1, None), 0)
+    assert rig.forms.promised_bytes(served.memory.device) == 0
+
+
+def test_a_process_that_builds_is_known_until_it_has_ended(rig: Rig, served: Served) -> None:
+    rig.forms.consider(served)
+    rig.forms.build()
+    worker = rig.taken - 1
+    assert not rig.forms.processes
+    for each, pid in ((worker, 4711), (worker + 9, 4712)):
+        rig.forms.started(WorkerStarted(each, pid))
+    assert rig.forms.processes == ((served.memory.device, 4711),)
+    rig.forms.ended(FormBuilt(worker, rig.taken, "form", 1, 1, None), 0)
+    assert rig.forms.processes == ((served.memory.device, 4711),), "it has its memory still"
+    rig.forms.exited(worker, "it was told to")
+    assert not rig.forms.processes

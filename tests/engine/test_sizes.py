@@ -10,8 +10,9 @@ import pytest
 from appliance.core.memory.budget import Limit, NeverFits, ResidencyPolicy
 from appliance.core.memory.footprint import PROCESS_BYTES, Residency
 from appliance.core.rollout.phase import Phase
-from appliance.domain.device import CPU
-from appliance.domain.model import VersionState
+from appliance.domain.device import CPU, cuda
+from appliance.domain.device_wish import ON_CUDA
+from appliance.domain.model import GraphSize, VersionState
 from appliance.engine.control.cache_report import Situation, problems
 from appliance.engine.control.sizes import Costs, Sizes
 from appliance.engine.versions.records import Cost, MemoryRecords
@@ -138,3 +139,30 @@ def test_what_does_not_fit_beside_the_pins_is_told() -> None:
     assert [line.split()[0] for line in said[1:]] == ["a/1", "b/2", "c/3"]
     assert "residency.pins and versions on trial keep 60.0 MB" in said[2]
     assert not found(ResidencyPolicy(pins=("b",)), versions[1:])
+
+
+def test_a_word_that_is_more_than_its_room_counts_for_that_and_is_not_remembered() -> None:
+    records = MemoryRecords()
+    costs = Costs(records, lambda model: "here")
+    sizes, served = Sizes(True, {cuda(0): 100 * MB}, costs), version(1, 10 * MB)
+    served = make_served(
+        id=1, model=replace(served.model, device=ON_CUDA), fingerprint="", meter=served.meter
+    )
+    served.memory.device = cuda(0)
+    said = ModelLoaded(1, 1, (), 5_000, 10 * MB, device_bytes=40 * MB)
+    sizes.measured(served, said, 30 * MB)
+    assert sizes.session_bytes(served) == 30 * MB
+    assert costs.of(served) is None
+    sizes.measured(served, said, 40 * MB)
+    assert sizes.session_bytes(served) == 40 * MB
+    known = costs.of(served)
+    assert known is not None
+    assert known.memory_bytes == 40 * MB
+
+
+def test_a_version_on_a_device_is_expected_to_take_its_weights_as_they_are_in_memory() -> None:
+    served = version(1, 10 * MB)
+    model = replace(served.model, device=ON_CUDA, graph=GraphSize(tensor_bytes=60 * MB, nodes=3))
+    served = make_served(id=1, model=model, fingerprint="", meter=served.meter)
+    served.memory.device = cuda(0)
+    assert Sizes(True, {cuda(0): 100 * MB}).guessed(served).bytes == 60 * MB

@@ -46,11 +46,13 @@ EXPECTED = {
     errors.LoadFailed: ("UNAVAILABLE", 503),
     errors.FileDiffers: ("UNAVAILABLE", 503),
     errors.FormHasNoRoom: ("UNAVAILABLE", 503),
+    errors.DeviceHasNoRoom: ("UNAVAILABLE", 503),
     errors.AssessmentFailed: ("UNAVAILABLE", 503),
     errors.WorkerError: ("INTERNAL", 500),
     errors.WorkerDied: ("UNAVAILABLE", 503),
     errors.RunFailed: ("INTERNAL", 500),
     errors.DeviceFull: ("INTERNAL", 500),
+    errors.BeyondDeviceLimit: ("INTERNAL", 500),
 }
 
 

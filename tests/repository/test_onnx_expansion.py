@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import ModelProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
-from appliance.repository.onnx.firewall import GraphLimits, graph_flaws
-from tests.repository.onnx_files import copying, model_of, part, plain_model, port, summary
+from appliance.config.repository import RepositoryConfig
+from appliance.repository.onnx.firewall import GraphLimits, graph_flaws, graph_size
+from tests.repository.onnx_files import copying, model_of, part, plain_model, port, summary, write_version
+from tests.repository.outcomes import served
+from tests.repository.scanning import scan
 
 CONFIG = GraphLimits()
 HUGE = 60_000_000_000
@@ -210,3 +214,45 @@ def test_what_nobody_calls_gives_no_room_to_what_is_copied() -> None:
     assert flaws(model, GraphLimits(max_expanded_bytes=99 << 10)) == []
     (text,) = flaws(model, GraphLimits(max_expanded_bytes=(99 << 10) - 1))
     assert MANY_BYTES in text
+
+
+# --- what a runtime makes of a graph
+
+
+def test_whole_numbers_that_are_written_in_a_byte_take_eight_in_memory() -> None:
+    model = plain_model()
+    before = graph_size(summary(model.SerializeToString()))
+    model.graph.initializer.append(
+        TensorProto(name="i", data_type=7, dims=[512, 512], int64_data=[1] * 512**2)
+    )
+    data = model.SerializeToString()
+    assert len(data) < 2 * 512**2
+    assert graph_size(summary(data)).tensor_bytes == before.tensor_bytes + 8 * 512**2
+
+
+@pytest.mark.parametrize("put", PLACES)
+def test_sparse_tensors_take_what_they_do_when_they_are_dense(put: Put) -> None:
+    model = plain_model()
+    put(model, _sparse([1000]))
+    assert 4_000 <= graph_size(summary(model.SerializeToString())).tensor_bytes < 4_100
+
+
+def test_nodes_are_counted_with_functions_expanded() -> None:
+    model = plain_model()
+    nodes = len(model.graph.node)
+    function = model.functions.add(name="f", domain="d")
+    for number in range(3):
+        function.node.add(op_type="Relu", input=[f"t{number}"], output=[f"t{number + 1}"])
+    for number in range(5):
+        model.graph.node.add(op_type="f", domain="d", output=[f"z{number}"])
+    found = graph_size(summary(model.SerializeToString())).nodes
+    assert nodes + 5 * 3 <= found <= nodes + 5 * 4
+
+
+def test_a_version_says_what_its_graph_comes_to(tmp_path: Path) -> None:
+    model = plain_model()
+    _as_initializer(model, _sparse([1000]))
+    write_version(tmp_path, "m", model)
+    version = served(scan(tmp_path, RepositoryConfig()))
+    assert version.graph == graph_size(summary(model.SerializeToString()))
+    assert version.weight_bytes == version.graph.tensor_bytes > 4_000

@@ -9,23 +9,43 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 
 from appliance.domain.device import cuda
 from appliance.domain.device_wish import ON_CUDA
-from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
-from appliance.domain.model import ModelVersion
+from appliance.domain.errors import (
+    AssessmentFailed,
+    BeyondDeviceLimit,
+    DeviceFull,
+    DeviceHasNoRoom,
+    InvalidRequest,
+    LoadFailed,
+    RunFailed,
+)
+from appliance.domain.model import GraphSize, ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx
-from appliance.runtimes.device_limit import DeviceLimit, files_problem, memory_problem
+from appliance.runtimes.device_limit import (
+    BESIDE_BYTES,
+    FOLDED_BYTES_MAX,
+    DeviceLimit,
+    folded_bytes,
+    memory_problem,
+    taken_problem,
+    weights_problem,
+)
 from appliance.runtimes.onnx import OnnxRuntime
 from appliance.runtimes.onnx_reasons import runtime_reason
 from appliance.runtimes.onnx_sessions import run_error
-from appliance.runtimes.runtime import RuntimeSettings
+from appliance.runtimes.runtime import Region, RuntimeSettings
+from appliance.workers.child.worker import Worker
+from appliance.workers.messages import Load
 from appliance.workers.port import ItemStatus, LoadWish, ModelLoaded, ModelRefused
 from models.generate import write_model
 from models.generators.graph import constant, model_bytes, node, tensor_port
@@ -137,25 +157,71 @@ def test_a_node_or_an_input_may_be_called_out_of_memory() -> None:
         assert type(run_error(failed.value, limit)) is kind
 
 
-@pytest.mark.parametrize(("own_bytes", "file_bytes", "is_one"), [(0, 9, False), (9, 9, False), (8, 9, True)])
-def test_files_beyond_a_models_own_limit_are_a_problem(own_bytes: int, file_bytes: int, is_one: bool) -> None:
-    assert bool(files_problem(DeviceLimit(own_bytes, 1), file_bytes)) is is_one
+@pytest.mark.parametrize(
+    ("limit", "reason", "kind"),
+    [
+        (DeviceLimit(0, 70), ARENA, BeyondDeviceLimit),
+        (DeviceLimit(0, 70), CUDA, DeviceFull),
+        (DeviceLimit(), CUDA, DeviceFull),
+        (DeviceLimit(60, 70), "Load model failed: Protobuf parsing failed.", RunFailed),
+    ],
+)
+def test_a_run_that_is_beyond_its_limit_is_told_from_a_device_that_is_full(
+    limit: DeviceLimit, reason: str, kind: type[RunFailed]
+) -> None:
+    assert type(run_error(RuntimeError(reason), limit)) is kind
 
 
-def test_files_that_are_more_than_a_model_allows_itself_are_refused_before_anything_is_taken(
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        (DeviceLimit(), ""),
+        (DeviceLimit(9, 9), ""),
+        (
+            DeviceLimit(8, 9),
+            "its weights alone take 9 bytes, more than the 8 of a GPU that its own gpu_mem_limit",
+        ),
+        (
+            DeviceLimit(9, 8),
+            "its weights alone take 9 bytes, more than the 8 of its GPU that other versions left",
+        ),
+    ],
+)
+def test_weights_beyond_a_limit_are_a_problem(limit: DeviceLimit, told: str) -> None:
+    problem = weights_problem(limit, 9)
+    assert problem.startswith(told)
+    assert bool(problem) is bool(told)
+
+
+def test_what_is_made_of_constants_comes_to_no_more_than_the_weights_leave() -> None:
+    assert folded_bytes(DeviceLimit(), 9, 1) == 0, "nothing bounds it"
+    assert 10 * folded_bytes(DeviceLimit(0, 1_000), 100, 10) == 1_000 - 100
+    assert folded_bytes(DeviceLimit(100, 1_000), 100, 10) == 1, "0 would be no bound"
+    assert folded_bytes(DeviceLimit(0, 1 << 40), 100, 10) == FOLDED_BYTES_MAX
+    assert 10_000 * folded_bytes(DeviceLimit(0, 1 << 30), 100, 0) < 1 << 30, "of a graph that nobody has read"
+
+
+def test_what_is_taken_while_a_session_is_made_is_more_than_its_limit_by_cudas_libraries() -> None:
+    assert taken_problem(DeviceLimit(), 1 << 40) == ""
+    assert taken_problem(DeviceLimit(0, 70), 70 + BESIDE_BYTES) == ""
+    assert taken_problem(DeviceLimit(0, 70), 71 + BESIDE_BYTES).startswith(
+        f"{71 + BESIDE_BYTES} bytes of its GPU were taken while its session was made, which may have 70: "
+    )
+
+
+def test_weights_that_are_more_than_a_model_allows_itself_are_refused_before_anything_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ONNX Runtime's arena does not look at its limit for weights, nor ever again where they are beyond it."""
     asked = refusing(monkeypatch, "no such device here")
     path = write_model("mlp", tmp_path) / "1" / "model.onnx"
     version = version_of(path, *MLP, device=ON_CUDA, parameters={"gpu_mem_limit": "1000"})
-    for file_bytes, reason in (
-        (1001, "its files alone are 1001 bytes, more than the 1000 of a GPU"),
-        (1000, "no such"),
-    ):
+    more = "its weights alone take 1001 bytes, more than the 1000 of a GPU"
+    for file_bytes, tensor_bytes, reason in ((1001, 9, more), (9, 1001, more), (1000, 1000, "no such")):
         assert not asked
+        size = GraphSize(tensor_bytes=tensor_bytes, nodes=1)
         with pytest.raises(LoadFailed, match=reason):
-            OnnxRuntime().load(replace(version, file_bytes=file_bytes), RuntimeSettings())
+            OnnxRuntime().load(replace(version, file_bytes=file_bytes, graph=size), RuntimeSettings())
 
 
 def test_a_device_that_is_full_when_a_session_is_made_is_told_of(
@@ -163,9 +229,27 @@ def test_a_device_that_is_full_when_a_session_is_made_is_told_of(
 ) -> None:
     refusing(monkeypatch, CUDA)
     path = write_model("mlp", tmp_path) / "1" / "model.onnx"
-    with pytest.raises(LoadFailed) as failed:
+    with pytest.raises(DeviceHasNoRoom) as failed:
         OnnxRuntime().load(version_of(path, *MLP, device=ON_CUDA), RuntimeSettings(room_bytes=ROOMY))
     assert str(failed.value).startswith("model/1: its GPU has no memory left; see who has it (nvidia-smi), ")
+
+
+def test_a_session_whose_making_took_much_more_than_it_may_is_refused_and_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of weights that a release makes of constants without a bound; or a neighbour took it, which passes."""
+    path = write_model("mlp", tmp_path) / "1" / "model.onnx"
+    closed: list[bool] = []
+    made = SimpleNamespace(memory=lambda: (70 << 20) + BESIDE_BYTES + 1, close=lambda: closed.append(True))
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(onnx, "_cuda", lambda index: SimulatedCuda())
+    monkeypatch.setattr(onnx, "CudaSession", lambda *given, **how: made)
+    version = version_of(path, *MLP, device=ON_CUDA)
+    with pytest.raises(
+        DeviceHasNoRoom, match="bytes of its GPU were taken while its session was made, which may"
+    ):
+        OnnxRuntime().load(version, RuntimeSettings(room_bytes=70 << 20))
+    assert closed == [True]
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, reason: str) -> list[Any]:
@@ -292,3 +376,78 @@ def test_a_load_that_needs_more_than_there_is_for_it_is_refused_and_its_neighbou
     bench.call(bench.pool.load, worker, second, greedy, LoadWish(room_bytes=ROOMY))
     assert bench.event(ModelLoaded).model == second, "there is nothing wrong with it where there is room"
     assert [answer() for _ in range(4)] == before
+
+
+def write_folded(folder: Path) -> ModelVersion:
+    """The same with weights of two megabytes of which its file has none: ONNX Runtime makes them of constants when it
+    makes the session."""
+    ones: dict[str, Any] = {"value": numpy_helper.from_array(np.array([1], np.float32))}
+    model = model_bytes(
+        "folded",
+        [
+            node("ConstantOfShape", ["wide"], ["w1"], **ones),
+            node("ConstantOfShape", ["high"], ["w2"], **ones),
+            node("Expand", ["x", "shape"], ["much"]),
+            node("ReduceSum", ["much", "axes"], ["s"], keepdims=0),
+            node("MatMul", ["s", "w1"], ["b"]),
+            node("MatMul", ["b", "w2"], ["y"]),
+        ],
+        inputs=[tensor_port("x", "FP32", ["n", 1, 64])],
+        outputs=[tensor_port("y", "FP32", ["n", 64])],
+        constants=[
+            constant("shape", np.array([1, 4096, 64], np.int64)),
+            constant("axes", np.array([1], np.int64)),
+            constant("wide", np.array([64, 4096], np.int64)),
+            constant("high", np.array([4096, 64], np.int64)),
+        ],
+    )
+    path = folder / "folded.onnx"
+    path.write_bytes(model)
+    ports = [spec("x", Datatype.FP32, 1, 64)], [spec("y", Datatype.FP32, 64)]
+    version = version_of(path, *ports, runtime="pretended_cuda", device=ON_CUDA, max_batch_size=1)
+    size = GraphSize(tensor_bytes=72, nodes=6)
+    return replace(version, file_bytes=path.stat().st_size, graph=size)
+
+
+def test_weights_that_are_made_of_constants_void_no_limit(bench: Bench, tmp_path: Path) -> None:
+    """They were made while the session was, beyond the limit, which the arena then held nothing to any more."""
+    version = write_folded(tmp_path)
+    worker = bench.start(PLAIN.serving([version], shared=False, device=cuda(0)))
+    bench.call(bench.pool.load, worker, 100, version, LoadWish(room_bytes=CRAMPED))
+    assert "is smaller than requested bytes of" in bench.event(ModelRefused).reason, "the arena's own word"
+    other = bench.start(PLAIN.serving([version], shared=False, device=cuda(0)))
+    bench.call(bench.pool.load, other, 101, version, LoadWish(room_bytes=ROOMY))
+    assert bench.event(ModelLoaded).model == 101
+
+
+# --- what a worker says of a load
+
+
+def of_a_run(kind: type[LoadFailed]) -> LoadFailed:
+    """What is raised of a load for one of whose runs its device had no memory."""
+    problem = kind("model/1: no")
+    problem.__cause__ = DeviceFull(CUDA)
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("problem", "full", "assessed"),
+    [
+        (DeviceHasNoRoom("model/1: no"), True, False),
+        (of_a_run(LoadFailed), True, False),
+        (of_a_run(AssessmentFailed), True, False),
+        (DeviceFull("no"), True, False),
+        (BeyondDeviceLimit("no"), False, False),
+        (AssessmentFailed("model/1: no"), False, True),
+    ],
+)
+def test_a_worker_says_whether_it_was_the_device_that_was_full(
+    problem: Exception, full: bool, assessed: bool, tmp_path: Path
+) -> None:
+    def load(*given: object, **how: object) -> None:
+        raise problem
+
+    worker = Worker(7, cast(Any, None), Region(memoryview(bytearray(8)), 0), {}, PLAIN)
+    worker._loader = cast(Any, SimpleNamespace(load=load))
+    version = version_of(tmp_path / "model.onnx", *MLP)
+    assert worker._load(Load(1, version)) == ModelRefused(7, 1, "no", assessed, full=full)

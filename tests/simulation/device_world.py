@@ -55,7 +55,7 @@ def gpu(index: int) -> Device:
 
 class GpuWorkers(FatedWorkers):
     """Workers that know their device; ``faulty`` are those on which nothing may be loaded, on ``refusing`` ones no load
-    comes to anything."""
+    comes to anything, nor on ``full`` ones, which have no memory for a moment."""
 
     def __init__(self, world: World, arena: Arena, emit: object) -> None:
         tell = cast(Callable[[port.PoolEvent], None], emit)
@@ -65,6 +65,7 @@ class GpuWorkers(FatedWorkers):
         self.devices: dict[int, DeviceName] = {}
         self.faulty: set[DeviceName] = set()
         self.refusing: set[DeviceName] = set()
+        self.full: set[DeviceName] = set()
         self.loaded_on: list[tuple[str, DeviceName]] = []
         self.visible: dict[DeviceName, str] = {}
 
@@ -72,6 +73,8 @@ class GpuWorkers(FatedWorkers):
         if isinstance(event, port.ModelLoaded):
             name = self._holds[event.worker][event.model].name
             return event._replace(device_bytes=self.says.get(name, 0))
+        if isinstance(event, port.ModelRefused) and self.devices[event.worker] in self.full:
+            return event._replace(full=True)
         return event
 
     def start(self, worker: int, group: int, settings: WorkerSettings) -> None:
@@ -87,7 +90,7 @@ class GpuWorkers(FatedWorkers):
         assert device.is_cpu or version.device.allows(gpu(device.index)), f"nor for {device}"
         assert device not in self.faulty, f"{version.key} is loaded on {device}, which has a fault"
         self.loaded_on.append((version.key, device))
-        if device in self.refusing:
+        if device in self.refusing | self.full:
             version = replace(version, parameters={**version.parameters, "fate": "refused"})
         super().load(worker, model, version, wish)
 

@@ -139,7 +139,7 @@ class ScriptedWorkers(WithoutMemory):
             self._evict[worker].discard(model)
         self._emit(port.WeightsPagedIn(worker, model, EVICTABLE_BYTES, 3 * MS, failure))
 
-    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+    def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:
         assert worker in self._queues, "a form for a worker that does not live"
         self._loading[worker].append(model)
 

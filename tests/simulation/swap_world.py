@@ -120,9 +120,9 @@ class FatedWorkers(ScriptedWorkers):
         self.loading_now = {(where, model) for where, model in self.loading_now if where != worker}
         super()._exit(worker, cause, loading)
 
-    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+    def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:
         self.built += 1
-        super().build_form(worker, model, version)
+        super().build_form(worker, model, version, room_bytes)
 
     def _begin(self, worker: int) -> None:
         run = self._queues[worker][0]

@@ -144,3 +144,74 @@ def test_a_model_on_the_processor_is_told_nothing() -> None:
     world.start()
     assert (world.told("m0/1"), world.told("m1/1")) == ([8 * GIB], [0])
     world.settle()
+
+
+def test_a_word_that_there_was_no_room_for_is_refused_and_costs_nobody_anything() -> None:
+    world = RoomyWorld(8, [(0,), (0,)], (8 * GIB,))
+    world.start()
+    world.workers.says["m0"] = 6 * GIB + CONTEXT_BYTES + 1
+    world.renew("m0")
+    versions = {(each.name, each.version): each for each in world.engine.status().versions}
+    assert "bytes of its GPU, where others left" in versions["m0", 2].reason
+    assert [world.reason_of("m1"), world.engine.resolve("m0", "").version] == [("READY", ""), 1]
+    residency = world.engine.status().residency
+    assert (residency.unloads, residency.loads) == (0, 0), "nobody left memory for it"
+    held = [model.key for holds in world.workers._holds.values() for model in holds.values()]
+    assert sorted(held) == ["m0/1", "m1/1"], "its worker was told to let go of it"
+    del world.workers.says["m0"]
+    world.renew("m0")
+    assert world.told("m0/3") == [6 * GIB], "nothing of the word is left"
+    world.settle()
+
+
+def test_a_word_a_little_above_its_room_counts_for_the_room_alone_and_is_not_remembered() -> None:
+    """The first session of a process brings CUDA's libraries, which are in its context's GiB."""
+    world = RoomyWorld(9, [(0,), (0,)], (8 * GIB,))
+    world.workers.says["m0"] = 7 * GIB + CONTEXT_BYTES
+    world.start()
+    cache = world.engine._cache
+    served = {each.model.name: each for each in world.engine._rollouts.on_devices()}
+    assert cache.memory_of(served["m0"])[0] == 7 * GIB
+    assert cache._memory.statistics(cuda(0)).used_bytes == 8 * GIB, "of a budget of 8"
+    assert all(world.reason_of(name) == ("READY", "") for name in world.names)
+    world.settle()
+
+
+def test_a_gpu_that_is_full_for_a_moment_ends_nothing_that_serves() -> None:
+    world = DeviceWorld(10, [()] * 4, (25 * MB,), file_bytes=10 * MB)
+    world.start()
+    world.tight = True
+    world.workers.full = {cuda(0)}
+    for _ in range(20):
+        for name in world.names:
+            world.ask(name)
+        world.looks(1_000)
+    assert [world.reason_of(name) for name in world.names] == [("READY", "")] * 4
+    assert world.full, "those that are out of memory do not come back meanwhile"
+    world.workers.full = set()
+    world.looks(120_000)
+    missed = world.full
+    for name in world.names:
+        world.ask(name)
+        world.looks(2_000)
+    assert world.full == missed, "and each does afterwards"
+    world.settle()
+
+
+def test_a_worker_that_is_started_again_on_a_full_gpu_costs_its_versions_nothing_but_the_time() -> None:
+    world = DeviceWorld(11, [()] * 2, (25 * MB,), file_bytes=10 * MB)
+    world.start()
+    world.tight = True
+    (worker,) = world.workers.devices
+    world.workers.full = {cuda(0)}
+    world.workers._exit(worker, port.ExitCause.DIED, -1)
+    world.looks(20_000)
+    assert [world.reason_of(name) for name in world.names] == [("READY", "")] * 2
+    world.workers.full = set()
+    world.looks(120_000)
+    missed = world.full
+    for name in world.names:
+        world.ask(name)
+    world.looks(2_000)
+    assert world.full == missed
+    world.settle()

@@ -11,10 +11,20 @@ import pytest
 
 from appliance.domain.errors import RunFailed
 from appliance.domain.model import Batching, ModelVersion
-from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session
+from appliance.runtimes.runtime import (
+    Feed,
+    Place,
+    Produced,
+    Region,
+    Runtime,
+    RuntimeSettings,
+    Session,
+)
 from appliance.workers.child import comparison
-from appliance.workers.child.comparison import PAIRS_LEAST, PAIRS_MAX, PAIRS_MIN, compare
+from appliance.workers.child.comparison import PAIRS_LEAST, PAIRS_MAX, PAIRS_MIN, ROWS_MAX, compare
 from appliance.workers.child.execution import LoadedModel
+from appliance.workers.child.form_builder import Built
+from appliance.workers.child.loading import Loader
 from appliance.workers.child.measurement import PRIME_RUNS
 from appliance.workers.side_by_side import SIZES_MAX, SideBySide
 from tests.domain.sample import make_version
@@ -71,8 +81,8 @@ class Bench:
         made = SimpleNamespace(run=run, batch_sizes=self.filled.get(name, ()))
         return LoadedModel(version=self.version, session=cast(Session, made))
 
-    def compare(self) -> tuple[SideBySide, ...]:
-        return compare(self.session("engine"), self.session("session"), None)
+    def compare(self, room_bytes: int = 0) -> tuple[SideBySide, ...]:
+        return compare(self.session("engine"), self.session("session"), None, room_bytes)
 
 
 @pytest.fixture(autouse=True)
@@ -147,9 +157,48 @@ def test_a_size_that_is_refused_ends_it(timed: Callable[[Bench], Bench]) -> None
     assert [each.rows for each in bench.compare()] == [1, 4]
 
 
+def test_sizes_that_no_batch_will_have_are_not_run(timed: Callable[[Bench], Bench]) -> None:
+    many = timed(Bench(lambda name, rows: MS, largest=1 << 20))
+    assert max(each.rows for each in many.compare()) == ROWS_MAX
+
+
+def test_sizes_for_which_the_device_has_no_room_are_not_run(timed: Callable[[Bench], Bench]) -> None:
+    """Each of both keeps the tensors of a row, which are padded where it is alone: 128 bytes of both."""
+    bench = timed(Bench(lambda name, rows: MS, largest=16))
+    whole = {each.rows for each in bench.compare()}
+    bench.ran.clear()
+    found = [each.rows for each in bench.compare(room_bytes=2_000)]
+    assert found[0] == 1
+    assert 16 not in found
+    assert {rows for _, rows in bench.ran} == set(found) < whole
+
+
+def test_a_request_whose_outputs_are_too_large_is_not_run(
+    timed: Callable[[Bench], Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "REQUEST_BYTES_MAX", 1_000)
+    bench = timed(Bench(lambda name, rows: MS, largest=16))
+    assert 16 not in [each.rows for each in bench.compare()]
+
+
 def test_a_request_that_nobody_knows_is_not_made_up(timed: Callable[[Bench], Bench]) -> None:
     bench = timed(Bench(lambda name, rows: MS))
     free: ModelVersion = bench.version
     bench.version = replace(free, inputs=tuple(replace(each, shape=(-1,)) for each in free.inputs))
     assert bench.compare() == ()
     assert not bench.ran
+
+
+def test_a_worker_that_builds_is_held_to_what_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+
+    def build(version: ModelVersion, runtime: object, settings: RuntimeSettings, judge: object) -> Built:
+        told.append(settings.room_bytes)
+        return Built("", 0, ())
+
+    monkeypatch.setattr("appliance.workers.child.loading.build_form", build)
+    version = make_version("m", 1)
+    loader = Loader(1, {version.runtime: cast(Runtime, None)}, 1)
+    monkeypatch.setattr(loader, "runtime_of", lambda version: None)
+    loader.build(version, lambda *said: None, lambda *said: None, 70)
+    assert told == [70]

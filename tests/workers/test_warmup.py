@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import mmap
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from appliance.domain.errors import LoadFailed, RunFailed
+from appliance.domain.errors import BeyondDeviceLimit, DeviceFull, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion, Warmup, WarmupInput
 from appliance.domain.tensor import Datatype, TensorSpec, encode_bytes
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
@@ -222,6 +224,26 @@ def test_optional_inputs_are_left_out_and_strings_are_empty() -> None:
 def test_no_seeds_for_a_model_that_does_not_take_zeros() -> None:
     model, _ = model_of(X, max_batch_size=8, fails_from_rows=1)
     assert measure_passes(model) == ()
+
+
+def failing(model: LoadedModel, problem: Exception) -> LoadedModel:
+    """The model, whose runs raise ``problem``."""
+
+    def run(*given: object) -> object:
+        raise problem
+
+    return replace(model, session=SimpleNamespace(run=run, measurable=True))
+
+
+def test_a_device_that_is_full_for_a_moment_says_nothing_of_a_model() -> None:
+    model, _ = model_of(X)
+    assert measure_passes(failing(model, DeviceFull("its GPU has no memory left"))) == ()
+
+
+def test_a_row_that_takes_more_than_a_session_is_held_to_refuses_its_load() -> None:
+    model, _ = model_of(X)
+    with pytest.raises(LoadFailed, match="model/1: it needs more of its GPU"):
+        measure_passes(failing(model, BeyondDeviceLimit("it needs more of its GPU")))
 
 
 def test_a_batch_that_fails_costs_what_its_requests_cost_one_by_one() -> None:

@@ -77,6 +77,13 @@ def gpu_budget(memory_bytes: int, others_bytes: int, unsaid_bytes: int = 0) -> i
     return max(memory_bytes - others_bytes - unsaid_bytes - CONTEXT_BYTES, 0)
 
 
+def is_beyond_room(said_bytes: int, room_bytes: int) -> bool:
+    """Whether a session that says that it takes so much has more than it was told that there is for it (0: nothing
+    bounds it). What it says is how much less is free on the device: its process's first one brings CUDA's libraries,
+    none of which is the arena's, and the process has a context's memory for those."""
+    return 0 < room_bytes < said_bytes - CONTEXT_BYTES
+
+
 def room_bytes(free_bytes: int, promised_bytes: int) -> int:
     """What the session of a version may take of a GPU to which so much of it was promised, where others leave so much
     of the budget: all of that, whatever it was expected to take. Never less than what was promised and a margin: a

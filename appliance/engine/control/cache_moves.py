@@ -12,12 +12,14 @@ from appliance.core.memory import events
 from appliance.core.memory.budget import ResidencyPolicy
 from appliance.core.memory.events import Event
 from appliance.core.memory.footprint import Residency
+from appliance.core.memory.homes import is_beyond_room
 from appliance.engine.control.cache_report import CacheTally
 from appliance.engine.control.early_sessions import EarlySessions, comes_quickly
 from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.control.sizes import Sizes
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
+from appliance.engine.versions.wording import beyond_room_text
 from appliance.workers.port import (
     FormJudged,
     LoadStage,
@@ -206,9 +208,13 @@ class CacheMoves:
         if served is not None and quick:
             self._early.opened(served, event.worker)
         elif served is not None:
+            room_bytes = self._rollouts.groups.room_bytes(event.worker, event.model)
+            if is_beyond_room(event.device_bytes, room_bytes):
+                reason = beyond_room_text(event.device_bytes, room_bytes)
+                return self._refused(ModelRefused(event.worker, event.model, reason, full=True), now_ns)
             served.memory.quick = False
             self._tally.loaded(served.model, event)
-            self._sizes.measured(served, event)
+            self._sizes.measured(served, event, room_bytes)
             if event.note and event.note != served.placed.note:
                 self._shell.log.event("model is not all on its device", model=served.key, reason=event.note)
         self._rollouts.model_loaded(event, now_ns)
@@ -279,10 +285,13 @@ class CacheMoves:
         return cached
 
     def _refused(self, event: ModelRefused, now_ns: int) -> list[Event]:
-        """A version was refused. One that comes back, maybe for want of memory, is tried again, or serves on."""
+        """A version was refused. One that comes back, maybe for want of memory, is tried again, or serves on; for as
+        long as it is its device that is full, which somebody else may have for a moment."""
         self._tally.refused(event)
         self._rollouts.groups.refused(event)
         cached = self.cached.get(event.model)
+        if cached is not None and event.full and not cached.served.model.on_cpu:
+            return self._come_anew(cached, event.reason, now_ns, failures=0)
         if self._early.renewed(event.model, event.worker) and cached is not None:
             said = "model goes on with its quick session"
             self._shell.log.event(said, model=cached.served.key, reason=event.reason)
@@ -292,10 +301,10 @@ class CacheMoves:
             return []
         return self._come_anew(cached, event.reason, now_ns)
 
-    def _come_anew(self, cached: Cached, reason: str, now_ns: int) -> list[Event]:
+    def _come_anew(self, cached: Cached, reason: str, now_ns: int, failures: int = 1) -> list[Event]:
         """It could not be brought back. What is to blame for that may be a packed form, which is held against what it
         was when it is loaded anew, and passed over."""
-        cached.failures += 1
+        cached.failures += failures
         self._shell.log.event("model could not be brought back", model=cached.served.key, reason=reason)
         return self._fail(cached, now_ns)
 

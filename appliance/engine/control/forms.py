@@ -11,12 +11,22 @@ from dataclasses import replace
 from typing import Final
 
 from appliance.core.processes.form_queue import FormQueue
+from appliance.domain.device import DeviceName
 from appliance.engine.control.instance_group import Ids
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
+from appliance.engine.versions.wording import no_room_for_builder_text
 from appliance.runtimes.runtime import FORMED_WHOLE
 from appliance.workers.forms import refuse_forms
-from appliance.workers.port import ExitCause, FormBuilt, FormJudged, FormVerdict, ModelProgress, WorkerPort
+from appliance.workers.port import (
+    ExitCause,
+    FormBuilt,
+    FormJudged,
+    FormVerdict,
+    ModelProgress,
+    WorkerPort,
+    WorkerStarted,
+)
 from appliance.workers.seal import kin_of, seal_problem
 from appliance.workers.settings import WorkerTerms
 
@@ -36,6 +46,11 @@ class Forms:
         self._queue: FormQueue[Served] = FormQueue()
         self._building: tuple[int, int, Served] | None = None
         """Worker, the model's id there, and the version; None: nothing is built now."""
+        self._room_bytes = 0
+        """What that may take of its device."""
+        self._processes_of: dict[int, tuple[DeviceName, int]] = {}
+        """Devices and numbers of processes that build, by their workers: until they have ended, whatever became of
+        what they built."""
         self._quarters = 0
         """Of what is built now, as far as that was told."""
         self._kin: dict[str, tuple[str, ...]] = {}
@@ -83,19 +98,41 @@ class Forms:
         self._queue.forget(identity)
         self._spare(identity, ())
 
-    def build(self) -> None:
-        """Build the form of the next one, if one may be built: nothing else is on its way."""
+    @property
+    def processes(self) -> tuple[tuple[DeviceName, int], ...]:
+        """Devices and numbers of processes that build."""
+        return tuple(each for each in self._processes_of.values() if each[1])
+
+    def promised_bytes(self, device: DeviceName) -> int:
+        """What of a device's memory is for the form that is built now."""
+        here = self._building is not None and self._building[2].memory.device == device
+        return self._room_bytes if here else 0
+
+    def build(self, room_bytes: int | None = None, now_ns: int = 0) -> None:
+        """Build the form of the next one, if one may be built: nothing else is on its way. ``room_bytes`` are for it on
+        its device (0: there is no room, and may be later; None: nothing bounds it)."""
         served, worker, model = self._queue.take(), self._ids.take_id(), self._ids.take_id()
         if problem := seal_problem(served.model.runtime):
             self._leave_out(served, problem)
             return
+        if room_bytes == 0:
+            self._leave_out(served, no_room_for_builder_text())
+            self._pace.at(self._queue.put_off(served, now_ns))
+            return
         self._building, self._quarters = (worker, model, served), 0
+        self._room_bytes = room_bytes or 0
         self._log.event("building the packed form", model=served.key)
         alone = worker  # in a group that no request is for
         version = replace(served.model, kin=self._kin.get(served.identity, ()))
         device = served.memory.device
+        self._processes_of[worker] = device, 0
         self._port.start(worker, alone, self._processes.settings(0, device).building(version, device))
-        self._port.build_form(worker, model, version)
+        self._port.build_form(worker, model, version, self._room_bytes)
+
+    def started(self, event: WorkerStarted) -> None:
+        """A process exists, that of a builder or another one."""
+        if (known := self._processes_of.get(event.worker)) is not None:
+            self._processes_of[event.worker] = known[0], event.pid
 
     def _spare(self, identity: str, names: tuple[str, ...]) -> None:
         self._kin.pop(identity, None)
@@ -149,6 +186,7 @@ class Forms:
 
     def exited(self, worker: int, detail: str) -> None:
         """A process is gone that belongs to no group."""
+        self._processes_of.pop(worker, None)
         if self._building is None or self._building[0] != worker:
             return
         served = self._building[2]

@@ -359,6 +359,16 @@ class InstanceGroups:
         wish = worker.loading.get(model) if worker is not None else None
         return wish is not None and wish.quick
 
+    def room_bytes(self, worker_id: int, model: int) -> int:
+        """What a load that is under way there was told that it may take of its device; 0: nothing bounds it."""
+        worker = self._workers.get(worker_id)
+        wish = worker.loading.get(model) if worker is not None else None
+        return wish.room_bytes if wish is not None else 0
+
+    def form_room_bytes(self, served: Served) -> int | None:
+        """See MemoryPort."""
+        return self._memory.form_room_bytes(served) if self._memory is not None else None
+
     def complete(self, served: Served) -> bool:
         """Whether all the processes that should hold ``served`` do."""
         group = self._groups.get(served.placed.group)

@@ -30,6 +30,10 @@ class MemoryPort(Protocol):
     def room_bytes(self, served: Served) -> int:
         """What its session may take of its device when it is loaded now; 0: that is not known, or not bounded."""
 
+    def form_room_bytes(self, served: Served) -> int | None:
+        """What a worker that builds its form may take of its device now; 0: there is no room for one. None: that is not
+        known, or not bounded."""
+
     def memory_of(self, served: Served) -> tuple[int, int]:
         """What it takes now, and how much of that are its weights."""
 

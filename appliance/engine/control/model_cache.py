@@ -465,7 +465,15 @@ class ModelCache:
         device = self._device(served)
         if served.model.on_cpu or device is None:
             return 0
-        return self._sizes.room_bytes(served, self._memory.free_beside(device, served.id))
+        free_bytes = self._memory.free_beside(device, served.id) - self._rollouts.forms.promised_bytes(device)
+        return self._sizes.room_bytes(served, free_bytes)
+
+    def form_room_bytes(self, served: Served) -> int | None:
+        """See MemoryPort."""
+        device = self._device(served)
+        if served.model.on_cpu or device is None:
+            return None
+        return self._sizes.form_room_bytes(served, self._memory.free_beside(device, served.id))
 
     def memory_of(self, served: Served) -> tuple[int, int]:
         """See MemoryPort."""

@@ -248,16 +248,16 @@ class Rollouts:
         self._tell(told.Tick(frozenset(self._groups.loading_aside()), self._shell.wall_ms()), now_ns)
         self.forms.tick(now_ns)
         if self._core.calm:
-            self._build_form()
+            self._build_form(now_ns)
         drained = tuple(each.id for each in self._core.registry.leaving if self._is_idle(each.id))
         if drained:
             self._tell(told.Drained(drained), now_ns)
 
-    def _build_form(self) -> None:
+    def _build_form(self, now_ns: int) -> None:
         """Build the next form that its version would still change over to."""
         while (served := self.forms.next) is not None:
             if self._core.succession.lacks_form(served.version):
-                self.forms.build()
+                self.forms.build(self._groups.form_room_bytes(served), now_ns)
             else:
                 self.forms.skip()
 

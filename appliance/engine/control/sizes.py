@@ -19,6 +19,7 @@ from appliance.engine.versions.served import Served
 from appliance.workers.port import ModelLoaded
 
 SHARE: Final = 4
+FREE_PARTS: Final = 2
 NEGLIGIBLE: Final = 8
 
 
@@ -88,18 +89,22 @@ class Sizes:
         self._costs = costs
         self._sizes: dict[int, Size] = {}
 
-    def measured(self, served: Served, event: ModelLoaded) -> None:
-        """Take in what a worker said that has loaded it; the largest of them counts."""
+    def measured(self, served: Served, event: ModelLoaded, room_bytes: int = 0) -> None:
+        """Take in what a worker said that has loaded it; the largest of them counts. Of a device no more than there was
+        for it (``room_bytes``, 0: that is not known): what is above is in what its process has beside, or a word that
+        would put others out, and is not remembered for its next load."""
+        costs = self._costs
         if not served.model.on_cpu:  # of the device's memory, of which weights cannot leave alone
             known = self._sizes.get(served.id) or self._guess(served)
             limit_bytes = self._limits.get(served.memory.device, 1 << 62) - _context_bytes(served.model)
-            said_bytes = min(event.device_bytes, max(limit_bytes, 0))
+            said_bytes = min(event.device_bytes, max(limit_bytes, 0), room_bytes or event.device_bytes)
+            costs = costs if event.device_bytes <= (room_bytes or event.device_bytes) else None
             device_bytes = said_bytes or known.memory_bytes + known.weights_bytes
             event = event._replace(memory_bytes=device_bytes, evictable_bytes=0)
         size = Size(event.memory_bytes, event.evictable_bytes, event.load_ns, event.packed)
         self._sizes[served.id] = size.widened(self._sizes.get(served.id))
-        if self._costs is not None:
-            self._costs.loaded(served, event)
+        if costs is not None:
+            costs.loaded(served, event)
 
     def assumed(self, served: Served) -> None:
         """Have it count as it is expected to be, until it has been loaded."""
@@ -136,6 +141,14 @@ class Sizes:
         """What its session may take of its device, where others leave so much of the budget."""
         context_bytes = _context_bytes(served.model)
         return room_bytes(free_bytes - context_bytes, self.expected(served).bytes - context_bytes)
+
+    def form_room_bytes(self, served: Served, free_bytes: int) -> int:
+        """What a worker that builds its form may take of its device: half of what is left beside its context and the
+        version itself, where others leave so much of the budget, as the other half is for what is loaded meanwhile. 0:
+        less than the session that it makes of it takes."""
+        needed = self.expected(served).bytes
+        room_bytes = (free_bytes - needed - CONTEXT_BYTES) // FREE_PARTS
+        return room_bytes if room_bytes >= needed else 0
 
     def guessed(self, served: Served) -> Footprint:
         """What it is expected to take when it is loaded."""
@@ -181,6 +194,8 @@ class Sizes:
             before = Size(known.memory_bytes, known.weights_bytes, known.load_ns, known.packed)
             if self._of(served, before).bytes <= self._limits.get(served.memory.device, 1 << 62):
                 return before
+        if not served.model.on_cpu:
+            return Size(served.model.weight_bytes, 0)
         weights = served.model.weights
         mapped = weights.size if weights is not None else 0
         return Size(max(served.model.file_bytes - mapped, 0), mapped)

@@ -103,6 +103,22 @@ def faults_text(faults: Iterable[tuple[DeviceName, str]]) -> str:
     return "; ".join(f"{device} is drained, as it {fault}" for device, fault in faults)
 
 
+def beyond_room_text(said_bytes: int, room_bytes: int) -> str:
+    """That a session has more of its device than there is for it."""
+    return (
+        f"its session says that it has {said_bytes} bytes of its GPU, where others left {room_bytes}: it is not "
+        "believed, or takes too much; see who has them (nvidia-smi), and give it a worker of its own to know"
+    )
+
+
+def no_room_for_builder_text() -> str:
+    """Why the form of a version on a device is not built now."""
+    return (
+        "its GPU has no room for a worker that builds one beside what versions have there; it is tried again, and "
+        "sooner with fewer models on that GPU"
+    )
+
+
 def remark_text(remark: Remark | WaitReason) -> str:
     """What there is to remark of a version, in words; the history keeps them."""
     if isinstance(remark, WaitReason):

@@ -20,7 +20,9 @@ from typing import Final
 from appliance.config.repository import FirewallConfig, RepositoryConfig
 from appliance.domain.binding import extended
 from appliance.domain.errors import ArtefactError
+from appliance.domain.model import GraphSize
 from appliance.repository.onnx.summary import (
+    ELEMENTS_MAX,
     FLAWS_MAX,
     STANDARD_DOMAIN,
     ExternalData,
@@ -232,6 +234,18 @@ def _memory_flaws(graph: GraphSummary, inner: list[GraphFunction], config: Graph
 
 def _memory_bytes(function: GraphFunction) -> int:
     return sum(tensor.memory_bytes for tensor in function.tensors)
+
+
+def graph_size(graph: GraphSummary) -> GraphSize:
+    """What a graph without flaws comes to in a runtime."""
+    functions = {function.key: function for function in graph.functions}
+    order, _ = _innermost_first(functions)
+    inner = [functions[key] for key in order]
+    whole = sum(tensor.memory_bytes for tensor in graph.tensors)
+    return GraphSize(
+        tensor_bytes=_expanded(graph, inner, whole, _memory_bytes, ELEMENTS_MAX),
+        nodes=_expanded(graph, inner, graph.nodes, lambda function: function.nodes, ELEMENTS_MAX),
+    )
 
 
 def _not_called(graph: GraphSummary, inner: list[GraphFunction]) -> Iterator[FunctionKey]:

@@ -138,7 +138,7 @@ class TensorrtRuntime:
                     data,
                     path,
                     profiles,
-                    workspace_bytes=free_bytes // FREE_PARTS,
+                    workspace_bytes=_workspace_bytes(free_bytes, settings.room_bytes),
                     cache=unwrapped(settings.kept, self._makers),
                     streams=_weights_max(version) > 0,
                     refits=bool(like),
@@ -191,6 +191,13 @@ class TensorrtRuntime:
         return read_file(
             version.path, ENGINE_BYTES_MAX, digest, f"{version.key}: {os.path.basename(version.path)}"
         )
+
+
+def _workspace_bytes(free_bytes: int, room_bytes: int) -> int:
+    """What a builder may work with where so much is free on the device, and so much of that is no version's (0: that is
+    not known)."""
+    half = free_bytes // FREE_PARTS
+    return min(half, room_bytes) if room_bytes else half
 
 
 def _weights_max(version: ModelVersion) -> int:

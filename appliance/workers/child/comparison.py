@@ -28,6 +28,11 @@ PAIRS_LEAST: Final = 5
 LONG_BUDGET_NS: Final = 20_000_000_000
 """For one size, and for all after the first."""
 REQUEST_BYTES_MAX: Final = 256 << 20
+"""Of inputs and outputs."""
+ROWS_MAX: Final = 4096
+"""No front end has so many requests at once as would make a larger batch, and what is learned of this one holds for a
+request that brings more rows."""
+SIDES: Final = 2
 
 
 class _Runner:
@@ -40,28 +45,59 @@ class _Runner:
         self._wanted = tuple(range(len(model.version.outputs)))
         room = span(run_nowhere(model, self._region, self._feeds).sizes)
         self._place = Place(Scratch().at_least(room, make), 0, room)
+        self.out_bytes = room
 
     def run(self) -> None:
         self._session.run(self._region, self._feeds, self._wanted, self._place)
 
 
-def compare(engine: LoadedModel, session: LoadedModel, golden: Golden | None) -> tuple[SideBySide, ...]:
+def compare(
+    engine: LoadedModel, session: LoadedModel, golden: Golden | None, room_bytes: int = 0
+) -> tuple[SideBySide, ...]:
     """Both at some batch sizes, with the first case of the golden set or with zeros, one row first; as many as
-    LONG_BUDGET_NS allows. A size that is refused, as there is no memory for it, is left out with those after it. Both
-    gave answers before."""
+    LONG_BUDGET_NS allows. A size whose request is too large, or for which the device has no room in ``room_bytes``
+    (0: nothing bounds it), is left out. One that is refused, as there is no memory for it, is left out with those after
+    it. Both gave answers before."""
     found: list[SideBySide] = []
+    bounds = _Bounds(room_bytes)
     started = time.monotonic_ns()
     for rows in _sizes(engine, session):
         if found and time.monotonic_ns() - started > LONG_BUDGET_NS:
             break
+        if not bounds.allow(rows):
+            continue
         _, tensors = request_of(engine.version, golden, rows)
-        if tensors is None or sum(len(each.raw) for each in tensors if each is not None) > REQUEST_BYTES_MAX:
+        if tensors is None:
+            continue
+        in_bytes = sum(len(each.raw) for each in tensors if each is not None)
+        if in_bytes > REQUEST_BYTES_MAX:
             continue
         try:
-            found.append(of_pairs(rows, _pairs(_Runner(engine, tensors), _Runner(session, tensors))))
+            one, other = _Runner(engine, tensors), _Runner(session, tensors)
+            found.append(of_pairs(rows, _pairs(one, other)))
         except ApplianceError:
             break
+        bounds.ran(rows, in_bytes + one.out_bytes)
     return tuple(found)
+
+
+class _Bounds:
+    """Which sizes have room. Each of both keeps the tensors of each size that it ran on the device; of those of the
+    first sizes is known what a row has."""
+
+    def __init__(self, room_bytes: int) -> None:
+        self._left_bytes = room_bytes or 1 << 62
+        self._row_bytes = 0
+
+    def allow(self, rows: int) -> bool:
+        """Whether a request of so many is no larger than it may be, and has room."""
+        needed = rows * self._row_bytes
+        return needed <= REQUEST_BYTES_MAX and SIDES * needed <= self._left_bytes
+
+    def ran(self, rows: int, nbytes: int) -> None:
+        """A request of so many rows has so many bytes of inputs and outputs."""
+        self._row_bytes = max(self._row_bytes, nbytes // rows)
+        self._left_bytes -= SIDES * nbytes
 
 
 def _sizes(engine: LoadedModel, session: LoadedModel) -> tuple[int, ...]:
@@ -70,7 +106,7 @@ def _sizes(engine: LoadedModel, session: LoadedModel) -> tuple[int, ...]:
     version, filled = engine.version, batch_sizes(engine.session)
     if filled != batch_sizes(session.session):
         filled = ()
-    largest = max(version.max_batch_size, 1)
+    largest = min(max(version.max_batch_size, 1), ROWS_MAX)
     preferred = () if version.batching is None else version.batching.preferred_batch_size
     sizes = (1, largest, *(size for size in preferred if 0 < size <= largest), *_halves(largest))
     run = dict.fromkeys(next((each for each in filled if each >= rows), rows) for rows in sizes)

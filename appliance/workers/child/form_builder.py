@@ -28,6 +28,7 @@ from appliance.runtimes.runtime import (
     Packer,
     Runtime,
     RuntimeSettings,
+    Session,
     check_signature,
     form_file,
     is_sealed,
@@ -222,8 +223,9 @@ def _prove(
             run_golden(packed, golden)
         if proven and not is_engine:
             return ()
+        left = _left(settings, session)
         try:
-            original = reshape.load(runtime, version, settings)
+            original = reshape.load(runtime, version, left)
         except LoadFailed as problem:
             if not proven:
                 raise
@@ -234,11 +236,17 @@ def _prove(
             reference = LoadedModel(version=version, session=original)
             if not proven:
                 compare_answers(packed, reference)
-            return compare(packed, reference, golden) if is_engine else ()
+            return compare(packed, reference, golden, _left(left, original).room_bytes) if is_engine else ()
         finally:
             original.close()
     finally:
         session.close()
+
+
+def _left(settings: RuntimeSettings, session: Session) -> RuntimeSettings:
+    """What there is beside ``session``: something, as 0 says that nothing bounds it."""
+    room_bytes = settings.room_bytes
+    return replace(settings, room_bytes=max(room_bytes - session.memory(), 1)) if room_bytes else settings
 
 
 def _check_room(version: ModelVersion) -> None:

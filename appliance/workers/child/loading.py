@@ -192,9 +192,10 @@ class Loader:
         )
         return Opened(proven.model, said, proven.arrival)
 
-    def build(self, version: ModelVersion, judge: Judge, tell: Tell) -> Built:
-        """Build the packed form of a version in the background. See ``form_builder``."""
-        settings = replace(self._settings, progress=_in_parts(tell))
+    def build(self, version: ModelVersion, judge: Judge, tell: Tell, room_bytes: int = 0) -> Built:
+        """Build the packed form of a version in the background, in so much of its device's memory (0: what there is).
+        See ``form_builder``."""
+        settings = replace(self._settings, progress=_in_parts(tell), room_bytes=room_bytes)
 
         def build() -> Built:
             yield_disk()

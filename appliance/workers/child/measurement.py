@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from appliance.domain.errors import DeviceFull, LoadFailed
+from appliance.domain.errors import BeyondDeviceLimit, LoadFailed
 from appliance.domain.manifest import LatencyPromise
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, encode_bytes, split_bytes
@@ -98,7 +98,7 @@ class Passes(NamedTuple):
 def measure_passes(model: LoadedModel, least: int = 1) -> tuple[Passes, ...]:
     """Passes of 1, 2, 4 ... rows up to the version's largest batch, as far as SEED_BUDGET_NS goes, but ``least`` of one
     row whatever they take; none where nothing says what the model takes, or it does not take zeros. Raises LoadFailed
-    where its device has not the memory for one row."""
+    where one row takes more of its device than it is held to; a device that is full for a moment says nothing of it."""
     started = time.monotonic_ns()
     shapes = fixed_shapes(model.version) if model.session.measurable else None
     if shapes is None:
@@ -106,9 +106,9 @@ def measure_passes(model: LoadedModel, least: int = 1) -> tuple[Passes, ...]:
     try:
         region, feeds = lay_out(_zeros(model.version, shapes))
         out_bytes = span(run_nowhere(model, region, feeds).sizes)
-    except DeviceFull as problem:  # nor will it for a request
+    except BeyondDeviceLimit as problem:  # nor will a request have more
         raise LoadFailed(f"{model.version.key}: {problem}") from problem
-    except Exception:  # noqa: BLE001 - it does not take zeros
+    except Exception:  # noqa: BLE001 - it does not take zeros, or not now
         return ()
     rehearsal = _Rehearsal(model, shapes, out_bytes)
     rehearsal.prime(batch_sizes(model.session))

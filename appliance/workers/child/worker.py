@@ -15,7 +15,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from appliance.domain.errors import ApplianceError, AssessmentFailed, FileDiffers, FormHasNoRoom
+from appliance.domain.errors import (
+    ApplianceError,
+    AssessmentFailed,
+    DeviceFull,
+    DeviceHasNoRoom,
+    FileDiffers,
+    FormHasNoRoom,
+)
 from appliance.runtimes.runtime import Region, Runtime, Session
 from appliance.workers.child.early_session import EarlySession, WeightsArrival
 from appliance.workers.child.execution import BegunBatch, Executor, LoadedModel
@@ -242,9 +249,11 @@ class Worker:
                 judge=partial(self._judge, load.model),
             )
         except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
-            failed = isinstance(problem, AssessmentFailed)
-            differs = isinstance(problem.__cause__ or problem, FileDiffers)
-            return ModelRefused(self._number, load.model, _reason(load.version.key, problem), failed, differs)
+            cause = problem.__cause__ or problem
+            full = isinstance(problem, DeviceHasNoRoom) or isinstance(cause, DeviceFull)
+            failed = isinstance(problem, AssessmentFailed) and not full
+            differs, reason = isinstance(cause, FileDiffers), _reason(load.version.key, problem)
+            return ModelRefused(self._number, load.model, reason, failed, differs, full)
         known = self._models.get(load.model)
         if known is None:
             self._models[load.model] = opened.model
@@ -308,7 +317,10 @@ class Worker:
         built, failure, later = Built("", 0, ()), None, False
         try:
             built = self._loader.build(
-                build.version, partial(self._judge, build.model), partial(self._tell_on, build.model)
+                build.version,
+                partial(self._judge, build.model),
+                partial(self._tell_on, build.model),
+                build.room_bytes,
             )
         except Exception as problem:  # noqa: BLE001 - as for a load
             failure, later = _reason(build.version.key, problem), isinstance(problem, FormHasNoRoom)

@@ -178,9 +178,9 @@ class WorkerPool:
         """Bring a model's weights back."""
         self._ask_in_background(worker, PageIn(model, verify), background=False)
 
-    def build_form(self, worker: int, model: int, version: ModelVersion) -> None:
+    def build_form(self, worker: int, model: int, version: ModelVersion, room_bytes: int = 0) -> None:
         """Build a packed form."""
-        self._ask_in_background(worker, Build(model, for_worker(version)), background=True)
+        self._ask_in_background(worker, Build(model, for_worker(version), room_bytes), background=True)
         if state := self._workers.get(worker):
             stop = partial(self._condemn, state, ExitCause.NONSENSE)
             watch_site(self._loop, version, lambda: worker in self._workers, stop)

@@ -21,7 +21,7 @@ from appliance.domain.errors import ConfigInvalid, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
 from appliance.repository.model_directory import read_model_directory
-from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, RuntimeSettings, open_runtimes
+from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, RuntimeSettings, Session, open_runtimes
 from appliance.runtimes.tensorrt.runtime import TensorrtRuntime, unwrapped, wrapped
 from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.runtimes.tensorrt.tie import Driver
@@ -140,6 +140,22 @@ def test_it_is_built_for_the_batches_of_the_model_with_half_of_what_is_free(box:
     (asked,) = box.library.asked
     assert [profile.inputs["image"].most[0] for profile in asked.profiles] == [box.version.max_batch_size]
     assert asked.workspace_bytes == box.device.left // 2
+
+
+def test_it_is_built_and_compared_with_no_more_than_others_leave(box: Box) -> None:
+    rooms: list[int] = []
+    real = box.plain.load
+
+    def load(version: ModelVersion, settings: RuntimeSettings) -> Session:
+        rooms.append(settings.room_bytes)
+        return real(version, settings)
+
+    box.plain.load = load  # type: ignore[method-assign]
+    box.build(RuntimeSettings(room_bytes=1 << 20))
+    (asked,) = box.library.asked
+    assert asked.workspace_bytes == 1 << 20 < box.device.left // 2
+    assert len(rooms) == 1
+    assert 0 < rooms[0] < 1 << 20, "what the engine leaves"
 
 
 def test_an_engine_keeps_as_many_weights_on_the_device_as_the_model_says(
