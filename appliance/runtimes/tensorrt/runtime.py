@@ -31,6 +31,7 @@ from appliance.runtimes.runtime import (
     Runtime,
     RuntimeSettings,
     Session,
+    lacking,
 )
 from appliance.runtimes.tensorrt.contexts import Engine
 from appliance.runtimes.tensorrt.likeness import likeness
@@ -96,6 +97,11 @@ class TensorrtRuntime:
         self._driver = driver()
         self._device = device or Cuda
         self._plain = plain or OnnxRuntime()
+
+    @property
+    def lacking(self) -> str:
+        """Its versions begin with the session of another runtime."""
+        return lacking(self._plain)
 
     @property
     def identity(self) -> str:
