@@ -122,7 +122,7 @@ def _asked(wish: DeviceWish, there: Collection[int]) -> Iterator[str]:
     """Each thing that is asked for; of numbers those that are not ``there``, where some are not."""
     if wish.indexes:
         absent = [index for index in wish.indexes if index not in there] or wish.indexes
-        yield f"GPU {', '.join(map(str, absent))} (instance_group.gpus)"
+        yield f"{', '.join(f'{wish.kind.value}:{index}' for index in absent)} (instance_group.gpus)"
     if wish.capability is not None:
         yield f"compute capability {_dotted(wish.capability)} or more ({CAPABILITY_PARAMETER})"
     if wish.uuids:
