@@ -266,11 +266,13 @@ def _heading(snapshot: Snapshot, over_quota: Mapping[str, float]) -> Text:
 
 
 def _device(device: DeviceSnapshot, models: Sequence[ModelSnapshot]) -> str:
-    """What it is, how much of it is taken, and how many versions run there."""
+    """What it is, how much of it is taken, whether it takes models, and how many versions run there."""
     said = printable(f"{device.called} {device.name} ({device.uuid})")
     if device.memory_used_bytes is not None and device.memory_bytes:
         said += f", {bytes_text(device.memory_used_bytes)} of {bytes_text(device.memory_bytes)} taken"
-    if device.budget_bytes is not None:
+    if device.fault:
+        said += f", takes no models ({printable(device.fault)})"
+    elif device.budget_bytes is not None:
         said += f", {bytes_text(device.budget_bytes)} for models"
     if device.power_w is not None:
         said += f", {watts_text(device.power_w)}"

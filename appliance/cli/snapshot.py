@@ -68,7 +68,8 @@ class WorkerSnapshot:
 class DeviceSnapshot:
     """An accelerator, or an instance of one (MIG): ``index`` is how models name it. Of its memory
     ``memory_used_bytes`` are taken by anyone and ``budget_bytes`` are for models (None: not told). ``troubles`` are
-    what ails it; ``power_w`` is what it draws now, where the driver tells that of it alone."""
+    what ails it, ``fault`` why it takes no models, in a few words ("": it does); ``power_w`` is what it draws now,
+    where the driver tells that of it alone."""
 
     kind: str
     index: int
@@ -79,6 +80,7 @@ class DeviceSnapshot:
     budget_bytes: int | None = None
     power_w: float | None = None
     troubles: tuple[str, ...] = ()
+    fault: str = ""
 
     @property
     def called(self) -> str:

@@ -85,10 +85,12 @@ class RepositoryConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledRepository(RepositoryConfig):
     """The section once "auto" has been decided (``appliance.runtimes.auto_device``): by ``gpus``, all of this machine,
-    of which ``usable`` can be used. What an operator set is decided by none, and counts for whatever is asked for."""
+    of which ``usable`` can be used. What an operator set is decided by none, and counts for whatever is asked for.
+    ``unused`` is why none of those is used that are sound, and what to do; "" where that is not so."""
 
     gpus: tuple[Device, ...] = ()
     usable: tuple[Device, ...] = ()
+    unused: str = ""
 
     def auto_kind(self, wish: DeviceWish) -> DeviceKind:
         """As the section's; the processor, where none of the GPUs that can be used is what is asked for."""

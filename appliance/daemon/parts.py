@@ -115,7 +115,8 @@ def make_parts(
     tell: Callable[[PoolEvent], None] = lambda event: engine.pool_event(event)  # noqa: E731, PLW0108  it is made of it
     pool = WorkerPool(arena, config.workers, loop, tell, config.repository.runtimes, rings=lane_memory(kind))
     watch = find_devices()
-    config = replace(config, repository=settled(config.repository, watch, partial(_tell_auto_device, log)))
+    repository = settled(config.repository, watch, partial(_tell_auto_device, log))
+    config = replace(config, repository=repository)
     devices = DeviceCare(watch, log.event, driver_changed)
     engine = _make_engine(config, arena, pool, records, devices, _make_shell(ticker, log, tracer))
     source, quotas = _make_source(config, engine, log), make_quotas(kind, config.quotas, log.event)
@@ -137,6 +138,7 @@ def make_parts(
     meters = _make_meters(
         engine, front_end, figures, quotas, tracer, backend, certificates, devices, processor
     )
+    meters = replace(meters, unused_gpus=repository.unused)
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
     outlet = _make_outlet(config, meters, records, log)

@@ -83,7 +83,7 @@ class Device:
     @property
     def title(self) -> str:
         """What people tell it by."""
-        return f"Device {self.index} ({self.name}, {self.uuid})"
+        return f"{self.called} ({self.name}, {self.uuid})"
 
 
 def visible(devices: Sequence[Device]) -> dict[DeviceName, str]:

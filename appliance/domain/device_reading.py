@@ -147,9 +147,27 @@ def faults(reading: Reading) -> Iterator[str]:
         yield f"had {reading.ecc_uncorrected} uncorrected memory errors since the driver was loaded; reset it"
     if reading.remap_failed:
         yield "could not remap a broken row of its memory; replace it"
-    fatal = dict.fromkeys(xid for xid in reading.xids if xid in FATAL_XIDS)
-    if fatal:
-        yield f"reported Xid {', '.join(map(str, fatal))}; reset it, and replace it when that comes back"
+    if fatal := _fatal(reading):
+        yield f"reported Xid {fatal}; reset it, and replace it when that comes back"
+
+
+def fault_words(reading: Reading) -> str:
+    """The same in a few words, for a line that has other things to say; "" where there is none."""
+    errors, fatal = reading.ecc_uncorrected, _fatal(reading)
+    words = {
+        "MIG": reading.mig_trouble is not None,
+        "lost": reading.lost,
+        "no answer": reading.silent,
+        f"{errors} memory error{'s' * (errors != 1)}": bool(errors),
+        "broken row of memory": bool(reading.remap_failed),
+        f"Xid {fatal}": bool(fatal),
+    }
+    return ", ".join(each for each, there in words.items() if there)
+
+
+def _fatal(reading: Reading) -> str:
+    """The driver's errors after which nothing is to be trusted to the device, each once."""
+    return ", ".join(map(str, dict.fromkeys(xid for xid in reading.xids if xid in FATAL_XIDS)))
 
 
 def is_gone(reading: Reading) -> bool:

@@ -18,7 +18,8 @@ UUIDS_MAX: Final = 64
 """As many as GPUs can be named by number."""
 SHOWN_MAX: Final = 8
 """Devices, or UUIDs, in one text."""
-_CAPABILITY: Final = re.compile(r"([1-9][0-9]?)\.([0-9])")
+_CAPABILITY: Final = re.compile(r"([1-9][0-9]?)\.([0-9])|([1-9]|1[0-9])")
+"""Without a point it is the first of a generation; 89 is none, but sm_89 said otherwise."""
 _UUID: Final = re.compile(r"(GPU|MIG)-[0-9a-f][0-9a-f-]{0,35}")
 
 
@@ -72,22 +73,27 @@ def wish_problem(key: str, said: str) -> str:
     """What is wrong with ``said`` as the value of ``key``, one of WISH_PARAMETERS; "" when nothing is."""
     if key == CAPABILITY_PARAMETER and not _CAPABILITY.fullmatch(said):
         return f"{key} must be a compute capability such as 8.9, not '{said[:40]}'"
-    uuids = said.split(",", UUIDS_MAX - 1) if key == UUIDS_PARAMETER else []
+    uuids = _named(said) if key == UUIDS_PARAMETER else ()
     wrong = next((each for each in uuids if not _UUID.fullmatch(each)), None)
     if wrong is not None:
         return (
             f"{key} must be UUIDs of GPUs (GPU-...) or of instances (MIG-...) as nvidia-smi -L prints them, or "
-            f"their beginnings, up to {UUIDS_MAX}, with commas between them and nothing else, not '{wrong[:40]}'"
+            f"their beginnings, up to {UUIDS_MAX}, with commas between them, not '{wrong[:40]}'"
         )
     return ""
+
+
+def _named(said: str) -> tuple[str, ...]:
+    """UUIDs as they are named, spaces around commas or not; what is more than may be stays with the last one."""
+    return tuple(each.strip(" ") for each in said.split(",", UUIDS_MAX - 1))
 
 
 def gpu_wish(parameters: Mapping[str, str]) -> DeviceWish:
     """What ``parameters`` ask for of a GPU; what is wrong (``wish_problem``) asks for nothing."""
     found = _CAPABILITY.fullmatch(parameters.get(CAPABILITY_PARAMETER, ""))
-    capability = (int(found[1]), int(found[2])) if found else None
+    capability = (int(found[1] or found[3]), int(found[2] or 0)) if found else None
     uuids = parameters.get(UUIDS_PARAMETER, "")
-    named = () if wish_problem(UUIDS_PARAMETER, uuids) else tuple(dict.fromkeys(uuids.split(",")))
+    named = () if wish_problem(UUIDS_PARAMETER, uuids) else tuple(dict.fromkeys(_named(uuids)))
     return DeviceWish(DeviceKind.CUDA, capability=capability, uuids=named)
 
 
@@ -116,7 +122,7 @@ def _asked(wish: DeviceWish, there: Collection[int]) -> Iterator[str]:
     """Each thing that is asked for; of numbers those that are not ``there``, where some are not."""
     if wish.indexes:
         absent = [index for index in wish.indexes if index not in there] or wish.indexes
-        yield f"GPU {', '.join(map(str, absent))} (instance_group.gpus)"
+        yield f"{', '.join(f'{wish.kind.value}:{index}' for index in absent)} (instance_group.gpus)"
     if wish.capability is not None:
         yield f"compute capability {_dotted(wish.capability)} or more ({CAPABILITY_PARAMETER})"
     if wish.uuids:

@@ -8,6 +8,7 @@ from enum import Enum
 
 from appliance.domain.device import DeviceKind
 from appliance.domain.device_wish import ON_CPU, DeviceWish
+from appliance.domain.flag import is_true
 from appliance.domain.tensor import TensorSpec
 
 RUN_TIMEOUT_PARAMETER = "run_timeout_ms"
@@ -31,11 +32,6 @@ def run_timeout_problem(said: str) -> str:
 
 OWN_WORKER_PARAMETER = "own_worker"
 """The parameter by which a version shares its worker processes with no other."""
-
-
-def own_worker_problem(said: str) -> str:
-    """What is wrong with ``said``, the value of OWN_WORKER_PARAMETER; "" when nothing is."""
-    return "" if said in ("true", "false") else f"{OWN_WORKER_PARAMETER} must be 'true' or 'false'"
 
 
 class TimeoutAction(Enum):
@@ -224,7 +220,7 @@ class ModelVersion:
     @property
     def own_worker(self) -> bool:
         """Whether it is to share its worker processes with no other version."""
-        return self.parameters.get(OWN_WORKER_PARAMETER) == "true"
+        return is_true(self.parameters.get(OWN_WORKER_PARAMETER, ""))
 
 
 class VersionState(Enum):

@@ -24,7 +24,7 @@ ENGINE_WEIGHTS_MAX: Final = "tensorrt_weights_bytes_max"
 at each run. 0: all are on the device."""
 WEIGHTS_MAX: Final = 1 << 40
 ENGINE_REFIT: Final = "tensorrt_refit"
-"""1: an engine of TensorRT can take the weights of another version of its model."""
+"""A flag: an engine of TensorRT can take the weights of another version of its model."""
 LARGEST: Final[Mapping[str, int]] = MappingProxyType(
     {
         INTRA_OP: THREADS_MAX,
@@ -35,11 +35,12 @@ LARGEST: Final[Mapping[str, int]] = MappingProxyType(
         DEVICE_BYTES: BYTES_MAX,
         ENGINE_FREE_MAX: FREE_MAX,
         ENGINE_WEIGHTS_MAX: WEIGHTS_MAX,
-        ENGINE_REFIT: 1,
     }
 )
 """The parameters that are obeyed, each a whole number from 0 up to this."""
-ON_GPU_ALONE: Final = frozenset((DEVICE_BYTES, ENGINE_FREE_MAX, ENGINE_WEIGHTS_MAX, ENGINE_REFIT))
+OF_ENGINES: Final = frozenset((ENGINE_FREE_MAX, ENGINE_WEIGHTS_MAX, ENGINE_REFIT))
+"""Those of a model that TensorRT runs; elsewhere they do nothing."""
+ON_GPU_ALONE: Final = OF_ENGINES | {DEVICE_BYTES}
 """Those of a model on a GPU; on the processor they do nothing."""
 
 

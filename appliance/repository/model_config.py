@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -17,6 +18,7 @@ from typing import Final, NamedTuple
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.device import DeviceKind
 from appliance.domain.device_wish import ON_CPU, ON_CUDA, WISH_PARAMETERS, DeviceWish, gpu_wish, wish_problem
+from appliance.domain.flag import flag_problem
 from appliance.domain.interface import ALLOWED_PARAMETER, allowance_problem
 from appliance.domain.model import (
     OWN_WORKER_PARAMETER,
@@ -26,11 +28,17 @@ from appliance.domain.model import (
     TimeoutAction,
     VersionChoice,
     VersionPolicy,
-    own_worker_problem,
     run_timeout_ms,
     run_timeout_problem,
 )
-from appliance.domain.session_options import INTRA_OP, LARGEST, ON_GPU_ALONE, option_problem
+from appliance.domain.session_options import (
+    ENGINE_REFIT,
+    INTRA_OP,
+    LARGEST,
+    OF_ENGINES,
+    ON_GPU_ALONE,
+    option_problem,
+)
 from appliance.repository.findings import Findings, Place
 from appliance.repository.noted import NOTED, OPTIMIZATION, Json, noted_in, read_noted
 from appliance.repository.onnx.foreign import backend_advice
@@ -42,15 +50,17 @@ from appliance.runtimes.runtime import READ_ONNX, known_runtimes
 
 ONNX_RUNTIME: Final = "onnx"
 ONNX_BACKEND: Final = "onnxruntime"
+ENGINE_BACKEND: Final = "tensorrt"
 ONNX_PLATFORM: Final = "onnxruntime_onnx"
 MODEL_FILE: Final = "model.onnx"
 VERSIONS_MAX: Final = 1_000
 """Version directories of one model: all are listed on every look, and a handful is kept."""
 LATEST: Final = VersionPolicy()
-OBEYED: Final = frozenset(
-    (RUN_TIMEOUT_PARAMETER, ALLOWED_PARAMETER, OWN_WORKER_PARAMETER, *LARGEST, *WISH_PARAMETERS)
-)
+FLAGS: Final = frozenset((OWN_WORKER_PARAMETER, ENGINE_REFIT))
+OBEYED: Final = frozenset((RUN_TIMEOUT_PARAMETER, ALLOWED_PARAMETER, *FLAGS, *LARGEST, *WISH_PARAMETERS))
 """Parameters that have an effect."""
+SIMILAR: Final = 0.75
+"""Above which a parameter is taken for one of those that was misspelt: Triton has many that are none."""
 
 PRIORITY_LEVELS_MAX: Final = (1 << 30) - 1
 """Below the level of requests that are served after all others."""
@@ -186,14 +196,15 @@ def read_model_config(
     entries = section.entries("parameters")
     parameters = {key: inner.text("string_value") for key, inner in entries}
     instances = _read_instances(section, settings, gpu_wish(parameters))
-    _judge_parameters(entries, parameters, instances.device.kind)
+    kind = _read_kind(section, settings)
+    _judge_parameters(entries, parameters, instances.device.kind, kind)
     batching = section.section("dynamic_batching")
     preferred_place = (
         batching.place("preferred_batch_size") if batching else section.place("dynamic_batching")
     )
     config = ModelConfig(
         section=section,
-        kind=_read_kind(section, settings),
+        kind=kind,
         model_file=_read_model_file(section, model_file),
         max_batch_size=section.integer("max_batch_size", maximum=ROWS_MAX)
         if section.has("max_batch_size")
@@ -314,7 +325,7 @@ def _read_policy(section: Section) -> VersionPolicy:
 
 
 def _judge_parameters(
-    entries: Iterable[tuple[str, Section]], parameters: Mapping[str, str], device: DeviceKind
+    entries: Iterable[tuple[str, Section]], parameters: Mapping[str, str], device: DeviceKind, kind: Kind
 ) -> None:
     """Tell what is wrong with parameters, and which have no effect where the model runs."""
     for key, inner in entries:
@@ -323,7 +334,7 @@ def _judge_parameters(
             inner.problem("string_value", run_timeout_problem(said))
         if key == ALLOWED_PARAMETER and (wrong := allowance_problem(said)):
             inner.problem("string_value", wrong)
-        if key == OWN_WORKER_PARAMETER and (wrong := own_worker_problem(said)):
+        if key in FLAGS and (wrong := flag_problem(key, said)):
             inner.problem("string_value", wrong)
         if key in LARGEST and (wrong := option_problem(key, said)):
             inner.problem("string_value", wrong)
@@ -331,9 +342,12 @@ def _judge_parameters(
             inner.problem("string_value", wrong)
         inner.close()
         if key not in OBEYED:
-            inner.note(f"{NO_EFFECT}; those that have: {', '.join(sorted(OBEYED))}")
+            near = get_close_matches(key, sorted(OBEYED), n=1, cutoff=SIMILAR)
+            inner.note(f"{NO_EFFECT}; did you mean '{near[0]}'?" if near else NO_EFFECT)
         if key in ON_GPU_ALONE | WISH_PARAMETERS and device is DeviceKind.CPU:
             inner.note(f"{NO_EFFECT}: the model runs on the processor")
+        elif key in OF_ENGINES and kind.backend != ENGINE_BACKEND:
+            inner.note(f'{NO_EFFECT}: it is for models with backend: "{ENGINE_BACKEND}"')
         if key == INTRA_OP and said == "0":
             inner.note("0 leaves it to the setting workers.threads")
 

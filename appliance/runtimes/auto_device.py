@@ -15,7 +15,7 @@ from appliance.devices.watch import DeviceWatch, find_devices
 from appliance.domain.binding import extended
 from appliance.domain.device import Device, DeviceKind
 from appliance.domain.device_reading import faults
-from appliance.runtimes.distributions import cuda_problem
+from appliance.runtimes.distributions import clash, cuda_problem, cuda_remedy
 
 AUTO: Final = "auto"
 
@@ -76,4 +76,16 @@ def settled(
     decided = decide(found)
     if found.devices or not lacking:
         tell(decided)
-    return replace(section, auto_device=decided.kind.value, gpus=tuple(found.devices), usable=decided.usable)
+    sound = any(not fault for fault in found.devices.values())
+    return replace(
+        section,
+        auto_device=decided.kind.value,
+        gpus=tuple(found.devices),
+        usable=decided.usable,
+        unused=_unused(lacking) if lacking and sound else "",
+    )
+
+
+def _unused(lacking: str) -> str:
+    """With what to do, which a clash says by itself."""
+    return lacking if clash("onnx") else f"{lacking}; {cuda_remedy()}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from importlib.metadata import distributions
+from pathlib import Path
 from typing import Final
 
 ONNX_FOR_CUDA: Final = "onnxruntime-gpu"
@@ -18,6 +19,10 @@ DISTRIBUTIONS: Final = {
     "tensorrt": ("tensorrt-cu13-bindings", "tensorrt-cu12-bindings"),
 }
 """What to ask for the version of a runtime, by its name."""
+DEBIAN_HOME: Final = "/usr/lib/edge-appliance"
+"""Where the Debian package has the product, with an environment of its own; in images, too, which are made of it."""
+DEBIAN_PAPERS: Final = Path("/var/lib/dpkg/info/edge-appliance.list")
+"""What says that a package is installed; an image has none."""
 
 
 def installed(runtime: str) -> dict[str, str]:
@@ -43,6 +48,16 @@ def cuda_problem() -> str:
     if reason := clash("onnx"):
         return reason
     return "" if ONNX_FOR_CUDA in installed("onnx") else f"{ONNX_FOR_CUDA} is not installed"
+
+
+def cuda_remedy(home: str = sys.prefix, papers: Path = DEBIAN_PAPERS) -> str:
+    """How a runtime for CUDA is had where the product runs from ``home``: what Debian's package brought is not for pip
+    to change."""
+    if home != DEBIAN_HOME:
+        return f"install {ONNX_FOR_CUDA} in its place (docs/GPU.md) and start the appliance anew"
+    if papers.exists():
+        return "'apt install edge-appliance-cuda' brings one (docs/GPU.md), and starts the appliance anew"
+    return "the variant gpu of the image has one (image/README.md)"
 
 
 def _lying_in(place: str, names: Iterable[str]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from appliance.runtimes.device_limit import (
     taken_problem,
     weights_problem,
 )
+from appliance.runtimes.distributions import cuda_remedy
 from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
 from appliance.runtimes.onnx_placement import RECORD, placement
@@ -88,6 +89,11 @@ class OnnxRuntime:
         made = (TextSession if text else BoundSession)(session, version, inputs, outputs, weights)
         made.note = note
         return made
+
+    @property
+    def lacking(self) -> str:
+        """Why it runs no model on a GPU here."""
+        return _without(PROVIDERS["cuda"])
 
     @property
     def identity(self) -> str:
@@ -188,15 +194,20 @@ def _cuda(index: int) -> Cuda:
 def _provider_of(version: ModelVersion) -> str:
     """Its name. Raises LoadFailed where it is not to be had."""
     provider = PROVIDERS[version.device.kind.value]
-    available = onnxruntime.get_available_providers()
-    if provider not in available:
+    if lacking := _without(provider):
         raise LoadFailed(
-            f"{version.key}: asks for device '{version.device}', but the installed onnxruntime has no {provider} "
-            f"(it has {', '.join(available)}); install onnxruntime-gpu in its place (docs/GPU.md) and start the "
-            "appliance anew, or have it run on the processor (kind: KIND_CPU; --device cpu if a command was told "
-            "--device)"
+            f"{version.key}: asks for device '{version.device}', but {lacking}, or have it run on the processor "
+            "(kind: KIND_CPU)"
         )
     return provider
+
+
+def _without(provider: str) -> str:
+    """That the library has no such provider, and what to do; "" where it has it."""
+    available = onnxruntime.get_available_providers()
+    if provider in available:
+        return ""
+    return f"the installed onnxruntime has no {provider} (it has {', '.join(available)}); {cuda_remedy()}"
 
 
 def _create_session(
@@ -274,7 +285,7 @@ def _check_provider(version: ModelVersion, provider: str, real: Sequence[str]) -
         raise LoadFailed(
             f"{version.key}: asks for device '{version.device}', but its session silently runs on {', '.join(real)}; "
             f"check the driver and libraries that {provider} needs (docs/GPU.md), or have it run on the processor "
-            "(kind: KIND_CPU; --device cpu if a command was told --device)"
+            "(kind: KIND_CPU)"
         )
 
 

@@ -314,6 +314,12 @@ def extra_devices(runtime: Runtime) -> tuple[str, ...]:
     return tuple(getattr(runtime, "devices", ()))
 
 
+def lacking(runtime: Runtime) -> str:
+    """Why a runtime runs no model with KIND_GPU here, in words: its ``lacking``, if it has any. It is asked of the
+    library as it is installed, not of a device, so what is not told may be lacking as well."""
+    return str(getattr(runtime, "lacking", ""))
+
+
 def region_maker(session: Session) -> Callable[[int], Region] | None:
     """What gives memory of so many bytes that the session's device copies from and to by itself: its ``pin``, if it has
     one. The caller lets go of it before the process ends; the session may go first."""

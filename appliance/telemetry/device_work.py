@@ -11,7 +11,7 @@ from appliance.devices.processor import ProcessorAccount
 from appliance.devices.rapl import METHOD as RAPL
 from appliance.devices.watch import DeviceWatch
 from appliance.domain.device import CPU, DeviceName
-from appliance.domain.device_reading import DeviceFigures, VersionEnergy, troubles
+from appliance.domain.device_reading import DeviceFigures, VersionEnergy, fault_words, troubles
 from appliance.domain.energy import ProcessorEnergy, inference_energy
 from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.snapshot import EngineStatus
@@ -69,6 +69,8 @@ def device_document(figures: DeviceFigures, kwh_price: float) -> dict[str, Json]
         "unsaid_bytes": figures.unsaid_bytes,
     }
     known |= {key: size for key, size in shares.items() if size is not None}
+    if words := fault_words(figures.reading):
+        known["fault"] = words
     if figures.slow:
         known["slow"] = figures.slow
     return {**known, "troubles": list(troubles(figures.reading)), "energy": {**how, "models": energy}}

@@ -33,6 +33,11 @@ def notices(snapshot: Snapshot) -> Iterator[str]:
             yield f"{each.device.title} {trouble}."
     yield from _of_slowed(snapshot)
     yield from _of_memory(snapshot.devices)
+    if snapshot.unused_gpus:
+        yield (
+            f"Models of KIND_AUTO run on the processor although there is a GPU, as {snapshot.unused_gpus}. Where that "
+            'is meant, auto_device = "cpu" in [repository] says so.'
+        )
     if snapshot.devices_problem and any(not each.device.is_cpu for each in snapshot.engine.versions):
         yield (
             f"Models ask for a GPU, and nothing tells of one ({snapshot.devices_problem}): they have no budget there, "

@@ -161,7 +161,7 @@ class VersionStatus:
     weights among them; ``restarts`` how often a worker that held it was started again, by why the one before had ended;
     ``packed``: it runs from a packed form; ``golden`` what its golden set showed (None: it has none, or was not
     assessed); ``interface`` what keeps clients of the version that serves from talking to it, for which it is held
-    back; ``device`` is the kind that it runs on."""
+    back; ``device`` is what it runs on; ``homeless``: nothing, as none was found for it."""
 
     name: str
     version: int
@@ -194,6 +194,12 @@ class VersionStatus:
     waiting: str = ""
     phase: Phase = Phase.FAILED
     held_clients: int = 0
+    homeless: bool = False
+
+    @property
+    def placed(self) -> str:
+        """The device, or the kind alone where it has none."""
+        return self.device.kind.value if self.homeless else str(self.device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +321,8 @@ class Snapshot:
     what became of them (None: there are none); ``certificates`` says of ports that speak TLS when the server's
     certificate ends (seconds since 1970), on the wall clock that says ``wall_s`` now; ``pid`` is its process (0: not
     told), ``addresses`` where it listens by protocol; ``devices`` are the accelerators that a driver tells of,
-    ``devices_problem`` why none does; ``processor`` is what versions on the processor used (None: nothing tells);
+    ``devices_problem`` why none does, ``unused_gpus`` why models of KIND_AUTO use none of the sound ones
+    (""); ``processor`` is what versions on the processor used (None: nothing tells);
     ``kwh_price`` is what a kWh costs (0: not known)."""
 
     engine: EngineStatus
@@ -330,6 +337,7 @@ class Snapshot:
     addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
     devices: tuple[DeviceFigures, ...] = ()
     devices_problem: str = ""
+    unused_gpus: str = ""
     processor: ProcessorEnergy | None = None
     kwh_price: float = 0.0
 
@@ -364,6 +372,7 @@ class Meters:
     wall_ms: Callable[[], int] = int
     devices: Callable[[EngineStatus], tuple[DeviceFigures, ...]] = lambda _: ()
     devices_problem: str = ""
+    unused_gpus: str = ""
     processor: Callable[[EngineStatus], ProcessorEnergy | None] = lambda _: None
     kwh_price: float = 0.0
 
@@ -383,6 +392,7 @@ class Meters:
             addresses=self.addresses(),
             devices=self.devices(engine),
             devices_problem=self.devices_problem,
+            unused_gpus=self.unused_gpus,
             processor=self.processor(engine),
             kwh_price=self.kwh_price,
         )

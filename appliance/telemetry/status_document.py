@@ -86,7 +86,7 @@ def model_document(version: VersionStatus, rates: Sequence[float] = ()) -> dict[
         "outlook": version.outlook.value,
         "waiting": version.waiting,
         "trust": version.trust,
-        "device": str(version.device),
+        "device": version.placed,
         "residency": version.residency,
         "memory_bytes": version.memory_bytes,
         "weights_bytes": version.weights_bytes,

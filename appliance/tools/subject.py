@@ -26,6 +26,10 @@ FIRST_VERSION: Final = 1
 VERSION_NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
 
 
+class SubjectAbsent(ArtefactError):
+    """There is nothing to try where it was said to be: the command is wrong, not a model."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """A version that could be served. ``home`` is its model's directory, "" for a file alone; ``folder`` is where its
@@ -48,12 +52,12 @@ class Subject:
 
 def find_subject(path: Path, settings: RepositoryConfig | None = None, number: int | None = None) -> Subject:
     """What is at ``path``; of a model's directory the version ``number``, or the highest. Raises ModelInvalid with all
-    that is wrong, ArtefactError when there is nothing to try."""
+    that is wrong, SubjectAbsent when there is nothing there, ArtefactError when it cannot be tried."""
     settings = settings or RepositoryConfig()
     try:
         real = Path(os.path.realpath(path, strict=True))
     except OSError as error:
-        raise ArtefactError(f"'{path}' cannot be read: {error.strerror}") from error
+        raise SubjectAbsent(f"'{path}' cannot be read: {error.strerror}") from error
     if not real.is_dir():
         _check_no_choice(path, number)
         return _in_home(real.parent, settings, real.name) or _alone(real, settings)
@@ -64,18 +68,18 @@ def find_subject(path: Path, settings: RepositoryConfig | None = None, number: i
             return found
     numbers = [int(entry.name) for entry in real.iterdir() if VERSION_NUMBER.fullmatch(entry.name)]
     if not numbers:
-        raise ArtefactError(
+        raise SubjectAbsent(
             f"'{path}' holds neither a model nor a version; give an ONNX file or such a directory"
         )
     if number and number not in numbers:
         had = ", ".join(map(str, sorted(numbers)))
-        raise ArtefactError(f"'{path}' has no version {number}; it has {had}")
+        raise SubjectAbsent(f"'{path}' has no version {number}; it has {had}")
     return _version(real, number or max(numbers), settings)
 
 
 def _check_no_choice(path: Path, number: int | None) -> None:
     if number:
-        raise ArtefactError(f"'{path}' is one version already; --version chooses in a model's directory")
+        raise SubjectAbsent(f"'{path}' is one version already; --version chooses in a model's directory")
 
 
 def _in_home(folder: Path, settings: RepositoryConfig, file: str = "") -> Subject | None:
@@ -92,7 +96,7 @@ def _in_home(folder: Path, settings: RepositoryConfig, file: str = "") -> Subjec
 def _version(home: Path, number: int, settings: RepositoryConfig) -> Subject:
     reading = read_model_directory(str(home.parent), home.name, settings, only=number)
     if reading is None:
-        raise ArtefactError(f"'{home}' is not a model's directory")
+        raise SubjectAbsent(f"'{home}' is not a model's directory")
     if not reading.servable:
         raise ModelInvalid(problem for broken in reading.broken for problem in broken.problems)
     version = reading.servable[0].model

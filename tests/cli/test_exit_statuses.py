@@ -127,3 +127,11 @@ def test_what_is_interrupted_says_so(serve: Serve, model_directory: Callable[...
         assert process.wait(30) == 130
         assert process.stderr is not None
         assert b"Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize("command", ["bench", "golden", "optimise", "pack", "import", "inspect", "verify"])
+def test_what_is_not_there_is_no_verdict_on_a_model(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["model", command, str(tmp_path / "nowhere")]) == Exit.USAGE
+    assert "No such file or directory" in capsys.readouterr().err

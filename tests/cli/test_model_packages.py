@@ -271,8 +271,8 @@ def test_a_cap_holds_for_all_who_read_the_model(here: Path, capsys: Capture) -> 
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        (["pack", "nowhere"], Exit.REFUSED, "No such file"),
-        (["pack", "digits", "--version", "9"], Exit.REFUSED, "of which --version picks one to pack"),
+        (["pack", "nowhere"], Exit.USAGE, "No such file"),
+        (["pack", "digits", "--version", "9"], Exit.USAGE, "of which --version picks one to pack"),
         (["pack", "digits", "--name", "Two Words"], Exit.REFUSED, "is no name for a model"),
         (["pack", "digits", "--key", "nowhere"], Exit.REFUSED, "cannot be read"),
         (["pack", "digits", "--promise", "fast"], Exit.USAGE, "ROWS:P99_US"),

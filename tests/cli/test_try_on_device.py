@@ -70,6 +70,16 @@ def test_a_golden_set_of_a_model_for_a_gpu_is_made_on_the_processor(
     assert "2 cases kept" in capsys.readouterr().out
 
 
+def test_a_package_of_a_model_for_a_gpu_says_all_of_why_it_is_not_proven(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("pack", digits, "--name", "digits", "--version", "2", "-o", tmp_path / "digits.model") == 1
+    said = capsys.readouterr().err
+    assert "asks for device 'cuda', but the installed onnxruntime has no CUDAExecutionProvider" in said
+    assert said.endswith("(kind: KIND_CPU); --no-proof packs it without being run\n")
+    assert "--device" not in said
+
+
 def test_a_model_of_the_processor_is_refused_on_a_gpu_that_is_not_here(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,7 +89,7 @@ def test_a_model_of_the_processor_is_refused_on_a_gpu_that_is_not_here(
             assert run(*words, "--device", device) == 1
             said = capsys.readouterr().err
             assert f"asks for device '{device}'" in said
-            assert "--device cpu if a command was told --device)" in said
+            assert said.endswith("(kind: KIND_CPU); --device cpu tries it on the processor\n")
         assert run(*words) == 0
 
 
@@ -96,8 +106,14 @@ def test_what_is_asked_of_a_gpu_keeps_no_tool_from_a_machine_without_one(
     assert run(*pack) == 0
     place(digits, "KIND_GPU")
     assert run("bench", digits, *BENCH) == 1
-    assert "asks for device 'cuda'" in capsys.readouterr().err
-    assert run("bench", digits, *BENCH, "--device", "cpu") == 0
+    said = capsys.readouterr().err
+    assert "asks for compute capability 8.9 or more" in said
+    assert said.endswith("; --device cpu tries it on the processor\n")
+    assert run("bench", digits, *BENCH, "--device", "CPU") == 0
+    assert run(*pack, "--force") == 1
+    said = capsys.readouterr().err
+    assert said.endswith("; --no-proof packs it without being run\n")
+    assert "--device" not in said
     assert run(*pack, "--force", "--no-proof") == 0
 
 

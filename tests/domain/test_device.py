@@ -84,7 +84,8 @@ def test_a_capability_is_asked_for_as_nvidia_writes_it(said: str, capability: tu
     "said",
     [
         "",
-        "9",
+        "89",
+        "20",
         "9.",
         ".9",
         "0.1",
@@ -110,12 +111,13 @@ def test_what_is_no_capability_is_a_problem(said: str) -> None:
         (WHOLE, (WHOLE,)),
         ("GPU-1", ("GPU-1",)),
         ("MIG-0f-1,GPU-2,MIG-0f-1", ("MIG-0f-1", "GPU-2")),
+        (" GPU-5c3f , MIG-0f81 ", ("GPU-5c3f", "MIG-0f81")),
         (
             ",".join(f"GPU-{index:x}" for index in range(UUIDS_MAX)),
             tuple(f"GPU-{n:x}" for n in range(UUIDS_MAX)),
         ),
     ],
-    ids=["whole", "its beginning", "several, one twice", "as many as there may be"],
+    ids=["whole", "its beginning", "several, one twice", "with spaces", "as many as there may be"],
 )
 def test_devices_are_asked_for_by_uuid(said: str, uuids: tuple[str, ...]) -> None:
     assert not wish_problem("gpu_uuids", said)
@@ -132,7 +134,8 @@ def test_devices_are_asked_for_by_uuid(said: str, uuids: tuple[str, ...]) -> Non
         ("0", "0"),
         ("1a2b3c4d", "1a2b3c4d"),
         ("GPU-1A", "GPU-1A"),
-        ("GPU-1, GPU-2", " GPU-2"),
+        ("GPU-1 GPU-2", "GPU-1 GPU-2"),
+        ("GPU-1,\tGPU-2", "\tGPU-2"),
         ("GPU-1,", ""),
         ("GPU-1\n", "GPU-1\n"),
         (f"{WHOLE}0", f"{WHOLE}0"[:40]),

@@ -23,12 +23,12 @@ ADVICE = "ask for one of those, or for any"
 @pytest.mark.parametrize(
     ("wish", "asked"),
     [
-        (DeviceWish(DeviceKind.CUDA, (1, 3, 5)), "GPU 3, 5 (instance_group.gpus)"),
+        (DeviceWish(DeviceKind.CUDA, (1, 3, 5)), "cuda:3, cuda:5 (instance_group.gpus)"),
         (ASKS_89, "compute capability 8.9 or more (min_compute_capability)"),
         (DeviceWish(DeviceKind.CUDA, uuids=("GPU-7", "MIG-8")), "UUID GPU-7, MIG-8 (gpu_uuids)"),
         (
             DeviceWish(DeviceKind.CUDA, (0, 1), (12, 1)),
-            "GPU 0, 1 (instance_group.gpus), compute capability 12.1 or more (min_compute_capability)",
+            "cuda:0, cuda:1 (instance_group.gpus), compute capability 12.1 or more (min_compute_capability)",
         ),
     ],
 )

@@ -64,7 +64,15 @@ def test_a_refusal_counts_for_the_gpus_that_there_were(serve: Serve, tmp_path: P
         (DRIVER % SAME, none_such),
     ):
         daemon = serve(None, SECTIONS, arguments=("--state-dir", str(state)), before=before)
-        assert version_of(daemon, "UNAVAILABLE")["reason"].startswith(said)
+        version = version_of(daemon, "UNAVAILABLE")
+        assert version["reason"].startswith(said)
+        absent = version["reason"].endswith(
+            "found when the appliance starts, and it is not tried again before that"
+        )
+        assert absent is (before != DRIVER % ADA)
+        assert (version["device"], version["next_try_ms"] > 0) == (
+            ("cuda", False) if absent else ("cuda:1", True)
+        )
         assert any("nothing tells of one" in each for each in daemon.status()["notices"]) is (
             before == broken
         )

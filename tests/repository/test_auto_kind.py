@@ -6,7 +6,7 @@ import pytest
 
 from appliance.domain.device import Device, DeviceKind
 from appliance.domain.device_wish import ON_CPU, ON_CUDA, DeviceWish
-from appliance.domain.session_options import ON_GPU_ALONE
+from appliance.domain.session_options import OF_ENGINES, ON_GPU_ALONE
 from tests.repository.conftest import ReadModel
 from tests.repository.outcomes import served
 
@@ -46,8 +46,9 @@ def test_what_is_for_a_gpu_alone_is_noted_on_the_processor(
         (note,) = read_model(said + group, auto_device="cpu").notes
         assert note.key == f'parameters["{key}"]'
         assert note.text.endswith("has no effect here: the model runs on the processor")
+    backend = 'backend: "tensorrt"' if key in OF_ENGINES else ""
     for group in ("instance_group { kind: KIND_GPU }", "instance_group { kind: KIND_AUTO }"):
-        assert not read_model(said + group, auto_device="cuda").notes
+        assert not read_model(backend + said + group, auto_device="cuda", runtimes=("onnx", "tensorrt")).notes
 
 
 @pytest.mark.parametrize(("named", "device"), [("KIND_CPU", ON_CPU), ("KIND_GPU", ON_CUDA)])

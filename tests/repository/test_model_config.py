@@ -278,7 +278,7 @@ PROBLEMS: list[tuple[str, str, str]] = [
         "must be 'true' or 'false'",
     ),
     (
-        'parameters { key: "own_worker" value { string_value: "1" } }',
+        'parameters { key: "own_worker" value { string_value: "yes" } }',
         'parameters["own_worker"].string_value',
         "must be 'true' or 'false'",
     ),

@@ -15,6 +15,7 @@ from appliance.domain.device import Device, DeviceKind
 from appliance.domain.device_wish import ON_CUDA, DeviceWish
 from appliance.runtimes import auto_device
 from appliance.runtimes.auto_device import AutoDevice, Found, decide, settled
+from appliance.runtimes.distributions import cuda_remedy
 from appliance.tools.evaluation.jobs import MeasureJob, from_plain, to_plain
 from tests.conftest import Serve
 from tests.devices.simulated_nvml import Board, SimulatedNvml
@@ -93,8 +94,19 @@ def test_a_gpu_without_a_runtime_for_it_does_not_and_is_told(monkeypatch: pytest
     watch = find_devices()
     monkeypatch.setattr(auto_device, "cuda_problem", lambda: LACKING)
     told: list[AutoDevice] = []
-    assert settled(AUTO, watch, told.append).auto_device == "cpu"
+    found = settled(AUTO, watch, told.append)
+    assert (found.auto_device, found.unused) == ("cpu", f"{LACKING}; {cuda_remedy()}")
     assert told == [AutoDevice(kind=DeviceKind.CPU, reason=LACKING)]
+
+
+def test_a_gpu_that_is_used_by_nobody_is_told_of_if_it_is_sound(
+    driver: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not settled(AUTO).unused
+    assert not settled(RepositoryConfig(auto_device="cpu")).unused
+    driver.ecc = 2
+    monkeypatch.setattr(auto_device, "cuda_problem", lambda: LACKING)
+    assert not settled(AUTO, find_devices()).unused
 
 
 def test_where_nothing_of_a_gpu_is_no_driver_is_asked_and_nothing_told(
@@ -181,3 +193,6 @@ def test_a_daemon_decides_it_when_it_starts(serve: Serve, tmp_path: Path, before
     why = "KIND_AUTO is the processor here: no GPU that can be used is what the model asks for"
     assert any(why in note for note in notes) is (device != "cpu")
     assert "models of KIND_AUTO run" in daemon.log()
+    told = [each for each in status["notices"] if "KIND_AUTO" in each]
+    assert bool(told) is (before == DRIVER)
+    assert all("as onnxruntime-gpu is not installed; install onnxruntime-gpu in its" in each for each in told)

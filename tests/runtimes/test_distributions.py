@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.runtimes.distributions import clash, cuda_problem, installed
+from appliance.runtimes.distributions import DEBIAN_HOME, clash, cuda_problem, cuda_remedy, installed
+from packages import tree
 from tests.appliance_process import ApplianceProcess
 from tests.architecture.sources import ROOT
 
@@ -57,6 +58,19 @@ def test_one_is_as_it_should_be() -> None:
     assert clash("onnx") == ""
     assert installed("of-nobody") == {}
     assert cuda_problem() == "onnxruntime-gpu is not installed"
+
+
+def test_how_a_runtime_for_cuda_is_had_is_said_by_where_the_product_runs(tmp_path: Path) -> None:
+    home, papers = "/usr/lib/edge-appliance", tmp_path / "edge-appliance.list"
+    assert "install onnxruntime-gpu in its place" in cuda_remedy("/srv/appliance/.venv", papers)
+    assert "the variant gpu of the image" in cuda_remedy(home, papers)
+    papers.touch()
+    assert cuda_remedy(home, papers).startswith("'apt install edge-appliance-cuda' brings one")
+    assert "install onnxruntime-gpu in its place" in cuda_remedy("/srv/appliance/.venv", papers)
+
+
+def test_it_is_where_the_package_of_debian_has_it() -> None:
+    assert f"/{tree.HOME}" == DEBIAN_HOME
 
 
 def test_two_in_one_folder_are_named_with_what_to_do(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from appliance.domain.device_reading import DeviceState
 from appliance.domain.device_wish import DeviceWish
 from appliance.domain.errors import NotServed
 from appliance.engine.control.devices import STAYS_NS
+from appliance.engine.versions.wording import AT_THE_START
 from appliance.workers.port import ExitCause
 from tests.simulation.device_world import ECC, HOT, LOST, MB, ROOMY, DeviceWorld
 from tests.simulation.scripted_workers import MS
@@ -82,9 +83,11 @@ def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
     state, reason = world.reason_of("m1")
     assert state == "UNAVAILABLE"
     assert reason == (
-        "asks for GPU 5 (instance_group.gpus), and the driver tells of cuda:0 (compute capability "
-        "7.5), cuda:1 (compute capability 8.9); ask for one of those, or for any"
+        "asks for cuda:5 (instance_group.gpus), and the driver tells of cuda:0 (compute capability "
+        f"7.5), cuda:1 (compute capability 8.9); ask for one of those, or for any; {AT_THE_START}"
     )
+    status = next(each for each in world.engine.status().versions if each.name == "m1")
+    assert (status.placed, status.next_try_ms) == ("cuda", 0)
     assert world.reason_of("m0") == ("READY", "")
 
 
@@ -98,12 +101,12 @@ def test_one_that_asks_for_what_no_device_is_is_refused_with_what_there_is() -> 
     assert (world.device_of("m0"), world.reason_of("m0")) == ("cuda:1", ("READY", ""))
     there = (
         ", and the driver tells of cuda:0 (compute capability 7.5), cuda:1 ("
-        "compute capability 8.9); ask for one of those, or for any"
+        f"compute capability 8.9); ask for one of those, or for any; {AT_THE_START}"
     )
     higher = "asks for compute capability 9.0 or more (min_compute_capability)"
     assert world.reason_of("m1") == ("UNAVAILABLE", higher + there)
     all_of_it = (
-        "asks for GPU 1 (instance_group.gpus), compute capability 8.9 or more (min_compute_capability), UUID GPU-0f "
+        "asks for cuda:1 (instance_group.gpus), compute capability 8.9 or more (min_compute_capability), UUID GPU-0f "
         "(gpu_uuids)"
     )
     assert world.reason_of("m2") == ("UNAVAILABLE", all_of_it + there)

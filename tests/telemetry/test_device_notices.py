@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from appliance.domain.device import cuda
+from appliance.domain.device_reading import MigTrouble, Reading
 from appliance.telemetry.device_work import device_document
 from appliance.telemetry.metrics.devices import device_families
 from appliance.telemetry.metrics.exposition import exposition
@@ -21,7 +25,7 @@ def test_what_others_have_of_a_device_is_told_from_a_tenth_of_it_on() -> None:
     told = list(notices(replace(made_up_snapshot(), devices=(device,))))
     assert len(told) == quiet + 1
     assert (
-        "Device 0 (made up, GPU-0): other processes have 9.0 GiB of its memory; models may take 70.0 GiB."
+        "cuda:0 (made up, GPU-0): other processes have 9.0 GiB of its memory; models may take 70.0 GiB."
         in told
     )
 
@@ -39,6 +43,33 @@ def test_that_nothing_tells_of_gpus_matters_where_models_ask_for_one() -> None:
     )
 
 
+def test_that_models_of_kind_auto_use_no_gpu_that_is_there_is_told() -> None:
+    snapshot = made_up_snapshot()
+    assert not list(notices(snapshot))
+    (told,) = notices(replace(snapshot, unused_gpus="onnxruntime-gpu is not installed; install it"))
+    assert told == (
+        "Models of KIND_AUTO run on the processor although there is a GPU, as onnxruntime-gpu is not installed; "
+        'install it. Where that is meant, auto_device = "cpu" in [repository] says so.'
+    )
+
+
+@pytest.mark.parametrize(
+    ("ails", "words"),
+    [
+        ({"ecc_uncorrected": 3}, "3 memory errors"),
+        ({"ecc_uncorrected": 1, "xids": (79, 13, 79)}, "1 memory error, Xid 79"),
+        ({"lost": True}, "lost"),
+        ({"silent": True}, "no answer"),
+        ({"remap_failed": True}, "broken row of memory"),
+        ({"mig_trouble": MigTrouble.REMOVED}, "MIG"),
+    ],
+)
+def test_a_fault_is_told_in_a_few_words_where_the_device_is(ails: dict[str, Any], words: str) -> None:
+    device, _ = made_up_devices()
+    assert device_document(replace(device, reading=Reading(**ails)), 0.0)["fault"] == words
+    assert "fault" not in device_document(replace(device, reading=Reading()), 0.0)
+
+
 def test_models_that_stay_on_a_slowed_device_are_named() -> None:
     slow = "has been slowed by its hardware for 30 s (power brake); look at its cooling and its power"
     device, other = made_up_devices()
@@ -54,7 +85,7 @@ def test_models_that_stay_on_a_slowed_device_are_named() -> None:
     )
     (told,) = [each for each in notices(now) if "slowed" in each]
     assert told == (
-        f"Device 0 (made up, GPU-0) {slow}. Its models move to another GPU that they may run on and that has room; "
+        f"cuda:0 (made up, GPU-0) {slow}. Its models move to another GPU that they may run on and that has room; "
         "still there: m0/1, m2/1, m4/1, m6/1, m8/1 and 2 more."
     )
     (told,) = [

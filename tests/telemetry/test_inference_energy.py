@@ -104,8 +104,8 @@ def test_the_status_has_the_processor_where_it_tells() -> None:
 @pytest.mark.parametrize("rates", [False, True])
 def test_status_and_top_say_what_is_known(rates: bool) -> None:
     lines = _shown(_on_gpu(), rates=rates)
-    (silent,) = (line for line in lines if line.startswith("cuda:1"))
-    assert "70.0 GiB for models, 80 W, 1 version" in lines[1]
+    (silent,) = (line for line in lines if line.startswith("cuda:1 ") and "version" in line)
+    assert "takes no models (2 memory errors, Xid 79), 80 W, 1 version" in lines[1]
     assert " W" not in silent
     at = next(number for number, line in enumerate(lines) if line.startswith("model"))
     head, busy, idle = lines[at : at + 3]

@@ -98,7 +98,7 @@ def test_the_page_shows_instances_and_what_ails_them() -> None:
     assert "MIG-1" in page
     assert "is gone, as its MIG instance was destroyed" in page
     assert " on cuda:1" in page
-    assert "Device 0 (made up MIG 1g.10gb, MIG-0) is gone, as its MIG instance was destroyed" in "".join(
+    assert "cuda:0 (made up MIG 1g.10gb, MIG-0) is gone, as its MIG instance was destroyed" in "".join(
         notices(snapshot)
     )
 

@@ -258,10 +258,23 @@ def test_the_command_tells_what_does_not_hold(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.skipif("CUDAExecutionProvider" in get_available_providers(), reason="it would run there")
-def test_an_accelerator_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runtime", "check", "onnx", "--accelerator"]) == Exit.REFUSED
-    out = capsys.readouterr().out
-    assert "worker: the load was refused: asks for device 'cuda'" in out
+def test_an_accelerator_that_is_not_there_was_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runtime", "check", "onnx", "--accelerator"]) == Exit.USAGE
+    out, err = capsys.readouterr()
+    assert not out
+    assert "runtime 'onnx' runs nothing on a device here: the installed onnxruntime has no CUDAExec" in err
+    assert "install onnxruntime-gpu in its place (docs/GPU.md)" in err
+
+
+@pytest.mark.skipif("CUDAExecutionProvider" in get_available_providers(), reason="it would run there")
+def test_the_list_says_what_runs_on_the_processor_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runtime", "list"]) == Exit.OK
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = (line for line in lines if line.startswith("onnx "))
+    assert "on the processor" in row
+    assert any(": on a GPU: the installed onnxruntime has no CUDAExec" in line for line in lines)
+    (row,) = (line for line in lines if line.startswith("fake "))
+    assert row.split()[1] == "yes"
 
 
 @pytest.mark.skipif(find_spec("tensorrt") is not None, reason="it would be tried")
@@ -292,6 +305,8 @@ def test_the_list_says_where_each_is_from(capsys: pytest.CaptureFixture[str]) ->
     assert main(["runtime", "list", "--json"]) == Exit.OK
     found = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
     place = "appliance.runtimes.onnx:OnnxRuntime"
+    lacking = found["onnx"].pop("lacking")
+    assert bool(lacking) is ("CUDAExecutionProvider" not in get_available_providers())
     assert found["onnx"] == {"name": "onnx", "place": place, "package": "", "absent": ""}
     assert found["fake"]["package"] == "fake-runtime 1"
     assert main(["runtime", "list"]) == Exit.OK

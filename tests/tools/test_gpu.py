@@ -48,7 +48,7 @@ def test_what_a_model_asks_for_besides_a_number_is_obeyed(monkeypatch: pytest.Mo
     assert os.environ[VISIBLE] == "GPU-b"
     assert take_device(DeviceWish(DeviceKind.CUDA, uuids=("GPU-a",))) == cuda(0)
     assert os.environ[VISIBLE] == "GPU-a"
-    with pytest.raises(ArtefactError, match=r"asks for GPU 0, 1 .* 9\.0 or more .* cuda:1 \(compute"):
+    with pytest.raises(ArtefactError, match=r"asks for cuda:0, cuda:1 .* 9\.0 or more .* cuda:1 \(compute"):
         take_device(DeviceWish(DeviceKind.CUDA, (0, 1), (9, 0)))
     driver_of(monkeypatch, Board(errors={"*": pynvml.NVML_ERROR_DRIVER_NOT_LOADED}))
     with pytest.raises(ArtefactError, match=r"asks for UUID GPU-a .*, and NVML tells of no GPU here"):

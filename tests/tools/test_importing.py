@@ -246,6 +246,6 @@ def test_the_command(
     shown = capsys.readouterr().out
     assert "models/b: version 1" in shown
     assert "'optimization' is left out: it says how Triton runs the model" in shown
-    assert main(["model", "import", "nowhere"]) == Exit.REFUSED
+    assert main(["model", "import", "nowhere"]) == Exit.USAGE
     assert main(["model", "import", str(entry), "--name", "B"]) == Exit.USAGE
     assert main(["model", "pack", "models/b", "--no-proof"]) == Exit.OK

@@ -44,9 +44,11 @@ class PromiseBroken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRefused:
-    """The runtime will not have it; ``detail`` is the worker's."""
+    """The runtime will not have it; ``detail`` is the worker's. ``lasting``: nor is there a device for it, and devices
+    are found when the appliance starts alone."""
 
     detail: str
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +193,11 @@ class Failed:
     """It was refused, quarantined, or did not pass its trial."""
 
     why: Verdict
+
+    @property
+    def lasting(self) -> bool:
+        """Whether another try comes to the same before the appliance starts anew."""
+        return isinstance(self.why, LoadRefused) and self.why.lasting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from appliance.core.memory.budget import WaitsForDevice
 from appliance.core.memory.footprint import Residency
 from appliance.core.rollout.phase import SERVING, UNLOADED, Phase
 from appliance.core.rollout.reasons import Failed, InterfaceChanged, Outlook, broken_promise
@@ -58,6 +59,7 @@ def version_status(
         name=served.model.name,
         version=served.model.version,
         device=served.memory.device,
+        homeless=_is_homeless(served),
         state=served.state,
         reason=said.reason,
         outlook=said.outlook,
@@ -87,6 +89,13 @@ def version_status(
         load_ns=served.placed.load_ns,
         loading=_loading(served),
     )
+
+
+def _is_homeless(served: Served) -> bool:
+    """Whether no device was found for it; who is refused for the fault of one has that."""
+    refusal, waiting = served.version.refusal, served.version.waiting
+    absent = isinstance(refusal, Failed) and refusal.lasting
+    return not served.model.on_cpu and (absent or isinstance(waiting, WaitsForDevice))
 
 
 def _golden(proof: Assessment) -> GoldenStatus:

@@ -137,7 +137,7 @@ def _facts(version: VersionStatus, snapshot: Snapshot) -> Iterator[Fact]:
     yield "Failed", str(results.get(Result.FAILED, 0))
     yield "Invalid requests", str(results.get(Result.INVALID, 0))
     yield "Phase", version.phase.value
-    yield "Device", str(version.device)
+    yield "Device", version.placed
     used = snapshot.inference_energy(version)
     if used is not None:
         yield "Energy of a row", joules_text(used.joules)

@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 from urllib.parse import quote
 
-from appliance.domain.device_reading import DeviceFigures, troubles
+from appliance.domain.device_reading import DeviceFigures, fault_words, troubles
 from appliance.domain.energy import cost_text, joules_text, watts_text
 from appliance.domain.model import VersionState
 from appliance.engine.versions.wording import with_next_try
@@ -90,7 +90,9 @@ def _device_cells(figures: DeviceFigures, snapshot: Snapshot) -> tuple[str, ...]
         escape(device.name),
         escape(device.uuid),
         "–" if used is None else _of_bound(used, device.memory_bytes or 0),
-        "–" if figures.budget_bytes is None else spoken_bytes(figures.budget_bytes),
+        "–"
+        if figures.budget_bytes is None or fault_words(figures.reading)
+        else spoken_bytes(figures.budget_bytes),
         str(running),
         "<br>".join(f'<span class="bad">{escape(each)}</span>' for each in troubles(figures.reading))
         or "sound",
@@ -145,7 +147,7 @@ def model_rows(
         str(version.running),
         "–" if mean is None else f"{mean:.2f}",
         escape(spoken_workers(version.workers, workers))
-        + ("" if version.device.is_cpu else f" on {version.device}"),
+        + ("" if version.device.is_cpu else f" on {version.placed}"),
         *energies,
     )
     notes = "".join(

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from appliance import __version__
 from appliance.devices.cuda import Cuda
 from appliance.domain.errors import ArtefactError, LoadFailed
+from appliance.domain.flag import is_true
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
@@ -30,6 +31,7 @@ from appliance.runtimes.runtime import (
     Runtime,
     RuntimeSettings,
     Session,
+    lacking,
 )
 from appliance.runtimes.tensorrt.contexts import Engine
 from appliance.runtimes.tensorrt.likeness import likeness
@@ -95,6 +97,11 @@ class TensorrtRuntime:
         self._driver = driver()
         self._device = device or Cuda
         self._plain = plain or OnnxRuntime()
+
+    @property
+    def lacking(self) -> str:
+        """Its versions begin with the session of another runtime."""
+        return lacking(self._plain)
 
     @property
     def identity(self) -> str:
@@ -207,7 +214,7 @@ def _weights_max(version: ModelVersion) -> int:
 
 def _likeness(version: ModelVersion, data: bytes, profiles: tuple[Profile, ...]) -> str:
     """What engines have in common that can take each other's weights; "" where the model does not ask for that."""
-    if version.parameters.get(ENGINE_REFIT, "0") != "1":
+    if not is_true(version.parameters.get(ENGINE_REFIT, "")):
         return ""
     return likeness(data, *(profile.text for profile in profiles), str(_weights_max(version) > 0))
 

@@ -35,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from appliance.domain.errors import ArtefactError, ModelInvalid
     from appliance.domain.manifest import NAME_RULE, is_name
     from appliance.tools.packaging.importing import import_model
+    from appliance.tools.packaging.source import SourceAbsent
 
     if arguments.name is not None and not is_name(arguments.name):
         raise CommandFailed(f"--name '{arguments.name}' is not {NAME_RULE}")
@@ -45,7 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ModelInvalid as error:
         problems = list(map(str, error.problems))
         text = f"'{arguments.source}' cannot be imported:"
-        raise CommandFailed(text, Exit.REFUSED, lines=problems) from error
+        status = Exit.USAGE if isinstance(error, SourceAbsent) else Exit.REFUSED
+        raise CommandFailed(text, status, lines=problems) from error
     except ArtefactError as error:
         raise CommandFailed(f"'{arguments.source}' cannot be imported: {error}", Exit.REFUSED) from error
     except OSError as error:

@@ -16,7 +16,7 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.device_wish import parse_wish
 from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid
 from appliance.domain.golden import Tolerance
-from appliance.tools.subject import Subject, find_subject
+from appliance.tools.subject import Subject, SubjectAbsent, find_subject
 
 _SHAPE: Final = re.compile(r"(.+)=(\d+(?:,\d+)*)")
 _TOLERANCE: Final = re.compile(r"(.+)=([^,=]+)(?:,([^,=]+))?")
@@ -84,6 +84,8 @@ def sentences() -> Iterator[None]:
     except (ModelInvalid, ConfigInvalid) as error:
         found = [str(problem) for problem in error.problems]
         raise CommandFailed("the model cannot be used", Exit.REFUSED, lines=found) from error
+    except SubjectAbsent as error:
+        raise CommandFailed(str(error)) from error
     except ApplianceError as error:
         raise CommandFailed(str(error), Exit.REFUSED) from error
 
@@ -116,7 +118,7 @@ def plain_tolerance(absolute: float, relative: float) -> Tolerance:
 
 def _device(text: str) -> str:
     try:
-        return str(parse_wish(text))
+        return str(parse_wish(text.lower()))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

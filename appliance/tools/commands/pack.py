@@ -85,14 +85,14 @@ def run(arguments: argparse.Namespace) -> int:
     if find_spec("onnx") is None:
         raise CommandFailed(f"needs the package 'onnx': {sys.executable} -m pip install 'onnx>=1.21'")
     from appliance.domain.errors import ApplianceError, ModelInvalid, PackageInvalid
+    from appliance.tools.packaging.source import SourceAbsent
 
     try:
         return _pack(arguments)
     except (ModelInvalid, PackageInvalid) as error:
         problems = list(map(str, error.problems))
-        raise CommandFailed(
-            f"'{arguments.source}' cannot be packed:", Exit.REFUSED, lines=problems
-        ) from error
+        status = Exit.USAGE if isinstance(error, SourceAbsent) else Exit.REFUSED
+        raise CommandFailed(f"'{arguments.source}' cannot be packed:", status, lines=problems) from error
     except ApplianceError as error:
         raise CommandFailed(f"'{arguments.source}' cannot be packed: {error}", Exit.REFUSED) from error
     except BrokenPipeError:  # of standard output, which no file is to blame for

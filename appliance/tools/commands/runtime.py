@@ -12,7 +12,7 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.domain.device_wish import ON_CPU, ON_CUDA
 from appliance.domain.errors import ApplianceError, ConfigInvalid
-from appliance.runtimes.runtime import offers, open_runtimes
+from appliance.runtimes.runtime import lacking, offers, open_runtimes
 from appliance.tools.conformance.check import check_runtime
 from appliance.tools.conformance.outcome import Outcome
 
@@ -22,28 +22,34 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found = [(offer, _absent(offer.name)) for offer in offers()]
+    found = [(offer, *_found(offer.name)) for offer in offers()]
     if arguments.json:
-        print(json.dumps([{**offer._asdict(), "absent": why} for offer, why in found], indent=2))
+        told = [{**offer._asdict(), "absent": absent, "lacking": less} for offer, absent, less in found]
+        print(json.dumps(told, indent=2))
     else:
         _print(
             ("runtime", "usable", "made by", "package"),
             [
-                (each.name, "no" if why else "yes", each.place, each.package or "built in")
-                for each, why in found
+                (each.name, _usable(absent, less), each.place, each.package or "built in")
+                for each, absent, less in found
             ],
-            [why for _, why in found],
+            [absent or (f"on a GPU: {less}" if less else "") for _, absent, less in found],
         )
     return Exit.OK
 
 
-def _absent(name: str) -> str:
-    """Why a runtime cannot be had here; "" where it can."""
+def _usable(absent: str, less: str) -> str:
+    if absent:
+        return "no"
+    return "on the processor" if less else "yes"
+
+
+def _found(name: str) -> tuple[str, str]:
+    """Why a runtime cannot be had here, and why not for models on a GPU; "" where it can."""
     try:
-        open_runtimes([name])
+        return "", lacking(open_runtimes([name])[name])
     except ConfigInvalid as error:
-        return error.problems[0].text
-    return ""
+        return error.problems[0].text, ""
 
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from appliance.domain.device import parse_device
+from appliance.domain.device import DeviceKind, parse_device
 from appliance.domain.device_wish import DeviceWish
 from appliance.domain.errors import ConfigInvalid
-from appliance.runtimes.runtime import Runtime, open_runtimes
+from appliance.runtimes.runtime import Runtime, lacking, open_runtimes
 from appliance.tools.conformance.cases import CASES, Case, NotConforming, Rig
 from appliance.tools.conformance.identity import identity_version
 from appliance.tools.conformance.outcome import Outcome
@@ -32,7 +32,7 @@ CASE_S: Final = 120
 TEXT_MAX: Final = 4096
 """Characters of what is wrong: all of it goes into the pipe before anybody reads."""
 ABSENT: Final = "absent"
-"""In the place of a case: the runtime cannot be had here."""
+"""In the place of a case: the runtime cannot be had here, or not for a device."""
 MADE: Final = "made"
 NO_THREADS: Final = "It can be made, which leaves no thread behind"
 
@@ -55,10 +55,14 @@ def main(arguments: list[str]) -> int:
     except Exception as problem:  # noqa: BLE001 - whatever a vendor's library does is what is asked here
         say(Outcome(MADE, NO_THREADS, holds=False, text=_words(problem)))
         return 0
+    kind = parse_device(device).kind
+    if kind is not DeviceKind.CPU and (why := lacking(runtime)):
+        say(Outcome(ABSENT, "", holds=False, text=f"runtime '{name}' runs nothing on a device here: {why}"))
+        return 0
     say(made(runtime, name, _threads()))
     gc.collect()
     gc.freeze()  # as the zygote does: no case finds what another process left to be swept
-    version = identity_version(name, folder, DeviceWish(parse_device(device).kind))
+    version = identity_version(name, folder, DeviceWish(kind))
     rig = Rig(runtime, version, replace(version, path=nothing))
     for case in CASES:
         say(apart(case, rig))

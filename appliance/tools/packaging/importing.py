@@ -26,7 +26,7 @@ from appliance.repository.onnx.graph import read_graph
 from appliance.repository.pbtxt import parse
 from appliance.repository.warmup_config import WARMUP_DIRECTORY
 from appliance.tools.packaging.config_text import changed_config
-from appliance.tools.packaging.source import ModelSource, find_source, judged, plain_name
+from appliance.tools.packaging.source import ModelSource, SourceAbsent, find_source, judged, plain_name
 from appliance.tools.subject import VERSION_NUMBER
 
 MODEL_FILE: Final = "model.onnx"
@@ -105,7 +105,7 @@ def _versions(source: Path, version: int | None, settings: RepositoryConfig) -> 
         return
     export = next((source / place for place in EXPORTS if (source / place).is_file()), None)
     if export is None:
-        raise ModelInvalid([_problem(str(source), _no_export(source))])
+        raise SourceAbsent([_problem(str(source), _no_export(source))])
     found = find_source(export, version, settings=settings)
     yield replace(found, name=plain_name(source.resolve().name), config=None)
 

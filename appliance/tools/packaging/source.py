@@ -50,6 +50,10 @@ class ModelSource:
     others: Mapping[str, ModelFile]
 
 
+class SourceAbsent(ModelInvalid):
+    """There is nothing to pack where it was said to be: the command is wrong, not a model."""
+
+
 def find_source(
     path: Path,
     version: int | None,
@@ -61,7 +65,7 @@ def find_source(
     try:
         real = Path(os.path.realpath(path, strict=True))
     except OSError as error:
-        raise _invalid(str(path), f"cannot be read: {error.strerror}") from error
+        raise _absent(str(path), f"cannot be read: {error.strerror}") from error
     if not real.is_dir():
         return _file_source(real, version, include)
     if VERSION_NUMBER.fullmatch(real.name) and _is_of_model(real):
@@ -75,7 +79,7 @@ def find_source(
             raise ModelInvalid((*said, *findings.problems))
         if version and version not in numbers:
             had = ", ".join(map(str, numbers))
-            raise _invalid(
+            raise _absent(
                 str(path),
                 f"has no version {version}; it has {had}, of which --version picks one to pack: a version keeps the "
                 "number of its directory",
@@ -109,7 +113,7 @@ def _only_model(folder: Path) -> Path:
     found = sorted(entry for entry in folder.iterdir() if entry.suffix == ".onnx")
     named = [entry for entry in found if entry.name == MODEL_FILE]
     if len(found) != 1 and not named:
-        raise _invalid(
+        raise _absent(
             str(folder), f"holds {len(found)} ONNX files and no {CONFIG_FILE}; name the file to pack"
         )
     return (named or found)[0]
@@ -221,5 +225,5 @@ def _found(home: ModelHome, relative: PurePosixPath, findings: Findings) -> Mode
         return None
 
 
-def _invalid(file: str, text: str) -> ModelInvalid:
-    return ModelInvalid([Problem(file=file, key="", text=text)])
+def _absent(file: str, text: str) -> SourceAbsent:
+    return SourceAbsent([Problem(file=file, key="", text=text)])
