@@ -136,9 +136,17 @@ def make_parts(
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
     certificates = CertificateEnds({"grpc": config.grpc, "http": config.http})
     meters = _make_meters(
-        engine, front_end, figures, quotas, tracer, backend, certificates, devices, processor
+        engine,
+        front_end,
+        figures,
+        quotas,
+        tracer,
+        backend,
+        certificates,
+        devices,
+        processor,
+        repository.unused,
     )
-    meters = replace(meters, unused_gpus=repository.unused)
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
     outlet = _make_outlet(config, meters, records, log)
@@ -198,6 +206,7 @@ def _make_meters(
     certificates: CertificateEnds,
     devices: DeviceCare,
     processor: Callable[[EngineStatus], ProcessorEnergy | None],
+    unused_gpus: str,
 ) -> Meters:
     return Meters(
         engine=engine,
@@ -213,6 +222,7 @@ def _make_meters(
         devices_problem=devices.problem,
         processor=processor,
         kwh_price=backend.metrics.kwh_price,
+        unused_gpus=unused_gpus,
     )
 
 
