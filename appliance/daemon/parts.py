@@ -111,10 +111,9 @@ def make_parts(
     _check_open(config, log)
     arena, collector = Arena(config.arena), Collector(loop, lambda: engine.live_requests > 0)
     tracer, records = open_tracer(config.trace, log.event), _open_records(config, log)
-    ticker = Ticker(loop, partial(end.failed_part, "the engine"))
+    ticker, watch = Ticker(loop, partial(end.failed_part, "the engine")), find_devices()
     tell: Callable[[PoolEvent], None] = lambda event: engine.pool_event(event)  # noqa: E731, PLW0108  it is made of it
     pool = WorkerPool(arena, config.workers, loop, tell, config.repository.runtimes, rings=lane_memory(kind))
-    watch = find_devices()
     repository = settled(config.repository, watch, partial(_tell_auto_device, log))
     config = replace(config, repository=repository)
     devices = DeviceCare(watch, log.event, driver_changed)
@@ -136,17 +135,9 @@ def make_parts(
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
     certificates = CertificateEnds({"grpc": config.grpc, "http": config.http})
     meters = _make_meters(
-        engine,
-        front_end,
-        figures,
-        quotas,
-        tracer,
-        backend,
-        certificates,
-        devices,
-        processor,
-        repository.unused,
+        engine, front_end, figures, quotas, tracer, backend, certificates, devices, processor
     )
+    meters = replace(meters, unused_gpus=repository.unused)
     failed = partial(end.failed_part, "reading the models")
     control = make_control_socket(backend, config.control, reconciler)
     outlet = _make_outlet(config, meters, records, log)
@@ -206,7 +197,6 @@ def _make_meters(
     certificates: CertificateEnds,
     devices: DeviceCare,
     processor: Callable[[EngineStatus], ProcessorEnergy | None],
-    unused_gpus: str,
 ) -> Meters:
     return Meters(
         engine=engine,
@@ -222,7 +212,6 @@ def _make_meters(
         devices_problem=devices.problem,
         processor=processor,
         kwh_price=backend.metrics.kwh_price,
-        unused_gpus=unused_gpus,
     )
 
 
