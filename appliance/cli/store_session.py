@@ -129,18 +129,18 @@ def failed_here(state: Path, name: str) -> frozenset[int]:
 
 def served_here(state: Path, model: CatalogModel) -> frozenset[int]:
     """Versions of the model that have served, by the daemon's history or its word of what was proven last; none where
-    neither can be read."""
-    proven = {each.digest for each in read_incumbents(state)} if model.versions else set()
+    neither can be read. Where one was proven, what is wanted in its place counts once that is, too: it may serve for a
+    moment only."""
+    incumbents = {each.digest for each in read_incumbents(state)} if model.versions else set()
+    proven = frozenset(each.version for each in model.versions if each.digest in incumbents)
     try:
         changes = read_history(state / SERVE, model.name)
     except OSError:
         changes = ()
-    served, failed = have_served(changes), unfit(changes)
-    return frozenset(
-        each.version
-        for each in model.versions
-        if identity_of(model.name, each) in served or (each.digest in proven and each.version not in failed)
-    )
+    live = have_served(changes)
+    served = frozenset(each.version for each in model.versions if identity_of(model.name, each) in live)
+    proven -= unfit(changes)
+    return (served - {model.wanted} if proven else served) | proven
 
 
 def ask_again(

@@ -80,8 +80,8 @@ def check_spared(catalog: Catalog, name: str, number: int, served: Collection[in
     if not way.isdisjoint(served):
         return
     raise StoreRefused(
-        f"{name}/{number} is the last version of {name} that has served here, and {name}/{model.wanted}, which is "
-        f"wanted, has not: nothing of {name} might be left to serve; have another version serve first, uninstall all "
+        f"{name}/{number} is the last version of {name} that has proved itself here, and {name}/{model.wanted}, which "
+        f"is wanted, has not: nothing of {name} might be left to serve; have that prove itself first, uninstall all "
         f"of {name}, or say --force"
     )
 

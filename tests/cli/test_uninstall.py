@@ -49,9 +49,9 @@ def test_the_last_one_that_served_goes_by_force_alone(appliance: Run, three: Pat
     status, out, err = appliance("model", "uninstall", "digits/1")
     assert (status, out) == (Exit.REFUSED, "")
     assert err == (
-        "appliance model uninstall: digits/1 is the last version of digits that has served here, and digits/3, which "
-        "is wanted, has not: nothing of digits might be left to serve; have another version serve first, uninstall all "
-        "of digits, or say --force\n"
+        "appliance model uninstall: digits/1 is the last version of digits that has proved itself here, and digits/3, "
+        "which is wanted, has not: nothing of digits might be left to serve; have that prove itself first, uninstall "
+        "all of digits, or say --force\n"
     )
     assert [each.version for each in installed(three).versions] == [1, 2, 3]
     assert appliance("model", "uninstall", "digits/2")[0] == Exit.OK, "it never served"

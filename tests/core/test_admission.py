@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.core.scheduling import events as on
-from appliance.core.scheduling.actions import Action, Refusal, Refused
+from appliance.core.scheduling.actions import Action, Expired, Refusal, Refused
 from tests.core.rig import MILLISECOND, Rig
 
 
@@ -191,6 +191,20 @@ def test_after_many_refusals_an_idle_lane_tries_one() -> None:
     assert rig.arrive(4, at=400, due=410) == []
     assert late_by(rig.arrive(5, at=400, due=410)) is not None, "one at a time"
     assert rig.batches(at=400) == [(4,)]
+
+
+def test_what_asks_for_what_is_over_before_it_could_begin_teaches_nothing() -> None:
+    """Such a try is not made, and one that has no time to run leaves the estimate as it is."""
+    rig = Rig(max_batch=1, fixed=100, per_row=0, probe_after_refusals=3, margin_ns=MILLISECOND)
+    rig.arrive(1, due=1_000)
+    rig.settle(0)
+    rig.finish(1, at=100, learn=True)
+    for request in range(2, 20):
+        assert late_by(rig.arrive(request, at=900, due=901)) is not None
+    before = late_by(rig.arrive(20, at=900, due=950))
+    assert before is None, "one that could run is tried"
+    assert rig.settle(960) == [Expired(20)], "and has waited too long for its turn"
+    assert late_by(rig.arrive(21, at=960, due=961)) == pytest.approx(100)
 
 
 def test_an_estimate_that_a_run_has_just_confirmed_is_not_tried() -> None:

@@ -47,7 +47,7 @@ def _add_uninstall(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="take out the last version that has served here as well, although another is wanted that has not",
+        help="take out the last version that has proved itself here as well, although another is wanted that has not",
     )
 
 

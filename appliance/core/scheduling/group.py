@@ -6,6 +6,8 @@ is kept here as a plain number and updated where it changes; ``check_integrity``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from appliance.core.scheduling.charges import Charges
 from appliance.core.scheduling.profile import ServiceTime
 from appliance.core.scheduling.queue import Queue
@@ -204,13 +206,21 @@ class Model:
 
 class Refusals:
     """Requests of a batch key in a row that were refused for their deadline, since a batch of it ended at
-    ``ran_ns``."""
+    ``ran_ns``; ``probe`` is the one that was let through last all the same (None: none, or it runs)."""
 
-    __slots__ = ("in_a_row", "ran_ns")
+    __slots__ = ("in_a_row", "probe", "ran_ns")
 
     def __init__(self) -> None:
         self.in_a_row = 0
+        self.probe: int | None = None
         self.ran_ns = 0
+
+    def take_probe(self, entries: Sequence[Waiting]) -> bool:
+        """Whether the probe is among ``entries``, which run now."""
+        found = self.probe is not None and any(entry.request == self.probe for entry in entries)
+        if found:
+            self.probe = None
+        return found
 
     def end(self, now_ns: int) -> None:
         """A batch has ended."""

@@ -89,8 +89,10 @@ class Scheduler(Membership):
         if not batch_key.row_bytes:
             batch_key.sized(entry, self._config.plan_tolerance)
         late_ns = admit(group, entry, now_ns, self._margin_ns)
-        if late_ns and not self._may_probe(batch_key, entry.rows, now_ns):
-            return [Refused(request, Refusal.DEADLINE, late_ns)]
+        if late_ns:
+            if not self._may_probe(batch_key, entry, now_ns):
+                return [Refused(request, Refusal.DEADLINE, late_ns)]
+            batch_key.refusals.probe = request
         self._enqueue(entry)
         return []
 
@@ -121,21 +123,18 @@ class Scheduler(Membership):
     def _retry_after(self, group: Group, now_ns: int) -> int:
         return min(group.lane_times(now_ns)) - now_ns
 
-    def _may_probe(self, batch_key: BatchKey, rows: int, now_ns: int) -> bool:
+    def _may_probe(self, batch_key: BatchKey, entry: Waiting, now_ns: int) -> bool:
         """Whether a request that seems too late is run all the same, to see whether the estimate is right: for long it
-        was nothing but a reason to refuse, and no other request pays for it now."""
+        was nothing but a reason to refuse, and no other request pays for it now. One whose deadline is over before it
+        could begin shows nothing."""
         group, profile, refusals = batch_key.model.group, batch_key.profile, batch_key.refusals
         refusals.in_a_row += 1
         after = self._config.probe_after_refusals
-        if not after or not group.idle or not group.lanes:
+        if not after or not group.idle or not group.lanes or entry.deadline_ns - now_ns <= self._margin_ns:
             return False
         after = min(after, profile.seen)
-        pause_ns = after * profile.estimate(rows)
-        if profile.measured and (refusals.in_a_row < after or now_ns - refusals.ran_ns < pause_ns):
-            return False
-        refusals.in_a_row = 0
-        profile.doubt()
-        return True
+        pause_ns = after * profile.estimate(entry.rows)
+        return not profile.measured or (refusals.in_a_row >= after and now_ns - refusals.ran_ns >= pause_ns)
 
     def _cancelled(self, event: on.CancelRequested) -> list[Action]:
         entry = self._waiting.get(event.request)
@@ -252,6 +251,8 @@ class Scheduler(Membership):
     ) -> Dispatch:
         entries, rows = gather(group, batch_key, lane, start_ns, self._margin_ns, now_ns)
         take(group, batch_key, entries)
+        if batch_key.refusals.take_probe(entries):
+            batch_key.profile.doubt()
         for entry in entries:
             del self._waiting[entry.request]
             self._queued_bytes -= entry.nbytes

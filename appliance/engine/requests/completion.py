@@ -74,10 +74,10 @@ class Completion:
 
     def _failed(self, request: Request, result: workers.RunResult) -> None:
         text = f"model '{request.plan.model.name}' failed: {result.error}"
-        if result.status is workers.ItemStatus.BEYOND:
-            self.end(request, CapacityError(text, retry_after_ns=-1), Result.REFUSED)
-            return
         if self._rerouting.elsewhere(request):
+            return
+        if result.status is workers.ItemStatus.BEYOND:
+            self.end(request, CapacityError(text, retry_after_ns=-1), Result.FAILED)
             return
         if result.status is workers.ItemStatus.INVALID:
             self.end(request, InvalidRequest(result.error), Result.INVALID)

@@ -361,13 +361,15 @@ class Executor:
     def _hold(self, ticket: int, needed: int, outputs: _Outputs) -> RunResult:
         total = sum(outputs.sizes)
         self.forget(ticket)
-        if self._held_bytes + total > HELD_BYTES_MAX or len(self._held) >= HELD_ITEMS_MAX:
+        if total > HELD_BYTES_MAX:
             text = (
-                f"the outputs take {total} bytes, and a worker holds at most {HELD_BYTES_MAX} bytes of outputs, of "
-                f"{HELD_ITEMS_MAX} requests, which is fixed; it holds {self._held_bytes} of others: ask for fewer rows "
-                "or fewer outputs in one request"
+                f"the outputs take {total} bytes, and a worker holds at most {HELD_BYTES_MAX} bytes of outputs, which "
+                "is fixed: ask for fewer rows or fewer outputs in one request"
             )
             return RunResult(ticket, ItemStatus.BEYOND, (), (), 0, text)
+        if self._held_bytes + total > HELD_BYTES_MAX or len(self._held) >= HELD_ITEMS_MAX:
+            text = f"its worker has no room for {total} bytes of outputs beside those of others; ask again"
+            return RunResult(ticket, ItemStatus.FAILED, (), (), 0, text)
         copies = [memoryview(bytes(part)) for part in outputs.parts]
         self._held[ticket] = _Outputs(outputs.shapes, outputs.sizes, copies)
         self._held_bytes += total
