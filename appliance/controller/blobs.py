@@ -86,6 +86,16 @@ class DirectoryBlobs:
         return self._folder / digest[:2] / digest
 
 
+def is_intact(store: BlobStore, digest: str) -> bool:
+    """Whether the blob is there and its bytes are those that its name says. Reads all of it."""
+    digester = Digester(pieces=False)
+    with suppress(OSError):
+        for chunk in store.chunks(digest):
+            digester.update(chunk)
+        return digester.finish().digest == digest
+    return False
+
+
 def write_blob(store: BlobStore, write: Callable[[Path], object]) -> str:
     """Have what ``write`` writes to the path that it is given as a blob. Raises what it raises, and OSError."""
     draft = store.draft()

@@ -14,16 +14,23 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Row
 
 from appliance.config.repository import RepositoryConfig
 from appliance.config.store import Unsigned
 from appliance.controller import tables
-from appliance.controller.blobs import BlobStore, write_blob
+from appliance.controller.blobs import BlobStore, is_intact, write_blob
 from appliance.controller.fleet_store import FleetStore, Rows
-from appliance.controller.signatures import Succession, signers, succession, trust_word
+from appliance.controller.signatures import (
+    Succession,
+    lacking,
+    may_mend,
+    succession,
+    trust_word,
+    unverified,
+)
 from appliance.domain.errors import OperatorError, PackageInvalid, StoreRefused
 from appliance.domain.golden import holds_answers
 from appliance.fleet.documents import Transfer, WishedVersion
@@ -32,13 +39,6 @@ from appliance.package.reader import open_package
 from appliance.package.trust import Trust, judge
 from appliance.package.verification import Policy, Verification, verify_package
 from appliance.transfer.build import Built, build
-
-
-class _Signed(NamedTuple):
-    """The signatures of a package, and what is known of them."""
-
-    envelope: bytes | None
-    trust: Trust
 
 
 class NoRelease(OperatorError):
@@ -112,36 +112,53 @@ class Releases:
         """The package of a release came again: keep the one that is there, or have this one in its place. Raises
         StoreRefused where it is signed worse."""
         key = f"{there.model}/{there.version}"
-        old, new = self._signed(self._blobs.path(there.package)), self._signed(draft)
-        before, coming = old.trust, new.trust
+        before, coming = self._trust_before(there), self._trust_of(draft)
+        if before is None:
+            if not may_mend(there.trust, coming):
+                raise StoreRefused(
+                    f"the release {key} cannot be read at the controller any more, and was told as "
+                    f"'{there.trust[:20]}'; this package is signed by no key that the fleet's root names: release "
+                    "one that is"
+                )
+            self._replace(there, draft, coming, "release mended", who, now_ms)
+            return
         match succession(before, coming):
             case Succession.UNTRUSTED:
                 raise StoreRefused(
                     f"the release {key} is signed by the trusted key {before.keyids[0][:16]}, and this package by none "
                     "that the fleet's root names: boxes go on getting the one that is there"
                 )
-            case Succession.LACKS:
-                lacking = ", ".join(each[:16] for each in sorted(signers(before) - signers(coming))[:4])
+            case Succession.UNVERIFIED:
                 raise StoreRefused(
-                    f"the release {key} has a signature that this package lacks, by {lacking}, and boxes may go by it; "
-                    "have 'appliance model sign' add the new one to the package that has it, and release that"
+                    f"this package adds signatures to the release {key} that no key of the fleet's root shows to be "
+                    f"right, by {_named(unverified(before, coming))}; release it without them, or have the root name "
+                    "the keys"
                 )
-            case Succession.REPLACE if new.envelope != old.envelope:
-                self._replace(there, self._blobs.take(draft), trust_word(coming), who, now_ms)
-            case _:
+            case Succession.LACKS:
+                raise StoreRefused(
+                    f"the release {key} has a signature that this package lacks, by {_named(lacking(before, coming))}, "
+                    "and boxes may go by it; have 'appliance model sign' add the new one to the package that has it, "
+                    "and release that"
+                )
+            case Succession.REPLACE:
+                self._replace(there, draft, coming, "release signed anew", who, now_ms)
+            case Succession.KEEP:
                 self._note_trust(there, trust_word(before))
 
-    def _replace(self, there: Row[Any], package: str, word: str, who: str, now_ms: int) -> None:
-        """Have boxes get the same version from the blob ``package``. Everything is built before one transaction names
-        it, so that a power cut leaves the release as it was, or as it shall be; then each device that it is wished
-        for gets a new document, since the streams in that have other digests."""
+    def _replace(self, there: Row[Any], draft: Path, trust: Trust, what: str, who: str, now_ms: int) -> None:
+        """Have boxes get the same version from the package at ``draft``. Everything is built before one transaction
+        names it, so that a power cut leaves the release as it was, or as it shall be; then each device that it is
+        wished for gets a new document, since the streams in that have other digests. A base that cannot be read any
+        more is left out: boxes that have it get all of the version."""
+        package, word = self._blobs.take(draft), trust_word(trust)
         found: dict[str, Built] = {}
+        lost: set[str] = set()
         scope = {"model": there.model, "version": there.version}
         while True:
             with self._store.transaction() as rows:
                 if release(rows, there.model, there.version).package != there.package:
                     raise _overtaken(f"{there.model}/{there.version}")
-                bases = {row.base for row in rows.all(tables.transfers, **scope)} - found.keys()
+                bases = {row.base for row in rows.all(tables.transfers, **scope)} - found.keys() - lost
                 packages = {row.manifest: row.package for row in rows.all(tables.releases, model=there.model)}
                 if not bases:
                     rows.remove(tables.transfers, **scope)
@@ -149,9 +166,12 @@ class Releases:
                         _note(rows, there.model, there.version, built)
                     rows.change(tables.releases, scope, package=package, trust=word)
                     rows.count_up("revision")
-                    rows.note(now_ms, who, "release signed anew", **scope, trust=word)
+                    rows.note(now_ms, who, what, **scope, trust=word)
                     return
             for base in bases:
+                if base and not is_intact(self._blobs, packages.get(base, "")):
+                    lost.add(base)
+                    continue
                 path = self._blobs.path(packages[base]) if base else None
                 found[base] = self._built(self._blobs.path(package), path)
 
@@ -162,12 +182,19 @@ class Releases:
             found = rows.all(tables.releases)
         for row in found:
             with suppress(PackageInvalid, OSError):
-                self._note_trust(row, trust_word(self._signed(self._blobs.path(row.package)).trust))
+                self._note_trust(row, trust_word(self._trust_of(self._blobs.path(row.package))))
 
-    def _signed(self, path: Path) -> _Signed:
+    def _trust_before(self, there: Row[Any]) -> Trust | None:
+        """What is known of who signed the package of a release; None: it is lost or damaged. All of it is read, since
+        its first bytes alone do not tell."""
+        with suppress(PackageInvalid, OSError):
+            if is_intact(self._blobs, there.package):
+                return self._trust_of(self._blobs.path(there.package))
+        return None
+
+    def _trust_of(self, path: Path) -> Trust:
         with open_package(path) as reader:
-            envelope = reader.signatures
-            return _Signed(envelope, judge(reader.manifest_bytes, envelope, self._keys))
+            return judge(reader.manifest_bytes, reader.signatures, self._keys)
 
     def _note_trust(self, there: Row[Any], word: str) -> None:
         """Have the word about a release, unless another package took its place meanwhile."""
@@ -177,8 +204,8 @@ class Releases:
                 rows.change(tables.releases, key, trust=word)
 
     def prepare(self, model: str, version: int, bases: Iterable[int]) -> None:
-        """Have streams from the versions ``bases`` to ``version``, as far as there are releases of them. Raises
-        NoRelease and OSError."""
+        """Have streams from the versions ``bases`` to ``version``, as far as there are releases of them that can
+        be read. Raises NoRelease and OSError."""
         wanted = set(bases) - {version}
         while True:
             with self._store.transaction() as rows:
@@ -188,6 +215,9 @@ class Releases:
             base = next((row for row in found if row.manifest not in known), None)
             if base is None:
                 return
+            if not is_intact(self._blobs, base.package):
+                wanted.remove(base.version)
+                continue
             built = self._built(self._blobs.path(target.package), self._blobs.path(base.package))
             with self._store.transaction() as rows:
                 if (
@@ -207,6 +237,11 @@ class Releases:
             shutil.rmtree(folder, ignore_errors=True)
         write_blob(self._blobs, lambda path: path.write_bytes(made.index))
         return made
+
+
+def _named(keyids: Sequence[str]) -> str:
+    """Keys as a person is told of them: some of them, and of each the beginning."""
+    return ", ".join(each[:16] for each in keyids[:4])
 
 
 def _overtaken(key: str) -> StoreRefused:

@@ -45,6 +45,8 @@ class Trust:
     """What is known about who signed a package."""
 
     verdicts: tuple[Verdict, ...] = ()
+    signatures: frozenset[tuple[str, str]] = frozenset()
+    """What the verdicts are of: the id of each key, and its signature in hexadecimal."""
 
     @property
     def keyids(self) -> tuple[str, ...]:
@@ -98,7 +100,8 @@ def judge(
     return Trust(
         verdicts=tuple(
             _verdict(signature, known.get(keyid), signed) for keyid, signature in found.signatures.items()
-        )
+        ),
+        signatures=frozenset((each.keyid, each.signature.lower()) for each in found.signatures.values()),
     )
 
 

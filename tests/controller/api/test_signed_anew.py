@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,13 @@ from appliance.controller.fleet_store import DatabaseTrouble
 from appliance.controller.releases import Releases
 from appliance.controller.root import make_root, root_plan, sign_root
 from appliance.controller.roots import newest_root, publish_root
+from appliance.domain.digest import digest_of
 from appliance.fleet import messages
 from appliance.fleet.documents import WishedModel, WishedVersion, decode
 from appliance.fleet.messages import ModelReport, Report
+from appliance.package.container import write_package
 from appliance.package.keys import open_signer, read_public_key
+from appliance.package.reader import open_package
 from appliance.package.trust import judge
 from appliance.transfer.stream import read_header
 from tests.controller.api.desk import Box, Desk
@@ -53,13 +58,14 @@ def desk(tmp_path: Path, keys: Path) -> Iterator[Desk]:
 
 @pytest.fixture
 def signed(packages: dict[int, Path], keys: Path, tmp_path: Path) -> Signed:
-    """A package with signatures of those."""
+    """A package with signatures of those, each time the same; of more, the last one comes beside the others."""
 
     def make(*names: str, version: int = 1) -> Path:
         target = tmp_path / f"{version}-{'-'.join(names)}.model"
-        shutil.copy(packages[version], target)
-        for name in names:
-            assert main(["model", "sign", str(target), "--key", str(keys / f"{name}.key")]) == Exit.OK
+        if not target.exists():
+            shutil.copy(make(*names[:-1], version=version) if names else packages[version], target)
+            for name in names[-1:]:
+                assert main(["model", "sign", str(target), "--key", str(keys / f"{name}.key")]) == Exit.OK
         return target
 
     return make
@@ -139,6 +145,106 @@ def test_a_worse_signature_takes_no_place_and_is_told_why(
     assert released(desk, signed("maker"))["trust"].startswith("key ")
     assert wish_of(box) == both, "what is there says more"
     assert list((desk.folder / "blobs" / "drafts").iterdir()) == []
+
+
+def with_garbage(package: Path, target: Path, *names: str) -> Path:
+    """The package with something in the place of signatures by keys that nobody has."""
+    with open_package(package) as reader:
+        assert reader.signatures is not None
+        document = json.loads(reader.signatures)
+        document["signatures"] += [{"keyid": name, "sig": "Z2FyYmFnZQ=="} for name in names]
+        blobs, envelope = reader.blobs(), json.dumps(document).encode()
+        with target.open("wb") as out:
+            write_package(
+                out,
+                reader.manifest,
+                envelope,
+                lambda entry: nullcontext(next(blobs).stream),
+                lambda count: None,
+            )
+    return target
+
+
+def test_names_of_keys_take_no_place_and_leave_room_for_signatures(
+    desk: Desk, new_box: NewBox, signed: Signed, keys: Path, tmp_path: Path
+) -> None:
+    box, person = new_box("box-1", group="site"), desk.person()
+    released(desk, signed("maker"))
+    person.post("/want", {"model": "m", "group": "site", "wish": {"version": 1}})
+    before = wish_of(box)
+    for names in (["stranger"], [f"invented-{number}" for number in range(31)]):
+        stuffed = with_garbage(signed("maker"), tmp_path / "stuffed.model", *names)
+        found = person.ask("POST", "/releases", stuffed.read_bytes())
+        assert (person.status, found["code"]) == (422, "refused")
+        assert "that no key of the fleet's root shows to be right, by " + names[0][:16] in found["error"]
+    assert wish_of(box) == before
+    released(desk, signed("maker", "second"))
+    assert signers_of(box, wish_of(box), keys) == [{"maker", "second"}]
+
+
+@pytest.mark.parametrize("damage", ["lost", "cut", "rotten"])
+def test_a_package_that_is_lost_is_mended_by_the_same_one(
+    desk: Desk, new_box: NewBox, signed: Signed, keys: Path, damage: str
+) -> None:
+    box, person = new_box("box-1", group="site"), desk.person()
+    package = signed("maker")
+    released(desk, package)
+    person.post("/want", {"model": "m", "group": "site", "wish": {"version": 1}})
+    blob = desk.home.blobs.path(digest_of(package.read_bytes()))
+    whole = blob.read_bytes()
+    spoil(blob, damage)
+    for names in (("stranger",), ()):
+        found = person.ask("POST", "/releases", signed(*names).read_bytes())
+        assert (person.status, found["code"]) == (422, "refused")
+        assert "cannot be read at the controller any more, and was told as 'key " in found["error"]
+    assert released(desk, package)["trust"] == f"key {keyid(keys, 'maker')}"
+    assert (blob.read_bytes(), signers_of(box, wish_of(box), keys)) == (whole, [{"maker"}])
+    assert person.get("/audit")[-1]["what"] == "release mended"
+
+
+def spoil(blob: Path, damage: str) -> None:
+    whole = blob.read_bytes()
+    blob.unlink()
+    if damage == "cut":
+        blob.write_bytes(whole[: len(whole) // 2])
+    elif damage == "rotten":
+        blob.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("damage", ["lost", "rotten"])
+def test_a_base_that_is_lost_stands_in_the_way_of_nothing(
+    desk: Desk, new_box: NewBox, signed: Signed, keys: Path, damage: str
+) -> None:
+    box, person = new_box("box-1", group="site"), desk.person()
+    box.tell(models=(ModelReport(name="m", installed=(1,)),))
+    released(desk, signed("maker"))
+    released(desk, signed("maker", version=2))
+    person.post("/want", {"model": "m", "group": "site", "wish": {"version": 2}})
+    assert signers_of(box, wish_of(box), keys) == [{"maker"}, {"maker"}]
+    spoil(desk.home.blobs.path(digest_of(signed("maker").read_bytes())), damage)
+    again = released(desk, signed("maker", "second", version=2))
+    assert again["deltas"] == {}
+    person.post("/want", {"model": "m", "group": "site", "wish": {"version": 2}})
+    assert person.status == 200
+    assert signers_of(box, wish_of(box), keys) == [{"maker", "second"}]
+    released(desk, signed("maker"))
+    person.post("/want", {"model": "m", "group": "site", "wish": {"version": 2}})
+    assert signers_of(box, wish_of(box), keys) == [{"maker", "second"}] * 2, "mended, it is a base again"
+
+
+def test_a_database_that_takes_no_words_does_not_prevent_the_start(
+    tmp_path: Path, signed: Signed, keys: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "kept"
+    with Desk(folder, [keys / "second.key.pub"]) as desk:
+        admin = desk.admin
+        released(desk, signed("maker"))
+    with sqlite3.connect(folder / "fleet.db") as database:
+        database.execute("UPDATE releases SET trust = 'unsigned'")
+        database.execute("CREATE TRIGGER cut BEFORE UPDATE ON releases BEGIN SELECT RAISE(ABORT, 'cut'); END")
+    with Desk(folder) as again:
+        assert again.person(admin).get("/releases")[0]["trust"] == "unsigned"
+    assert "who signed the releases is told as it was before this start: the database failed" in caplog.text
 
 
 def test_a_power_cut_between_the_steps_leaves_the_release_as_it_was(
