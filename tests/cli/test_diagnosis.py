@@ -218,6 +218,12 @@ def test_a_name_that_a_client_chose_takes_no_other_line_of_a_log_with_it(begun: 
         assert text.endswith(older.partition("-")[2])
 
 
+def test_what_is_taken_out_is_counted_once() -> None:
+    redactor = Redactor([b"\xff" * 32])
+    for text in ("Authorization: Basic aHVudGVyMg==", f"token={'ff' * 32}", "https://a:b@c", 'secret = ["a"]'):
+        assert redactor.redact(text).found == 1, text
+
+
 def test_no_more_than_a_key_is_taken_behind_its_first_line() -> None:
     text = Redactor().redact("-----BEGIN PRIVATE KEY-----\n" + "a" * 20_000).text
     assert text == REDACTED + "a" * (20_000 - (16 << 10) + 1)
