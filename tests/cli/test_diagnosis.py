@@ -24,6 +24,7 @@ from appliance.cli.diagnosis.readings import TABLE
 from appliance.cli.diagnosis.redaction import REDACTED, Redactor
 from appliance.cli.diagnosis.secrets import kept
 from appliance.cli.failure import Exit
+from appliance.config.http import HttpConfig
 from appliance.config.tree import ApplianceConfig
 from appliance.package.keys import make_key
 from tests.devices.simulated_nvml import Board, SimulatedNvml
@@ -220,7 +221,12 @@ def test_a_name_that_a_client_chose_takes_no_other_line_of_a_log_with_it(begun: 
 
 def test_what_is_taken_out_is_counted_once() -> None:
     redactor = Redactor([b"\xff" * 32])
-    for text in ("Authorization: Basic aHVudGVyMg==", f"token={'ff' * 32}", "https://a:b@c", 'secret = ["a"]'):
+    for text in (
+        "Authorization: Basic aHVudGVyMg==",
+        f"token={'ff' * 32}",
+        "https://a:b@c",
+        'secret = ["a"]',
+    ):
         assert redactor.redact(text).found == 1, text
 
 
@@ -269,6 +275,13 @@ def test_what_a_service_leaves_in_its_directory_chooses_neither_what_is_read_nor
     identity.write_bytes(key)
     (state / "serve/forms.key").write_bytes(forms)
     assert kept(ApplianceConfig(), state, tmp_path) == (key, forms)
+    for tls_key, found in ((state / "fleet/../../other.pem", key), (state / "serve/../kept/tls", forms)):
+        (state / "kept/tls").write_bytes(forms)
+        config = ApplianceConfig(http=HttpConfig(tls_certificate="a.crt", tls_key=str(tls_key)))
+        assert kept(config, state, tmp_path) == (found, key, forms), tls_key
+    (state / "kept/tls").unlink()
+    (state / "kept/tls").symlink_to(other)
+    assert kept(config, state, tmp_path) == (key, forms), "it is the service's as well"
     (state / "fleet").rename(state / "moved")
     (state / "fleet").symlink_to("moved")
     assert kept(ApplianceConfig(), state, tmp_path) == (forms,)

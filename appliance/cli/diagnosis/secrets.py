@@ -41,10 +41,12 @@ def kept(config: ApplianceConfig, state: Path | None, root: Path) -> tuple[bytes
 
 
 def _read(path: Path, state: Path | None) -> bytes:
-    if state is None or not path.is_relative_to(state):
+    path = Path(os.path.abspath(path))  # also a setting's path with ".." in it
+    top = None if state is None else Path(os.path.abspath(state))
+    if top is None or top not in path.parents:
         return read_file(str(path), BYTES_MAX)
-    with closing(RealFolder(state)) as folder:
-        descriptor = folder.open(str(path.relative_to(state)), os.O_RDONLY | os.O_NONBLOCK)
+    with closing(RealFolder(top)) as folder:
+        descriptor = folder.open(str(path.relative_to(top)), os.O_RDONLY | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(f"'{path}' is not a regular file")
