@@ -75,12 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
         taken = tuple(collect(parts(box), redactor, show))
     head = {
         "appliance": __version__,
-        "host": platform.node(),
+        "host": redactor.redact(platform.node()).text,
         "at": moment(at_ms),
         "user": os.geteuid(),
         "took_s": round(time.monotonic() - began_s, 1),
-        "configuration": str(box.file or ""),
-        "state_dir": str(box.state or ""),
+        "configuration": redactor.redact(str(box.file or "")).text,
+        "state_dir": redactor.redact(str(box.state or "")).text,
     }
     contents = contents_of(head, taken)
     data = packed(name, contents, taken, at_ms // 1000)

@@ -22,7 +22,10 @@ from appliance.cli.diagnosis.collection import WHOLE_BYTES, WHOLE_S, Taken, coll
 from appliance.cli.diagnosis.part import Files, Nowhere, Part, Program
 from appliance.cli.diagnosis.readings import TABLE
 from appliance.cli.diagnosis.redaction import REDACTED, Redactor
+from appliance.cli.diagnosis.secrets import kept
 from appliance.cli.failure import Exit
+from appliance.config.http import HttpConfig
+from appliance.config.tree import ApplianceConfig
 from appliance.package.keys import make_key
 from tests.devices.simulated_nvml import Board, SimulatedNvml
 
@@ -94,10 +97,14 @@ def test_of_the_kernel_what_is_of_note_alone_is_taken() -> None:
         "NVRM: Xid (PCI:0000:01:00): 79",
         "Out of memory: Killed process 7 (python)",
         "I/O error, dev sda, sector 5",
+        "nvme nvme0: I/O 7 QID 1 timeout",
+        "Command line: BOOT_IMAGE=/vmlinuz root=/dev/nvme0n1p2 ro fleet.pw=hunter2",
+        "box kernel: Kernel command line: root=/dev/mmcblk0p2 rd.luks.pass=hunter2",
+        'Unknown kernel command line parameters "root=/dev/nvme0n1p2 fleet.pw=hunter2"',
     )
     outcome = program.run(python(f"print({chr(10).join(lines)!r})", noted=OF_NOTE), LIMIT)
     assert outcome.data is not None
-    assert outcome.data.decode().splitlines() == list(lines[1:])
+    assert outcome.data.decode().splitlines() == list(lines[1:5])
 
 
 def test_the_end_of_a_file_is_taken_and_links_are_not_followed(tmp_path: Path) -> None:
@@ -137,6 +144,27 @@ TOKEN = "ea1.lNkkaHR0cHM6Ly8xMjcuMC4wLjE6ODQ0M6J0MdkgZ"
         ("https://example.org/webhook/hunter2", f"https://example.org/webhook/{REDACTED}"),
         ("-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----\nx", f"{REDACTED}\nx"),
         ("-----BEGIN EC PRIVATE KEY-----\nhunter2\ncut", REDACTED),
+        ('"-----BEGIN RSA PRIVATE KEY-----\\nProc-Type: 4,ENCRYPTED\\n\\nhunter2=\\n" x', f'"{REDACTED}" x'),
+        ("https://u:p@ss@host/x", f"https://{REDACTED}@host/x"),
+        (f"https://u:{'j' * 3000}@host/x", f"https://{REDACTED}@host/x"),
+        ("Authorization:Basic aHVudGVyMg==", f"Authorization:{REDACTED}"),
+        ("authorization=Basic aHVudGVyMg==", f"authorization={REDACTED}"),
+        ("-H 'Authorization: ApiKey hunter2' http://box", f"-H 'Authorization: {REDACTED}' http://box"),
+        ("Proxy-Authorization: Token hunter2 and more\nnext", f"Proxy-Authorization: {REDACTED}\nnext"),
+        ('Authorization: Digest realm="a", response="hunter2"\nx', f"Authorization: {REDACTED}\nx"),
+        ('"said": "Authorization: Token hunter2", "n": 1', f'"said": "Authorization: {REDACTED}", "n": 1'),
+        ('api_keys = ["hunter2", "zzzz"]\nn = 1', f"api_keys = {REDACTED}\nn = 1"),
+        ('api_keys = [\n  "hunter2",\n]\nn = 1', f"api_keys = {REDACTED}\nn = 1"),
+        ('{"secret": {"a": {"b": "x"}, "c": "hunter2"}, "n": 1}', f'{{"secret": {REDACTED}, "n": 1}}'),
+        ('password = """hunter2\nlong"""\nn = 1', f"password = {REDACTED}\nn = 1"),
+        ('password = """hunter2 cut\nn = 1', f"password = {REDACTED}\nn = 1"),
+        ("PWD=hunter2 smtp_pass: hunter2", f"PWD={REDACTED} smtp_pass: {REDACTED}"),
+        ("fleet.pw=hunter2 rd.luks.pass=hunter2", f"fleet.pw={REDACTED} rd.luks.pass={REDACTED}"),
+        ("GET /a?sig=hunter2&se=2", f"GET /a?sig={REDACTED}&se=2"),
+        ("/a?n=1&X-Amz-Signature=hunter2 x", f"/a?n=1&X-Amz-Signature={REDACTED} x"),
+        ("AccountKey=hunter2==;Suffix=x", f"AccountKey={REDACTED};Suffix=x"),
+        ("access_key: hunter2", f"access_key: {REDACTED}"),
+        ("said eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.hunter2 twice", f"said {REDACTED} twice"),
     ],
 )  # fmt: skip
 def test_what_looks_like_a_secret_is_taken_out(text: str, left: str) -> None:
@@ -155,6 +183,9 @@ def test_what_looks_like_a_secret_is_taken_out(text: str, left: str) -> None:
         "http://127.0.0.1:8000/v2 answered; write to somebody@example.org",
         "basic configuration, bearer of a certificate",
         "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+        "passed: 3, bypass=1, compass=north, the design=new, cpwd_x=1",
+        '{"tokens": [], "credentials": {}}',
+        "sig=11 SIGKILL; eyJhbGciOi.eyJ",
     ],
 )
 def test_what_does_not_is_left(text: str) -> None:
@@ -175,6 +206,105 @@ def test_secrets_of_the_box_are_found_in_any_clothes() -> None:
     )
     raw = b"x" + key + b"y"
     assert redactor.redact(raw.decode(errors="replace")).text == f"x{REDACTED}y"
+
+
+@pytest.mark.parametrize(
+    "begun", ["-----BEGIN PRIVATE KEY-----", "password=[", "token={", "authorization=", 'secret="""']
+)
+def test_a_name_that_a_client_chose_takes_no_other_line_of_a_log_with_it(begun: str) -> None:
+    """In quotes or not, the lines that follow it stay."""
+    older = "".join(f"2026-11-28T11:00:{n:02} box appliance[1]: rolled back model/{n}\n" for n in range(9))
+    for line in (f'request_id="{begun}" rows=1\n', f"request_id={begun} rows=1\n", f'{{"id": "{begun}"}}\n'):
+        text = Redactor().redact(line + older).text
+        assert text.endswith(older.partition("-")[2])
+
+
+def test_what_is_taken_out_is_counted_once() -> None:
+    redactor = Redactor([b"\xff" * 32])
+    for text in (
+        "Authorization: Basic aHVudGVyMg==",
+        f"token={'ff' * 32}",
+        "https://a:b@c",
+        'secret = ["a"]',
+    ):
+        assert redactor.redact(text).found == 1, text
+
+
+def test_no_more_than_a_key_is_taken_behind_its_first_line() -> None:
+    text = Redactor().redact("-----BEGIN PRIVATE KEY-----\n" + "a" * 20_000).text
+    assert text == REDACTED + "a" * (20_000 - (16 << 10) + 1)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "-----BEGIN PRIVATE KEY-----", "eyJ", "eyJ-eyJ.", "://a", "://a@", "token=[\n", 'token={"', 'token="""',
+        "password", "authorization=", "?sig", "pw.", "[{", 'Authorization: a="',
+    ],
+)  # fmt: skip
+def test_time_grows_as_the_text_does(piece: str) -> None:
+    """A client can have any of it in the journal, of which there are 16 MiB."""
+    redactor = Redactor()
+
+    def took_s(size: int) -> float:
+        began = time.process_time()
+        redactor.redact(piece * (size // len(piece)))
+        return time.process_time() - began
+
+    assert min(took_s(200_000), took_s(200_000)) < 16 * min(took_s(50_000) for _ in range(3)) + 0.1
+
+
+def test_what_a_service_leaves_in_its_directory_chooses_neither_what_is_read_nor_what_is_taken_out(
+    tmp_path: Path,
+) -> None:
+    other, state = tmp_path / "other.pem", tmp_path / "state"
+    key, forms = make_key("ed25519")[0], b"\xff" * 32
+    other.write_bytes(key)
+    for folder in ("fleet", "serve", "kept"):
+        (state / folder).mkdir(parents=True)
+    identity, pending = state / "fleet/identity.pem", state / "fleet/enrolling.pem"
+    identity.symlink_to(other)
+    os.mkfifo(pending)
+    (state / "serve/forms.key").symlink_to(other)
+    assert kept(ApplianceConfig(), state, tmp_path) == ()
+    for path in (identity, pending, state / "serve/forms.key"):
+        path.unlink()
+    identity.write_text("a rollout that failed at noon\n")
+    (state / "serve/forms.key").write_text("a rollout that failed at noon...")
+    assert kept(ApplianceConfig(), state, tmp_path) == ()
+    identity.write_bytes(key)
+    (state / "serve/forms.key").write_bytes(forms)
+    assert kept(ApplianceConfig(), state, tmp_path) == (key, forms)
+    for tls_key, found in ((state / "fleet/../../other.pem", key), (state / "serve/../kept/tls", forms)):
+        (state / "kept/tls").write_bytes(forms)
+        config = ApplianceConfig(http=HttpConfig(tls_certificate="a.crt", tls_key=str(tls_key)))
+        assert kept(config, state, tmp_path) == (found, key, forms), tls_key
+    (state / "kept/tls").unlink()
+    (state / "kept/tls").symlink_to(other)
+    assert kept(config, state, tmp_path) == (key, forms), "it is the service's as well"
+    (state / "fleet").rename(state / "moved")
+    (state / "fleet").symlink_to("moved")
+    assert kept(ApplianceConfig(), state, tmp_path) == (forms,)
+
+
+def test_of_a_file_of_keys_a_few_lines_that_may_be_a_key_are_looked_for() -> None:
+    lines = [f"{number:016}" for number in range(100)]
+    body = "\n".join(["a rollout that failed", *lines])
+    redactor = Redactor([f"-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\n".encode()])
+    assert redactor.redact("a rollout that failed").found == 0
+    assert redactor.redact(" ".join(lines)).found == 64
+
+
+def test_programs_of_the_system_are_found_where_the_system_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("journalctl", "made-up"):
+        (tmp_path / name).write_text("#!/bin/sh\necho planted\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program.run(Program(words=("made-up",)), LIMIT).data is None
+    outcome = program.run(Program(words=("sh", "-c", "echo $PATH")), LIMIT)
+    assert outcome.data == b"/usr/sbin:/usr/bin:/sbin:/bin\n"
 
 
 def part(path: str, size: int = 1) -> Part:
@@ -275,6 +405,27 @@ def test_an_archive_is_whole_and_private_and_replaces_nothing_by_half(tmp_path: 
     with pytest.raises(IsADirectoryError):
         archive.write(tmp_path / "directory", b"")
     assert sorted(os.listdir(tmp_path)) == ["directory", "made.tar.gz"]
+
+
+def test_an_archive_is_written_where_its_directory_was_when_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may rename above it gets neither a file of root's into another directory nor one given away."""
+    out, victim, owners = tmp_path / "out", tmp_path / "victim", []
+    out.mkdir()
+    victim.mkdir()
+
+    def swapped(_descriptor: int, owner: os.stat_result) -> None:
+        owners.append(owner.st_ino)
+        out.rename(tmp_path / "moved")
+        out.symlink_to(victim)
+
+    inode = out.stat().st_ino
+    monkeypatch.setattr(archive, "give_to_owner", swapped)
+    archive.write(out / "made.tar.gz", b"data")
+    assert owners == [inode]
+    assert os.listdir(tmp_path / "moved") == ["made.tar.gz"]
+    assert os.listdir(victim) == []
 
 
 def test_gpus_are_told_of_as_the_driver_does(

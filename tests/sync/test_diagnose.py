@@ -193,6 +193,19 @@ def test_a_box_on_which_nothing_is_has_an_archive_all_the_same(
     assert b"MemTotal" in files["machine/memory.txt"]
 
 
+def test_the_head_of_the_contents_has_no_secret_either(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.cli.diagnosis.collection.WHOLE_S", 0.0)
+    monkeypatch.setattr("platform.node", lambda: f"password={CONFIGURED}")
+    config, state = tmp_path / f"token={CONFIGURED}", tmp_path / f"secret={CONFIGURED}"
+    config.write_text("")
+    said, files = diagnosed(folder, capsys, "--config", str(config), "--state-dir", str(state))
+    assert (said["host"], said["configuration"]) == ("password=[redacted]", f"{tmp_path}/token=[redacted]")
+    assert said["state_dir"] == f"{tmp_path}/secret=[redacted]"
+    assert CONFIGURED.encode() not in files["contents.json"]
+
+
 def test_a_configuration_that_is_wrong_keeps_nothing_else_away(
     enrolled: Path,
     appliance: Run,

@@ -20,6 +20,7 @@ FORMAT: Final = 1
 CONTENTS: Final = "contents.json"
 SUFFIX: Final = ".tar.gz"
 PRIVATE: Final = 0o600
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def contents_of(head: dict[str, Any], taken: Sequence[Taken]) -> dict[str, Any]:
@@ -60,16 +61,25 @@ def _add(archive: tarfile.TarFile, path: str, data: bytes, at_s: int) -> None:
 def write(target: Path, data: bytes) -> None:
     """Put the archive where it belongs, in the place of what is there. What root makes belongs to whom the directory
     does, so that it can be carried away from there. Raises OSError, and leaves nothing then."""
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
+    parent = os.open(target.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _write_in(parent, target.name, data)
+    finally:
+        os.close(parent)
+
+
+def _write_in(parent: int, name: str, data: bytes) -> None:
+    """The same in the directory that is open at ``parent``: what its path comes to meanwhile is all the same."""
+    beside = f".{name}.{secrets.token_hex(4)}"
+    descriptor = os.open(beside, _CREATE, PRIVATE, dir_fd=parent)
     try:
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            give_to_owner(file.fileno(), os.stat(target.parent))
+            give_to_owner(file.fileno(), os.fstat(parent))
             os.fsync(file.fileno())
-        os.rename(beside, target)
+        os.rename(beside, name, src_dir_fd=parent, dst_dir_fd=parent)
     except BaseException:
         with suppress(OSError):
-            os.unlink(beside)
+            os.unlink(beside, dir_fd=parent)
         raise

@@ -19,11 +19,14 @@ JOURNAL_BYTES: Final = 16 * MIB
 UNITS: Final = "appliance*"
 KERNEL_DAYS: Final = 7
 OF_NOTE: Final = re.compile(
-    r"(?i)\boom\b|\boom[-_]|out of memory|killed process|\bxid\b|nvrm|i/o error|\bata\d|\bnvme|\bmmc\d|buffer error"
+    r"(?i)^(?!.*\bcommand line\b).*?(?:"
+    r"\boom\b|\boom[-_]|out of memory|killed process|\bxid\b|nvrm|i/o error|\bata\d|\bnvme|\bmmc\d|buffer error"
     r"|ext4-fs|\bxfs \(|btrfs (?:error|warning)|remount|read-only file|hung_task|blocked for more|soft lockup"
     r"|call trace|segfault|traps:|throttl|thermal (?:event|shutdown)|\bmce\b|machine check|\bedac|hardware error"
-    r"|link is (?:up|down)|audit: type=(?:1326|1400)|\btpm|verity"
+    r"|link is (?:up|down)|audit: type=(?:1326|1400)|\btpm|verity)"
 )
+"""A line of the kernel that says something of the box, and not what the kernel was started with, or did not know of
+that: it tells of a disk in it, and is no less a credential's place for that."""
 ENTRY: Final = re.compile(r"^(?!-- No entries --)")
 PROPERTIES: Final = (
     "Id,LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts,ExecMainStatus,ExecMainCode,MainPID,"

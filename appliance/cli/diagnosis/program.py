@@ -30,6 +30,8 @@ OURS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Programs of this product, in processes of their own so that none of them can hold up or end the others."""
 SPOKEN: Final = MappingProxyType({"LC_ALL": "C.UTF-8", "COLUMNS": "200"})
+FOUND: Final = MappingProxyType({"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+"""Where the system's programs are looked for, whatever whoever runs this has in front of that."""
 CHUNK_BYTES: Final = 1 << 16
 STDERR_BYTES: Final = 16 << 10
 NOTE_CHARACTERS: Final = 600
@@ -53,7 +55,7 @@ def run(program: Program, limit_bytes: int) -> Outcome:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **SPOKEN},
+            env=_environment(program.words),
             start_new_session=True,
         )
     except OSError as error:
@@ -74,6 +76,10 @@ def _command(words: Sequence[str]) -> list[str]:
     if words[0] in OURS:
         return [sys.executable, "-P", "-c", OURS[words[0]], *words[1:]]
     return list(words)
+
+
+def _environment(words: Sequence[str]) -> dict[str, str]:
+    return {**os.environ, **SPOKEN, **({} if words[0] in OURS else FOUND)}
 
 
 def _read(process: subprocess.Popen[bytes], printed: _Printed, end_s: float, limit_bytes: int) -> None:
@@ -127,5 +133,6 @@ def _outcome(program: Program, printed: _Printed, status: int | None, limit_byte
 
 
 def _noted(data: bytes, noted: re.Pattern[str]) -> bytes:
-    lines = data.decode(errors="replace").splitlines(keepends=True)
-    return "".join(line for line in lines if noted.search(line)).encode()
+    """The lines that are of note; a line ends where the program ended it, and not at what else Unicode has for it."""
+    lines = data.decode(errors="replace").split("\n")
+    return "".join(f"{line}\n" for line in lines if line and noted.search(line)).encode()
