@@ -16,6 +16,7 @@ parts = {place: Board(uuid=f"MIG-{place}", name="simulated MIG 1g.10gb", memory_
          for place in (0, 3)}
 pynvml.nvmlLib = SimulatedNvml(Board(uuid="GPU-0", mig=True, instances=parts), Board(uuid="GPU-1", processes=()))
 """
+NOT_BEFORE = "; GPUs are found when the appliance starts, and it is not tried again before that"
 
 
 def test_each_instance_has_a_worker_that_sees_no_other_device(serve: Serve, tmp_path: Path) -> None:
@@ -64,5 +65,5 @@ def test_an_instance_is_asked_for_by_its_uuid_and_what_its_gpu_can_do(serve: Ser
         version = version_in(status, name)
         assert version["state"] == "UNAVAILABLE"
         assert version["reason"] == (
-            f"asks for compute capability {capability} or more{there.format(uuids)}{advice}"
+            f"asks for compute capability {capability} or more{there.format(uuids)}{advice}{NOT_BEFORE}"
         )
