@@ -38,8 +38,6 @@ NAMES = (
 )
 UNTAUGHT = frozenset({"identity_bytes", "string_concat", "levels", "narrow", "snail"})
 """Models whose requests are the engine's: outputs of text, priorities, a bounded queue; and one never asked twice."""
-OFTEN = 6 * TIMES
-"""More than what one test asks of a model."""
 OWN_WORKERS = {"placement": {"max_processes": 64}}
 """A model that hangs on purpose must not share its worker with those that other tests ask."""
 NARROW = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
@@ -95,9 +93,8 @@ def server(
 
 
 def _were_leased(process: ApplianceProcess) -> None:
-    """What was answered more than a few times was the front end's own, but for what it cannot serve: a lease comes with
-    a turn of the engine, until which those of one test may all be answered."""
-    answered = [entry for entry in process.status()["models"] if entry["requests"]["success"] > OFTEN]
+    """What was answered more than once was the front end's own, but for what it cannot serve."""
+    answered = [entry for entry in process.status()["models"] if entry["requests"]["success"]]
     asked = {(entry["name"], entry["version"]) for entry in answered if not entry["leased"]}
     assert {name for name, _ in asked} <= UNTAUGHT, f"never leased: {sorted(asked)}"
 

@@ -276,7 +276,9 @@ async def test_the_asyncio_client(aio_client: Any) -> None:
         await aio_client.infer("nobody", [feed("x", values, Datatype.FP32, triton_aio)])
 
 
-async def test_the_asyncio_clients_stream(aio_client: Any) -> None:
+async def test_the_asyncio_clients_stream(aio_client: Any, times: int) -> None:
+    """As often as single requests are sent: those of the first stream may all be one batch of the engine's."""
+
     async def requests() -> AsyncIterator[dict[str, Any]]:
         for number in range(5):
             values = np.full((1, 4), number, np.uint8)
@@ -286,8 +288,9 @@ async def test_the_asyncio_clients_stream(aio_client: Any) -> None:
                 "request_id": str(number),
             }
 
-    seen = {}
-    async for result, error in aio_client.stream_infer(requests()):
-        assert error is None
-        seen[result.get_response().id] = result.as_numpy("y").tolist()
-    assert seen == {str(number): [[number] * 4] for number in range(5)}
+    for _ in range(times):
+        seen = {}
+        async for result, error in aio_client.stream_infer(requests()):
+            assert error is None
+            seen[result.get_response().id] = result.as_numpy("y").tolist()
+        assert seen == {str(number): [[number] * 4] for number in range(5)}
