@@ -269,9 +269,9 @@ def test_a_load_without_the_memory_for_it_is_refused_and_the_worker_lives(
     status = Path(f"/proc/{shared_bench.pids[plain]}/status").read_text()
     stop(shared_bench, plain)
     data = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData"))
-    worker = shared_bench.start(WorkerSettings(1, (), data + (6 << 20)))
-    model = shared_bench.load(worker, fake())
+    worker = shared_bench.start(WorkerSettings(1, (), data + (4 << 20)))
     assert "bad_alloc" in refused(shared_bench, worker, replace(version, weights=None), LoadWish())
+    model = shared_bench.load(worker, fake())
     placed = shared_bench.place([FOUR], [0])
     assert not shared_bench.run(worker, model, placed)[0].status.failed
     shared_bench.free(placed)

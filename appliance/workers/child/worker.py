@@ -249,10 +249,13 @@ class Worker:
                 judge=partial(self._judge, load.model),
             )
         except Exception as problem:  # noqa: BLE001 - whatever a model does wrong is an answer
-            cause = problem.__cause__ or problem
-            full = isinstance(problem, DeviceHasNoRoom) or isinstance(cause, DeviceFull)
+            # Nothing else may name the problem: its traceback would keep this frame, and what was half loaded with it.
+            full = isinstance(problem, DeviceHasNoRoom) or isinstance(
+                problem.__cause__ or problem, DeviceFull
+            )
             failed = isinstance(problem, AssessmentFailed) and not full
-            differs, reason = isinstance(cause, FileDiffers), _reason(load.version.key, problem)
+            differs = isinstance(problem.__cause__ or problem, FileDiffers)
+            reason = _reason(load.version.key, problem)
             return ModelRefused(self._number, load.model, reason, failed, differs, full)
         known = self._models.get(load.model)
         if known is None:
