@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any, Final
 
 from tests.ansible.collection import INSTALLED, NOT_INSTALLED, ROOT, Ansible
 from tests.ansible.provisioning import HOST, SITE, Provisioning, proxied
-from tests.installation.machine import Machine, asks_over_tls, machine, make_certificate
+from tests.installation.machine import Machine, asks_over_tls, machine, make_certificate, play
 
 ROOT_HOME: Final = "/root"
 NO_MODELS: Final = """
@@ -256,10 +255,7 @@ def main() -> int:
             key=folder / "maker.key.pub",
             way=proxied(folder, folder / "ssh", f"{' '.join(box.enter)} /usr/sbin/sshd -i"),
         )  # fmt: skip
-        for check in CHECKS:
-            begun = time.monotonic()
-            check(site)
-            print(f"ok {check.__name__} ({time.monotonic() - begun:.1f} s)", flush=True)
+        play(CHECKS, site)
     return 0
 
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.installation.machine import PYTHON, ROOT, Machine, journal_of, machine, until
+from tests.installation.machine import PYTHON, ROOT, Machine, journal_of, machine, play, until
 
 ADD_ON: Final = "/srv/cuda.deb"
 NEWER: Final = "/srv/newer.deb"
@@ -167,10 +167,7 @@ def played(product: Path, files: dict[str, Path]) -> int:
     with machine(product, name="cuda-test-", files=files) as box:
         box.do("sh", "-c", "echo force-unsafe-io >/etc/dpkg/dpkg.cfg.d/fast")
         print(f"   {files['cuda.deb'].name}: {files['cuda.deb'].stat().st_size:,} bytes")
-        for check in CHECKS:
-            begun = time.monotonic()
-            check(box)
-            print(f"ok {check.__name__} ({time.monotonic() - begun:.1f} s)", flush=True)
+        play(CHECKS, box)
     return 0
 
 

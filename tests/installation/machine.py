@@ -16,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
+
+Subject = TypeVar("Subject")
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "edge-appliance"
@@ -340,6 +342,14 @@ CHECKS: Final = (
 )
 
 
+def play(checks: Iterable[Callable[[Subject], None]], subject: Subject) -> None:
+    """Have all checks hold of ``subject``, and say how long each took."""
+    for check in checks:
+        begun = time.monotonic()
+        check(subject)
+        print(f"ok {check.__name__} ({time.monotonic() - begun:.1f} s)", flush=True)
+
+
 def main() -> int:
     """Run them all; 0 when all hold."""
     packages = sorted((ROOT / "dist").glob("edge-appliance_*_amd64.deb"))
@@ -349,10 +359,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     with machine(packages[-1]) as box:
         print(box.do("systemctl", "--version").splitlines()[0])
-        for check in CHECKS:
-            begun = time.monotonic()
-            check(box)
-            print(f"ok {check.__name__} ({time.monotonic() - begun:.1f} s)", flush=True)
+        play(CHECKS, box)
     return 0
 
 
