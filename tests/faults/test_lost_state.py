@@ -91,6 +91,12 @@ def copy_in_use(state: Path, copy: Path) -> None:
         shutil.rmtree(copy)
 
 
+def remove_in_use(folder: Path) -> None:
+    """Remove a directory that may still be written to for a moment: a file of it may come and go meanwhile."""
+    while folder.exists():
+        subprocess.run(["rm", "-rf", folder], check=False, capture_output=True)
+
+
 def test_another_directory_in_its_place_is_taken_over_with_all_that_was_recorded(
     serve: Serve, state: Path, install: Install, tmp_path: Path
 ) -> None:
@@ -108,7 +114,7 @@ def test_another_directory_in_its_place_is_taken_over_with_all_that_was_recorded
     (tmp_path / "copy").rename(state)
     daemon.until("its end", lambda now: not now["store"]["trouble"])
     assert [each.version for each in read_running(state)] == [2], "no writer takes for free what runs"
-    shutil.rmtree(tmp_path / "old")
+    remove_in_use(tmp_path / "old")
     install(state, 3)
     daemon.until("the third", lambda now: ready(now) == [3])
     daemon.signal(signal.SIGTERM)
