@@ -162,7 +162,8 @@ class ModelVersion:
     that a worker reads, by their paths, but for the weights: it uses no others than these bytes. None are known of a
     plain directory's. ``sealed`` are the digests of the documents of those of its forms that this box has sealed.
     ``kin`` are the names of forms of other versions of the model, for whom the same vouches, that its own may be made
-    from while it is built; they are among those that are looked at for ``sealed``.
+    from while it is built; they are among those that are looked at for ``sealed``. ``free_sizes`` are the largest that
+    requests had of the free dimensions of its inputs (``domain/free_sizes``), while a form is built for them.
     """
 
     name: str
@@ -201,6 +202,7 @@ class ModelVersion:
     digests: Mapping[str, str] = field(default_factory=dict)
     sealed: tuple[str, ...] = ()
     kin: tuple[str, ...] = ()
+    free_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

@@ -50,6 +50,7 @@ from appliance.engine.turn import Turn
 from appliance.engine.versions.batch_keys import BatchKeys
 from appliance.engine.versions.routes import Routes
 from appliance.engine.versions.served import Served
+from appliance.engine.versions.shape_history import ShapeHistory
 from appliance.engine.versions.version_status import with_index
 from appliance.telemetry.meter import VersionStatistics
 from appliance.telemetry.snapshot import EngineStatus, LaneUse, WorkerStatus
@@ -98,7 +99,7 @@ class Engine:
         self._watchers: list[Callable[[], None]] = []
         self._announced_generation = self._routes.generation
         self._inbox = Inbox(scheduler)
-        self._batch_keys = BatchKeys(self._inbox, terms.batch_keys_per_model)
+        self._batch_keys = BatchKeys(self._inbox, terms.batch_keys_per_model, ShapeHistory(shell.clock))
         served: dict[int, Served] = {}
         self.leases = self._make_leases(terms.engine, served, pool)
         self._rollouts = self._make_rollouts(terms, served, pool)

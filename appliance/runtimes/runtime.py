@@ -127,15 +127,17 @@ class RuntimeSettings:
     in their file and the graph as it is, for the sake of a session that is ready at once. ``packed``: the graph is a
     packed form (see Packer), to be run as it is. ``device`` is the one that was chosen of those that the version asks
     for, by the driver's count, in the order of the bus; ``room_bytes`` are what a session may take of its memory (0:
-    what there is). For building one: ``kept`` is what was kept when one of the
-    version was built before, as it was written then (b"": nothing), ``donors`` are forms of other versions that it may
-    be made from, and ``progress`` is told so many parts done, of so many; what it raises is to end the building."""
+    what there is). ``original`` is the version with its own files, verified, where ``packed`` may be asked for more
+    than that can run; None else. For building a form: ``kept`` is what was kept when one of the version was built
+    before, as it was written then (b"": nothing), ``donors`` are forms of other versions that it may be made from, and
+    ``progress`` is told so many parts done, of so many; what it raises is to end the building."""
 
     threads: int = 1
     quick: bool = False
     packed: bool = False
     device: DeviceName = CPU
     room_bytes: int = 0
+    original: ModelVersion | None = None
     kept: bytes = b""
     donors: tuple[Donor, ...] = ()
     progress: Callable[[int, int], None] = _say_nothing
@@ -335,6 +337,13 @@ def batch_sizes(session: Session) -> tuple[int, ...]:
 def note_of(session: Session) -> str:
     """What people are to know of how it runs, in a sentence: its ``note``, if it has one; "" for nothing."""
     return str(getattr(session, "note", ""))
+
+
+def left_beside(settings: RuntimeSettings, *sessions: Session) -> RuntimeSettings:
+    """What there is for another session beside these: something, as 0 says that nothing bounds it."""
+    room_bytes = settings.room_bytes
+    taken = sum(session.memory() for session in sessions)
+    return replace(settings, room_bytes=max(room_bytes - taken, 1)) if room_bytes else settings
 
 
 def form_file(runtime: Packer) -> str:

@@ -13,10 +13,12 @@ import pytest
 from appliance.core.processes.form_queue import FIRST_PAUSE_NS
 from appliance.core.rollout.version import Artifact
 from appliance.domain.model import WeightsFile
-from appliance.engine.control.forms import Forms
+from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.engine.control.forms import LOOK_NS, Forms
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.wording import no_room_for_builder_text
+from appliance.engine.versions.shape_history import SETTLED_NS, ShapeHistory
+from appliance.engine.versions.wording import awaits_shapes_text, no_room_for_builder_text
 from appliance.telemetry.meter import VersionMeter
 from appliance.workers.jail.support import Support
 from appliance.workers.port import FormBuilt, FormJudged, FormVerdict, LoadStage, ModelProgress, WorkerStarted
@@ -39,7 +41,14 @@ class Rig:
         self.said: list[str] = []
         self.fields: list[dict[str, object]] = []
         shell = SimpleNamespace(pace=SimpleNamespace(at=self.asked_for.append, soon=lambda: None), log=self)
-        self.forms = Forms(workers=self.workers, processes=WorkerTerms(), ids=self, shell=cast(Shell, shell))
+        self.history = ShapeHistory(lambda: 0)
+        self.forms = Forms(
+            workers=self.workers,
+            processes=WorkerTerms(),
+            ids=self,
+            history=self.history,
+            shell=cast(Shell, shell),
+        )
 
     def event(self, what: str, **fields: object) -> None:
         self.said.append(what)
@@ -361,6 +370,26 @@ def test_a_form_whose_builder_has_no_room_on_its_device_is_tried_again(rig: Rig,
     assert rig.forms.promised_bytes(served.memory.device) == 70
     rig.forms.ended(FormBuilt(rig.taken - 1, rig.taken, "form", 1, 1, None), 0)
     assert rig.forms.promised_bytes(served.memory.device) == 0
+
+
+def test_an_engine_for_what_requests_bring_is_built_once_they_bring_nothing_larger_any_more(
+    rig: Rig, served: Served
+) -> None:
+    text = TensorSpec(name="x", datatype=Datatype.FP32, shape=(-1,))
+    served.model = replace(served.model, runtime="tensorrt", inputs=(text,))
+    rig.forms.consider(served)
+    rig.forms.build(70, 5)
+    assert (rig.builds, rig.asked_for) == (0, [5 + LOOK_NS]), "there was no request"
+    assert served.unbuilt == f"it has no engine, and runs without: {awaits_shapes_text()}"
+    rig.history.note(served.model, ((9,),))
+    rig.forms.tick(5 + LOOK_NS)
+    rig.forms.build(70, 5 + LOOK_NS)
+    assert (rig.builds, rig.asked_for[1:]) == (0, [SETTLED_NS])
+    assert not rig.said
+    rig.forms.tick(SETTLED_NS)
+    rig.forms.build(70, SETTLED_NS)
+    assert rig.builds == 1
+    assert rig.workers.built[-1].free_sizes == {"x": (9,)}
 
 
 def test_a_process_that_builds_is_known_until_it_has_ended(rig: Rig, served: Served) -> None:

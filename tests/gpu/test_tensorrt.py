@@ -21,10 +21,11 @@ from appliance.config.repository import RepositoryConfig
 from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import LoadFailed
+from appliance.domain.golden import GoldenCase, GoldenSet, TensorFile, write_golden
 from appliance.domain.session_options import ENGINE_FREE_MAX, ENGINE_REFIT, ENGINE_WEIGHTS_MAX
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.repository.model_directory import read_model_directory
-from appliance.runtimes.runtime import ENGINE_FILE, Runtime, RuntimeSettings, Session
+from appliance.runtimes.runtime import ENGINE_FILE, Runtime, RuntimeSettings, Session, note_of
 from appliance.runtimes.tensorrt.runtime import TensorrtRuntime
 from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.tools.conformance.memory import Memory
@@ -82,15 +83,17 @@ class Box:
         assert taken.failure is None
         return self.forms / name / ENGINE_FILE
 
-    def opened(self, engine: Path, **parameters: str) -> Session:
-        """The session of an engine."""
+    def opened(self, engine: Path, weights_max: str = "", *, beside: bool = False) -> Session:
+        """The session of an engine, with the CUDA session ``beside`` it; it keeps so much of its weights there."""
+        parameters = {ENGINE_WEIGHTS_MAX: weights_max} if weights_max else {}
         version = replace(
             for_worker(self.version),
             path=str(engine),
             digests={str(engine): digest_of(engine.read_bytes())},
             parameters={**self.version.parameters, **parameters},
         )
-        return self.runtime.load(version, RuntimeSettings(packed=True))
+        original = for_worker(self.version) if beside else None
+        return self.runtime.load(version, RuntimeSettings(packed=True, original=original))
 
     def plain(self) -> Session:
         """The CUDA session of the version."""
@@ -148,7 +151,7 @@ def test_weights_that_are_elsewhere_take_less_of_the_device_and_answer_the_same(
         parameters={ENGINE_WEIGHTS_MAX: str(len(graph) // 4)},
     )  # fmt: skip
     engine = box.build()
-    part, whole = box.opened(engine), box.opened(engine, **{ENGINE_WEIGHTS_MAX: "0"})
+    part, whole = box.opened(engine), box.opened(engine, "0")
     saved = whole.memory() - part.memory()
     print(f"weights that are elsewhere: {saved} of {len(graph)} bytes")
     assert saved > len(graph) // 2
@@ -197,6 +200,34 @@ def test_a_node_that_tensorrt_does_not_take_is_named_and_its_cuda_session_answer
     plain = box.plain()
     assert answer(plain, np.ones((1, 8, 8), np.float32)) == np.float32(1).tobytes()
     plain.close()
+
+
+def test_a_length_that_no_engine_was_built_for_is_answered_by_the_session_beside_it(
+    box: Box, tmp_path: Path
+) -> None:
+    graph = model_bytes(
+        "text",
+        [node("Relu", ["image"], ["probabilities"])],
+        inputs=[tensor_port("image", "FP32", ["batch", "length"])],
+        outputs=[tensor_port("probabilities", "FP32", ["batch", "length"])],
+    )
+    (tmp_path / "model.onnx").write_bytes(graph)
+    file, five = TensorFile(), np.arange(-2, 3, dtype=np.float32).reshape(1, 5)
+    given = file.add("image", Datatype.FP32, five.shape, five.tobytes())
+    right = file.add("probabilities", Datatype.FP32, five.shape, np.maximum(five, 0).tobytes())
+    case = GoldenCase(name="five", inputs=(given,), outputs=(right,))
+    write_golden(str(tmp_path / "golden"), GoldenSet(cases=(case,), tolerances={}), file.data())
+    inputs, outputs = ((replace(spec, shape=(-1,)),) for (spec,) in (box.version.inputs, box.version.outputs))
+    box.version = replace(
+        box.version, path=str(tmp_path / "model.onnx"), inputs=inputs, outputs=outputs, digest="e" * 64,
+        golden=str(tmp_path / "golden" / "set.json"), free_sizes={"image": (64,)},
+    )  # fmt: skip
+    engine = box.opened(box.build(), beside=True)
+    assert "'image' [1, 1] to [32, 64]; all else" in note_of(engine)
+    for rows, length in ((1, 64), (3, 65), (32, 5), (1, 4_000), (7, 64)):
+        values = np.random.default_rng(length).standard_normal((rows, length), np.float32)
+        assert answer(engine, values) == np.maximum(values, 0).tobytes()
+    engine.close()
 
 
 def test_a_changed_engine_is_not_opened(box: Box) -> None:

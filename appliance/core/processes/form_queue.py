@@ -37,7 +37,7 @@ class FormQueue(Generic[V]):
         """Identities of what was queued, and has not gone since."""
         self._queue: deque[V] = deque()
         self._later: list[tuple[int, V]] = []
-        """What had no room, and when to try again."""
+        """What had no room, or is not known well enough, and when to try again."""
         self._pauses_ns: dict[str, int] = {}
 
     def consider(self, version: V) -> None:
@@ -78,8 +78,12 @@ class FormQueue(Generic[V]):
         """There was no room for its form: when it is queued again."""
         pause_ns = self._pauses_ns.get(version.identity, FIRST_PAUSE_NS)
         self._pauses_ns[version.identity] = min(2 * pause_ns, LONGEST_PAUSE_NS)
-        self._later.append((now_ns + pause_ns, version))
-        return now_ns + pause_ns
+        return self.wait(version, now_ns + pause_ns)
+
+    def wait(self, version: V, at_ns: int) -> int:
+        """What it is to be built for is known then at the earliest: when it is queued again."""
+        self._later.append((at_ns, version))
+        return at_ns
 
     def clear(self) -> None:
         """Nothing is built any more."""

@@ -15,7 +15,8 @@ from appliance.domain.device import DeviceName
 from appliance.engine.control.instance_group import Ids
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.wording import no_room_for_builder_text
+from appliance.engine.versions.shape_history import ShapeHistory, counts
+from appliance.engine.versions.wording import awaits_shapes_text, no_room_for_builder_text
 from appliance.runtimes.runtime import FORMED_WHOLE
 from appliance.workers.forms import refuse_forms
 from appliance.workers.port import (
@@ -30,15 +31,27 @@ from appliance.workers.port import (
 from appliance.workers.seal import kin_of, seal_problem
 from appliance.workers.settings import WorkerTerms
 
+LOOK_NS: Final = 60_000_000_000
+"""Until it is looked whether there was a request that tells what an engine is to be for."""
 TOLD_PARTS: Final = 4
 """How far a form is goes into the log by quarters."""
 
 
 class Forms:
-    """``processes`` are the settings of workers; ``ids`` gives those of a worker and of the model in it."""
+    """``processes`` are the settings of workers; ``ids`` gives those of a worker and of the model in it; ``history``
+    says what shapes engines are for."""
 
-    def __init__(self, *, workers: WorkerPort, processes: WorkerTerms, ids: Ids, shell: Shell) -> None:
+    def __init__(
+        self,
+        *,
+        workers: WorkerPort,
+        processes: WorkerTerms,
+        ids: Ids,
+        history: ShapeHistory,
+        shell: Shell,
+    ) -> None:
         self._port = workers
+        self._history = history
         self._processes = processes
         self._ids = ids
         self._pace = shell.pace
@@ -115,6 +128,10 @@ class Forms:
         if problem := seal_problem(served.model.runtime):
             self._leave_out(served, problem)
             return
+        if (at_ns := self._awaits_shapes(served, now_ns)) > now_ns:
+            self.goes_without(served, awaits_shapes_text())
+            self._pace.at(self._queue.wait(served, at_ns))
+            return
         if room_bytes == 0:
             self._leave_out(served, no_room_for_builder_text())
             self._pace.at(self._queue.put_off(served, now_ns))
@@ -123,11 +140,18 @@ class Forms:
         self._room_bytes = room_bytes or 0
         self._log.event("building the packed form", model=served.key)
         alone = worker  # in a group that no request is for
-        version = replace(served.model, kin=self._kin.get(served.identity, ()))
+        kin, sizes = self._kin.get(served.identity, ()), self._history.sizes(served.model.name)
+        version = replace(served.model, kin=kin, free_sizes=sizes)
         device = served.memory.device
         self._processes_of[worker] = device, 0
         self._port.start(worker, alone, self._processes.settings(0, device).building(version, device))
         self._port.build_form(worker, model, version, self._room_bytes)
+
+    def _awaits_shapes(self, served: Served, now_ns: int) -> int:
+        """When it may be known what the engine of ``served`` is to be built for; 0: it is."""
+        if not counts(served.model):
+            return 0
+        return self._history.settled_ns(served.model.name) or now_ns + LOOK_NS
 
     def started(self, event: WorkerStarted) -> None:
         """A process exists, that of a builder or another one."""

@@ -76,8 +76,7 @@ class Rollouts:
         leases: Leases,
         shell: Shell,
     ) -> None:
-        self._served = served
-        self._routes = routes
+        self._served, self._routes = served, routes
         self._batch_keys = batch_keys
         self._leases = leases
         self._shell = shell
@@ -95,7 +94,8 @@ class Rollouts:
             here=Here(served, self._core.trials.attempts),
             restarts=self._restarts,
         )
-        self.forms = Forms(workers=workers, processes=terms.workers, ids=self._core.registry, shell=shell)
+        ids, history = self._core.registry, batch_keys.history
+        self.forms = Forms(workers=workers, processes=terms.workers, ids=ids, history=history, shell=shell)
         self.convictions = Convictions(
             served=served,
             routes=routes,

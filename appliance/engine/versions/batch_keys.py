@@ -14,6 +14,7 @@ from appliance.domain.inference import RequestPlan
 from appliance.engine.inbox import Inbox
 from appliance.engine.versions.layout import merges
 from appliance.engine.versions.served import Served
+from appliance.engine.versions.shape_history import ShapeHistory
 
 LOOKS: Final = 8
 """Batch keys that are looked at for one that opens: enough to get back to the limit once most are out of use."""
@@ -22,11 +23,12 @@ Alike = tuple[int, tuple[tuple[int, ...] | None, ...]]
 
 
 class BatchKeys:
-    """Gives batch key ids out and takes them back."""
+    """Gives batch key ids out and takes them back; ``history`` is told of shapes that come."""
 
-    def __init__(self, inbox: Inbox, limit: int) -> None:
+    def __init__(self, inbox: Inbox, limit: int, history: ShapeHistory) -> None:
         self._inbox = inbox
         self._limit = limit
+        self.history = history
         self._next = 0
         self._of: dict[int, OrderedDict[Alike, int]] = {}
         self._live: dict[int, int] = {}
@@ -61,6 +63,7 @@ class BatchKeys:
         self, served: Served, batch_keys: OrderedDict[Alike, int], key: Alike, merging: bool, rows: int
     ) -> int:
         self._close_unused(batch_keys)
+        self.history.note(served.model, key[1])
         self._next += 1
         self._live[self._next] = 0
         batch_keys[key] = self._next

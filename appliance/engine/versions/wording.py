@@ -120,6 +120,14 @@ def no_room_for_builder_text() -> str:
     )
 
 
+def awaits_shapes_text() -> str:
+    """Why no engine is built yet of a version with free dimensions."""
+    return (
+        "one is built for the shapes that requests have, once these have not grown for ten minutes; tensorrt_free_max "
+        "in config.pbtxt would say how large they can be"
+    )
+
+
 def remark_text(remark: Remark | WaitReason) -> str:
     """What there is to remark of a version, in words; the history keeps them."""
     if isinstance(remark, WaitReason):

@@ -89,6 +89,16 @@ class Contexts:
         return sum(block.nbytes for block in self._blocks)
 
     @property
+    def limits(self) -> str:
+        """The shapes that the widest profile holds, for people."""
+        return self._engine.profiles[-1].text
+
+    def holds(self, shapes: Mapping[str, Shape]) -> bool:
+        """Whether there is a profile for a request with ``shapes``."""
+        whole = len(shapes) == len(self.inputs)
+        return whole and first_that_holds(self._engine.profiles, shapes) is not None
+
+    @property
     def block_in(self) -> Block:
         """Where inputs lie."""
         return self._blocks[1]
@@ -135,7 +145,7 @@ class Contexts:
         number = first_that_holds(self._engine.profiles, shapes)
         if number is None or len(shapes) < len(self.inputs):
             raise InvalidRequest(
-                f"the engine of {self._version.key} takes {self._engine.profiles[-1].text}, not "
+                f"the engine of {self._version.key} takes {self.limits}, not "
                 + ", ".join(f"'{name}' {list(shape)}" for name, shape in asked.items())
             )
         found = self._output_shapes(number, shapes)

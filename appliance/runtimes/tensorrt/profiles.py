@@ -1,8 +1,9 @@
 """Which shapes an engine is built for: one profile for each preferred batch size, and one for all that requests may
 have. Pure.
 
-The batch dimension ends at ``max_batch_size``. Other free dimensions have no end that anybody knows: the model's
-parameter ENGINE_FREE_MAX has to say one, for all of them.
+The batch dimension ends at ``max_batch_size``. Other free dimensions end where the model's parameter ENGINE_FREE_MAX
+says, which is one size for all of them; else at the largest that requests had. No further: what a model can take is
+known of those alone, and a profile with shapes that it cannot fails to build.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from appliance.domain.errors import LoadFailed
+from appliance.domain.free_sizes import FreeSizes
 from appliance.domain.model import ModelVersion
 from appliance.domain.session_options import ENGINE_FREE_MAX
 from appliance.domain.tensor import FREE
@@ -63,42 +65,48 @@ def profiles_of(version: ModelVersion) -> tuple[Profile, ...]:
         )
     batched = version.max_batch_size > 0
     own = {spec.name: version.input_reshapes.get(spec.name, spec.shape) for spec in version.inputs}
-    free_max = _free_max(version) if any(FREE in shape for shape in own.values()) else 1
+    free = _free_sizes(version, own)
     preferred = () if version.batching is None else version.batching.preferred_batch_size
     sizes = sorted({size for size in preferred if 0 < size <= version.max_batch_size})[-(PROFILES_MAX - 1) :]
     if not batched:
-        return (_profile(own, (), (), (), free_max),)
+        return (_profile(own, (), (), (), free),)
     usual = sizes[-1] if sizes else version.max_batch_size
-    whole = _profile(own, (1,), (usual,), (version.max_batch_size,), free_max)
-    return (*(_profile(own, (size,), (size,), (size,), free_max) for size in sizes), whole)
+    whole = _profile(own, (1,), (usual,), (version.max_batch_size,), free)
+    return (*(_profile(own, (size,), (size,), (size,), free) for size in sizes), whole)
 
 
-def _profile(own: Mapping[str, Shape], least: Shape, usual: Shape, most: Shape, free_max: int) -> Profile:
+def _profile(own: Mapping[str, Shape], least: Shape, usual: Shape, most: Shape, free: FreeSizes) -> Profile:
     return Profile(
         inputs={
             name: Limits(
-                least + _bounded(shape, 1),
-                usual + _bounded(shape, free_max),
-                most + _bounded(shape, free_max),
+                least + _bounded(shape, (1,) * len(free[name])),
+                usual + _bounded(shape, free[name]),
+                most + _bounded(shape, free[name]),
             )
             for name, shape in own.items()
         }
     )
 
 
-def _bounded(shape: Shape, free: int) -> Shape:
-    return tuple(free if size == FREE else size for size in shape)
+def _bounded(shape: Shape, sizes: Shape) -> Shape:
+    """The shape with ``sizes`` in the place of its free dimensions."""
+    left = iter(sizes)
+    return tuple(next(left) if size == FREE else size for size in shape)
 
 
-def _free_max(version: ModelVersion) -> int:
-    """What the model's parameters, which were checked, say. Raises LoadFailed."""
-    if most := int(version.parameters.get(ENGINE_FREE_MAX, "0")):
-        return most
-    names = ", ".join(f"'{spec.name}'" for spec in version.inputs if FREE in spec.shape)
-    raise LoadFailed(
-        f"{version.key}: an engine of TensorRT needs to know how long the free dimensions of {names} can be: "
-        f"say the most of them in config.pbtxt, as the parameter {ENGINE_FREE_MAX}"
-    )
+def _free_sizes(version: ModelVersion, own: Mapping[str, Shape]) -> FreeSizes:
+    """What the free dimensions of each input are at most. Raises LoadFailed where neither the model's parameters, which
+    were checked, nor its requests say that."""
+    counts = {name: shape.count(FREE) for name, shape in own.items()}
+    if said := int(version.parameters.get(ENGINE_FREE_MAX, "0")):
+        return {name: (said,) * count for name, count in counts.items()}
+    seen = {name: version.free_sizes.get(name, ()) for name in own}
+    if unknown := [f"'{name}'" for name, sizes in seen.items() if len(sizes) != counts[name]]:
+        raise LoadFailed(
+            f"{version.key}: an engine of TensorRT needs to know how long the free dimensions of {', '.join(unknown)} "
+            f"can be: say the most of them in config.pbtxt, as the parameter {ENGINE_FREE_MAX}"
+        )
+    return {name: tuple(max(size, 1) for size in sizes) for name, sizes in seen.items()}
 
 
 def first_that_holds(profiles: Sequence[Profile], shapes: Mapping[str, Shape]) -> int | None:

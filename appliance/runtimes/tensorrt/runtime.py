@@ -32,11 +32,13 @@ from appliance.runtimes.runtime import (
     RuntimeSettings,
     Session,
     lacking,
+    left_beside,
 )
 from appliance.runtimes.tensorrt.contexts import Engine
 from appliance.runtimes.tensorrt.likeness import likeness
 from appliance.runtimes.tensorrt.profiles import Profile, profiles_of
 from appliance.runtimes.tensorrt.session import EngineSession
+from appliance.runtimes.tensorrt.standby import EngineWithStandby
 from appliance.runtimes.tensorrt.tie import Driver, find_driver, tie_of
 from appliance.runtimes.tensorrt.vendor import Built, import_tensorrt
 
@@ -129,7 +131,22 @@ class TensorrtRuntime:
         elsewhere = engine.limit_weights(most) if most else 0
         if not elsewhere and 0 < most < version.file_bytes:
             print(f"{version.key} keeps all its weights on the device: {NONE_ELSEWHERE}", file=sys.stderr)
-        return EngineSession(engine, len(data) - elsewhere, version, device, graphs=version.cuda_graphs)
+        session = EngineSession(engine, len(data) - elsewhere, version, device, graphs=version.cuda_graphs)
+        return (
+            session if settings.original is None else self._with_standby(session, settings.original, settings)
+        )
+
+    def _with_standby(
+        self, session: EngineSession, original: ModelVersion, settings: RuntimeSettings
+    ) -> Session:
+        """The engine with the CUDA session beside it, in what room it leaves. Raises LoadFailed."""
+        beside = replace(left_beside(settings, session), packed=False, original=None)
+        try:
+            standby = self._plain.load(replace(original, runtime=self._plain.name), beside)
+        except BaseException:
+            session.close()
+            raise
+        return EngineWithStandby(session, standby)
 
     def pack(self, version: ModelVersion, settings: RuntimeSettings, graph: str, weights: str) -> None:
         """Build the engine into ``graph``, and keep what TensorRT learned beside it; or make it of another version's

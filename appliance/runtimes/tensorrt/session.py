@@ -8,7 +8,7 @@ their limits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -74,6 +74,15 @@ class EngineSession:
             raise LoadFailed(f"{version.key}: its engine cannot be made ready: {problem}") from problem
 
     @property
+    def limits(self) -> str:
+        """The shapes that it takes, for people."""
+        return self._contexts.limits
+
+    def holds(self, feeds: tuple[Feed | None, ...]) -> bool:
+        """Whether it takes these shapes."""
+        return self._contexts.holds({name: feed.shape for name, feed in self._named(feeds)})
+
+    @property
     def batch_sizes(self) -> tuple[int, ...]:
         """The sizes that batches are filled up to."""
         return tuple(sorted({bucket(rows, self._batch_max) for rows in range(1, self._batch_max + 1)}))
@@ -127,11 +136,15 @@ class EngineSession:
 
     # --- what a request needs
 
+    def _named(self, feeds: tuple[Feed | None, ...]) -> Iterator[tuple[str, Feed]]:
+        for spec, feed in zip(self._version.inputs, feeds, strict=True):
+            if feed is not None:
+                yield spec.name, feed
+
     def _plan(self, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], *, fill: bool = True) -> _Plan:
         """What a run does, in a batch that is filled up if it may be. Raises InvalidRequest where no profile holds its
         shapes."""
-        specs = zip(self._version.inputs, feeds, strict=True)
-        asked = {spec.name: feed.shape for spec, feed in specs if feed is not None}
+        asked = {name: feed.shape for name, feed in self._named(feeds)}
         rows = rows_of(feeds) if fill and self._batch_max else 0
         size = bucket(rows, self._batch_max) if rows else 0
         shapes = {name: (size, *shape[1:]) if size > rows else shape for name, shape in asked.items()}

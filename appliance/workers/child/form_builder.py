@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from appliance.domain.digest import digest_of, digests_of_file
 from appliance.domain.errors import ApplianceError, ArtefactError, FormHasNoRoom, LoadFailed
+from appliance.domain.free_sizes import largest
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.runtimes import reshape
 from appliance.runtimes.runtime import (
@@ -28,16 +29,16 @@ from appliance.runtimes.runtime import (
     Packer,
     Runtime,
     RuntimeSettings,
-    Session,
     check_signature,
     form_file,
     is_sealed,
+    left_beside,
 )
 from appliance.runtimes.weights import read_ahead
 from appliance.store.layout import BLOBS
 from appliance.workers.child.comparison import compare
 from appliance.workers.child.execution import LoadedModel
-from appliance.workers.child.proof import compare_answers, open_golden, run_golden
+from appliance.workers.child.proof import compare_answers, golden_sizes, open_golden, run_golden
 from appliance.workers.forms import (
     ANEW_FILE,
     BUILDING,
@@ -113,7 +114,8 @@ def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSetting
             Path(site, ANEW_FILE).write_bytes(b"")
         kept = find_kept(version.forms, version.digest, version.sealed)
         donors = tuple(_donors(version, runtime))
-        compared = _build(version, runtime, replace(settings, kept=kept, donors=donors), site)
+        held = replace(version, free_sizes=largest(version.free_sizes, golden_sizes(version)))
+        compared = _build(held, runtime, replace(settings, kept=kept, donors=donors), site)
         _check_quota(version, 0)  # what was installed meanwhile comes first
     except BaseException:
         for entry in os.scandir(site):  # the daemon removes it
@@ -223,7 +225,7 @@ def _prove(
             run_golden(packed, golden)
         if proven and not is_engine:
             return ()
-        left = _left(settings, session)
+        left = left_beside(settings, session)
         try:
             original = reshape.load(runtime, version, left)
         except LoadFailed as problem:
@@ -236,17 +238,15 @@ def _prove(
             reference = LoadedModel(version=version, session=original)
             if not proven:
                 compare_answers(packed, reference)
-            return compare(packed, reference, golden, _left(left, original).room_bytes) if is_engine else ()
+            return (
+                compare(packed, reference, golden, left_beside(left, original).room_bytes)
+                if is_engine
+                else ()
+            )
         finally:
             original.close()
     finally:
         session.close()
-
-
-def _left(settings: RuntimeSettings, session: Session) -> RuntimeSettings:
-    """What there is beside ``session``: something, as 0 says that nothing bounds it."""
-    room_bytes = settings.room_bytes
-    return replace(settings, room_bytes=max(room_bytes - session.memory(), 1)) if room_bytes else settings
 
 
 def _check_room(version: ModelVersion) -> None:

@@ -19,12 +19,14 @@ from typing import Final, NamedTuple, TypeVar
 
 from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
+from appliance.domain.free_sizes import is_open_ended
 from appliance.domain.golden import TENSORS_NAME
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.regular_file import check_digest, opened
 from appliance.domain.session_options import session_options
 from appliance.runtimes import reshape
 from appliance.runtimes.runtime import (
+    FORMED_WHOLE,
     Packer,
     Runtime,
     RuntimeSettings,
@@ -238,8 +240,7 @@ class Loader:
         self, version: ModelVersion, form: PackedForm | None, manner: _Manner, golden: Golden | None
     ) -> _Proven:
         """The version loaded and proven."""
-        packed = form is not None
-        session, arrival = self._open(version if form is None else form.version_of(version), packed, manner)
+        session, arrival = self._open(version, form, manner)
         model = LoadedModel(version=version, session=session)
         try:
             if not manner.wish.quick and version.warmups:
@@ -248,19 +249,29 @@ class Loader:
             if golden is not None:
                 manner.report.begin(LoadStage.GOLDEN)
             worst = () if golden is None else run_golden(model, golden)
-            return _Proven(model, packed, golden, worst, arrival)
+            return _Proven(model, form is not None, golden, worst, arrival)
         except BaseException:
             session.close()
             raise
 
-    def _open(self, version: ModelVersion, packed: bool, manner: _Manner) -> tuple[Session, WeightsArrival]:
+    def _open(
+        self, version: ModelVersion, form: PackedForm | None, manner: _Manner
+    ) -> tuple[Session, WeightsArrival]:
         """A session of verified weights whose pages are there, or are on their way for an early load."""
         runtime, wish = self.runtime_of(version), manner.wish
-        _check_beside(version)
-        arrival = _arrival(version.weights, manner)
-        settings = replace(self._settings, quick=wish.quick, packed=packed, room_bytes=wish.room_bytes)
+        opened = version if form is None else form.version_of(version)
+        original = version if form is not None and _takes_original(version) else None
+        _check_beside(original or opened)
+        arrival = _arrival((original or opened).weights, manner)
+        settings = replace(
+            self._settings,
+            quick=wish.quick,
+            packed=form is not None,
+            room_bytes=wish.room_bytes,
+            original=original,
+        )
         try:
-            session = reshape.load(runtime, version, settings)
+            session = reshape.load(runtime, opened, settings)
         except BaseException:
             arrival.finish()
             raise
@@ -287,6 +298,11 @@ class Loader:
                 f"(enabled: {', '.join(self._runtimes)}); add it to the configuration"
             )
         return runtime
+
+
+def _takes_original(version: ModelVersion) -> bool:
+    """Whether its engine may be asked for shapes that it was not built for, which its own files are there for."""
+    return version.runtime in FORMED_WHOLE and is_open_ended(version)
 
 
 def _in_parts(tell: Tell) -> Callable[[int, int], None]:

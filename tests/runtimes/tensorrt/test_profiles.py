@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from appliance.domain.errors import LoadFailed
@@ -53,6 +55,30 @@ def test_free_dimensions_end_where_the_model_says() -> None:
     version = version_of("m", [TOKENS], [OUTPUT], max_batch_size=2, parameters={"tensorrt_free_max": "128"})
     (profile,) = profiles_of(version)
     assert profile.inputs == {"tokens": Limits((1, 1), (2, 128), (2, 128))}
+
+
+def test_free_dimensions_end_at_the_largest_that_requests_had_where_the_model_does_not_say() -> None:
+    picture = spec("picture", Datatype.FP32, 3, -1, -1)
+    seen = {"tokens": (77,), "picture": (224, 0), "gone": (9,)}
+    version = version_of("m", [TOKENS, picture, IMAGE], [OUTPUT], max_batch_size=2, free_sizes=seen)
+    (profile,) = profiles_of(version)
+    assert profile.inputs["tokens"] == Limits((1, 1), (2, 77), (2, 77))
+    assert profile.inputs["picture"] == Limits((1, 3, 1, 1), (2, 3, 224, 1), (2, 3, 224, 1))
+    (profile,) = profiles_of(replace(version, parameters={"tensorrt_free_max": "8"}))
+    assert profile.inputs["picture"].most == (2, 3, 8, 8), "what the model says counts"
+
+
+def test_sizes_of_requests_are_those_of_the_model_s_own_shape_as_well() -> None:
+    reshapes, seen = {"tokens": (-1, 1)}, {"tokens": (77,)}
+    (profile,) = profiles_of(version_of("m", [TOKENS], [OUTPUT], input_reshapes=reshapes, free_sizes=seen))
+    assert profile.inputs["tokens"].most == (77, 1)
+
+
+@pytest.mark.parametrize("seen", [{"image": (8,)}, {"tokens": (7, 7)}])
+def test_sizes_that_are_not_of_the_input_say_nothing(seen: dict[str, tuple[int, ...]]) -> None:
+    version = version_of("m", [TOKENS], [OUTPUT], free_sizes=seen)
+    with pytest.raises(LoadFailed, match=r"free dimensions of 'tokens'"):
+        profiles_of(version)
 
 
 @pytest.mark.parametrize("parameters", [{}, {"tensorrt_free_max": "0"}])
