@@ -87,6 +87,8 @@ def test_only_a_version_with_another_behind_it_and_with_all_its_weights_is_bound
     assert one.run_bound_ns == 0, "it serves alone"
     one.version.phase = Phase.DRAINING
     assert one.run_bound_ns == 7, "it was rolled back, and another answers for it"
+    one.version.phase = Phase.FAILED
+    assert one.run_bound_ns == 7, "it was given up"
 
 
 def runs(count: int, bucket: int) -> tuple[int, ...]:

@@ -174,8 +174,9 @@ class Served:
     @property
     def run_bound_ns(self) -> int:
         """How long a run may take while another version could answer instead, also once its trial has come to nothing
-        and it leaves; 0: as its worker allows, as where runs may have to wait for weights that are still to come."""
-        bounded = self.trial.fallback is not None or self.version.phase in LEAVING
+        and it leaves or was given up; 0: as its worker allows, as where runs may have to wait for weights that are
+        still to come."""
+        bounded = self.trial.fallback is not None or self.version.phase in LEAVING | {Phase.FAILED}
         return self.trial.run_limit_ns if bounded and not self.memory.quick else 0
 
     @property
