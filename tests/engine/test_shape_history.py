@@ -6,12 +6,17 @@ from dataclasses import replace
 
 import pytest
 
+from appliance.domain.inference import NO_DEADLINE, RequestHead, TensorHead
 from appliance.domain.model import ModelVersion
 from appliance.domain.session_options import FREE_MAX
 from appliance.domain.tensor import Datatype, TensorSpec
+from appliance.domain.validation import plan_request
+from appliance.engine.port import Submission
 from appliance.engine.versions import shape_history
 from appliance.engine.versions.shape_history import SETTLED_NS, ShapeHistory
+from appliance.workers import port
 from tests.domain.sample import make_version
+from tests.engine.rig import Rig, outcomes_of
 
 
 def text(name: str, *shape: int) -> TensorSpec:
@@ -94,3 +99,46 @@ def test_so_many_models_are_remembered(history: ShapeHistory, monkeypatch: pytes
         size = 9 if history.sizes(models[name]) else 3
         history.note(models[name], ((size,),))
     assert [name for name in "abc" if history.sizes(models[name])] == ["a", "c"]
+
+
+def ask(rig: Rig, length: int, status: port.ItemStatus) -> None:
+    """Have the worker say so of a request of that length."""
+    model = rig.engine.resolve("m", "")
+    head = RequestHead(
+        model_name="m", model_version="", inputs=(TensorHead(name="x", datatype="FP32", shape=(1, length)),)
+    )
+    outcomes, done = outcomes_of(rig)
+    now_ns = rig.engine.now_ns()
+    submission = Submission(
+        plan_request(model, head), request_id="", arrived_ns=now_ns, deadline_ns=NO_DEADLINE, on_done=done
+    )
+    rig.engine.submit(submission, [bytes(4 * length)])
+    rig.turns()
+    runs, rig.runs = rig.runs, []
+    ok = status is port.ItemStatus.OK
+    for run in runs:
+        results = tuple(
+            port.RunResult(
+                item.ticket, status, ((1, 2),) if ok else (), (8,) if ok else (), 0, "" if ok else "too long"
+            )
+            for item in run.items
+        )
+        rig.engine.pool_event(port.RunFinished(rig._worker, run.batch, results, 1, 1, 1))
+    rig.turns()
+    assert len(outcomes) == 1
+
+
+def test_what_a_model_did_not_answer_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[tuple[tuple[int, ...] | None, ...]] = []
+    monkeypatch.setattr(ShapeHistory, "note", lambda history, model, shapes: noted.append(shapes))
+    rig = Rig(TEXT)
+    for length, status in (
+        (600, port.ItemStatus.INVALID),
+        (500, port.ItemStatus.FAILED),
+        (9, port.ItemStatus.OK),
+        (9, port.ItemStatus.OK),
+        (500, port.ItemStatus.OK),
+        (500, port.ItemStatus.INVALID),
+    ):
+        ask(rig, length, status)
+    assert noted == [((9,),), ((500,),)], "once for each shape that is new"

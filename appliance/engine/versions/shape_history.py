@@ -1,7 +1,8 @@
 """How large the free dimensions of requests have been, by model: what engines are built for.
 
-It is looked at when a shape is new to a version, not for each request. One of the model's versions tells for the next,
-if that has the same free dimensions. Owner: the engine.
+It is looked at when a shape is new to a version and was answered, not for each request: what the model does not take
+tells nothing of what it can. One of the model's versions tells for the next, if that has the same free dimensions.
+Owner: the engine.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ShapeHistory:
         """The largest sizes, and when they grew."""
 
     def note(self, model: ModelVersion, shapes: tuple[tuple[int, ...] | None, ...]) -> None:
-        """A request for ``model`` had ``shapes``, without the batch dimension."""
+        """A request for ``model`` that it answered had ``shapes``, without the batch dimension."""
         if not counts(model):
             return
         key = _interface(model)
