@@ -392,6 +392,19 @@ def test_an_engine_for_what_requests_bring_is_built_once_they_bring_nothing_larg
     assert rig.workers.built[-1].free_sizes == {"x": (9,)}
 
 
+def test_a_version_that_moved_to_another_device_is_built_for_there(rig: Rig, served: Served) -> None:
+    rig.forms.consider(served)
+    rig.build(later=True, now_ns=5)
+    moved = make_served(
+        id=2, model=served.model, fingerprint="", identity=served.identity, meter=VersionMeter("m", 1)
+    )
+    rig.forms.consider(moved)
+    rig.forms.tick(5 + FIRST_PAUSE_NS)
+    assert rig.forms.next is moved, "the one that left would be skipped, and with it what it is"
+    rig.forms.build()
+    assert rig.forms.next is None
+
+
 def test_a_process_that_builds_is_known_until_it_has_ended(rig: Rig, served: Served) -> None:
     rig.forms.consider(served)
     rig.forms.build()
