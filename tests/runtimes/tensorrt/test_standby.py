@@ -126,10 +126,14 @@ def test_only_runs_of_the_engine_are_prepared(session: EngineWithStandby) -> Non
         assert (session.prepared(*given) is not None) is prepared
 
 
-def test_it_says_what_goes_which_way_and_holds_what_both_hold(session: EngineWithStandby) -> None:
+def test_it_says_what_goes_which_way_and_holds_what_both_hold(
+    session: EngineWithStandby, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert session.note.startswith(
         "its engine takes 'x' [1, 1] to [8, 16]; all else runs in its CUDA session"
     )
+    monkeypatch.setattr(session._standby, "note", "3 of 120 nodes run on the processor", raising=False)
+    assert session.note.endswith("kept beside it; 3 of 120 nodes run on the processor")
     assert session.memory() == session._session.memory() + session._standby.memory()
     assert session.batch_sizes == session._session.batch_sizes
 
