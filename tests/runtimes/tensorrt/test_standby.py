@@ -162,6 +162,30 @@ def test_a_session_that_has_no_room_beside_the_engine_leaves_nothing(
     assert not device.held
 
 
+def test_what_requests_were_answered_does_not_let_an_engine_take_what_others_have(
+    device: HostDevice, tmp_path: Path
+) -> None:
+    plain, library = SimulatedPlain(), SimulatedLibrary(device)
+    runtime = TensorrtRuntime(lambda: library, lambda: DRIVER, lambda index: device.as_cuda, plain)
+    (tmp_path / "model.onnx").write_bytes(text_bytes())
+    original = replace(
+        TEXT,
+        path=str(tmp_path / "model.onnx"),
+        device=ON_CUDA,
+        max_batch_size=32,
+        free_sizes={"x": (1 << 24,)},
+    )
+    engine = tmp_path / "engine.plan"
+    runtime.pack(original, RuntimeSettings(), str(engine), "")
+    packed = replace(original, path=str(engine), digests={str(engine): digest_of(engine.read_bytes())})
+    device.total = 8 << 30
+    settings = RuntimeSettings(packed=True, room_bytes=1 << 20, original=original)
+    with pytest.raises(LoadFailed, match=r"takes at least .* bytes of its GPU"):
+        runtime.load(packed, settings)
+    assert not device.held
+    assert not plain.loaded
+
+
 class TestDaemon:
     """A whole daemon, real but for TensorRT, device and CUDA session."""
 
