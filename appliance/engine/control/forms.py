@@ -148,8 +148,8 @@ class Forms:
         self._port.build_form(worker, model, version, self._room_bytes)
 
     def _awaits_shapes(self, served: Served, now_ns: int) -> int:
-        """When it may be known what the engine of ``served`` is to be built for; 0: it is."""
-        if not counts(served.model):
+        """When it may be known what the engine of ``served`` is to be built for; 0: it is, or none can be proven."""
+        if not counts(served.model) or not served.model.golden:
             return 0
         return self._history.settled_ns(served.model) or now_ns + LOOK_NS
 

@@ -25,6 +25,7 @@ from appliance.runtimes.tensorrt.standby import EngineWithStandby
 from appliance.tools.conformance.cases import CASES, Case, Rig
 from appliance.tools.conformance.identity import INPUTS, OUTPUTS, onnx_bytes
 from appliance.tools.conformance.memory import Memory, any_floats
+from appliance.workers.child.form_builder import build_form
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
@@ -184,6 +185,23 @@ def test_what_requests_were_answered_does_not_let_an_engine_take_what_others_hav
         runtime.load(packed, settings)
     assert not device.held
     assert not plain.loaded
+
+
+def test_an_engine_that_nothing_can_prove_is_not_built_first(device: HostDevice, tmp_path: Path) -> None:
+    library = SimulatedLibrary(device)
+    runtime = TensorrtRuntime(lambda: library, lambda: DRIVER, lambda index: device.as_cuda, SimulatedPlain())
+    (tmp_path / "model.onnx").write_bytes(text_bytes())
+    (tmp_path / "forms").mkdir()
+    version = replace(
+        TEXT,
+        path=str(tmp_path / "model.onnx"),
+        device=ON_CUDA,
+        digest="d" * 64,
+        forms=str(tmp_path / "forms"),
+    )
+    with pytest.raises(LoadFailed, match="give it a golden set"):
+        build_form(version, runtime, RuntimeSettings(), lambda name, verdict, reason: None)
+    assert not library.asked
 
 
 class TestDaemon:
