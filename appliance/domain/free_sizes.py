@@ -19,6 +19,11 @@ def is_open_ended(version: ModelVersion) -> bool:
     return free and not int(version.parameters.get(ENGINE_FREE_MAX, "0"))
 
 
+def free_counts(specs: Iterable[TensorSpec]) -> Mapping[str, int]:
+    """How many free dimensions each input has that has any."""
+    return {spec.name: spec.shape.count(FREE) for spec in specs if FREE in spec.shape}
+
+
 def sizes_of(specs: Iterable[TensorSpec], shapes: Iterable[Shape | None]) -> FreeSizes:
     """Of one request, whose ``shapes`` are without the batch dimension; nothing of an input that is left out, or is
     larger than any engine is built for."""

@@ -376,7 +376,7 @@ def test_an_engine_for_what_requests_bring_is_built_once_they_bring_nothing_larg
     rig: Rig, served: Served
 ) -> None:
     text = TensorSpec(name="x", datatype=Datatype.FP32, shape=(-1,))
-    served.model = replace(served.model, runtime="tensorrt", inputs=(text,))
+    served.model = replace(served.model, runtime="tensorrt", inputs=(text,), golden="/golden/set.json")
     rig.forms.consider(served)
     rig.forms.build(70, 5)
     assert (rig.builds, rig.asked_for) == (0, [5 + LOOK_NS]), "there was no request"
@@ -390,6 +390,27 @@ def test_an_engine_for_what_requests_bring_is_built_once_they_bring_nothing_larg
     rig.forms.build(70, SETTLED_NS)
     assert rig.builds == 1
     assert rig.workers.built[-1].free_sizes == {"x": (9,)}
+
+
+def test_a_version_that_moved_to_another_device_is_built_for_there(rig: Rig, served: Served) -> None:
+    rig.forms.consider(served)
+    rig.build(later=True, now_ns=5)
+    moved = make_served(
+        id=2, model=served.model, fingerprint="", identity=served.identity, meter=VersionMeter("m", 1)
+    )
+    rig.forms.consider(moved)
+    rig.forms.tick(5 + FIRST_PAUSE_NS)
+    assert rig.forms.next is moved, "the one that left would be skipped, and with it what it is"
+    rig.forms.build()
+    assert rig.forms.next is None
+
+
+def test_an_engine_that_nothing_can_prove_is_not_waited_for(rig: Rig, served: Served) -> None:
+    text = TensorSpec(name="x", datatype=Datatype.FP32, shape=(-1,))
+    served.model = replace(served.model, runtime="tensorrt", inputs=(text,))
+    rig.forms.consider(served)
+    rig.forms.build(70, 5)
+    assert rig.builds == 1, "which says why there is none"
 
 
 def test_a_process_that_builds_is_known_until_it_has_ended(rig: Rig, served: Served) -> None:

@@ -32,7 +32,7 @@ class Rig:
         self.batch = 5
         served = SimpleNamespace(run_bound_ns=bound_ns)
         batches: Any = SimpleNamespace(oldest=lambda: [(3, self.batch, served)])
-        groups: Any = SimpleNamespace(is_alone=lambda worker: self.alone)
+        groups: Any = SimpleNamespace(is_alone=lambda worker, served: self.alone)
         pool: Any = SimpleNamespace(kill=lambda *what: self.killed.append(what))
         self.asked: list[int] = []
         pace: Any = SimpleNamespace(at=self.asked.append)

@@ -107,3 +107,17 @@ def test_a_load_that_ends_after_its_version_was_taken_out_does_not_open_it_when_
     assert rig.opened == [stays]
     rig.loaded(back, 6 * MS)
     assert rig.opened == [stays, back]
+
+
+def test_a_worker_that_serves_another_version_is_not_ended_for_what_was_given_up() -> None:
+    rig = Rig()
+    given_up, serves = version(1), version(2)
+    rig.groups.place([given_up, serves], 0)
+    rig.loaded(given_up, MS)
+    rig.loaded(serves, MS)
+    assert not rig.groups.is_alone(WORKER, given_up)
+    rig.groups.drop(given_up)
+    assert not rig.groups.is_alone(WORKER, given_up), "the other one is there still"
+    assert rig.groups.is_alone(WORKER, serves)
+    rig.groups.drop(serves)
+    assert rig.groups.is_alone(WORKER, given_up), "nobody is served by it any more"

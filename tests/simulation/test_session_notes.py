@@ -3,6 +3,7 @@ with simulated workers; no GPU is here."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,3 +68,29 @@ def test_it_is_gone_with_a_load_that_says_nothing() -> None:
     world.looks(6_000)
     assert world.noted == {"m0": (), "m1": ()}
     world.settle()
+
+
+class EngineWorkers(NotingWorkers):
+    """Sessions of engines."""
+
+    def _said(self, event: port.PoolEvent) -> port.PoolEvent:
+        event = super()._said(event)
+        return event._replace(packed=True) if isinstance(event, port.ModelLoaded) else event
+
+
+class EngineNotingWorld(NotingWorld):
+    workers_type = EngineWorkers
+
+
+@pytest.mark.parametrize(
+    ("runtime", "what"), [("tensorrt", "model is not all in its engine"), ("onnx", SAYS)]
+)
+def test_what_an_engine_says_is_not_taken_for_what_runs_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, runtime: str, what: str
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(SilentLog, "event", lambda log, what, **fields: lines.append(what))
+    world = EngineNotingWorld(3)
+    world.wanted["m0"] = replace(world.wanted["m0"], runtime=runtime)
+    world.start()
+    assert [line for line in lines if "is not all" in line] == [what]

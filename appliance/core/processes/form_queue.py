@@ -41,12 +41,16 @@ class FormQueue(Generic[V]):
         self._pauses_ns: dict[str, int] = {}
 
     def consider(self, version: V) -> None:
-        """Queue a version, unless it runs from a form or was queued before."""
+        """Queue a version, unless it runs from a form or was queued before: then it is what was."""
         if version.packed:
             self._known.discard(version.identity)  # should it be lost, it may be built anew
         elif version.identity not in self._known:
             self._known.add(version.identity)
             self._queue.append(version)
+        else:  # it may be the same on another device now, and what is queued be about to go
+            same = version.identity
+            self._queue = deque(version if each.identity == same else each for each in self._queue)
+            self._later = [(at, version if each.identity == same else each) for at, each in self._later]
 
     def waits(self, identity: str) -> bool:
         """Whether a version is queued."""

@@ -20,6 +20,7 @@ from appliance.engine.control.sizes import Sizes
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
 from appliance.engine.versions.wording import beyond_room_text
+from appliance.runtimes.runtime import FORMED_WHOLE
 from appliance.workers.port import (
     FormJudged,
     LoadStage,
@@ -216,7 +217,9 @@ class CacheMoves:
             self._tally.loaded(served.model, event)
             self._sizes.measured(served, event, room_bytes)
             if event.note and event.note != served.placed.note:
-                self._shell.log.event("model is not all on its device", model=served.key, reason=event.note)
+                engine = event.packed and served.model.runtime in FORMED_WHOLE
+                what = f"model is not all {'in its engine' if engine else 'on its device'}"
+                self._shell.log.event(what, model=served.key, reason=event.note)
         self._rollouts.model_loaded(event, now_ns)
         if served is None or served.id not in self.cached or quick:
             return []

@@ -140,7 +140,7 @@ class Forms:
         self._room_bytes = room_bytes or 0
         self._log.event("building the packed form", model=served.key)
         alone = worker  # in a group that no request is for
-        kin, sizes = self._kin.get(served.identity, ()), self._history.sizes(served.model.name)
+        kin, sizes = self._kin.get(served.identity, ()), self._history.sizes(served.model)
         version = replace(served.model, kin=kin, free_sizes=sizes)
         device = served.memory.device
         self._processes_of[worker] = device, 0
@@ -148,10 +148,10 @@ class Forms:
         self._port.build_form(worker, model, version, self._room_bytes)
 
     def _awaits_shapes(self, served: Served, now_ns: int) -> int:
-        """When it may be known what the engine of ``served`` is to be built for; 0: it is."""
-        if not counts(served.model):
+        """When it may be known what the engine of ``served`` is to be built for; 0: it is, or none can be proven."""
+        if not counts(served.model) or not served.model.golden:
             return 0
-        return self._history.settled_ns(served.model.name) or now_ns + LOOK_NS
+        return self._history.settled_ns(served.model) or now_ns + LOOK_NS
 
     def started(self, event: WorkerStarted) -> None:
         """A process exists, that of a builder or another one."""

@@ -44,7 +44,7 @@ class Hangs:
         self._due_ns = now_ns + LOOK_NS
         before, self._seen = self._seen, {}
         for worker, batch, served in self._batches.oldest():
-            if not served.run_bound_ns or not self._groups.is_alone(worker):
+            if not served.run_bound_ns or not self._groups.is_alone(worker, served):
                 continue
             known = before.get(worker)
             if known is None or known.batch != batch:

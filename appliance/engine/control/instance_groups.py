@@ -343,11 +343,13 @@ class InstanceGroups:
         worker = self._workers.get(worker_id)
         return tuple(self._groups[worker.group].models) if worker is not None else ()
 
-    def is_alone(self, worker_id: int) -> bool:
-        """Whether a worker serves one version at most and loads nothing: it does nothing but run that one's batches, or
-        the last ones of what was given up."""
+    def is_alone(self, worker_id: int, served: Served) -> bool:
+        """Whether a worker serves no other version and loads nothing: it does nothing but run this one's batches, the
+        last ones where it was given up."""
         worker = self._workers.get(worker_id)
-        return worker is not None and not worker.loading and len(self._groups[worker.group].models) <= 1
+        if worker is None or worker.loading:
+            return False
+        return all(each is served for each in self._groups[worker.group].models)
 
     def loading_aside(self) -> set[int]:
         """The ids of versions that load in the background, whether or not they are still wanted."""

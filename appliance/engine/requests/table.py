@@ -60,7 +60,9 @@ class RequestTable:
 
     def end(self, request: Request, *, answered: bool) -> None:
         """Drop a request that has its outcome."""
-        request.served.requests.answered += answered
+        if answered:
+            request.served.requests.answered += 1
+            self._batch_keys.answered(request.batch_key)
         if request.past.fell_from is not None and answered:
             request.past.fell_from.requests.fallen_back += 1
         del self._requests[request.handle]

@@ -11,19 +11,21 @@ from typing import Final
 
 from appliance.core.scheduling.events import BatchKeyClosed, BatchKeyOpened
 from appliance.domain.inference import RequestPlan
+from appliance.domain.model import ModelVersion
 from appliance.engine.inbox import Inbox
 from appliance.engine.versions.layout import merges
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.shape_history import ShapeHistory
+from appliance.engine.versions.shape_history import ShapeHistory, counts
 
 LOOKS: Final = 8
 """Batch keys that are looked at for one that opens: enough to get back to the limit once most are out of use."""
 
-Alike = tuple[int, tuple[tuple[int, ...] | None, ...]]
+Shapes = tuple[tuple[int, ...] | None, ...]
+Alike = tuple[int, Shapes]
 
 
 class BatchKeys:
-    """Gives batch key ids out and takes them back; ``history`` is told of shapes that come."""
+    """Gives batch key ids out and takes them back; ``history`` is told of shapes that were answered."""
 
     def __init__(self, inbox: Inbox, limit: int, history: ShapeHistory) -> None:
         self._inbox = inbox
@@ -32,6 +34,9 @@ class BatchKeys:
         self._next = 0
         self._of: dict[int, OrderedDict[Alike, int]] = {}
         self._live: dict[int, int] = {}
+        self._untold: dict[int, tuple[ModelVersion, Shapes]] = {}
+        """What the history is to be told once a request of a batch key was answered: one that the model does not take
+        says nothing of what it can."""
 
     def take(self, served: Served, plan: RequestPlan) -> int:
         """The batch key id for one more request of ``plan``; opened when it is new."""
@@ -48,6 +53,11 @@ class BatchKeys:
         self._live[batch_key] += 1
         return batch_key
 
+    def answered(self, batch_key: int) -> None:
+        """A request of ``batch_key`` had an answer."""
+        if (untold := self._untold.pop(batch_key, None)) is not None:
+            self.history.note(*untold)
+
     def give(self, batch_key: int) -> None:
         """One request of ``batch_key`` has ended; its version may be gone already."""
         if batch_key in self._live:
@@ -56,6 +66,7 @@ class BatchKeys:
     def forget(self, model: int) -> None:
         """The version is gone from the scheduler; its batch keys go, too, those that have requests when these end."""
         for batch_key in self._of.pop(model, {}).values():
+            self._untold.pop(batch_key, None)
             if self._live.pop(batch_key, None) == 0:
                 self._inbox.put(BatchKeyClosed(batch_key))
 
@@ -63,9 +74,10 @@ class BatchKeys:
         self, served: Served, batch_keys: OrderedDict[Alike, int], key: Alike, merging: bool, rows: int
     ) -> int:
         self._close_unused(batch_keys)
-        self.history.note(served.model, key[1])
         self._next += 1
         self._live[self._next] = 0
+        if counts(served.model):
+            self._untold[self._next] = served.model, key[1]
         batch_keys[key] = self._next
         seeds = served.seeds if merging else tuple((1, ns) for seeded, ns in served.seeds if seeded == rows)
         self._inbox.put(BatchKeyOpened(self._next, served.id, seeds if _fixed(served) else ()))
@@ -81,6 +93,7 @@ class BatchKeys:
                 batch_keys[key] = batch_key
             else:
                 del self._live[batch_key]
+                self._untold.pop(batch_key, None)
                 self._inbox.put(BatchKeyClosed(batch_key))
 
 

@@ -1,6 +1,7 @@
 """How large the free dimensions of requests have been, by model: what engines are built for.
 
-It is looked at when a shape is new to a version, not for each request. One of the model's versions tells for the next.
+It is looked at when a shape is new to a version and was answered, not for each request: what the model does not take
+tells nothing of what it can. One of the model's versions tells for the next, if that has the same free dimensions.
 Owner: the engine.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from appliance.domain.free_sizes import FreeSizes, is_open_ended, largest, sizes_of
+from appliance.domain.free_sizes import FreeSizes, free_counts, is_open_ended, largest, sizes_of
 from appliance.domain.model import ModelVersion
 from appliance.runtimes.runtime import FORMED_WHOLE
 
@@ -18,37 +19,46 @@ SETTLED_NS: Final = 600_000_000_000
 MODELS_MAX: Final = 4096
 """That are remembered; of more, the one goes that grew first."""
 
+_Interface = tuple[str, tuple[tuple[str, int], ...]]
+"""The name of a model, and its inputs with free dimensions, and how many of these each has."""
+
 
 class ShapeHistory:
     """Of models whose engines have to be built for what requests bring; of all others nothing is kept."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
-        self._known: dict[str, tuple[FreeSizes, int]] = {}
-        """The largest sizes by model, and when they grew."""
+        self._known: dict[_Interface, tuple[FreeSizes, int]] = {}
+        """The largest sizes, and when they grew."""
 
     def note(self, model: ModelVersion, shapes: tuple[tuple[int, ...] | None, ...]) -> None:
-        """A request for ``model`` had ``shapes``, without the batch dimension."""
+        """A request for ``model`` that it answered had ``shapes``, without the batch dimension."""
         if not counts(model):
             return
-        before, _ = self._known.get(model.name, ({}, 0))
+        key = _interface(model)
+        before, _ = self._known.get(key, ({}, 0))
         sizes = largest(before, sizes_of(model.inputs, shapes))
         if sizes != before:
-            self._known.pop(model.name, None)
-            self._known[model.name] = sizes, self._clock()
+            self._known.pop(key, None)
+            self._known[key] = sizes, self._clock()
             if len(self._known) > MODELS_MAX:
                 del self._known[next(iter(self._known))]
 
-    def sizes(self, name: str) -> FreeSizes:
+    def sizes(self, model: ModelVersion) -> FreeSizes:
         """The largest that requests for the model had; nothing where there was none."""
-        return self._known.get(name, ({}, 0))[0]
+        return self._known.get(_interface(model), ({}, 0))[0]
 
-    def settled_ns(self, name: str) -> int:
-        """When they are what requests have, unless they grow before; 0: there was no request."""
-        sizes, grown_ns = self._known.get(name, ({}, 0))
-        return grown_ns + SETTLED_NS if sizes else 0
+    def settled_ns(self, model: ModelVersion) -> int:
+        """When they are what requests have, unless they grow before; 0: none told of each input yet."""
+        key = _interface(model)
+        sizes, grown_ns = self._known.get(key, ({}, 0))
+        return grown_ns + SETTLED_NS if len(sizes) == len(key[1]) else 0
 
 
 def counts(model: ModelVersion) -> bool:
     """Whether its engine has to be built for what requests bring."""
     return model.runtime in FORMED_WHOLE and is_open_ended(model)
+
+
+def _interface(model: ModelVersion) -> _Interface:
+    return model.name, tuple(free_counts(model.inputs).items())

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from appliance.devices.cuda import Cuda
-from appliance.domain.errors import InvalidRequest, RunFailed
+from appliance.domain.errors import InvalidRequest, LoadFailed, RunFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, Datatype, element_count
 from appliance.runtimes.runtime import Port, Produced
-from appliance.runtimes.tensorrt.blocks import Block
+from appliance.runtimes.tensorrt.blocks import Block, lay
 from appliance.runtimes.tensorrt.profiles import Profile, Shape, first_that_holds
 
 SETTINGS_MAX: Final = 64
@@ -70,13 +70,15 @@ class Setting:
 
 
 class Contexts:
-    """Of ``engine``, on a device; ``close`` ends what was made, also where making failed."""
+    """Of ``engine``, on a device, of which they may take ``room_bytes`` (0: what there is); ``close`` ends what was
+    made, also where making failed."""
 
-    def __init__(self, engine: Engine, version: ModelVersion, cuda: Cuda) -> None:
+    def __init__(self, engine: Engine, version: ModelVersion, cuda: Cuda, room_bytes: int = 0) -> None:
         self.inputs, self.outputs = _ports(engine, is_input=True), _ports(engine, is_input=False)
         self._engine = engine
         self._version = version
         self._cuda = cuda
+        self._room_bytes = room_bytes
         self._blocks: list[Block] = []
         self._contexts: list[Context] = []
         self._told: dict[int, Setting] = {}
@@ -181,6 +183,12 @@ class Contexts:
         del self._engine
 
     def _take(self, largest: Mapping[str, int]) -> None:
+        nbytes = self.nbytes + lay(largest).nbytes
+        if 0 < self._room_bytes < nbytes:  # before it is taken from what serves there
+            raise LoadFailed(
+                f"its engine takes at least {nbytes} bytes of its GPU for the largest shapes that it was built for, "
+                f"more than the {self._room_bytes} that other versions left"
+            )
         self._blocks.append(Block(self._cuda, largest))
 
     def _output_shapes(self, number: int, inputs: Mapping[str, Shape]) -> dict[str, Shape]:

@@ -22,6 +22,7 @@ from appliance.domain.flag import is_true
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
+from appliance.runtimes.device_limit import BESIDE_BYTES
 from appliance.runtimes.onnx import GRAPH_BYTES_MAX, MODEL_FILE, OnnxRuntime
 from appliance.runtimes.runtime import (
     ENGINE_FILE,
@@ -131,7 +132,15 @@ class TensorrtRuntime:
         elsewhere = engine.limit_weights(most) if most else 0
         if not elsewhere and 0 < most < version.file_bytes:
             print(f"{version.key} keeps all its weights on the device: {NONE_ELSEWHERE}", file=sys.stderr)
-        session = EngineSession(engine, len(data) - elsewhere, version, device, graphs=version.cuda_graphs)
+        room_bytes = settings.room_bytes + BESIDE_BYTES if settings.room_bytes else 0
+        session = EngineSession(
+            engine,
+            len(data) - elsewhere,
+            version,
+            device,
+            graphs=version.cuda_graphs,
+            room_bytes=room_bytes,
+        )
         return (
             session if settings.original is None else self._with_standby(session, settings.original, settings)
         )

@@ -41,19 +41,27 @@ class _Plan(NamedTuple):
 
 
 class EngineSession:
-    """A loaded engine, which takes ``engine_bytes`` of the device by itself. Closes whatever came before."""
+    """A loaded engine, which takes ``engine_bytes`` of the device by itself, and ``room_bytes`` at most beside (0: what
+    there is). Closes whatever came before."""
 
     measurable = True
     weights = None
 
     def __init__(
-        self, engine: Engine, engine_bytes: int, version: ModelVersion, cuda: Cuda, *, graphs: bool = True
+        self,
+        engine: Engine,
+        engine_bytes: int,
+        version: ModelVersion,
+        cuda: Cuda,
+        *,
+        graphs: bool = True,
+        room_bytes: int = 0,
     ) -> None:
         """Take all memory that runs need. Raises LoadFailed."""
         self._version = version
         self._cuda = cuda
         self._engine_bytes = engine_bytes
-        self._contexts = Contexts(engine, version, cuda)
+        self._contexts = Contexts(engine, version, cuda, room_bytes)
         self.inputs, self.outputs = self._contexts.inputs, self._contexts.outputs
         try:
             self._copies = DeviceCopies(cuda)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session
+from appliance.runtimes.runtime import Feed, Place, Produced, Region, Session, note_of
 from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.runtimes.wrapped import WrappedSession
 
@@ -22,8 +22,9 @@ class EngineWithStandby(WrappedSession):
 
     @property
     def note(self) -> str:
-        """What goes which way."""
-        return f"its engine takes {self._session.limits}; all else runs in its CUDA session, kept beside it"
+        """What goes which way, and what is to be known of the standby."""
+        way = f"its engine takes {self._session.limits}; all else runs in its CUDA session, kept beside it"
+        return "; ".join(filter(None, (way, note_of(self._standby))))
 
     def run(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place

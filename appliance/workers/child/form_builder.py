@@ -38,7 +38,13 @@ from appliance.runtimes.weights import read_ahead
 from appliance.store.layout import BLOBS
 from appliance.workers.child.comparison import compare
 from appliance.workers.child.execution import LoadedModel
-from appliance.workers.child.proof import compare_answers, golden_sizes, open_golden, run_golden
+from appliance.workers.child.proof import (
+    check_provable,
+    compare_answers,
+    golden_sizes,
+    open_golden,
+    run_golden,
+)
 from appliance.workers.forms import (
     ANEW_FILE,
     BUILDING,
@@ -112,6 +118,7 @@ def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSetting
         _check_room(version)
         if was_dropped(path):
             Path(site, ANEW_FILE).write_bytes(b"")
+        check_provable(version, open_golden(version))  # before it takes minutes
         kept = find_kept(version.forms, version.digest, version.sealed)
         donors = tuple(_donors(version, runtime))
         held = replace(version, free_sizes=largest(version.free_sizes, golden_sizes(version)))

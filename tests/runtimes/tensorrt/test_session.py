@@ -74,6 +74,24 @@ class EnginesAlone:
         return session_of(version, onnx_bytes(), HostDevice())
 
 
+def test_an_engine_for_larger_shapes_than_there_is_room_for_does_not_take_what_they_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, took = HostDevice(), [0]
+    real = device.allocate
+
+    def allocate(nbytes: int) -> int:
+        took[0] += nbytes
+        return real(nbytes)
+
+    monkeypatch.setattr(device, "allocate", allocate)
+    engine = open_engine(IDENTITY, onnx_bytes(), device)
+    with pytest.raises(LoadFailed, match=r"takes at least .* bytes of its GPU .* more than the 100000 that"):
+        EngineSession(engine, 100, IDENTITY, device.as_cuda, room_bytes=100_000)
+    assert not device.held
+    assert 0 < took[0] < 100_000, "nor for a moment"
+
+
 class TestConformance:
     """What is not so: tensors without elements are outside of every profile."""
 

@@ -25,6 +25,7 @@ from appliance.runtimes.tensorrt.standby import EngineWithStandby
 from appliance.tools.conformance.cases import CASES, Case, Rig
 from appliance.tools.conformance.identity import INPUTS, OUTPUTS, onnx_bytes
 from appliance.tools.conformance.memory import Memory, any_floats
+from appliance.workers.child.form_builder import build_form
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
@@ -126,10 +127,14 @@ def test_only_runs_of_the_engine_are_prepared(session: EngineWithStandby) -> Non
         assert (session.prepared(*given) is not None) is prepared
 
 
-def test_it_says_what_goes_which_way_and_holds_what_both_hold(session: EngineWithStandby) -> None:
+def test_it_says_what_goes_which_way_and_holds_what_both_hold(
+    session: EngineWithStandby, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert session.note.startswith(
         "its engine takes 'x' [1, 1] to [8, 16]; all else runs in its CUDA session"
     )
+    monkeypatch.setattr(session._standby, "note", "3 of 120 nodes run on the processor", raising=False)
+    assert session.note.endswith("kept beside it; 3 of 120 nodes run on the processor")
     assert session.memory() == session._session.memory() + session._standby.memory()
     assert session.batch_sizes == session._session.batch_sizes
 
@@ -156,6 +161,47 @@ def test_a_session_that_has_no_room_beside_the_engine_leaves_nothing(
         runtime.load(packed, RuntimeSettings(packed=True, room_bytes=1 << 20, original=original))
     assert 0 < rooms[0] < 1 << 20, "what the engine leaves"
     assert not device.held
+
+
+def test_what_requests_were_answered_does_not_let_an_engine_take_what_others_have(
+    device: HostDevice, tmp_path: Path
+) -> None:
+    plain, library = SimulatedPlain(), SimulatedLibrary(device)
+    runtime = TensorrtRuntime(lambda: library, lambda: DRIVER, lambda index: device.as_cuda, plain)
+    (tmp_path / "model.onnx").write_bytes(text_bytes())
+    original = replace(
+        TEXT,
+        path=str(tmp_path / "model.onnx"),
+        device=ON_CUDA,
+        max_batch_size=32,
+        free_sizes={"x": (1 << 24,)},
+    )
+    engine = tmp_path / "engine.plan"
+    runtime.pack(original, RuntimeSettings(), str(engine), "")
+    packed = replace(original, path=str(engine), digests={str(engine): digest_of(engine.read_bytes())})
+    device.total = 8 << 30
+    settings = RuntimeSettings(packed=True, room_bytes=1 << 20, original=original)
+    with pytest.raises(LoadFailed, match=r"takes at least .* bytes of its GPU"):
+        runtime.load(packed, settings)
+    assert not device.held
+    assert not plain.loaded
+
+
+def test_an_engine_that_nothing_can_prove_is_not_built_first(device: HostDevice, tmp_path: Path) -> None:
+    library = SimulatedLibrary(device)
+    runtime = TensorrtRuntime(lambda: library, lambda: DRIVER, lambda index: device.as_cuda, SimulatedPlain())
+    (tmp_path / "model.onnx").write_bytes(text_bytes())
+    (tmp_path / "forms").mkdir()
+    version = replace(
+        TEXT,
+        path=str(tmp_path / "model.onnx"),
+        device=ON_CUDA,
+        digest="d" * 64,
+        forms=str(tmp_path / "forms"),
+    )
+    with pytest.raises(LoadFailed, match="give it a golden set"):
+        build_form(version, runtime, RuntimeSettings(), lambda name, verdict, reason: None)
+    assert not library.asked
 
 
 class TestDaemon:
