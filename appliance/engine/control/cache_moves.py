@@ -218,7 +218,7 @@ class CacheMoves:
             self._sizes.measured(served, event, room_bytes)
             if event.note and event.note != served.placed.note:
                 engine = event.packed and served.model.runtime in FORMED_WHOLE
-                what = f"model is not all {'in its engine' if engine else 'on its device'}"
+                what = "model is not all in its engine" if engine else "model is not all on its device"
                 self._shell.log.event(what, model=served.key, reason=event.note)
         self._rollouts.model_loaded(event, now_ns)
         if served is None or served.id not in self.cached or quick:
