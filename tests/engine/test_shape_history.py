@@ -13,7 +13,7 @@ from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.domain.validation import plan_request
 from appliance.engine.port import Submission
 from appliance.engine.versions import shape_history
-from appliance.engine.versions.shape_history import SETTLED_NS, ShapeHistory
+from appliance.engine.versions.shape_history import LONGEST_NS, SETTLED_NS, ShapeHistory
 from appliance.workers import port
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
@@ -49,6 +49,15 @@ def test_the_largest_of_a_model_counts_from_when_it_last_grew(history: ShapeHist
         clock.ns = ns
         history.note(TEXT, ((size,),))
     assert (history.sizes(TEXT), history.settled_ns(TEXT)) == ({"x": (9,)}, 6 + SETTLED_NS)
+
+
+def test_what_grows_a_little_again_and_again_settles_in_the_end(history: ShapeHistory, clock: Clock) -> None:
+    first = clock.ns
+    for size in range(1, 30):
+        history.note(TEXT, ((size,),))
+        clock.ns += SETTLED_NS - 1
+    assert history.settled_ns(TEXT) == first + LONGEST_NS < clock.ns
+    assert history.sizes(TEXT) == {"x": (29,)}
 
 
 def test_one_version_tells_for_the_next(history: ShapeHistory) -> None:
