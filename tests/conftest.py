@@ -29,6 +29,15 @@ os.register_at_fork(after_in_child=gc.freeze)
 
 Serve = Callable[..., ApplianceProcess]
 
+
+@pytest.fixture(autouse=True)
+def _swept() -> Iterator[None]:
+    """Let what a test had frozen, as loading does in a worker, be swept: garbage that is in it would keep its memory
+    and its descriptors as long as this process lives."""
+    yield
+    gc.unfreeze()
+
+
 # No thresholds of time: a machine that is busy with something else is no defect of a test. The same examples each time,
 # for a change is judged by them; `pytest --hypothesis-profile explore` looks for new ones.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])

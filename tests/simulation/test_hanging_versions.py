@@ -46,3 +46,4 @@ def test_no_request_hangs_with_a_version_that_is_given_up(seed: int, canary: flo
     world.world.run_while(lambda: bool(world.pending), world.world.now + SOON_MS * MS)
     assert not world.pending
     assert {fate for _, _, fate in world.answers} == {SOUND}
+    world.settle()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +27,7 @@ from appliance.tools.evaluation.jobs import (
     from_plain,
     to_plain,
 )
-from appliance.tools.evaluation.process import compare, convert, make_golden, measure
+from appliance.tools.evaluation.process import _lines, compare, convert, make_golden, measure
 from appliance.tools.variants.output import next_version
 from models.generators.bert_graph import sentence_encoder
 from tests.models.encoders import small_encoder
@@ -267,3 +270,15 @@ def test_the_next_version_is_above_all_others(tmp_path: Path) -> None:
     for name in ("1", "10", "9", "x", ".11.new"):
         (tmp_path / name).mkdir()
     assert next_version(str(tmp_path)) == 11
+
+
+def test_what_it_says_is_read_from_any_descriptor() -> None:
+    reading, writing = os.pipe()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+    high = fcntl.fcntl(reading, fcntl.F_DUPFD_CLOEXEC, 1_500)
+    os.close(reading)
+    os.write(writing, b"one\ntwo\n")
+    os.close(writing)
+    with open(high, "rb", buffering=0) as out:
+        assert list(_lines(out, 60.0)) == [b"one", b"two"]

@@ -93,7 +93,9 @@ def apart(case: Case, rig: Rig, patience_s: float = CASE_S) -> Outcome:
         _run(case, rig, lambda said: os.write(writing, json.dumps(said).encode() + b"\n"))
     os.close(writing)
     with open(reading, "rb") as end:
-        in_time = bool(select.select([end], [], [], patience_s)[0])
+        poller = select.poll()
+        poller.register(end, select.POLLIN)
+        in_time = bool(poller.poll(patience_s * 1_000))
         if not in_time:
             os.kill(pid, signal.SIGKILL)
         said = end.readline() if in_time else b""  # one that it leaves behind may keep the pipe open

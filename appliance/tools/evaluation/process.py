@@ -161,8 +161,9 @@ def _try(action: str, job: Job, kind: type[T], progress: Progress) -> T:
 
 def _lines(out: IO[bytes], silence_s: float) -> Iterator[bytes]:
     """The lines of a pipe until it is closed. Raises TimeoutError when nothing comes for so long."""
-    begun = b""
-    while select.select([out], [], [], silence_s)[0]:
+    begun, poller = b"", select.poll()  # any descriptor, also one above those that select() takes
+    poller.register(out, select.POLLIN)
+    while poller.poll(silence_s * 1_000):
         data = os.read(out.fileno(), LINES_BYTES)
         if not data:
             return
