@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
 from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ConfigInvalid, LoadFailed, Problem
+from appliance.domain.free_sizes import is_open_ended
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, Datatype, TensorSpec
 
@@ -337,6 +338,12 @@ def batch_sizes(session: Session) -> tuple[int, ...]:
 def note_of(session: Session) -> str:
     """What people are to know of how it runs, in a sentence: its ``note``, if it has one; "" for nothing."""
     return str(getattr(session, "note", ""))
+
+
+def is_for_requests(version: ModelVersion) -> bool:
+    """Whether its form has to be built for the shapes that requests bring, and may be asked for others: then its own
+    files are there for those."""
+    return version.runtime in FORMED_WHOLE and is_open_ended(version)
 
 
 def left_beside(settings: RuntimeSettings, *sessions: Session) -> RuntimeSettings:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import resource
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -272,10 +273,17 @@ def test_the_next_version_is_above_all_others(tmp_path: Path) -> None:
     assert next_version(str(tmp_path)) == 11
 
 
-def test_what_it_says_is_read_from_any_descriptor() -> None:
-    reading, writing = os.pipe()
+@pytest.fixture
+def _many_descriptors() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("_many_descriptors")
+def test_what_it_says_is_read_from_any_descriptor() -> None:
+    reading, writing = os.pipe()
     high = fcntl.fcntl(reading, fcntl.F_DUPFD_CLOEXEC, 1_500)
     os.close(reading)
     os.write(writing, b"one\ntwo\n")

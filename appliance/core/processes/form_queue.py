@@ -41,7 +41,7 @@ class FormQueue(Generic[V]):
         self._pauses_ns: dict[str, int] = {}
 
     def consider(self, version: V) -> None:
-        """Queue a version, unless it runs from a form or was queued before: then it is what was."""
+        """Queue a version, unless it runs from a form; where it was queued before, it takes that place."""
         if version.packed:
             self._known.discard(version.identity)  # should it be lost, it may be built anew
         elif version.identity not in self._known:

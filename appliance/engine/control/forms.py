@@ -15,9 +15,9 @@ from appliance.domain.device import DeviceName
 from appliance.engine.control.instance_group import Ids
 from appliance.engine.environment import Shell
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.shape_history import ShapeHistory, counts
+from appliance.engine.versions.shape_history import ShapeHistory
 from appliance.engine.versions.wording import awaits_shapes_text, no_room_for_builder_text
-from appliance.runtimes.runtime import FORMED_WHOLE
+from appliance.runtimes.runtime import FORMED_WHOLE, is_for_requests
 from appliance.workers.forms import refuse_forms
 from appliance.workers.port import (
     ExitCause,
@@ -149,7 +149,7 @@ class Forms:
 
     def _awaits_shapes(self, served: Served, now_ns: int) -> int:
         """When it may be known what the engine of ``served`` is to be built for; 0: it is, or none can be proven."""
-        if not counts(served.model) or not served.model.golden:
+        if not is_for_requests(served.model) or not served.model.golden:
             return 0
         return self._history.settled_ns(served.model) or now_ns + LOOK_NS
 

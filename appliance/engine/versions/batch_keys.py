@@ -15,7 +15,8 @@ from appliance.domain.model import ModelVersion
 from appliance.engine.inbox import Inbox
 from appliance.engine.versions.layout import merges
 from appliance.engine.versions.served import Served
-from appliance.engine.versions.shape_history import ShapeHistory, counts
+from appliance.engine.versions.shape_history import ShapeHistory
+from appliance.runtimes.runtime import is_for_requests
 
 LOOKS: Final = 8
 """Batch keys that are looked at for one that opens: enough to get back to the limit once most are out of use."""
@@ -76,7 +77,7 @@ class BatchKeys:
         self._close_unused(batch_keys)
         self._next += 1
         self._live[self._next] = 0
-        if counts(served.model):
+        if is_for_requests(served.model):
             self._untold[self._next] = served.model, key[1]
         batch_keys[key] = self._next
         seeds = served.seeds if merging else tuple((1, ns) for seeded, ns in served.seeds if seeded == rows)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from appliance.domain.free_sizes import FreeSizes, free_counts, is_open_ended, largest, sizes_of
+from appliance.domain.free_sizes import FreeSizes, free_counts, largest, sizes_of
 from appliance.domain.model import ModelVersion
-from appliance.runtimes.runtime import FORMED_WHOLE
+from appliance.runtimes.runtime import is_for_requests
 
 SETTLED_NS: Final = 600_000_000_000
 """So long after they have last grown, sizes are what requests have: an engine for them is worth its build."""
@@ -43,7 +43,7 @@ class ShapeHistory:
 
     def note(self, model: ModelVersion, shapes: tuple[tuple[int, ...] | None, ...]) -> None:
         """A request for ``model`` that it answered had ``shapes``, without the batch dimension."""
-        if not counts(model):
+        if not is_for_requests(model):
             return
         key = _interface(model)
         now_ns = self._clock()
@@ -67,11 +67,6 @@ class ShapeHistory:
         if known is None or len(known.sizes) < len(key[1]):
             return 0
         return min(known.grown_ns + SETTLED_NS, known.first_ns + LONGEST_NS)
-
-
-def counts(model: ModelVersion) -> bool:
-    """Whether its engine has to be built for what requests bring."""
-    return model.runtime in FORMED_WHOLE and is_open_ended(model)
 
 
 def _interface(model: ModelVersion) -> _Interface:

@@ -118,10 +118,11 @@ def build_form(version: ModelVersion, runtime: Runtime, settings: RuntimeSetting
         _check_room(version)
         if was_dropped(path):
             Path(site, ANEW_FILE).write_bytes(b"")
-        check_provable(version, open_golden(version))  # before it takes minutes
+        golden = open_golden(version)
+        check_provable(version, golden)  # before it takes minutes
         kept = find_kept(version.forms, version.digest, version.sealed)
         donors = tuple(_donors(version, runtime))
-        held = replace(version, free_sizes=largest(version.free_sizes, golden_sizes(version)))
+        held = replace(version, free_sizes=largest(version.free_sizes, golden_sizes(version, golden)))
         compared = _build(held, runtime, replace(settings, kept=kept, donors=donors), site)
         _check_quota(version, 0)  # what was installed meanwhile comes first
     except BaseException:
@@ -245,11 +246,9 @@ def _prove(
             reference = LoadedModel(version=version, session=original)
             if not proven:
                 compare_answers(packed, reference)
-            return (
-                compare(packed, reference, golden, left_beside(left, original).room_bytes)
-                if is_engine
-                else ()
-            )
+            if not is_engine:
+                return ()
+            return compare(packed, reference, golden, left_beside(left, original).room_bytes)
         finally:
             original.close()
     finally:

@@ -19,20 +19,19 @@ from typing import Final, NamedTuple, TypeVar
 
 from appliance.domain.device import CPU, DeviceName
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed
-from appliance.domain.free_sizes import is_open_ended
 from appliance.domain.golden import TENSORS_NAME
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.regular_file import check_digest, opened
 from appliance.domain.session_options import session_options
 from appliance.runtimes import reshape
 from appliance.runtimes.runtime import (
-    FORMED_WHOLE,
     Packer,
     Runtime,
     RuntimeSettings,
     Session,
     check_signature,
     form_file,
+    is_for_requests,
     is_sealed,
     note_of,
 )
@@ -260,7 +259,7 @@ class Loader:
         """A session of verified weights whose pages are there, or are on their way for an early load."""
         runtime, wish = self.runtime_of(version), manner.wish
         opened = version if form is None else form.version_of(version)
-        original = version if form is not None and _takes_original(version) else None
+        original = version if form is not None and is_for_requests(version) else None
         _check_beside(original or opened)
         arrival = _arrival((original or opened).weights, manner)
         settings = replace(
@@ -298,11 +297,6 @@ class Loader:
                 f"(enabled: {', '.join(self._runtimes)}); add it to the configuration"
             )
         return runtime
-
-
-def _takes_original(version: ModelVersion) -> bool:
-    """Whether its engine may be asked for shapes that it was not built for, which its own files are there for."""
-    return version.runtime in FORMED_WHOLE and is_open_ended(version)
 
 
 def _in_parts(tell: Tell) -> Callable[[int, int], None]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from appliance.domain.errors import ApplianceError, AssessmentFailed, LoadFailed, RunFailed
-from appliance.domain.free_sizes import FreeSizes, is_open_ended, largest, sizes_of
+from appliance.domain.free_sizes import FreeSizes, largest, sizes_of
 from appliance.domain.golden import (
     GoldenCase,
     GoldenSet,
@@ -128,12 +128,10 @@ def open_golden(version: ModelVersion) -> Golden | None:
         raise LoadFailed(f"{version.key}: the golden set cannot be used: {problem}") from problem
 
 
-def golden_sizes(version: ModelVersion) -> FreeSizes:
-    """How large the free dimensions of the inputs of its golden set are: an engine has to take those, too. Raises
-    LoadFailed when it cannot be used."""
+def golden_sizes(version: ModelVersion, golden: Golden | None) -> FreeSizes:
+    """How large the free dimensions of the inputs of its golden set are: an engine has to take those, too."""
     found: FreeSizes = {}
     batch = 1 if version.max_batch_size > 0 else 0
-    golden = open_golden(version) if is_open_ended(version) else None
     for case in () if golden is None else golden.set.cases:
         shapes = {tensor.name: tensor.shape[batch:] for tensor in case.inputs}
         found = largest(found, sizes_of(version.inputs, [shapes.get(spec.name) for spec in version.inputs]))

@@ -139,16 +139,31 @@ def test_it_says_what_goes_which_way_and_holds_what_both_hold(
     assert session.batch_sizes == session._session.batch_sizes
 
 
+class Box:
+    """A runtime on a simulated device, and a version for it whose file is in ``folder``."""
+
+    def __init__(self, device: HostDevice, folder: Path) -> None:
+        self.plain, self.library = SimulatedPlain(), SimulatedLibrary(device)
+        self.runtime = TensorrtRuntime(
+            lambda: self.library, lambda: DRIVER, lambda index: device.as_cuda, self.plain
+        )
+        self.engine = folder / "engine.plan"
+        (folder / "model.onnx").write_bytes(text_bytes())
+        self.version = replace(TEXT, path=str(folder / "model.onnx"), device=ON_CUDA)
+
+    def packed(self, version: ModelVersion) -> ModelVersion:
+        """The version with its engine, which is built, in the place of its file."""
+        self.runtime.pack(version, RuntimeSettings(), str(self.engine), "")
+        digests = {str(self.engine): digest_of(self.engine.read_bytes())}
+        return replace(version, path=str(self.engine), digests=digests)
+
+
 def test_a_session_that_has_no_room_beside_the_engine_leaves_nothing(
     device: HostDevice, tmp_path: Path
 ) -> None:
-    plain, library = SimulatedPlain(), SimulatedLibrary(device)
-    runtime = TensorrtRuntime(lambda: library, lambda: DRIVER, lambda index: device.as_cuda, plain)
-    (tmp_path / "model.onnx").write_bytes(text_bytes())
-    original = replace(TEXT, path=str(tmp_path / "model.onnx"), device=ON_CUDA)
-    engine = tmp_path / "engine.plan"
-    runtime.pack(original, RuntimeSettings(), str(engine), "")
-    packed = replace(original, path=str(engine), digests={str(engine): digest_of(engine.read_bytes())})
+    box = Box(device, tmp_path)
+    original = box.version
+    packed = box.packed(original)
     rooms: list[int] = []
 
     def load(version: ModelVersion, settings: RuntimeSettings) -> Session:
@@ -156,9 +171,9 @@ def test_a_session_that_has_no_room_beside_the_engine_leaves_nothing(
         rooms.append(settings.room_bytes)
         raise LoadFailed("no room")
 
-    plain.load = load  # type: ignore[method-assign]
+    box.plain.load = load  # type: ignore[method-assign]
     with pytest.raises(LoadFailed, match="no room"):
-        runtime.load(packed, RuntimeSettings(packed=True, room_bytes=1 << 20, original=original))
+        box.runtime.load(packed, RuntimeSettings(packed=True, room_bytes=1 << 20, original=original))
     assert 0 < rooms[0] < 1 << 20, "what the engine leaves"
     assert not device.held
 
@@ -166,42 +181,24 @@ def test_a_session_that_has_no_room_beside_the_engine_leaves_nothing(
 def test_what_requests_were_answered_does_not_let_an_engine_take_what_others_have(
     device: HostDevice, tmp_path: Path
 ) -> None:
-    plain, library = SimulatedPlain(), SimulatedLibrary(device)
-    runtime = TensorrtRuntime(lambda: library, lambda: DRIVER, lambda index: device.as_cuda, plain)
-    (tmp_path / "model.onnx").write_bytes(text_bytes())
-    original = replace(
-        TEXT,
-        path=str(tmp_path / "model.onnx"),
-        device=ON_CUDA,
-        max_batch_size=32,
-        free_sizes={"x": (1 << 24,)},
-    )
-    engine = tmp_path / "engine.plan"
-    runtime.pack(original, RuntimeSettings(), str(engine), "")
-    packed = replace(original, path=str(engine), digests={str(engine): digest_of(engine.read_bytes())})
+    box = Box(device, tmp_path)
+    original = replace(box.version, max_batch_size=32, free_sizes={"x": (1 << 24,)})
+    packed = box.packed(original)
     device.total = 8 << 30
     settings = RuntimeSettings(packed=True, room_bytes=1 << 20, original=original)
     with pytest.raises(LoadFailed, match=r"takes at least .* bytes of its GPU"):
-        runtime.load(packed, settings)
+        box.runtime.load(packed, settings)
     assert not device.held
-    assert not plain.loaded
+    assert not box.plain.loaded
 
 
 def test_an_engine_that_nothing_can_prove_is_not_built_first(device: HostDevice, tmp_path: Path) -> None:
-    library = SimulatedLibrary(device)
-    runtime = TensorrtRuntime(lambda: library, lambda: DRIVER, lambda index: device.as_cuda, SimulatedPlain())
-    (tmp_path / "model.onnx").write_bytes(text_bytes())
+    box = Box(device, tmp_path)
     (tmp_path / "forms").mkdir()
-    version = replace(
-        TEXT,
-        path=str(tmp_path / "model.onnx"),
-        device=ON_CUDA,
-        digest="d" * 64,
-        forms=str(tmp_path / "forms"),
-    )
+    version = replace(box.version, digest="d" * 64, forms=str(tmp_path / "forms"))
     with pytest.raises(LoadFailed, match="give it a golden set"):
-        build_form(version, runtime, RuntimeSettings(), lambda name, verdict, reason: None)
-    assert not library.asked
+        build_form(version, box.runtime, RuntimeSettings(), lambda name, verdict, reason: None)
+    assert not box.library.asked
 
 
 class TestDaemon:
