@@ -16,9 +16,20 @@ JOBS ?= auto
 PROCESSORS ?= x86_64 aarch64
 # The oldest C library (glibc) that the wheels run with; maturin looks at every symbol that they use.
 GLIBC := 2_17
+# Which ONNX Runtime .venv has. What is there stays, unless RUNTIME says otherwise.
+RUNTIME ?= $(if $(wildcard $(VENV)/lib/python*/site-packages/onnxruntime_gpu-*.dist-info),gpu,cpu)
+ifeq ($(RUNTIME),gpu)
+  SERVE_LOCK := requirements-gpu.lock
+  OTHER_RUNTIME := onnxruntime
+else ifeq ($(RUNTIME),cpu)
+  SERVE_LOCK := requirements.lock
+  OTHER_RUNTIME := onnxruntime-gpu
+else
+  $(error RUNTIME is '$(RUNTIME)'; it may be cpu or gpu)
+endif
 # What is installed is named by what it was made from, so that nothing is made twice or left old.
 digest = $(shell cat pyproject.toml $(1) | cksum | cut -d' ' -f1)
-SERVE_STAMP := $(VENV)/.installed-$(call digest,requirements.lock)
+SERVE_STAMP := $(VENV)/.installed-$(RUNTIME)-$(call digest,$(SERVE_LOCK))
 TEST_STAMP := $(VENV)/.installed-test-$(call digest,requirements.lock requirements-test.lock)
 CLIENTS_STAMP := $(CLIENTS)/.installed-$(call digest,requirements-clients.lock)
 WHEELS_STAMP := $(WHEELS)/.installed-$(call digest,requirements-wheels.lock)
@@ -39,6 +50,7 @@ help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
 	@echo
 	@echo "  PYTHON=python3.12   which Python makes the environments (3.11 to 3.13)"
+	@echo "  RUNTIME=gpu         ONNX Runtime with CUDA in .venv (two gigabytes, x86-64; docs/GPU.md); RUNTIME=cpu: back again"
 	@echo "  ARGS='--models DIR' what 'make run' gives to 'appliance serve'"
 	@echo "  PYTEST_ARGS='-k x'  what 'make test' and 'make unit' give to pytest"
 	@echo "  JOBS=0              how many processes 'make unit' tests in; 0: in its own (auto: one for each processor)"
@@ -181,8 +193,9 @@ LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hash
   --custom-compile-command 'make lock' pyproject.toml -
 
 lock: ## resolve the lock files anew (needs 'uv' on the PATH)
-	echo hatchling | $(LOCK) --extra test -o requirements-test.lock
-	echo hatchling | $(LOCK) --extra controller -c requirements-test.lock -o requirements.lock
+	echo hatchling | $(LOCK) --extra cpu --extra test --no-emit-package onnxruntime -o requirements-test.lock
+	echo hatchling | $(LOCK) --extra controller --extra cpu -c requirements-test.lock -o requirements.lock
+	echo hatchling | $(LOCK) --extra controller --extra gpu -c requirements-test.lock -o requirements-gpu.lock
 	echo hatchling | $(LOCK) --extra clients -o requirements-clients.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
 	  --custom-compile-command 'make lock' --group wheels -o requirements-wheels.lock
@@ -219,8 +232,11 @@ endif
 
 $(SERVE_STAMP): | $(BIN)/python
 	@echo "make: installing the appliance and what it needs (about a minute, once)"
-	@$(BIN)/python $(PIP) install --require-hashes -r requirements.lock
+	@if $(BIN)/python $(PIP) show $(OTHER_RUNTIME) >/dev/null 2>&1; then \
+	  $(BIN)/python $(PIP) uninstall --yes onnxruntime onnxruntime-gpu 2>/dev/null; fi
+	@$(BIN)/python $(PIP) install --require-hashes -r $(SERVE_LOCK)
 	@$(BIN)/python $(PIP) install --no-deps --no-build-isolation -e .
+	@rm -f $(VENV)/.installed-cpu-* $(VENV)/.installed-gpu-*
 	@touch $@
 
 # pip runs maturin in an environment of its own, which it throws away.

@@ -81,15 +81,21 @@ def test_lock_files_name_no_host_and_hash_everything() -> None:
 def test_the_lock_files_agree_with_one_another() -> None:
     """What runs is what is tested."""
     tested = pins(ROOT / "requirements-test.lock")
-    served = pins(ROOT / "requirements.lock")
-    assert served.items() <= tested.items()
+    for lock, runtime in (("requirements.lock", "onnxruntime"), ("requirements-gpu.lock", "onnxruntime-gpu")):
+        served = {pin: at for pin, at in pins(ROOT / lock).items() if not pin.startswith("nvidia-")}
+        (ours,) = (pin for pin in served if pin.startswith("onnxruntime"))
+        assert ours == runtime
+        del served[ours]  # the tests take what is there
+        assert served.items() <= tested.items()
+    assert not any(pin.startswith("onnxruntime") for pin in tested), "it would come beside the one for a GPU"
 
 
 def test_every_dependency_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    locked = {pin.partition(" ")[0] for pin in pins(ROOT / "requirements.lock")}
-    wanted = {re.split(r"[<>=!~;\[ ]", dependency)[0] for dependency in project["dependencies"]}
-    assert wanted <= locked
+    for lock, extra in (("requirements.lock", "cpu"), ("requirements-gpu.lock", "gpu")):
+        locked = {pin.partition(" ")[0] for pin in pins(ROOT / lock)}
+        wanted = project["dependencies"] + project["optional-dependencies"][extra]
+        assert {re.split(r"[<>=!~;\[ ]", each)[0] for each in wanted} <= locked
 
 
 def documents() -> list[Path]:

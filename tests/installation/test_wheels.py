@@ -6,11 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
+from appliance.runtimes.distributions import DISTRIBUTIONS
 from tests.appliance_process import ApplianceProcess
 from tests.architecture.sources import ROOT
 from tests.frontend.grpc.certificate_files import make_authority, make_signed
@@ -73,10 +76,30 @@ def clean(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return python
 
 
+@pytest.mark.parametrize(
+    ("extra", "runtime"), [("", set()), ("cpu", {"onnxruntime"}), ("gpu", {"onnxruntime-gpu"})]
+)
+def test_an_extra_brings_the_runtime_of_its_device_and_no_other(
+    wheels: Path, extra: str, runtime: set[str]
+) -> None:
+    (wheel,) = wheels.glob("edge_appliance-*.whl")
+    (papers,) = distributions(path=[str(wheel)])
+    wanted = {each for each in map(Requirement, papers.requires or ()) if applies(each, extra)}
+    assert {each.name for each in wanted} & set(DISTRIBUTIONS["onnx"]) == runtime
+    if extra == "gpu":
+        (found,) = (each for each in wanted if each.name == "onnxruntime-gpu")
+        assert found.extras == {"cuda", "cudnn"}
+        assert {"nvidia-cublas", "nvidia-ml-py"} <= {each.name for each in wanted}
+
+
+def applies(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
 @pytest.mark.download
 @pytest.mark.timeout(600)
 def test_two_wheels_serve_over_tls_at_full_speed(clean: Path, wheels: Path, tmp_path: Path) -> None:
-    run(clean, "-m", "pip", "install", "--no-index", "--find-links", wheels, "edge-appliance[native]")
+    run(clean, "-m", "pip", "install", "--no-index", "--find-links", wheels, "edge-appliance[cpu,native]")
     run(clean, "-m", "pip", "check")
     authority = make_authority(tmp_path, "authority")
     pair = make_signed(tmp_path, "server", authority)
