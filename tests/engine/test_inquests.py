@@ -22,7 +22,7 @@ from tests.domain.sample import make_version
 from tests.engine.test_endings import Losing
 
 
-def model(version: int = 1, width: int = 8) -> ModelVersion:
+def model(version: int = 1, width: int = 8, rows: int = 8) -> ModelVersion:
     """Bytes in, as many out, several requests at a time."""
     spec = TensorSpec(name="x", datatype=Datatype.UINT8, shape=(width,))
     out = TensorSpec(name="y", datatype=Datatype.UINT8, shape=(width,))
@@ -31,7 +31,7 @@ def model(version: int = 1, width: int = 8) -> ModelVersion:
         version,
         inputs=(spec,),
         outputs=(out,),
-        max_batch_size=8,
+        max_batch_size=rows,
         batching=Batching(),
         parameters={ALLOWED_PARAMETER: "true"},
     )
@@ -98,6 +98,16 @@ class Court(Losing):
     def states(self) -> list[VersionState]:
         """Of all versions."""
         return [entry.state for entry in self.engine.index(ready_only=False)]
+
+    @property
+    def fallen(self) -> int:
+        """Requests that another version answered."""
+        return sum(each.fallen_back for each in self.engine.status().versions)
+
+    @property
+    def reason(self) -> str:
+        """What is said of the newest version."""
+        return self.engine.index(ready_only=False)[-1].reason
 
     @property
     def served_by(self) -> int:
@@ -299,6 +309,41 @@ def test_what_another_version_answers_is_the_versions_own_doing() -> None:
     assert isinstance(court.ended["one"], Answer)
     court.turns()
     assert court.served_by == 1
+    court.release()
+
+
+def test_what_a_worker_died_of_is_said_before_those_that_another_version_answered_count() -> None:
+    """Some of them are answered before others: a share of failures is not the reason to go back."""
+    court = Court(model(1, rows=1), model(2))
+    for name in ("one", "two", "three"):
+        court.ask(name)
+    court.turns()
+    (ran,) = court.lanes
+    assert len(ran[1].items) == 3, "at once"
+    court.die(port.ExitCause.HUNG)
+    court.answer()
+    court.answer()
+    assert len(court.ended) == 2
+    assert court.fallen == 0
+    assert court.served_by == 2
+    court.answer()
+    court.turns()
+    assert court.served_by == 1
+    assert "hung" in court.reason
+    court.release()
+
+
+@pytest.mark.parametrize("dies_first", [True, False])
+def test_what_another_version_answered_counts_where_its_neighbour_was_to_blame(dies_first: bool) -> None:
+    court = Court(model(1, rows=1), model(2))
+    for name, client in (("one", "a"), ("two", "b")):
+        court.ask(name, client)
+    court.turns()
+    court.die()
+    for end in (Court.die, Court.answer) if dies_first else (Court.answer, Court.die):
+        end(court)
+    assert {type(outcome) for outcome in court.ended.values()} == {WorkerDied, Answer}
+    assert (court.fallen, court.served_by) == (1, 2)
     court.release()
 
 

@@ -148,14 +148,11 @@ def test_a_run_that_hangs_while_another_version_could_answer_costs_a_moment(
         daemon.signal(signal.SIGHUP)
         daemon.until("its trial", lambda now: on_trial(entry(now)))
         with Stream(daemon.grpc, "m", first=7) as hanging:
-            now = daemon.until("the way back", lambda now: entry(now)["outlook"] == "successor failed")
+            now = daemon.until("the way back", lambda now: "hung" in entry(now)["reason"])
             hanging.wait_for(20)
         stream.wait_for(20)
     assert set(stream.outcomes) == set(hanging.outcomes) == {"OK"}
     assert entry(now)["state"] == "READY"
-    # Whichever is noticed first: that its worker hung, or that another version answered what it did not.
-    assert "hung" in entry(now)["reason"] or "fails: " in entry(now)["reason"]
-    assert '"detail": "killed: hung"' in daemon.log()
 
 
 def test_a_wrong_answer_to_the_golden_set_keeps_a_version_out(serve: Serve, tmp_path: Path) -> None:

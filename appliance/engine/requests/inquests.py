@@ -76,7 +76,7 @@ class Inquests:
     def _died_again(self, request: Request, before: Death) -> None:
         """A worker died with it before, of the version that it has now or of another."""
         before.of_request = True
-        before.open -= 1
+        self._ended(before)
         if before.served is not request.served:
             self._request_died(before.served, request.submission.account)
 
@@ -85,7 +85,6 @@ class Inquests:
         death, request.past.death = request.past.death, None
         if death is None:
             return
-        death.open -= 1
         client = request.submission.account
         if isinstance(outcome, WorkerDied) and request.attempts > 1:
             death.of_request = True
@@ -94,12 +93,23 @@ class Inquests:
             death.suspects.add(client)  # it did not run to its end
         elif request.served is not death.served and isinstance(outcome, Answer):
             death.answered = True
+            if request.past.fell_from is death.served:
+                request.past.fell_from = None
+                death.fallen += 1
+        self._ended(death)
         if death.open or death.of_request:
             return
         if death.suspects:
             self._died(death.served, [client] if death.alone else sorted(death.suspects), alone=death.alone)
         elif death.answered:
             self._jury.convict(death.served, death.detail, repeated=False)
+
+    def _ended(self, death: Death) -> None:
+        """One of its requests has. What another version answered counts when all have: the first ones would look like
+        failures of their own, and a version be given up for a share of those and not for how its worker ended."""
+        death.open -= 1
+        if not death.open:
+            self._table.fell_back(death.served, death.fallen)
 
     def _died(self, served: Served, clients: Sequence[str], *, alone: bool = False) -> None:
         """A worker died with a request of one of these, and nothing more will be known of it."""

@@ -117,10 +117,11 @@ class Mirror:
 
 class Death:
     """Of a worker of ``served`` that ran ``open`` requests, which are yet to end; ``alone``: one of them, so that it
-    died of that. ``answered``: some were, by another version; ``of_request``: another worker died with one;
-    ``suspects``: the clients of those of which nothing will be known."""
+    died of that. ``answered``: some were, by another version; ``fallen``: how many of those count as failures of
+    ``served``, once it is known what that died of; ``of_request``: another worker died with one; ``suspects``: the
+    clients of those of which nothing will be known."""
 
-    __slots__ = ("alone", "answered", "detail", "of_request", "open", "served", "suspects")
+    __slots__ = ("alone", "answered", "detail", "fallen", "of_request", "open", "served", "suspects")
 
     def __init__(self, served: Served, detail: str, requests: int, *, alone: bool) -> None:
         self.served = served
@@ -128,6 +129,7 @@ class Death:
         self.open = requests
         self.alone = alone
         self.answered = self.of_request = False
+        self.fallen = 0
         self.suspects: set[str] = set()
 
 

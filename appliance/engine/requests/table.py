@@ -58,13 +58,17 @@ class RequestTable:
         """Count a request that is to blame for how it ends, and not its version."""
         request.served.requests.blamed += 1
 
+    def fell_back(self, served: Served, requests: int) -> None:
+        """Count requests that failed on a version and were answered by another."""
+        served.requests.fallen_back += requests
+
     def end(self, request: Request, *, answered: bool) -> None:
         """Drop a request that has its outcome."""
         if answered:
             request.served.requests.answered += 1
             self._batch_keys.answered(request.batch_key)
         if request.past.fell_from is not None and answered:
-            request.past.fell_from.requests.fallen_back += 1
+            self.fell_back(request.past.fell_from, 1)
         del self._requests[request.handle]
         self.leave_batch_key(request)
         request.served.requests.live -= 1
