@@ -258,7 +258,7 @@ $(TEST_STAMP): | $(SERVE_STAMP)
 
 $(CLIENTS_STAMP): | $(CLIENTS)/bin/python
 	@echo "make: installing other people's clients into $(CLIENTS)"
-	@$(CLIENTS)/bin/python $(PIP) install --require-hashes -r requirements-clients.lock
+	@$(CLIENTS)/bin/python $(PIP) install --no-compile --require-hashes -r requirements-clients.lock
 	@$(CLIENTS)/bin/python $(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -269,5 +269,5 @@ $(WHEELS_STAMP): | $(WHEELS)/bin/python
 
 $(ANSIBLE_STAMP): | $(ANSIBLE)/bin/python
 	@echo "make: installing Ansible into $(ANSIBLE)"
-	@$(ANSIBLE)/bin/python $(PIP) install --require-hashes -r requirements-ansible.lock
+	@$(ANSIBLE)/bin/python $(PIP) install --no-compile --require-hashes -r requirements-ansible.lock
 	@touch $@
