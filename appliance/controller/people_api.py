@@ -20,7 +20,7 @@ from appliance.controller.blobs import BlobStore
 from appliance.controller.bodies import Refused, read_body
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
 from appliance.controller.people import LOG_MAX, People, Unknown
-from appliance.controller.releases import NoRelease, Releases
+from appliance.controller.releases import NoRelease, Releases, withdrawn
 from appliance.controller.schemas import (
     AuditCheck,
     AuditEntry,
@@ -39,7 +39,9 @@ from appliance.controller.schemas import (
     TokenInfo,
     TokenMade,
     WantRequest,
+    Withdrawn,
 )
+from appliance.controller.withdrawal import withdraw
 from appliance.domain.errors import ApplianceError
 
 API: Final = "/api/v1"
@@ -60,14 +62,18 @@ class Asked:
 
     def number(self, name: str, otherwise: int) -> int:
         """A number of the query. Raises BadRequest."""
-        text = self.query.get(name, str(otherwise))
-        if not (text.isascii() and text.isdecimal() and len(text) < 16):
-            raise BadRequest(f"'{name}' is no number")
-        return int(text)
+        return whole(self.query.get(name, str(otherwise)), name)
 
 
 class BadRequest(ApplianceError):
     """A request that is none."""
+
+
+def whole(text: str, name: str) -> int:
+    """The number that ``text`` is. Raises BadRequest."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise BadRequest(f"'{name}' is no number")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +147,13 @@ class PeopleApi:
                 lambda asked: people.setting(asked.body, asked.who, asked.now_ms),
             ),
             _post(
+                "/releases/{model}/{version}/withdraw", "take a release back that nobody needs", Withdrawn, None,
+                lambda asked: withdraw(
+                    self._store, self._blobs, asked.path["model"], whole(asked.path["version"], "version"),
+                    asked.who, asked.now_ms,
+                ),
+            ),
+            _post(
                 "/devices/{name}/group", "put a device into a group", Changed, GroupRequest,
                 lambda asked: people.regroup(asked.path["name"], asked.body.group, asked.who, asked.now_ms),
             ),
@@ -208,7 +221,9 @@ class PeopleApi:
             model, version = await asyncio.to_thread(self._releases.upload, draft, who, self._wall_ms())
             found = await asyncio.to_thread(self._people.all_releases)
             golden = await asyncio.to_thread(self._releases.golden_before, model, version)
-            there = next(each for each in found if (each.model, each.version) == (model, version))
+            there = next((each for each in found if (each.model, each.version) == (model, version)), None)
+            if there is None:
+                raise withdrawn(f"{model}/{version}")
             return _json(200, Released(**msgspec.structs.asdict(there), golden_before=golden))
         except Exception as error:  # noqa: BLE001  a defect ends its own request
             return _failed(error)
