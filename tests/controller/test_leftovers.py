@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.controller import tables
+from appliance.controller import server, tables
 from appliance.controller.blobs import BlobStore, DirectoryBlobs, Reclaimed, write_blob
 from appliance.controller.fleet_store import FleetStore
 from appliance.controller.leftovers import Leftovers, due
@@ -186,6 +188,33 @@ def test_one_that_cannot_be_removed_keeps_no_other_there(
     assert [blobs.size(each) for each in loose] == [None, None]
     monkeypatch.undo()
     assert looked(leftovers) == Reclaimed(blobs=1, bytes=1), "it is tried again"
+
+
+def test_what_was_freed_and_what_stands_in_the_way_is_told_once(
+    store: FleetStore, blobs: DirectoryBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the controller does it while it serves."""
+    found = [
+        Reclaimed(),
+        Reclaimed(error="no"),
+        Reclaimed(error="no"),
+        Reclaimed(blobs=2, bytes=9),
+        Reclaimed(error="no"),
+    ]
+    told: list[tuple[str, dict[str, object]]] = []
+
+    def look(self: Leftovers, now_ms: int) -> Reclaimed:
+        if not found:
+            raise asyncio.CancelledError
+        return found.pop(0)
+
+    monkeypatch.setattr(Leftovers, "look", look)
+    monkeypatch.setattr(server, "RECLAIM_S", 0)
+    home: Any = SimpleNamespace(store=store, blobs=blobs)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(server._reclaim(home, lambda what, **fields: told.append((what, fields))))
+    trouble = ("blobs cannot be reclaimed", {"error": "no"})
+    assert told == [trouble, ("blobs reclaimed", {"blobs": 2, "bytes": 9}), trouble]
 
 
 def test_what_is_no_blob_is_left_alone(store: FleetStore, blobs: DirectoryBlobs, tmp_path: Path) -> None:
