@@ -109,6 +109,9 @@ class PeopleApi:
 
     def operations(self) -> tuple[Operation, ...]:
         """All of it but the upload of a package."""
+        return (*self._views(), *self._changes(), *self._tokens())
+
+    def _views(self) -> tuple[Operation, ...]:
         people = self._people
         return (
             _get("/devices", "devices and how they stand", list[Device], lambda asked: people.devices()),
@@ -138,6 +141,11 @@ class PeopleApi:
                 "/audit/check", "whether the audit log is whole", AuditCheck,
                 lambda asked: people.check_audit(), "admin",
             ),
+        )  # fmt: skip
+
+    def _changes(self) -> tuple[Operation, ...]:
+        people = self._people
+        return (
             _post(
                 "/want", "wish for a model in a group or on a device", Changed, WantRequest,
                 lambda asked: people.want(asked.body, asked.who, asked.now_ms),
@@ -169,6 +177,11 @@ class PeopleApi:
                 "/devices/{name}/revoke", "shut a device out", Changed, None,
                 lambda asked: people.revoke(asked.path["name"], asked.who, asked.now_ms), "admin",
             ),
+        )  # fmt: skip
+
+    def _tokens(self) -> tuple[Operation, ...]:
+        people = self._people
+        return (
             _post(
                 "/tokens/enrolment", "make a token for a box", TokenMade, EnrolmentTokenRequest,
                 lambda asked: people.enrolment_token(asked.body, asked.who, asked.now_ms),

@@ -35,7 +35,10 @@ def withdraw(
         found = release(rows, model, version)
         if needed := list(_uses(rows, found)):
             more = f", and {len(needed) - TOLD} more" if len(needed) > TOLD else ""
-            raise OperatorError(f"{model}/{version} is needed: {', '.join(needed[:TOLD])}{more}")
+            raise OperatorError(
+                f"{model}/{version} is needed: {', '.join(needed[:TOLD])}{more}; wish for another version there, and "
+                "revoke devices that are gone"
+            )
         own = named_by([found], rows.all(tables.transfers, **key), ())
         rows.remove(tables.transfers, **key)
         rows.change(tables.releases, key, package="")
