@@ -138,15 +138,11 @@ class DirectoryBlobs:
 
     def _digests(self) -> Iterator[str]:
         """All blobs; what somebody else put into the directory is none."""
-        for above in os.scandir(self._folder):
-            if len(above.name) == 2 and above.is_dir(follow_symlinks=False):
-                for each in os.scandir(above):
-                    if (
-                        each.name[:2] == above.name
-                        and is_digest(each.name)
-                        and each.is_file(follow_symlinks=False)
-                    ):
-                        yield each.name
+        for above in self._folder.iterdir():
+            if len(above.name) == 2 and above.is_dir() and not above.is_symlink():
+                with os.scandir(above) as entries:
+                    names = [each.name for each in entries if each.is_file(follow_symlinks=False)]
+                yield from (name for name in names if name[:2] == above.name and is_digest(name))
 
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:

@@ -122,6 +122,16 @@ class Rows:
         self.put(tables.state, key=key, value=value)
         return value
 
+    # --- what devices were given
+
+    def documents(self, but: str) -> Sequence[Row[Any]]:
+        """Name and document of each device that has one, and is in another state than ``but``; nothing else of it: there
+        may be many."""
+        table = tables.devices
+        found: Any = select(table.c.name, table.c.document).where(table.c.document != b"", table.c.state != but)
+        rows: Sequence[Row[Any]] = self._connection.execute(found).all()
+        return rows
+
     # --- audit
 
     def note(self, at_ms: int, who: str, what: str, **detail: object) -> None:

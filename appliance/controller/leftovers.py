@@ -40,20 +40,23 @@ def due(
     return unnamed & before, unnamed - before
 
 
-def named_by(
-    releases: Sequence[Row[Any]], ways: Sequence[Row[Any]], devices: Sequence[Row[Any]]
-) -> frozenset[str]:
-    """All blobs that rows of these tables name. Raises Unreadable where a document cannot be read, as one of a newer
-    release: nobody knows then what is needed. Pure."""
+def named_by(releases: Sequence[Row[Any]], ways: Sequence[Row[Any]]) -> frozenset[str]:
+    """All blobs that releases and ways to them name. Pure."""
     found = {row.package for row in releases}
     for row in ways:
         found |= {row.stream, row.index_digest}
+    return frozenset(found)
+
+
+def told_of(devices: Sequence[Row[Any]]) -> frozenset[str]:
+    """All blobs that documents of devices name. Raises Unreadable for one that cannot be read, as of a newer release:
+    nobody knows then what is needed. Pure."""
+    found: set[str] = set()
     for row in devices:
-        if row.document and row.state != REVOKED:
-            try:
-                found |= pieces_of(row.document).keys()
-            except DocumentInvalid as error:
-                raise Unreadable(f"the document of '{row.name}' cannot be read: {error}") from error
+        try:
+            found |= pieces_of(row.document).keys()
+        except DocumentInvalid as error:
+            raise Unreadable(f"the document of '{row.name}' cannot be read: {error}") from error
     return frozenset(found)
 
 
@@ -83,6 +86,8 @@ class Leftovers:
     def _due(self, here: frozenset[str]) -> frozenset[str]:
         """Asked while no blob is kept, so that each which a row will name has its row already."""
         with self._store.transaction() as rows:
-            found = [rows.all(each) for each in (tables.releases, tables.transfers, tables.devices)]
-        now, self._unnamed = due(here, named_by(*found), self._unnamed)
+            releases, ways = rows.all(tables.releases), rows.all(tables.transfers)
+            devices = rows.documents(but=REVOKED)
+        named = named_by(releases, ways) | told_of(devices)
+        now, self._unnamed = due(here, named, self._unnamed)
         return now

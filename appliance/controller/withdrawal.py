@@ -39,11 +39,11 @@ def withdraw(
                 f"{model}/{version} is needed: {', '.join(needed[:TOLD])}{more}; wish for another version there, and "
                 "revoke devices that are gone"
             )
-        own = named_by([found], rows.all(tables.transfers, **key), ())
+        own = named_by([found], rows.all(tables.transfers, **key))
         rows.remove(tables.transfers, **key)
         rows.change(tables.releases, key, package="")
         rows.note(now_ms, who, "withdrawn", **key, manifest=found.manifest)
-        left = named_by(rows.all(tables.releases), rows.all(tables.transfers), ())
+        left = named_by(rows.all(tables.releases), rows.all(tables.transfers))
     return Withdrawn(model, version, sum(blobs.size(each) or 0 for each in own - left))
 
 
