@@ -125,7 +125,7 @@ class Rows:
     # --- what devices were given
 
     def documents(self, but: str) -> Sequence[Row[Any]]:
-        """Name and document of each device that has one, and is in another state than ``but``; nothing else of it: there
+        """Name and document of each device that has one and another state than ``but``; no more of it, since there
         may be many."""
         table = tables.devices
         found: Any = select(table.c.name, table.c.document).where(table.c.document != b"", table.c.state != but)
