@@ -128,7 +128,9 @@ class Rows:
         """Name and document of each device that has one and another state than ``but``; no more of it, since there
         may be many."""
         table = tables.devices
-        found: Any = select(table.c.name, table.c.document).where(table.c.document != b"", table.c.state != but)
+        found: Any = select(table.c.name, table.c.document).where(
+            table.c.document != b"", table.c.state != but
+        )
         rows: Sequence[Row[Any]] = self._connection.execute(found).all()
         return rows
 

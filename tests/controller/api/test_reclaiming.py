@@ -17,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from appliance.cli.bundle import desk as bundle_desk
+from appliance.cli.bundle import written as bundle_written
 from appliance.cli.failure import Exit
 from appliance.cli.fleet.session import PROFILE, Profile, write_profile
 from appliance.cli.main import main
@@ -223,7 +224,7 @@ def test_a_bundle_is_written_whole_although_its_streams_become_unnamed(
     new_box("box-1", group="site")
     released(desk, signed("maker"))
     wanted(desk, 1)
-    write, freed = bundle_desk.write, []
+    freed: list[Reclaimed] = []
 
     def meanwhile(*words: Any, **more: Any) -> Any:
         released(desk, signed("maker", "second"))
@@ -231,7 +232,7 @@ def test_a_bundle_is_written_whole_although_its_streams_become_unnamed(
             rows.change(tables.devices, {"name": "box-1"}, document=b"")
         leftovers = leftovers_of(desk)
         freed.extend(leftovers.look(1) for _ in range(3))
-        return write(*words, **more)
+        return bundle_written.write(*words, **more)
 
     monkeypatch.setattr(bundle_desk, "write", meanwhile)
     place = tmp_path / "stick.tar"
