@@ -6,6 +6,7 @@ A few calls by turns are tried (``RECLAIM_SEED``); ``python -m tests.controller.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import random
@@ -49,6 +50,7 @@ pytestmark = pytest.mark.skipif(not usable(), reason="strace is not there, or ma
 def made() -> Path:
     """A folder with packages and a controller that has nothing yet, for as long as the tests run."""
     folder = Path(tempfile.mkdtemp(prefix="reclaim-kill-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     keys = [folder / f"{name}.key" for name in ("maker", "second")]
     for key in keys:
         assert main(["model", "keygen", str(key)]) == 0
