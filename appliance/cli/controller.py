@@ -86,7 +86,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             log.event("controller serves", at=place, url=home.settings.url)
 
         try:
-            asyncio.run(serve(home, ready))
+            asyncio.run(serve(home, ready, log.event))
             log.event("controller stopped")
         finally:
             home.close()

@@ -1,12 +1,19 @@
-"""Bytes by their digests: packages, streams, indexes. ``BlobStore`` is a port; here they lie in a directory."""
+"""Bytes by their digests: packages, streams, indexes. ``BlobStore`` is a port; here they lie in a directory.
+
+Who takes blobs has them before a row of the database names them, and who reads them found their names there: both do so
+within ``kept``, and nothing is removed meanwhile. That is a lock of the kernel on the directory, shared by as many as
+like, also by other processes, and given back by it however they end; who removes has it alone, or does not begin.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -14,6 +21,15 @@ from appliance.domain.digest import Digester, is_digest
 from appliance.durable import Bytes, make_own_directory, sync_name
 
 CHUNK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed:
+    """Blobs that were removed, and their bytes together; ``error``: what kept more of them from it, "" for nothing."""
+
+    blobs: int = 0
+    bytes: int = 0
+    error: str = ""
 
 
 class BlobStore(Protocol):
@@ -33,6 +49,13 @@ class BlobStore(Protocol):
 
     def path(self, digest: str) -> Path:
         """A file with its contents, to read."""
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Within it no blob is removed, by any process; what waits for a removal to end waits here."""
+
+    def reclaim(self, unneeded: Callable[[frozenset[str]], Iterable[str]]) -> Reclaimed | None:
+        """Remove those of which ``unneeded`` says so, given all that there are; None: they are kept now, and it was not
+        asked. Who reads one that is open gets the rest of it. A kill leaves each there whole, or not at all."""
 
 
 class DirectoryBlobs:
@@ -84,6 +107,52 @@ class DirectoryBlobs:
         if not is_digest(digest):
             raise FileNotFoundError(f"'{digest[:80]}' is no digest")
         return self._folder / digest[:2] / digest
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """See BlobStore."""
+        with self._locked(fcntl.LOCK_SH):
+            yield
+
+    def reclaim(self, unneeded: Callable[[frozenset[str]], Iterable[str]]) -> Reclaimed | None:
+        """See BlobStore."""
+        try:
+            with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                return self._remove(unneeded(frozenset(self._digests())))
+        except BlockingIOError:
+            return None
+
+    def _remove(self, digests: Iterable[str]) -> Reclaimed:
+        """What cannot be removed is passed over: it keeps no room taken that the others can give."""
+        blobs, count, problem = 0, 0, ""
+        for digest in digests:
+            path = self.path(digest)
+            try:
+                size = path.stat().st_size
+                path.unlink()
+            except OSError as error:
+                problem = f"'{path}': {error.strerror or error}"
+            else:
+                blobs, count = blobs + 1, count + size
+        return Reclaimed(blobs=blobs, bytes=count, error=problem)
+
+    def _digests(self) -> Iterator[str]:
+        """All blobs; what somebody else put into the directory is none."""
+        for above in self._folder.iterdir():
+            if len(above.name) == 2 and above.is_dir() and not above.is_symlink():
+                with os.scandir(above) as entries:
+                    names = [each.name for each in entries if each.is_file(follow_symlinks=False)]
+                yield from (name for name in names if name[:2] == above.name and is_digest(name))
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        """The directory itself is what is locked: there is no file that could belong to somebody else."""
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, how)
+            yield
+        finally:
+            os.close(descriptor)
 
 
 def is_intact(store: BlobStore, digest: str) -> bool:

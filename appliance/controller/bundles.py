@@ -100,11 +100,7 @@ def parts_for(
         ]
         if export.acknowledged:
             parts.append(part_of(f"{here}/acknowledged.msgpack", msgspec.msgpack.encode(export.acknowledged)))
-        for model in decode_document(metadata.document).models:
-            for version in model.versions():
-                for transfer in version.transfers:
-                    pieces[transfer.index] = f"indexes/{transfer.index}"
-                    pieces[transfer.stream] = f"streams/{transfer.stream}"
+        pieces |= pieces_of(metadata.document)
     missing = []
     for digest, path in sorted(pieces.items(), key=lambda each: each[1]):
         size = blobs.size(digest)
@@ -113,6 +109,17 @@ def parts_for(
         else:
             parts.append(Part(member=Member(path, size, digest), open=partial(blobs.chunks, digest)))
     return parts, tuple(missing)
+
+
+def pieces_of(document: bytes) -> dict[str, str]:
+    """The blobs that a device with the document may ask for, by their digests, and where each lies in a bundle."""
+    found: dict[str, str] = {}
+    for model in decode_document(document).models:
+        for version in model.versions():
+            for transfer in version.transfers:
+                found[transfer.index] = f"indexes/{transfer.index}"
+                found[transfer.stream] = f"streams/{transfer.stream}"
+    return found
 
 
 def receive(

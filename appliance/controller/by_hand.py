@@ -1,7 +1,7 @@
 """What is carried between controller and boxes, on the controller's side: which documents go out, what comes in.
 
 Done by a command beside a controller that runs or does not: the database keeps their changes apart, and blobs, once
-there, never change.
+there, never change; who reads them keeps them (``DirectoryBlobs.kept``), so that none goes meanwhile.
 """
 
 from __future__ import annotations

@@ -122,6 +122,18 @@ class Rows:
         self.put(tables.state, key=key, value=value)
         return value
 
+    # --- what devices were given
+
+    def documents(self, but: str) -> Sequence[Row[Any]]:
+        """Name and document of each device that has one and another state than ``but``; no more of it, since there
+        may be many."""
+        table = tables.devices
+        found: Any = select(table.c.name, table.c.document).where(
+            table.c.document != b"", table.c.state != but
+        )
+        rows: Sequence[Row[Any]] = self._connection.execute(found).all()
+        return rows
+
     # --- audit
 
     def note(self, at_ms: int, who: str, what: str, **detail: object) -> None:

@@ -198,15 +198,17 @@ class People:
         scope, wish = _scope(request.group, request.device), request.wish
         with self._store.transaction() as rows:
             concerned = _concerned(rows, request.group, request.device)
-            for version in _versions(wish):
+            for version in versions_of(wish):
                 release(rows, request.model, version)
             before = rows.one(tables.wishes, scope=scope, model=request.model)
         bases = {each for row in concerned for each in _installed(row, request.model)}
         if before is not None:
-            bases |= set(_versions(msgspec.json.decode(before.wish, type=Wish)))
-        for version in _versions(wish):
+            bases |= set(versions_of(msgspec.json.decode(before.wish, type=Wish)))
+        for version in versions_of(wish):
             self._releases.prepare(request.model, version, sorted(bases))
         with self._store.transaction() as rows:
+            for version in versions_of(wish):
+                release(rows, request.model, version)  # it may have been withdrawn meanwhile
             if wish is None:
                 rows.remove(tables.wishes, scope=scope, model=request.model)
             else:
@@ -235,7 +237,7 @@ class People:
         return Changed(len(concerned))
 
     def all_releases(self) -> list[Release]:
-        """What was uploaded."""
+        """What was uploaded, and not withdrawn."""
         with self._store.transaction() as rows:
             found, ways = rows.all(tables.releases), rows.all(tables.transfers)
         return [
@@ -251,6 +253,7 @@ class People:
                 row.at_ms,
             )
             for row in found
+            if row.package
         ]
 
     # --- what happened
@@ -305,7 +308,7 @@ def _is_of(way: Row[Any], row: Row[Any]) -> bool:
     return bool((way.model, way.version) == (row.model, row.version))
 
 
-def _versions(wish: Wish | None) -> list[int]:
+def versions_of(wish: Wish | None) -> list[int]:
     """All that have to be released for it."""
     if wish is None:
         return []
@@ -313,7 +316,8 @@ def _versions(wish: Wish | None) -> list[int]:
     return [each for each in (wish.version, *trial, *wish.prefetch) if each]
 
 
-def _report(row: Row[Any]) -> Report:
+def report_of(row: Row[Any]) -> Report:
+    """What a device reported last."""
     try:
         return decode(row.report, Report) if row.report else EMPTY
     except MessageInvalid:
@@ -321,7 +325,7 @@ def _report(row: Row[Any]) -> Report:
 
 
 def _installed(row: Row[Any], model: str) -> tuple[int, ...]:
-    return next((each.installed for each in _report(row).models if each.name == model), ())
+    return next((each.installed for each in report_of(row).models if each.name == model), ())
 
 
 def _scoped(rows: Rows) -> Callable[[str], tuple[dict[str, Wish], dict[str, Setting]]]:
@@ -342,7 +346,7 @@ def _standing(
     wishes: dict[str, Wish],
     settings: dict[str, Setting],
 ) -> Device:
-    report = _report(row)
+    report = report_of(row)
     return Device(
         name=row.name,
         group=row.in_group,

@@ -20,7 +20,7 @@ from appliance.controller.blobs import BlobStore
 from appliance.controller.bodies import Refused, read_body
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
 from appliance.controller.people import LOG_MAX, People, Unknown
-from appliance.controller.releases import NoRelease, Releases
+from appliance.controller.releases import NoRelease, Releases, withdrawn
 from appliance.controller.schemas import (
     AuditCheck,
     AuditEntry,
@@ -39,7 +39,9 @@ from appliance.controller.schemas import (
     TokenInfo,
     TokenMade,
     WantRequest,
+    Withdrawn,
 )
+from appliance.controller.withdrawal import withdraw
 from appliance.domain.errors import ApplianceError
 
 API: Final = "/api/v1"
@@ -60,14 +62,18 @@ class Asked:
 
     def number(self, name: str, otherwise: int) -> int:
         """A number of the query. Raises BadRequest."""
-        text = self.query.get(name, str(otherwise))
-        if not (text.isascii() and text.isdecimal() and len(text) < 16):
-            raise BadRequest(f"'{name}' is no number")
-        return int(text)
+        return whole(self.query.get(name, str(otherwise)), name)
 
 
 class BadRequest(ApplianceError):
     """A request that is none."""
+
+
+def whole(text: str, name: str) -> int:
+    """The number that ``text`` is. Raises BadRequest."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise BadRequest(f"'{name}' is no number")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +109,9 @@ class PeopleApi:
 
     def operations(self) -> tuple[Operation, ...]:
         """All of it but the upload of a package."""
+        return (*self._views(), *self._changes(), *self._tokens())
+
+    def _views(self) -> tuple[Operation, ...]:
         people = self._people
         return (
             _get("/devices", "devices and how they stand", list[Device], lambda asked: people.devices()),
@@ -132,6 +141,11 @@ class PeopleApi:
                 "/audit/check", "whether the audit log is whole", AuditCheck,
                 lambda asked: people.check_audit(), "admin",
             ),
+        )  # fmt: skip
+
+    def _changes(self) -> tuple[Operation, ...]:
+        people = self._people
+        return (
             _post(
                 "/want", "wish for a model in a group or on a device", Changed, WantRequest,
                 lambda asked: people.want(asked.body, asked.who, asked.now_ms),
@@ -139,6 +153,13 @@ class PeopleApi:
             _post(
                 "/settings", "change a setting of boxes", Changed, SettingRequest,
                 lambda asked: people.setting(asked.body, asked.who, asked.now_ms),
+            ),
+            _post(
+                "/releases/{model}/{version}/withdraw", "take a release back that nobody needs", Withdrawn, None,
+                lambda asked: withdraw(
+                    self._store, self._blobs, asked.path["model"], whole(asked.path["version"], "version"),
+                    asked.who, asked.now_ms,
+                ),
             ),
             _post(
                 "/devices/{name}/group", "put a device into a group", Changed, GroupRequest,
@@ -156,6 +177,11 @@ class PeopleApi:
                 "/devices/{name}/revoke", "shut a device out", Changed, None,
                 lambda asked: people.revoke(asked.path["name"], asked.who, asked.now_ms), "admin",
             ),
+        )  # fmt: skip
+
+    def _tokens(self) -> tuple[Operation, ...]:
+        people = self._people
+        return (
             _post(
                 "/tokens/enrolment", "make a token for a box", TokenMade, EnrolmentTokenRequest,
                 lambda asked: people.enrolment_token(asked.body, asked.who, asked.now_ms),
@@ -208,7 +234,9 @@ class PeopleApi:
             model, version = await asyncio.to_thread(self._releases.upload, draft, who, self._wall_ms())
             found = await asyncio.to_thread(self._people.all_releases)
             golden = await asyncio.to_thread(self._releases.golden_before, model, version)
-            there = next(each for each in found if (each.model, each.version) == (model, version))
+            there = next((each for each in found if (each.model, each.version) == (model, version)), None)
+            if there is None:
+                raise withdrawn(f"{model}/{version}")
             return _json(200, Released(**msgspec.structs.asdict(there), golden_before=golden))
         except Exception as error:  # noqa: BLE001  a defect ends its own request
             return _failed(error)

@@ -33,6 +33,7 @@ from appliance.controller.signatures import (
 )
 from appliance.domain.errors import OperatorError, PackageInvalid, StoreRefused
 from appliance.domain.golden import holds_answers
+from appliance.domain.manifest import Manifest
 from appliance.fleet.documents import Transfer, WishedVersion
 from appliance.package.keys import PublicKey
 from appliance.package.reader import open_package
@@ -42,7 +43,7 @@ from appliance.transfer.build import Built, build
 
 
 class NoRelease(OperatorError):
-    """A version that was never uploaded."""
+    """A version that was never uploaded, or that was withdrawn."""
 
 
 class Releases:
@@ -60,17 +61,25 @@ class Releases:
         verified = self._verified(draft)
         if verified.problems or verified.manifest is None:
             raise PackageInvalid([replace(each, file="the package") for each in verified.problems])
-        manifest, digest = verified.manifest, verified.digest
+        with self._blobs.kept():
+            self._keep(verified.manifest, verified, draft, who, now_ms)
+        return verified.manifest.name, verified.manifest.version
+
+    def _keep(self, manifest: Manifest, verified: Verification, draft: Path, who: str, now_ms: int) -> None:
+        """The package at ``draft`` is a release from now on, as it was not yet or was before it was withdrawn; else see
+        ``_again``."""
+        digest = verified.digest
         with self._store.transaction() as rows:
             there = rows.one(tables.releases, model=manifest.name, version=manifest.version)
         if there is not None:
             _check_same(there, digest)
-            self._again(there, draft, who, now_ms)
-            return manifest.name, manifest.version
+            if there.package:
+                self._again(there, draft, who, now_ms)
+                return
         package = self._blobs.take(draft)
         built = self._built(self._blobs.path(package), None)
         with self._store.transaction() as rows:
-            if rows.one(tables.releases, model=manifest.name, version=manifest.version) is not None:
+            if rows.one(tables.releases, model=manifest.name, version=manifest.version) != there:
                 raise _overtaken(manifest.key)
             rows.put(
                 tables.releases,
@@ -85,7 +94,6 @@ class Releases:
             )
             _note(rows, manifest.name, manifest.version, built)
             rows.note(now_ms, who, "release", model=manifest.name, version=manifest.version, manifest=digest)
-        return manifest.name, manifest.version
 
     def golden_before(self, model: str, version: int) -> int:
         """The newest version below ``version`` that has golden answers, where that has none; 0: nothing is lost. A
@@ -206,7 +214,10 @@ class Releases:
     def prepare(self, model: str, version: int, bases: Iterable[int]) -> None:
         """Have streams from the versions ``bases`` to ``version``, as far as there are releases of them that can
         be read. Raises NoRelease and OSError."""
-        wanted = set(bases) - {version}
+        with self._blobs.kept():
+            self._prepare(model, version, set(bases) - {version})
+
+    def _prepare(self, model: str, version: int, wanted: set[int]) -> None:
         while True:
             with self._store.transaction() as rows:
                 target = release(rows, model, version)
@@ -251,6 +262,13 @@ def _overtaken(key: str) -> StoreRefused:
     )
 
 
+def withdrawn(key: str) -> NoRelease:
+    """The release was there once."""
+    return NoRelease(
+        f"{key} was withdrawn from the controller; hand the same package over again to have it back"
+    )
+
+
 def _check_same(there: Row[Any], digest: str) -> None:
     """Raise StoreRefused unless the package of that digest is the one that was released."""
     if there.manifest != digest:
@@ -275,8 +293,10 @@ def _note(rows: Rows, model: str, version: int, built: Built) -> None:
 def release(rows: Rows, model: str, version: int) -> Row[Any]:
     """The release. Raises NoRelease, with those that there are."""
     found = rows.one(tables.releases, model=model, version=version)
+    if found is not None and not found.package:
+        raise withdrawn(f"{model}/{version}")
     if found is None:
-        there = [str(row.version) for row in rows.all(tables.releases, model=model)]
+        there = [str(row.version) for row in rows.all(tables.releases, model=model) if row.package]
         known = f"there are {', '.join(there)}" if there else f"nothing was released of '{model}'"
         raise NoRelease(f"{model}/{version} was not released; {known}")
     return found

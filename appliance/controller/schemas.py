@@ -178,6 +178,14 @@ class Released(Release, frozen=True):
     golden_before: int = 0
 
 
+class Withdrawn(Struct, frozen=True):
+    """A release that was taken back; ``bytes`` are those that nothing else at the controller needs."""
+
+    model: str
+    version: int
+    bytes: int
+
+
 class LogEntry(Struct, frozen=True):
     """A record of a device: of which outbox and number, when it came, and what it says."""
 

@@ -19,6 +19,7 @@ from appliance.controller.contact import Contact
 from appliance.controller.device_api import DeviceApi
 from appliance.controller.fleet_store import DatabaseTrouble
 from appliance.controller.home import Home
+from appliance.controller.leftovers import Leftovers
 from appliance.controller.people import People
 from appliance.controller.people_api import PeopleApi
 from appliance.controller.publishing import Publisher
@@ -38,6 +39,10 @@ SHARES: Final = 4
 KEEP_MS: Final = 30 * 24 * 3_600_000
 """How long telemetry is kept."""
 TIDY_S: Final = 3600.0
+RECLAIM_S: Final = 600.0
+"""Between looks for blobs that nothing names; what two in a row find goes."""
+Tell = Callable[..., None]
+"""Writes a line of the log: what happened, and its fields."""
 
 
 class _NoNonsense(logging.Filter):
@@ -81,8 +86,9 @@ def server_tls(home: Home) -> ssl.SSLContext:
     return context
 
 
-async def serve(home: Home, ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; ``ready`` is told where. Raises OperatorError where it cannot listen."""
+async def serve(home: Home, ready: Callable[[str], None], tell: Tell) -> None:
+    """Serve until SIGTERM or SIGINT; ``ready`` is told where, and ``tell`` what becomes of leftovers. Raises
+    OperatorError where it cannot listen."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -98,9 +104,10 @@ async def serve(home: Home, ready: Callable[[str], None]) -> None:
             await web.SockSite(runner, door, ssl_context=server_tls(home), backlog=BACKLOG).start()
         host, port = runner.addresses[0][:2]
         ready(f"{host}:{port}")
-        tidy = asyncio.create_task(_tidy(home))
+        chores = [asyncio.create_task(_tidy(home)), asyncio.create_task(_reclaim(home, tell))]
         await stop.wait()
-        tidy.cancel()
+        for each in chores:
+            each.cancel()
     except OSError as error:
         raise OperatorError(
             f"the controller cannot listen at '{home.settings.address}': {error.strerror}"
@@ -120,3 +127,16 @@ async def _tidy(home: Home) -> None:
         with suppress(OperatorError):
             await asyncio.to_thread(forget)
         await asyncio.sleep(TIDY_S)
+
+
+async def _reclaim(home: Home, tell: Tell) -> None:
+    """Remove blobs that nothing names, and tell how much that freed. What stands in the way is told once."""
+    leftovers, trouble = Leftovers(home.store, home.blobs), ""
+    while True:
+        found = await asyncio.to_thread(leftovers.look, wall_ms())
+        if found.blobs:
+            tell("blobs reclaimed", blobs=found.blobs, bytes=found.bytes)
+        if found.error and found.error != trouble:
+            tell("blobs cannot be reclaimed", error=found.error)
+        trouble = found.error
+        await asyncio.sleep(RECLAIM_S)

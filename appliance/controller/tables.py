@@ -101,6 +101,7 @@ releases = Table(
     Column("at_ms", BigInteger, nullable=False),
     PrimaryKeyConstraint("model", "version"),
 )
+"""``package`` is empty where the release was withdrawn: its number goes on meaning that manifest and no other."""
 
 transfers = Table(
     "transfers",

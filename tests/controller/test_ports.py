@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from sqlalchemy import create_engine, text
 
 from appliance.controller import tables
 from appliance.controller.audit import first_wrong
-from appliance.controller.blobs import BlobStore, DirectoryBlobs, write_blob
+from appliance.controller.blobs import BlobStore, DirectoryBlobs, Reclaimed, write_blob
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
 from appliance.domain.digest import digest_of
 
@@ -123,3 +124,52 @@ def test_a_draft_that_failed_leaves_nothing(blobs: BlobStore, tmp_path: Path) ->
     blobs.draft().write_bytes(b"killed here")
     DirectoryBlobs(tmp_path / "blobs").forget_drafts()
     assert [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()] == []
+
+
+def test_what_is_reclaimed_is_gone_and_the_rest_is_there(blobs: BlobStore) -> None:
+    one, two = (write_blob(blobs, lambda path, data=data: path.write_bytes(data)) for data in (b"1", b"22"))  # type: ignore[misc]
+    asked: list[frozenset[str]] = []
+    assert blobs.reclaim(lambda here: asked.append(here) or [two]) == Reclaimed(blobs=1, bytes=2)  # type: ignore[func-returns-value]
+    assert asked == [{one, two}]
+    assert (blobs.size(one), blobs.size(two)) == (1, None)
+    assert write_blob(blobs, lambda path: path.write_bytes(b"22")) == two
+    assert b"".join(map(bytes, blobs.chunks(two))) == b"22"
+
+
+def test_nothing_is_reclaimed_while_blobs_are_kept(blobs: BlobStore) -> None:
+    digest = write_blob(blobs, lambda path: path.write_bytes(b"1"))
+    with blobs.kept():
+        with blobs.kept():
+            assert blobs.reclaim(lambda here: here) is None
+        assert blobs.reclaim(lambda here: here) is None, "one still keeps them"
+    assert blobs.size(digest) == 1
+    assert blobs.reclaim(lambda here: here) == Reclaimed(blobs=1, bytes=1)
+
+
+def test_who_would_keep_blobs_waits_until_a_removal_ended(blobs: BlobStore) -> None:
+    digest = write_blob(blobs, lambda path: path.write_bytes(b"1"))
+    with ThreadPoolExecutor(1) as pool:
+
+        def size() -> int | None:
+            with blobs.kept():
+                return blobs.size(digest)
+
+        waiting: list[Future[int | None]] = []
+
+        def choose(here: frozenset[str]) -> frozenset[str]:
+            waiting.append(pool.submit(size))
+            time.sleep(0.2)
+            assert not waiting[0].done()
+            return here
+
+        assert blobs.reclaim(choose) == Reclaimed(blobs=1, bytes=1)
+        assert waiting[0].result(30) is None
+
+
+def test_who_reads_a_blob_that_is_reclaimed_gets_the_rest_of_it(blobs: BlobStore) -> None:
+    data = bytes(range(256)) * 9000
+    digest = write_blob(blobs, lambda path: path.write_bytes(data))
+    chunks = iter(blobs.chunks(digest))
+    begin = bytes(next(chunks))
+    assert blobs.reclaim(lambda here: here) == Reclaimed(blobs=1, bytes=len(data))
+    assert begin + b"".join(map(bytes, chunks)) == data

@@ -25,7 +25,7 @@ from appliance.transfer.bundle_writer import index_of
 
 def export(arguments: argparse.Namespace) -> int:
     """Write a bundle for the boxes that were named, or for all."""
-    with _desk(arguments) as desk, told(arguments.bundle):
+    with _desk(arguments) as desk, told(arguments.bundle), desk.blobs.kept():
         found = outgoing(desk, arguments.device, who(), wall_ms())
         if not found.devices:
             raise CommandFailed("there is no device that could be brought anything", Exit.REFUSED)

@@ -14,6 +14,7 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.session import Controller, Profile, read_profile, write_profile
 from appliance.cli.model.golden_loss import loss_words
+from appliance.domain.manifest import is_name
 from appliance.domain.moment import moment
 from appliance.store.full_disk import bytes_text
 
@@ -41,8 +42,12 @@ def _login(arguments: argparse.Namespace) -> int:
 
 
 def _release(arguments: argparse.Namespace) -> int:
-    """Upload packages, one after the other."""
+    """Upload packages, one after the other, or take a release back."""
+    if bool(arguments.packages) == bool(arguments.withdraw):
+        raise CommandFailed("give packages to release, or --withdraw MODEL/VERSION, one of them")
     controller = Controller(read_profile())
+    if arguments.withdraw:
+        return _withdraw(arguments, controller)
     for path in arguments.packages:
         try:
             size = path.stat().st_size
@@ -59,6 +64,20 @@ def _release(arguments: argparse.Namespace) -> int:
         if before := found.get("golden_before", 0):  # a controller of an earlier release does not say it
             words = loss_words(f"{found['model']}/{found['version']}", f"{found['model']}/{before}")
             print(words, file=sys.stderr)
+    return Exit.OK
+
+
+def _withdraw(arguments: argparse.Namespace, controller: Controller) -> int:
+    """Take a release back that nobody needs."""
+    model, mark, number = arguments.withdraw.partition("/")
+    if not (mark and is_name(model) and number.isascii() and number.isdecimal()):
+        raise CommandFailed(f"'{arguments.withdraw}' is no MODEL/VERSION")
+    found = controller.post(f"/releases/{model}/{number}/withdraw")
+    text = (
+        f"{model}/{number} is withdrawn; {bytes_text(found['bytes'])} become free at the controller within half an "
+        "hour, or when the boxes that were told of it have asked again"
+    )
+    print(json.dumps(found) if arguments.json else printable(text))
     return Exit.OK
 
 
@@ -168,7 +187,13 @@ def _add_login(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_release(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("packages", metavar="PACKAGE", type=Path, nargs="+", help="files NAME-VERSION.model")
+    parser.add_argument("packages", metavar="PACKAGE", type=Path, nargs="*", help="files NAME-VERSION.model")
+    parser.add_argument(
+        "--withdraw",
+        default="",
+        metavar="MODEL/VERSION",
+        help="take this release back instead; nobody may need it",
+    )
     _json(parser)
 
 
@@ -240,7 +265,8 @@ LOGIN: Final = Command(
     run=_login,
 )
 RELEASE: Final = Command(
-    about="Hand packages over to the controller, which checks them and makes them ready to be sent.",
+    about="Hand packages over to the controller, which checks them and makes them ready to be sent; or take a release "
+    "back.",
     add_arguments=_add_release,
     run=_release,
 )

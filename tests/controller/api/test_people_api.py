@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sqlite3
 import ssl
@@ -206,7 +207,7 @@ def test_each_role_may_what_the_table_says_and_nobody_else_anything(desk: Desk) 
         method, path, needed = (
             (each.method, each.path, each.role) if each else ("POST", "/releases", "operator")
         )
-        place = path.replace("{name}", "none")
+        place = re.sub("{[a-z]+}", "none", path)
         for role, token in {**made, "": "", "wrong": "a-viewer:x", "other": "nobody:x"}.items():
             person = desk.person(token or "none")
             person.ask(method, place, b"{}" if method == "POST" else b"")

@@ -1,0 +1,77 @@
+"""A release is taken back: boxes cannot get it any more, and what it takes at the controller becomes free.
+
+Only one that nobody needs. Its number goes on meaning what it meant: the same package may come again, another one not.
+Ways from it to other versions stay: boxes that have it go on getting those by the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Row
+
+from appliance.controller import tables
+from appliance.controller.blobs import BlobStore
+from appliance.controller.contact import REVOKED
+from appliance.controller.fleet_store import FleetStore, Rows
+from appliance.controller.leftovers import named_by
+from appliance.controller.people import report_of, versions_of
+from appliance.controller.releases import release
+from appliance.controller.schemas import Wish, Withdrawn
+from appliance.domain.errors import OperatorError
+
+TOLD: Final = 8
+"""Of those who need it, so many are named."""
+
+
+def withdraw(
+    store: FleetStore, blobs: BlobStore, model: str, version: int, who: str, now_ms: int
+) -> Withdrawn:
+    """Take the release back. Raises NoRelease, and OperatorError where somebody needs it."""
+    key = {"model": model, "version": version}
+    with store.transaction() as rows:
+        found = release(rows, model, version)
+        if needed := list(_uses(rows, found)):
+            more = f", and {len(needed) - TOLD} more" if len(needed) > TOLD else ""
+            raise OperatorError(
+                f"{model}/{version} is needed: {', '.join(needed[:TOLD])}{more}; wish for another version there, and "
+                "revoke devices that are gone"
+            )
+        own = named_by([found], rows.all(tables.transfers, **key))
+        rows.remove(tables.transfers, **key)
+        rows.change(tables.releases, key, package="")
+        rows.note(now_ms, who, "withdrawn", **key, manifest=found.manifest)
+        left = named_by(rows.all(tables.releases), rows.all(tables.transfers))
+    return Withdrawn(model, version, sum(blobs.size(each) or 0 for each in own - left))
+
+
+def _uses(rows: Rows, found: Row[Any]) -> Iterator[str]:
+    wishes = {
+        row.scope: msgspec.json.decode(row.wish, type=Wish)
+        for row in rows.all(tables.wishes, model=found.model)
+    }
+    ways = rows.all(tables.transfers, model=found.model, base=found.manifest)
+    devices = [row for row in rows.all(tables.devices) if row.state != REVOKED]
+    return uses(found, wishes, devices, {int(way.version) for way in ways})
+
+
+def uses(
+    found: Row[Any], wishes: Mapping[str, Wish], devices: Sequence[Row[Any]], leads_to: set[int]
+) -> Iterator[str]:
+    """Who needs the release ``found``, in words: who wishes for it, boxes that run it or were to when they told last,
+    and those that are on the way from it to one of the versions ``leads_to``. ``wishes`` are for its model, by scope.
+    Pure."""
+    for scope, wish in sorted(wishes.items()):
+        if found.version in versions_of(wish):
+            yield f"{scope.replace('/', ' ')} wishes for it"
+    for device in devices:
+        stands = [each for each in report_of(device).models if each.name == found.model]
+        asked = wishes.get(f"device/{device.name}") or wishes.get(f"group/{device.in_group}")
+        for each in stands:
+            coming = [to for to in versions_of(asked) if to in leads_to and to not in each.installed]
+            if found.version in (each.serving, each.wanted):
+                yield f"{device.name} {'serves' if found.version == each.serving else 'was to run'} it"
+            elif found.version in each.installed and coming:
+                yield f"{device.name} gets {found.model}/{coming[0]} from it"
