@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.fleet import waiting
+from appliance.cli.fleet.arrival import Wished
 from appliance.cli.fleet.session import Controller, Profile, read_profile, write_profile
 from appliance.cli.model.golden_loss import loss_words
 from appliance.domain.moment import moment
@@ -78,8 +80,14 @@ def _want(arguments: argparse.Namespace) -> int:
         }
         if arguments.trial:
             wish["trial"] = {"version": arguments.trial, "mode": "canary", "percent": arguments.percent}
+    waiting.check(arguments)
+    profile = read_profile()
     body = {"model": model, "wish": wish, "group": arguments.group, "device": arguments.device}
-    return _say(arguments, Controller(read_profile()).post("/want", body))
+    found = Controller(profile).post("/want", body)
+    if not arguments.wait:
+        return _say(arguments, found)
+    wished = Wished(model=model, version=int(number), group=arguments.group, device=arguments.device)
+    return waiting.wait_for(arguments, profile, wished)
 
 
 def _setting(arguments: argparse.Namespace) -> int:
@@ -192,6 +200,7 @@ def _add_want(parser: argparse.ArgumentParser) -> None:
         "--downgrade", action="store_true", help="take a version older than was wanted before"
     )
     parser.add_argument("--withdraw", action="store_true", help="take the wish for the model back")
+    waiting.add_arguments(parser)
     _add_scope(parser)
 
 

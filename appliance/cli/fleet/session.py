@@ -79,9 +79,9 @@ def _place(url: str) -> tuple[str, int]:
 
 
 class Controller:
-    """The controller; each question is a connection of its own."""
+    """The controller; each question is a connection of its own, on which it may be silent for ``timeout_s``."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, timeout_s: float = TIMEOUT_S) -> None:
         host, port = _place(profile.url)
         context = ssl.create_default_context()
         if profile.authority:
@@ -92,7 +92,7 @@ class Controller:
                 raise CommandFailed("what was given as the authority is no certificate (PEM)") from error
         self._url = profile.url
         self._token = profile.token
-        self._connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
+        self._connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
     def get(self, path: str, **query: str | int) -> Any:
         """What is there. Raises CommandFailed."""
