@@ -139,9 +139,14 @@ async def never_heard(controller: Controller, folder: Path) -> None:
 
 
 async def interrupted(controller: Controller) -> None:
-    """Ctrl-C leaves the wish as it is."""
+    """Ctrl-C leaves the wish as it is. A controller that was away for a while has ended nothing before."""
     process = await waiting(controller, "m=1", "--device", "south")
     assert process.stdout is not None
+    assert b"serves on 0 of 1 device, 1 not heard from since" in await process.stdout.readline()
+    assert controller.process is not None
+    controller.process.kill()
+    assert b" does not answer: " in await process.stdout.readline()
+    await controller.serve()
     assert b"serves on 0 of 1 device, 1 not heard from since" in await process.stdout.readline()
     process.send_signal(signal.SIGINT)
     _, error = await process.communicate()
