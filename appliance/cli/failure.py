@@ -27,7 +27,7 @@ EXIT_HELP = """exit status:
   1    the server refused the request, or the checked file has problems
   2    the command line, a file or the configuration is wrong
   3    no server answers at that address
-  4    'fleet want --wait': a device refused the version, went back from it, or is held
+  4    'fleet want --wait': a device refused the version, went back, or is held
   5    'fleet want --wait': not every device served it within the time
   130  interrupted
 """

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from appliance.cli.fleet.arrival import IN_CONFLICT, LEFT_ALONE, UNCONFIRMED, Mark, Place, Wished, arrival_of
+from appliance.cli.fleet.arrival import (
+    IN_CONFLICT,
+    LEFT_ALONE,
+    NOTHING_LEFT,
+    SILENT,
+    UNCONFIRMED,
+    Mark,
+    Place,
+    Wished,
+    arrival_of,
+)
 from appliance.cli.fleet.arrival_view import LISTED_MAX, counts, frame, line, outstanding_lines
 from appliance.cli.fleet.waiting import LOOK_S, LOOK_S_MOST, pause_s
 
@@ -70,7 +80,8 @@ def test_what_was_fetched_or_is_wanted_is_not_what_serves() -> None:
         "prove: disk",
     )
     assert place(device(of=model(serving=0, phase="prove")))[0] is Place.COMING
-    assert place(device(models=[])) == (Place.COMING, "reports nothing of it")
+    assert place(device(models=[])) == (Place.COMING, SILENT)
+    assert place(device(of=model(wanted=1, serving=1))) == (Place.COMING, NOTHING_LEFT)
 
 
 @pytest.mark.parametrize("phase", ["failed", "refused"])

@@ -20,6 +20,8 @@ REVOKED: Final = "revoked"
 IN_CONFLICT: Final = "has seen newer documents than this controller knows"
 UNCONFIRMED: Final = "has asked since, and has not said yet that it knows of the wish"
 LEFT_ALONE: Final = "the fleet did not bring it there, and leaves it"
+SILENT: Final = "reports nothing of it"
+NOTHING_LEFT: Final = "says that nothing is left to be done, and serves something else"
 NO_MODEL: Final[Mapping[str, Any]] = {
     "wanted": 0, "serving": 0, "phase": "", "reason": "", "missing_bytes": 0, "managed": True,
 }  # fmt: skip
@@ -184,4 +186,4 @@ def _reason(place: Place, device: Mapping[str, Any], model: Mapping[str, Any]) -
         said = [phase, model["reason"], *device["problems"]]
     elif place is Place.HELD and model["phase"] != "held":
         said = [LEFT_ALONE]
-    return ": ".join(filter(None, said)) or "reports nothing of it"
+    return ": ".join(filter(None, said)) or (SILENT if model is NO_MODEL else NOTHING_LEFT)

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.fleet import waiting
-from appliance.cli.fleet.arrival import Wished
 from appliance.cli.fleet.session import Controller, Profile, read_profile, write_profile
 from appliance.cli.model.golden_loss import loss_words
 from appliance.domain.moment import moment
@@ -66,6 +64,9 @@ def _release(arguments: argparse.Namespace) -> int:
 
 def _want(arguments: argparse.Namespace) -> int:
     """Wish for a version, or take the wish back."""
+    from appliance.cli.fleet import waiting
+    from appliance.cli.fleet.arrival import Wished
+
     model, mark, number = arguments.model.partition("=")
     if not arguments.withdraw and not (mark and number.isascii() and number.isdecimal()):
         raise CommandFailed(f"'{arguments.model}' is no MODEL=VERSION")
@@ -181,6 +182,8 @@ def _add_release(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_want(parser: argparse.ArgumentParser) -> None:
+    from appliance.cli.fleet import waiting
+
     parser.add_argument("model", metavar="MODEL=VERSION", help="what to serve; version 0: nothing of it")
     parser.add_argument("--order", action="store_true", help="at once, whatever serves now: as a rollback")
     parser.add_argument("--trial", type=int, default=0, metavar="VERSION", help="try this version beside it")

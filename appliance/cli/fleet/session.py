@@ -78,6 +78,10 @@ def _place(url: str) -> tuple[str, int]:
     return host, port
 
 
+class ControllerTrouble(CommandFailed):
+    """The controller cannot do now what is asked; later it may."""
+
+
 class Controller:
     """The controller; each question is a connection of its own, on which it may be silent for ``timeout_s``."""
 
@@ -128,6 +132,8 @@ class Controller:
             document = json.loads(data)
         except ValueError as error:
             raise CommandFailed(f"what answers at {self._url} is no controller", Exit.UNREACHABLE) from error
+        if answer.status >= 500:
+            raise ControllerTrouble(str(document.get("error", "refused")), Exit.REFUSED)
         if answer.status >= 400:
             raise CommandFailed(str(document.get("error", "refused")), Exit.REFUSED)
         return document

@@ -15,7 +15,7 @@ from typing import Any, Final
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.arrival import Arrival, Wished, arrival_of
 from appliance.cli.fleet.arrival_view import Show, apart_text, counts, document, outstanding_lines, shown
-from appliance.cli.fleet.session import Controller, Profile
+from appliance.cli.fleet.session import Controller, ControllerTrouble, Profile
 from appliance.cli.model.wait import add_bound
 
 LOOK_S: Final = 2.0
@@ -88,7 +88,7 @@ class Watch:
         self._limit_s = limit_s
         self._began_s = time.monotonic()
         self._instead = ""
-        self._status = Exit.UNREACHABLE
+        self._status = Exit.REFUSED
 
     @property
     def waited_s(self) -> float:
@@ -113,8 +113,10 @@ class Watch:
         try:
             devices, wish = self._asked()
         except CommandFailed as failure:
-            self.trouble, self._status = str(failure), failure.status
-            return None if failure.status is Exit.UNREACHABLE else Outcome.UNKNOWN
+            passes = isinstance(failure, ControllerTrouble) or failure.status is Exit.UNREACHABLE
+            self.trouble = str(failure)
+            self._status = Exit.UNREACHABLE if passes else failure.status
+            return None if passes else Outcome.UNKNOWN
         self.arrival = arrival_of(self._wished, devices, self.arrival.marks)
         if wish is None or wish["version"] != self._wished.version:
             name = self._wished.model
