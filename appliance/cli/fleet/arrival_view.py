@@ -99,15 +99,16 @@ def shown(wished: Wished, *, json: bool) -> Iterator[Show]:
 def _printer(wished: Wished) -> Show:
     """Print what is new: the counts, devices that are somewhere else than before, trouble."""
     before: dict[str, tuple[Place, str]] = {}
-    said = [""]
+    said = ""
 
     def show(arrival: Arrival, trouble: str) -> None:
+        nonlocal said
         now = {each.device: (each.place, each.phase) for each in arrival.standings}
         moved = [each for each in arrival.standings if before and before.get(each.device) != now[each.device]]
-        new = [text for text in (trouble or counts(wished, arrival),) if text != said[0]]
-        for text in (*map(line, moved), *new):
-            print(printable(text), flush=True)
-        said[:] = new or said
+        text = trouble or counts(wished, arrival)
+        for each in (*map(line, moved), *([text] if text != said else [])):
+            print(printable(each), flush=True)
+        said = text
         before.update(now)
 
     return show
