@@ -17,6 +17,8 @@ class Exit(IntEnum):
     REFUSED = 1
     USAGE = 2
     UNREACHABLE = 3
+    STOPPED = 4
+    OVERDUE = 5
     INTERRUPTED = 130
 
 
@@ -25,6 +27,8 @@ EXIT_HELP = """exit status:
   1    the server refused the request, or the checked file has problems
   2    the command line, a file or the configuration is wrong
   3    no server answers at that address
+  4    'fleet want --wait': a device refused the version, went back, or is held
+  5    'fleet want --wait': not every device served it within the time
   130  interrupted
 """
 

@@ -83,6 +83,9 @@ def _withdraw(arguments: argparse.Namespace, controller: Controller) -> int:
 
 def _want(arguments: argparse.Namespace) -> int:
     """Wish for a version, or take the wish back."""
+    from appliance.cli.fleet import waiting
+    from appliance.cli.fleet.arrival import Wished
+
     model, mark, number = arguments.model.partition("=")
     if not arguments.withdraw and not (mark and number.isascii() and number.isdecimal()):
         raise CommandFailed(f"'{arguments.model}' is no MODEL=VERSION")
@@ -97,8 +100,14 @@ def _want(arguments: argparse.Namespace) -> int:
         }
         if arguments.trial:
             wish["trial"] = {"version": arguments.trial, "mode": "canary", "percent": arguments.percent}
+    waiting.check(arguments)
+    profile = read_profile()
     body = {"model": model, "wish": wish, "group": arguments.group, "device": arguments.device}
-    return _say(arguments, Controller(read_profile()).post("/want", body))
+    found = Controller(profile).post("/want", body)
+    if not arguments.wait:
+        return _say(arguments, found)
+    wished = Wished(model=model, version=int(number), group=arguments.group, device=arguments.device)
+    return waiting.wait_for(arguments, profile, wished)
 
 
 def _setting(arguments: argparse.Namespace) -> int:
@@ -198,6 +207,8 @@ def _add_release(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_want(parser: argparse.ArgumentParser) -> None:
+    from appliance.cli.fleet import waiting
+
     parser.add_argument("model", metavar="MODEL=VERSION", help="what to serve; version 0: nothing of it")
     parser.add_argument("--order", action="store_true", help="at once, whatever serves now: as a rollback")
     parser.add_argument("--trial", type=int, default=0, metavar="VERSION", help="try this version beside it")
@@ -217,6 +228,7 @@ def _add_want(parser: argparse.ArgumentParser) -> None:
         "--downgrade", action="store_true", help="take a version older than was wanted before"
     )
     parser.add_argument("--withdraw", action="store_true", help="take the wish for the model back")
+    waiting.add_arguments(parser)
     _add_scope(parser)
 
 

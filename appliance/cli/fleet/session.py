@@ -78,10 +78,14 @@ def _place(url: str) -> tuple[str, int]:
     return host, port
 
 
-class Controller:
-    """The controller; each question is a connection of its own."""
+class ControllerTrouble(CommandFailed):
+    """The controller cannot do now what is asked; later it may."""
 
-    def __init__(self, profile: Profile) -> None:
+
+class Controller:
+    """The controller; each question is a connection of its own, on which it may be silent for ``timeout_s``."""
+
+    def __init__(self, profile: Profile, timeout_s: float = TIMEOUT_S) -> None:
         host, port = _place(profile.url)
         context = ssl.create_default_context()
         if profile.authority:
@@ -92,7 +96,7 @@ class Controller:
                 raise CommandFailed("what was given as the authority is no certificate (PEM)") from error
         self._url = profile.url
         self._token = profile.token
-        self._connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
+        self._connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
     def get(self, path: str, **query: str | int) -> Any:
         """What is there. Raises CommandFailed."""
@@ -128,6 +132,8 @@ class Controller:
             document = json.loads(data)
         except ValueError as error:
             raise CommandFailed(f"what answers at {self._url} is no controller", Exit.UNREACHABLE) from error
+        if answer.status >= 500:
+            raise ControllerTrouble(str(document.get("error", "refused")), Exit.REFUSED)
         if answer.status >= 400:
             raise CommandFailed(str(document.get("error", "refused")), Exit.REFUSED)
         return document

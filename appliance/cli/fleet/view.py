@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.fleet.arrival import IN_CONFLICT
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
 from appliance.domain.moment import moment
 from appliance.fleet.record_words import record_text
@@ -18,9 +19,7 @@ from appliance.store.full_disk import bytes_text
 Row = tuple[object, ...]
 LOG_LINES: Final = 50
 RECORD_CHARACTERS: Final = 400
-CONFLICT: Final = (
-    "has seen newer documents than this controller knows; look why, then 'appliance fleet resume {name}'"
-)
+CONFLICT: Final = f"{IN_CONFLICT}; look why, then 'appliance fleet resume {{name}}'"
 
 
 def _device_rows(found: list[Any]) -> list[Row]:
@@ -29,7 +28,7 @@ def _device_rows(found: list[Any]) -> list[Row]:
             each["name"],
             each["group"] or "-",
             each["state"],
-            _ago(each["seen_ms"]),
+            ago(each["seen_ms"]),
             f"{each['told_generation']} of {each['generation']}",
             "yes" if each["converged"] else "not yet",
             each["freshness"] or "-",
@@ -159,7 +158,7 @@ def _token_rows(found: list[Any]) -> list[Row]:
     ]
 
 
-def _ago(ms: int) -> str:
+def ago(ms: int) -> str:
     """How long ago that was."""
     if not ms:
         return "never"

@@ -1,0 +1,172 @@
+"""Waiting until what was wished for a group or a device serves there: the controller is asked again and again.
+
+A wish that is waited for is made already and stays, however the waiting ends. A controller that does not answer for a
+while is asked again; a device that is silent is never taken for one that is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from enum import StrEnum
+from typing import Any, Final
+
+from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.fleet.arrival import Arrival, Wished, arrival_of
+from appliance.cli.fleet.arrival_view import Show, apart_text, counts, document, outstanding_lines, shown
+from appliance.cli.fleet.session import Controller, ControllerTrouble, Profile
+from appliance.cli.model.wait import add_bound
+
+LOOK_S: Final = 2.0
+LOOK_S_MOST: Final = 15.0
+SPELL: Final = 30
+"""One look in so many parts of the time that was waited, within LOOK_S and LOOK_S_MOST."""
+SILENCE_S: Final = 30.0
+"""For how long the controller may be silent before a look has failed."""
+
+
+class Outcome(StrEnum):
+    """How the waiting ended."""
+
+    SERVED = "served"
+    STOPPED = "stopped"
+    OVERDUE = "overdue"
+    INTERRUPTED = "interrupted"
+    REPLACED = "replaced"
+    NO_DEVICE = "no device"
+    UNKNOWN = "unknown"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare whether and how long to wait."""
+    parser.add_argument(
+        "--wait", action="store_true", help="until every device concerned says that it serves the version"
+    )
+    add_bound(parser, "with --wait: seconds to wait at most; the wish stays")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Fails where there is nothing that devices tell: before anything is changed."""
+    if arguments.wait and arguments.withdraw:
+        raise CommandFailed("--wait is for a version that is wished for; leave out --withdraw")
+    if arguments.wait and arguments.trial:
+        raise CommandFailed(
+            "--wait is for the version that serves, devices tell of no trial; leave out --trial"
+        )
+
+
+def wait_for(arguments: argparse.Namespace, profile: Profile, wished: Wished) -> int:
+    """Wait until every device that the wish concerns serves what is ``wished``, and say so; with --json as one
+    document. Raises CommandFailed where it ends otherwise."""
+    watch = Watch(profile, wished, arguments.timeout)
+    try:
+        with shown(wished, json=arguments.json) as show:
+            outcome = watch.until_over(show)
+    except KeyboardInterrupt:
+        outcome = Outcome.INTERRUPTED
+    if arguments.json:
+        print(json.dumps(document(wished, watch.arrival, outcome, watch.waited_s)), flush=True)
+    elif watch.arrival.apart:
+        print(printable(apart_text(watch.arrival.apart)), flush=True)
+    if outcome is not Outcome.SERVED:
+        raise watch.failure(outcome)
+    if not arguments.json:
+        print(printable(f"{counts(wished, watch.arrival)} after {watch.waited_s:.0f} s"))
+    return Exit.OK
+
+
+class Watch:
+    """Looks at how the devices stand, for ``limit_s`` at most. ``arrival`` is where they were at the last look that
+    worked, ``trouble`` why the last one did not."""
+
+    def __init__(self, profile: Profile, wished: Wished, limit_s: float) -> None:
+        self.arrival = Arrival(marks={})
+        self.trouble = ""
+        self._wished = wished
+        self._controller = Controller(profile, min(SILENCE_S, max(limit_s, 1.0)))
+        self._limit_s = limit_s
+        self._began_s = time.monotonic()
+        self._instead = ""
+        self._status = Exit.REFUSED
+
+    @property
+    def waited_s(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._began_s
+
+    def until_over(self, show: Show) -> Outcome:
+        """Look until it is known how it ends, or time is over."""
+        while True:
+            outcome = self._look()
+            show(self.arrival, self.trouble)
+            left_s = self._limit_s - self.waited_s
+            if outcome is not None:
+                return outcome
+            if left_s <= 0:
+                return Outcome.UNKNOWN if self.trouble else Outcome.OVERDUE
+            time.sleep(min(pause_s(self.waited_s), left_s))
+
+    def _look(self) -> Outcome | None:
+        """Ask once; how it ends, where that is known."""
+        self.trouble = ""
+        try:
+            devices, wish = self._asked()
+        except CommandFailed as failure:
+            passes = isinstance(failure, ControllerTrouble) or failure.status is Exit.UNREACHABLE
+            self.trouble = str(failure)
+            self._status = Exit.UNREACHABLE if passes else failure.status
+            return None if passes else Outcome.UNKNOWN
+        self.arrival = arrival_of(self._wished, devices, self.arrival.marks)
+        if wish is None or wish["version"] != self._wished.version:
+            name = self._wished.model
+            self._instead = "was taken back" if wish is None else f"gave way to {name}={wish['version']}"
+            return Outcome.REPLACED
+        if not self.arrival.standings:
+            return Outcome.NO_DEVICE
+        if self.arrival.is_everywhere:
+            return Outcome.SERVED
+        return Outcome.STOPPED if self.arrival.is_stopped else None
+
+    def _asked(self) -> tuple[list[Any], Any]:
+        """The devices, and then what is wished of the model now: a wish that came between is seen. Raises
+        CommandFailed."""
+        wished, controller = self._wished, self._controller
+        if wished.device:
+            device = controller.get(f"/devices/{wished.device}")
+            return [device], device["wishes"].get(wished.model)
+        devices, groups = controller.get("/devices"), controller.get("/groups")
+        wishes: dict[str, Any] = next((each["wishes"] for each in groups if each["name"] == wished.group), {})
+        return devices, wishes.get(wished.model)
+
+    def failure(self, outcome: Outcome) -> CommandFailed:
+        """What is told of an ``outcome`` that is not the one that was waited for."""
+        wished, lines = self._wished, outstanding_lines(self.arrival)
+        standing = counts(wished, self.arrival)
+        match outcome:
+            case Outcome.STOPPED:
+                text = f"not all devices will get there: {standing}; the wish stays:"
+                return CommandFailed(text, Exit.STOPPED, lines=lines)
+            case Outcome.OVERDUE:
+                text = f"not all devices are there after {self._limit_s:g} s: {standing}; the wish stays:"
+                return CommandFailed(text, Exit.OVERDUE, lines=lines)
+            case Outcome.INTERRUPTED:
+                text = (
+                    f"the waiting was interrupted: {standing}; the wish stays, and --withdraw takes it back"
+                )
+                return CommandFailed(text, Exit.INTERRUPTED)
+            case Outcome.REPLACED:
+                text = f"the wish that is waited for {self._instead} meanwhile: {standing}"
+                return CommandFailed(text, Exit.REFUSED)
+            case Outcome.NO_DEVICE:
+                text = (
+                    f"there is no device to wait for: {wished.scope} has none that it is for; the wish stays"
+                )
+                return CommandFailed(text, Exit.REFUSED)
+        text = f"whether {wished.what} serves everywhere is not known: {self.trouble}; the wish stays"
+        return CommandFailed(text, self._status)
+
+
+def pause_s(waited_s: float) -> float:
+    """For how long to leave the controller alone: for longer where it takes longer."""
+    return min(max(waited_s / SPELL, LOOK_S), LOOK_S_MOST)
