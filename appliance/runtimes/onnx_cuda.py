@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -24,7 +25,7 @@ from typing import Any, Final, NamedTuple
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from appliance.devices.cuda import Cuda
+from appliance.devices.cuda import Cuda, CudaFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import element_count
 from appliance.runtimes.buckets import bucket, cut, filled_up, rows_of
@@ -233,7 +234,9 @@ class CudaSession:
         return _Batch(source, feeds, filled_up(feeds, rows, size), rows, size)
 
     def close(self) -> None:
-        """Give the device's memory back."""
+        """Give the device's memory back, in whatever thread: what ONNX Runtime gives back, too, is of this device."""
+        with suppress(CudaFailed):
+            self._cuda.enter()
         self._forget()
         self._session = None
         self._copies.close()

@@ -150,6 +150,13 @@ def test_a_graph_of_another_thread_is_captured_anew(bench: Bench, mlp: Session) 
     assert bench.made[0].captured[0] == "1"
 
 
+def test_it_is_closed_on_its_device_in_whatever_thread(bench: Bench, mlp: Session) -> None:
+    closing = threading.Thread(target=mlp.close)
+    closing.start()
+    closing.join()
+    assert closing.ident in bench.cuda.entered
+
+
 def test_memory_is_kept_for_so_many_shapes(bench: Bench, mlp: Session) -> None:
     for rows in range(1, onnx_cuda.STAGES_MAX + 10):
         answers(mlp, Memory(np.ones((rows, 64), np.float32)), 2)

@@ -7,7 +7,7 @@
 //
 // As TensorRT's documentation has it, the first run of a context after it was told something cannot be captured, and a
 // graph gives nothing sensible once its context was told something else; nor does a context run that was given no memory
-// to compute in.
+// to compute in. One to which weights come from elsewhere than the device waits for its run, and cannot be captured.
 //
 // An engine: "SIMULATED", then "tensor NAME in|out TYPE LOCATION RANK SIZE...", and for each input of each profile
 // "profile NUMBER NAME" with the least, the usual and the largest size of each dimension. "weights BYTES" are those that
@@ -241,6 +241,12 @@ bool run(Context* context, void* stream) {
         complain("operation not permitted when stream is capturing");
         return false;
     }
+    bool streaming = scratch_of(*context->engine) > 0;
+    if (capturing && streaming) {
+        of_cuda<IsCapturing>("cudaStreamSynchronize")(stream);
+        complain("weights cannot be streamed while the stream is capturing");
+        return false;
+    }
     auto copies = std::make_unique<Copies>(Copies{context->self, context->told, {}});
     for (auto const& tensor : context->engine->tensors) {
         if (tensor.input)
@@ -254,7 +260,8 @@ bool run(Context* context, void* stream) {
         copies->each.push_back({context->addresses[tensor.name], context->addresses[source.name], nbytes});
     }
     context->ran = context->told;
-    return of_cuda<Put>("simulatedPut")(stream, &do_copies, &drop_copies, copies.release()) == 0;
+    int put = of_cuda<Put>("simulatedPut")(stream, &do_copies, &drop_copies, copies.release());
+    return put == 0 && (!streaming || of_cuda<IsCapturing>("cudaStreamSynchronize")(stream) == 0);
 }
 
 // --- engines
