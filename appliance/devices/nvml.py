@@ -146,7 +146,7 @@ def _metric(call: Callable[..., Any], *arguments: Any) -> Any:
 
 def _first(told: Any, before: Callable[[], Any]) -> Any:
     """What was told; where a driver is too old for the question, what it tells by the name that this had ``before``:
-    release 550 knows the old one of temperature alone, 525 that of why clocks are low."""
+    release 550 knows the old one of temperature alone."""
     return before() if told is None else told
 
 

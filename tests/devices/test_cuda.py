@@ -51,7 +51,6 @@ class TestCudaOverSimulatedLibrary(CudaConformance):
             cuda.launch(4711, stream)
         cuda.end_stream(stream)
 
-
     @pytest.mark.parametrize(
         "use",
         [

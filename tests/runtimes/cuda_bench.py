@@ -24,9 +24,9 @@ class Graphs:
     """Stands before a session of the processor as one that captures graphs: ``captured`` are their numbers, ``fail``
     and ``lie`` what the next capture does.
 
-    ``staged`` is what operators of runs left in memory for the device to copy: as in ONNX Runtime, only a run that waits
-    has it taken back. Where ``reads_on``, as in its older releases, graphs read it when they are replayed, and give
-    nothing once it was taken back."""
+    ``staged`` is what operators of runs left in memory for the device to copy: as in ONNX Runtime, only a run that
+    waits has it taken back. Where ``reads_on``, as in its older releases, graphs read it when they are replayed, and
+    give nothing once it was taken back."""
 
     def __init__(self, session: Any, graphs: bool) -> None:
         self._session = session

@@ -220,7 +220,9 @@ class SimulatedContext:
 
     def run(self, stream: int) -> None:
         if self._engine.elsewhere and stream in self._engine.device.capturing:
-            raise RunFailed("TensorRT cannot run this: weights cannot be streamed while the stream is capturing")
+            raise RunFailed(
+                "TensorRT cannot run this: weights cannot be streamed while the stream is capturing"
+            )
         told = (dict(self._shapes), dict(self._addresses))
         self._engine.device.put(stream, lambda: self._compute(*told, told))
 
