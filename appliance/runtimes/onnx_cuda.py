@@ -93,6 +93,14 @@ class _About(NamedTuple):
     limit: DeviceLimit
 
 
+class _WithoutGraph(NamedTuple):
+    """Options of runs without a graph, that wait and that do not; whether ONNX Runtime ``holds`` what graphs read."""
+
+    waiting: Any
+    leaving: Any
+    holds: bool
+
+
 @dataclass(slots=True, eq=False)
 class _Stage:
     """One combination of shapes. Inputs lie at ``offsets`` of the device's memory at ``inputs``, outputs at
@@ -166,8 +174,11 @@ class CudaSession:
         self._batch_max = 0 if version.batching is None else version.max_batch_size
         """What batches are filled up to at most; 0: they are not, as where requests are never merged: only a model
         whose requests may be says that its rows are each for itself."""
-        self._waiting, self._leaving = _options(NO_GRAPH, waits=True), _options(NO_GRAPH, waits=False)
-        self._holds = holds_what_graphs_read(onnxruntime.__version__)
+        self._without_graph = _WithoutGraph(
+            _options(NO_GRAPH, waits=True),
+            _options(NO_GRAPH, waits=False),
+            holds_what_graphs_read(onnxruntime.__version__),
+        )
         self.inputs: tuple[Port, ...] = ()
         self.outputs: tuple[Port, ...] = ()
 
@@ -292,7 +303,8 @@ class CudaSession:
         """Options of a run that is no graph's. It is waited for: only then does ONNX Runtime take back what its
         operators left in memory of this process for the device to copy, as a Concat of inputs that differ in size does,
         with each run. Not so where graphs would read what others have there by then."""
-        return self._waiting if self._holds or not self._graphs.made else self._leaving
+        known = self._without_graph
+        return known.waiting if known.holds or not self._graphs.made else known.leaving
 
     def _may_capture(self, stage: _Stage) -> bool:
         """Whether a graph of a stage is still to be captured by this thread."""

@@ -173,7 +173,8 @@ def test_shapes_beyond_all_graphs_leave_nothing(
 def test_graphs_of_releases_that_take_back_what_they_read_stay_right(
     bench: Bench, mlp: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlp, "_holds", onnx_cuda.holds_what_graphs_read("1.26.0"))
+    old = mlp._without_graph._replace(holds=onnx_cuda.holds_what_graphs_read("1.26.0"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(mlp, "_without_graph", old)
     bench.made[0].reads_on = True
     one, two = (Memory(np.full((rows, 64), rows, np.float32)) for rows in (1, 2))
     first = answers(mlp, one, 1)
