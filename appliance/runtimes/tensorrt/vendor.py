@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from appliance.domain.errors import LoadFailed, RunFailed
@@ -237,7 +238,16 @@ class Context:
 
 
 def _words(module: Any) -> Any:
-    """A logger that keeps complaints."""
+    """The logger of this process, with nothing of what was said before."""
+    words = _logger(module)
+    words.kept.clear()
+    return words
+
+
+@cache
+def _logger(module: Any) -> Any:
+    """A logger that keeps complaints. One for all that TensorRT makes, and for as long as the process lives: TensorRT
+    keeps the first for whatever is no object's own, as plug-ins are, and crashes where that is gone."""
 
     class Words(module.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:

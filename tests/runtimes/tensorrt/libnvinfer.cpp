@@ -84,6 +84,12 @@ template <typename F> void put(Function* table, int slot, F* function) {
 
 void* logger = nullptr;
 
+// As TensorRT does, it keeps the first one that it was given, and ignores others.
+void take_logger(void* given) {
+    if (logger == nullptr)
+        logger = given;
+}
+
 void complain(char const* text) {
     // An interface of the caller: its language, what it is called, two destructors, then what takes a word.
     auto* table = *static_cast<Function**>(logger);
@@ -499,7 +505,7 @@ void* createInferRuntime_INTERNAL(void* words, int32_t) {
         put(made, 20, &allow_host_code);
         return made;
     }();
-    logger = words;
+    take_logger(words);
     return shown(new Runtime{table});
 }
 
@@ -510,7 +516,7 @@ void* createInferRefitter_INTERNAL(void* engine, void* words, int32_t) {
         put(made, 4, &refit_engine);
         return made;
     }();
-    logger = words;
+    take_logger(words);
     auto* opened = static_cast<Opened*>(static_cast<Object*>(engine)->behind);
     if (opened->engine.refits)
         return shown(new Refitter{table, opened});
@@ -527,7 +533,7 @@ void* createNvOnnxParserRefitter_INTERNAL(void* refitter, void* words, int32_t) 
         put(made, 6, &nothing);
         return made;
     }();
-    logger = words;
+    take_logger(words);
     return new ParserRefitter{table, static_cast<Refitter*>(static_cast<Object*>(refitter)->behind)};
 }
 void* getBuilderPluginRegistry(int32_t) { return nullptr; }
