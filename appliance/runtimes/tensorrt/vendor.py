@@ -247,7 +247,8 @@ def _words(module: Any) -> Any:
 @cache
 def _logger(module: Any) -> Any:
     """A logger that keeps complaints. One for all that TensorRT makes, and for as long as the process lives: TensorRT
-    keeps the first for whatever is no object's own, as plug-ins are, and crashes where that is gone."""
+    keeps the first for whatever is no object's own, as plug-ins are, and crashes where that is gone. Its own plug-ins
+    are there from then on: some of ONNX's operators, as RoiAlign, are those."""
 
     class Words(module.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -258,7 +259,9 @@ def _logger(module: Any) -> Any:
             if severity in (module.ILogger.INTERNAL_ERROR, module.ILogger.ERROR):
                 self.kept.append(text.strip())
 
-    return Words()
+    words = Words()
+    module.init_libnvinfer_plugins(words, "")
+    return words
 
 
 def _monitor(module: Any, progress: Callable[[int, int], None]) -> Any:

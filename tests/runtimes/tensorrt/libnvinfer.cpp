@@ -12,7 +12,7 @@
 // An engine: "SIMULATED", then "tensor NAME in|out TYPE LOCATION RANK SIZE...", and for each input of each profile
 // "profile NUMBER NAME" with the least, the usual and the largest size of each dimension. "weights BYTES" are those that
 // can be elsewhere than on the device; without, there are none. "refits KEY" is of one that takes another key, which stands
-// for its weights; a graph that brings one is "key KEY".
+// for its weights; a graph that brings one is "key KEY". "plugin NAME" is of one that opens where plug-ins are registered.
 
 #include <cstdint>
 #include <cstdio>
@@ -83,6 +83,7 @@ template <typename F> void put(Function* table, int slot, F* function) {
 }
 
 void* logger = nullptr;
+bool plugins = false;
 
 // As TensorRT does, it keeps the first one that it was given, and ignores others.
 void take_logger(void* given) {
@@ -487,6 +488,11 @@ void* open_engine(Runtime*, void const* data, size_t size) {
         return made;
     }();
     auto* opened = new Opened{table, {}};
+    if (!plugins && std::string(static_cast<char const*>(data), size).find("plugin ") != std::string::npos) {
+        complain("there is no creator of a plug-in in the registry");
+        delete opened;
+        return nullptr;
+    }
     if (read_engine(std::string(static_cast<char const*>(data), size), opened->engine))
         return shown(opened);
     complain("the magic number does not match");
@@ -539,5 +545,9 @@ void* createNvOnnxParserRefitter_INTERNAL(void* refitter, void* words, int32_t) 
 void* getBuilderPluginRegistry(int32_t) { return nullptr; }
 void* getPluginRegistry() { return nullptr; }
 int32_t getNvOnnxParserVersion() { return 0; }
-bool initLibNvInferPlugins(void*, char const*) { return true; }
+bool initLibNvInferPlugins(void* words, char const*) {
+    take_logger(words);
+    plugins = true;
+    return true;
+}
 }

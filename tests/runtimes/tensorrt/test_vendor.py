@@ -237,6 +237,9 @@ class TestBindingsOverSimulatedLibnvinfer:
         with pytest.raises(RunFailed, match=r"cannot run this: .*no address or no shape"):
             context.run(0)
 
+    def test_an_engine_with_plug_ins_of_tensorrt_is_opened(self, library: Library) -> None:
+        assert library.open(ENGINE + b"plugin roi_align\n").profiles == profiles_of(PAIRS)
+
     def test_complaints_are_of_what_was_asked_last(self, library: Library) -> None:
         with pytest.raises(RunFailed, match="no memory to compute in"):
             library.open(ENGINE).context(0, 0, 256, 999).run(0)
