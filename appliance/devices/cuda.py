@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any, Final
 
@@ -73,14 +74,15 @@ class Pinned:
 
 
 class Cuda:
-    """Device ``index`` of this process. Any thread may call it that ``enter`` was called in."""
+    """Device ``index`` of this process, for any thread: one that CUDA was told of no device in is on the first one, and
+    whatever it asks makes a context there, which takes half a gigabyte of a device that may be others'."""
 
     def __init__(self, index: int) -> None:
         """Make the context. Raises CudaFailed where there is no driver, no library or no such device."""
         self.index = index
         self._library = _library()
         count = c_int()
-        self.call("cudaGetDeviceCount", byref(count))
+        self._do("cudaGetDeviceCount", byref(count))
         if not 0 <= index < count.value:
             raise CudaFailed(f"there is no device {index}: the driver has {count.value}")
         self._entered = threading.local()
@@ -88,12 +90,13 @@ class Cuda:
         self.call("cudaFree", None)  # makes the context
 
     def enter(self) -> None:
-        """Have the calling thread use this device; once for each thread. What another thread captures as a graph
-        neither forbids this one anything nor is spoilt by it."""
+        """Have the calling thread use this device, once for each thread: before other libraries do something there. All
+        that is called here does it by itself. What another thread captures as a graph neither forbids this one anything
+        nor is spoilt by it. Raises CudaFailed."""
         if getattr(self._entered, "here", False):
             return
-        self.call("cudaSetDevice", self.index)
-        self.call("cudaThreadExchangeStreamCaptureMode", byref(c_int(CAPTURE_THREAD_LOCAL)))
+        self._do("cudaSetDevice", self.index)
+        self._do("cudaThreadExchangeStreamCaptureMode", byref(c_int(CAPTURE_THREAD_LOCAL)))
         self._entered.here = True
 
     def allocate(self, nbytes: int) -> int:
@@ -152,6 +155,7 @@ class Cuda:
 
     def happened(self, event: int) -> bool:
         """Whether an event that was recorded has happened."""
+        self.enter()
         status = self._library.cudaEventQuery(event)
         if status == NOT_READY:
             return False
@@ -203,6 +207,10 @@ class Cuda:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function of the library. Raises CudaFailed."""
+        self.enter()
+        self._do(name, *arguments)
+
+    def _do(self, name: str, *arguments: Any) -> None:
         self._check(name, getattr(self._library, name)(*arguments))
 
     def _check(self, name: str, status: int) -> None:
@@ -220,6 +228,8 @@ class Cuda:
             self._try("cudaGraphDestroy", kept)
 
     def _try(self, name: str, *arguments: Any) -> bool:
+        with suppress(CudaFailed):  # what cannot be given back is gone
+            self.enter()
         return not getattr(self._library, name)(*arguments)
 
 

@@ -144,6 +144,12 @@ def _metric(call: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
+def _first(told: Any, before: Callable[[], Any]) -> Any:
+    """What was told; where a driver is too old for the question, what it tells by the name that this had ``before``:
+    release 550 knows the old one of temperature alone."""
+    return before() if told is None else told
+
+
 def _near(gpu: Any) -> tuple[int, ...] | None:
     """The processors nearest to a GPU. (Which NUMA node it is says of none where that is: that is of GPUs whose own
     memory is a node.)"""
@@ -228,7 +234,10 @@ def _load(handle: Any, reading: Reading) -> Reading:
         power_w=None if power is None else power / 1_000,
         power_limit_w=None if limit is None else limit / 1_000,
         energy_j=None if energy is None else energy / 1_000,
-        temperature_c=_metric(pynvml.nvmlDeviceGetTemperatureV, handle, pynvml.NVML_TEMPERATURE_GPU),
+        temperature_c=_first(
+            _metric(pynvml.nvmlDeviceGetTemperatureV, handle, pynvml.NVML_TEMPERATURE_GPU),
+            lambda: _metric(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        ),
         sm_clock_mhz=_metric(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
         memory_clock_mhz=_metric(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
         utilization=None if busy is None else busy.gpu / 100,
@@ -249,7 +258,10 @@ def _memory(handle: Any, reading: Reading) -> Reading:
 
 
 def _health(handle: Any, reading: Reading) -> Reading:
-    reasons = _metric(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    reasons = _first(
+        _metric(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
+        lambda: _metric(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
+    )
     rows = _metric(pynvml.nvmlDeviceGetRemappedRows, handle)
     corrected, uncorrected = (
         pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,

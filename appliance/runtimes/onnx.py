@@ -156,7 +156,7 @@ def _all_of_fixed_size(version: ModelVersion) -> bool:
 def _load_on_cuda(version: ModelVersion, settings: RuntimeSettings) -> CudaSession:
     """A session of tensors of fixed size on a CUDA device."""
     _provider_of(version)
-    _bring_libraries()
+    bring_libraries()
 
     def make(stream: int, graphs: bool) -> Made:
         if graphs:
@@ -219,7 +219,7 @@ def _create_session(
     providers: list[Any] = [CPU_PROVIDER]
     told: Callable[[str], str] = str
     if not version.on_cpu:
-        _bring_libraries()
+        bring_libraries()
         limit = _limit_of(version, settings)
         told = limit.told
         providers = [(provider, _cuda_options(limit, settings.device.index, stream, graphs)), CPU_PROVIDER]
@@ -274,8 +274,9 @@ def _cuda_options(limit: DeviceLimit, index: int, stream: int, graphs: bool) -> 
 
 
 @cache
-def _bring_libraries() -> None:
-    """Load CUDA's libraries from NVIDIA's packages; silently, as the session says what is not there."""
+def bring_libraries() -> None:
+    """Load CUDA's libraries from NVIDIA's packages, where the loader does not look by itself; silently, as the session
+    says what is not there."""
     with redirect_stdout(None):
         getattr(onnxruntime, "preload_dlls", bool)()
 

@@ -15,8 +15,10 @@ that is said once, and the session runs without.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -24,7 +26,7 @@ from typing import Any, Final, NamedTuple
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-from appliance.devices.cuda import Cuda
+from appliance.devices.cuda import Cuda, CudaFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import element_count
 from appliance.runtimes.buckets import bucket, cut, filled_up, rows_of
@@ -48,6 +50,10 @@ STAGES_MAX: Final = 64
 NO_GRAPH: Final = -1
 GRAPH_ID: Final = "gpu_graph_id"
 WAITS_NOT: Final = "disable_synchronize_execution_providers"
+HOLDS_SINCE: Final = (1, 31, 1)
+"""The first release of ONNX Runtime that is known to hold memory of this process for as long as graphs copy from it.
+Before, it gives that to others with the next run that waits, and a graph that is replayed then reads what those have
+there."""
 NO_LIMIT: Final = DeviceLimit()
 
 
@@ -85,6 +91,14 @@ class _About(NamedTuple):
 
     key: str
     limit: DeviceLimit
+
+
+class _WithoutGraph(NamedTuple):
+    """Options of runs without a graph, that wait and that do not; whether ONNX Runtime ``holds`` what graphs read."""
+
+    waiting: Any
+    leaving: Any
+    holds: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -160,7 +174,11 @@ class CudaSession:
         self._batch_max = 0 if version.batching is None else version.max_batch_size
         """What batches are filled up to at most; 0: they are not, as where requests are never merged: only a model
         whose requests may be says that its rows are each for itself."""
-        self._eager = _options(NO_GRAPH)
+        self._without_graph = _WithoutGraph(
+            _options(NO_GRAPH, waits=True),
+            _options(NO_GRAPH, waits=False),
+            holds_what_graphs_read(onnxruntime.__version__),
+        )
         self.inputs: tuple[Port, ...] = ()
         self.outputs: tuple[Port, ...] = ()
 
@@ -222,6 +240,8 @@ class CudaSession:
             return again
         if not stage.runs or self._may_capture(stage):
             return None
+        if not _graph_of(stage):
+            return again
         begin = partial(self._begin_alone, stage, batch, place)
         return BegunRun(self._copies, again, begin, self._end_if_dead)
 
@@ -233,7 +253,9 @@ class CudaSession:
         return _Batch(source, feeds, filled_up(feeds, rows, size), rows, size)
 
     def close(self) -> None:
-        """Give the device's memory back."""
+        """Give the device's memory back, in whatever thread: what ONNX Runtime gives back, too, is of this device."""
+        with suppress(CudaFailed):
+            self._cuda.enter()
         self._forget()
         self._session = None
         self._copies.close()
@@ -276,6 +298,14 @@ class CudaSession:
         options = stage.options if _graph_of(stage) else self._eager
         self._session.run_with_iobinding(stage.binding, options)
 
+    @property
+    def _eager(self) -> Any:
+        """Options of a run that is no graph's. It is waited for: only then does ONNX Runtime take back what its
+        operators left in memory of this process for the device to copy, as a Concat of inputs that differ in size does,
+        with each run. Not so where graphs would read what others have there by then."""
+        known = self._without_graph
+        return known.waiting if known.holds or not self._graphs.made else known.leaving
+
     def _may_capture(self, stage: _Stage) -> bool:
         """Whether a graph of a stage is still to be captured by this thread."""
         room = stage.graph or self._graphs.made < GRAPHS_MAX
@@ -298,7 +328,7 @@ class CudaSession:
         """Run with outputs in memory of the runtime's own; keep memory for what was found by ``key``, unless None."""
         offsets, in_bytes = layout([feed.nbytes for feed in batch.filled if feed is not None])
         elements = tuple(self._outputs[index][1] for index in wanted)
-        stage = _Stage(offsets, self._cuda.allocate(in_bytes), elements, self._eager)
+        stage = _Stage(offsets, self._cuda.allocate(in_bytes), elements, None)
         try:
             values, whole = self._run_unbound(stage, batch, wanted)
             if batch.rows == batch.size or all(shape[:1] == (batch.size,) for shape in whole.shapes):
@@ -376,7 +406,7 @@ class CudaSession:
         if not stage.graph:
             self._graphs.made += 1
             stage.graph = self._graphs.made
-            stage.options = _options(stage.graph)
+            stage.options = _options(stage.graph, waits=False)
         try:
             self._session.run_with_iobinding(stage.binding, stage.options)
             self._copies.fill(stage.outputs, stage.out_bytes, SPOILT)
@@ -415,10 +445,15 @@ def _graph_of(stage: _Stage) -> int:
     return stage.graph if stage.thread == threading.get_ident() else 0
 
 
-def _options(graph: int) -> Any:
-    """Of a run that waits for nothing: the copy after it does."""
+def holds_what_graphs_read(release: str) -> bool:
+    """Whether a release of ONNX Runtime is from HOLDS_SINCE on."""
+    return tuple(int(part) for part in re.findall(r"\d+", release)[:3]) >= HOLDS_SINCE
+
+
+def _options(graph: int, *, waits: bool) -> Any:
+    """Of a run that is waited for; else the copy after it is."""
     options = onnxruntime.RunOptions()
-    options.add_run_config_entry(WAITS_NOT, "1")
+    options.add_run_config_entry(WAITS_NOT, "0" if waits else "1")
     options.add_run_config_entry(GRAPH_ID, str(graph))
     return options
 

@@ -52,3 +52,8 @@ class CompiledCuda:
     def held(self) -> int:
         """How much was not given back: memory of the device, streams and graphs."""
         return int(self.library.simulatedHeld())
+
+    @property
+    def strays(self) -> int:
+        """How often something was asked by a thread that had said no device."""
+        return int(self.library.simulatedStrays())

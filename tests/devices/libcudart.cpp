@@ -5,6 +5,9 @@
 // a stream that is captured fails as CUDA's does, and so does ending that capture then. It knows what a module like
 // `appliance/devices/cuda.py` calls of memory, streams, events and graphs, and for a simulated library that computes
 // `simulatedPut` and `simulatedIsCapturing`. One thread at a time.
+//
+// A thread that was told of no device is on the first one, and makes a context there by whatever it asks, as CUDA's
+// documentation has it: `simulatedStrays` counts those calls.
 
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +52,10 @@ std::map<void*, Stream*> streams;
 std::map<void*, Work*> graphs;
 std::map<void*, Work*> executables;
 int last = SUCCESS;
+int strays = 0;
+thread_local bool told = false;
+
+void touch() { strays += !told; }
 
 int fail(int status) {
     last = status;
@@ -112,11 +119,20 @@ int cudaGetDeviceCount(int* count) {
     return SUCCESS;
 }
 
-int cudaSetDevice(int index) { return index == 0 ? SUCCESS : fail(INVALID_DEVICE); }
+int cudaSetDevice(int index) {
+    if (index != 0)
+        return fail(INVALID_DEVICE);
+    told = true;
+    return SUCCESS;
+}
 
-int cudaThreadExchangeStreamCaptureMode(int*) { return SUCCESS; }
+int cudaThreadExchangeStreamCaptureMode(int*) {
+    touch();
+    return SUCCESS;
+}
 
 int cudaMalloc(void** address, size_t nbytes) {
+    touch();
     if (nbytes > free_bytes())
         return fail(OUT_OF_MEMORY);
     *address = std::aligned_alloc(256, (nbytes + 255) / 256 * 256);
@@ -125,6 +141,7 @@ int cudaMalloc(void** address, size_t nbytes) {
 }
 
 int cudaFree(void* address) {
+    touch();
     if (address == nullptr)
         return SUCCESS;
     if (!taken.erase(address))
@@ -134,36 +151,43 @@ int cudaFree(void* address) {
 }
 
 int cudaHostAlloc(void** address, size_t nbytes, unsigned) {
+    touch();
     *address = std::malloc(nbytes);
     return SUCCESS;
 }
 
 int cudaFreeHost(void* address) {
+    touch();
     std::free(address);
     return SUCCESS;
 }
 
 int cudaMemGetInfo(size_t* free, size_t* total) {
+    touch();
     *free = free_bytes();
     *total = TOTAL_BYTES;
     return SUCCESS;
 }
 
 int cudaMemcpyAsync(void* to, void const* from, size_t nbytes, int, void* stream) {
+    touch();
     return put(stream, [=] { std::memcpy(to, from, nbytes); });
 }
 
 int cudaMemsetAsync(void* to, int value, size_t nbytes, void* stream) {
+    touch();
     return put(stream, [=] { std::memset(to, value, nbytes); });
 }
 
 int cudaEventCreateWithFlags(void** event, unsigned) {
+    touch();
     *event = new Event;
     events[*event] = static_cast<Event*>(*event);
     return SUCCESS;
 }
 
 int cudaEventDestroy(void* event) {
+    touch();
     auto found = events.find(event);
     if (found == events.end())
         return fail(INVALID_HANDLE);
@@ -173,6 +197,7 @@ int cudaEventDestroy(void* event) {
 }
 
 int cudaEventRecord(void* event, void* stream) {
+    touch();
     if (!events.count(event))
         return fail(INVALID_HANDLE);
     events[event]->happened = false;
@@ -185,6 +210,7 @@ int cudaEventRecord(void* event, void* stream) {
 
 // Who asks again and again sees the stream go on.
 int cudaEventQuery(void* event) {
+    touch();
     if (!events.count(event))
         return fail(INVALID_HANDLE);
     if (events[event]->happened)
@@ -194,6 +220,7 @@ int cudaEventQuery(void* event) {
 }
 
 int cudaEventSynchronize(void* event) {
+    touch();
     if (!events.count(event))
         return fail(INVALID_HANDLE);
     while (!events[event]->happened && do_first(known(events[event]->stream))) {
@@ -202,12 +229,14 @@ int cudaEventSynchronize(void* event) {
 }
 
 int cudaStreamCreateWithFlags(void** stream, unsigned) {
+    touch();
     *stream = new Stream;
     streams[*stream] = static_cast<Stream*>(*stream);
     return SUCCESS;
 }
 
 int cudaStreamDestroy(void* handle) {
+    touch();
     auto* stream = known(handle);
     if (stream == nullptr)
         return fail(INVALID_HANDLE);
@@ -217,6 +246,7 @@ int cudaStreamDestroy(void* handle) {
 }
 
 int cudaStreamSynchronize(void* handle) {
+    touch();
     if (handle == nullptr)
         return SUCCESS;
     auto* stream = known(handle);
@@ -232,6 +262,7 @@ int cudaStreamSynchronize(void* handle) {
 }
 
 int cudaStreamBeginCapture(void* handle, int) {
+    touch();
     auto* stream = known(handle);
     if (stream == nullptr || stream->capturing)
         return fail(stream == nullptr ? INVALID_HANDLE : CAPTURE_UNSUPPORTED);
@@ -240,6 +271,7 @@ int cudaStreamBeginCapture(void* handle, int) {
 }
 
 int cudaStreamEndCapture(void* handle, void** graph) {
+    touch();
     auto* stream = known(handle);
     if (stream == nullptr || !stream->capturing)
         return fail(INVALID_VALUE);
@@ -256,6 +288,7 @@ int cudaStreamEndCapture(void* handle, void** graph) {
 }
 
 int cudaGraphInstantiate(void** executable, void* graph, unsigned long long) {
+    touch();
     if (!graphs.count(graph))
         return fail(INVALID_VALUE);
     auto* made = new Work(*graphs[graph]);
@@ -265,6 +298,7 @@ int cudaGraphInstantiate(void** executable, void* graph, unsigned long long) {
 }
 
 int cudaGraphLaunch(void* executable, void* stream) {
+    touch();
     if (!executables.count(executable))
         return fail(INVALID_VALUE);
     int status = SUCCESS;
@@ -273,9 +307,15 @@ int cudaGraphLaunch(void* executable, void* stream) {
     return status;
 }
 
-int cudaGraphDestroy(void* graph) { return give_back(graphs, graph); }
+int cudaGraphDestroy(void* graph) {
+    touch();
+    return give_back(graphs, graph);
+}
 
-int cudaGraphExecDestroy(void* executable) { return give_back(executables, executable); }
+int cudaGraphExecDestroy(void* executable) {
+    touch();
+    return give_back(executables, executable);
+}
 
 int cudaGetLastError() {
     int status = last;
@@ -295,6 +335,8 @@ char const* cudaGetErrorString(int status) {
         return "invalid argument";
     }
 }
+
+int simulatedStrays() { return strays; }
 
 // For tests: what was not given back.
 int simulatedHeld() {

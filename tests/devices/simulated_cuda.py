@@ -6,6 +6,7 @@ It has what ``appliance.devices.cuda.Cuda`` has, and passes the same conformance
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -41,9 +42,11 @@ class SimulatedCuda:
         self.held: dict[int, Any] = {}
         self.streams: set[int] = set()
         self.events: set[int] = set()
+        self.entered: set[int] = set()
 
     def enter(self) -> None:
-        """Nothing: memory of this process is every thread's."""
+        """Remember who did: others that use the device through other libraries would use the first one."""
+        self.entered.add(threading.get_ident())
 
     def allocate(self, nbytes: int) -> int:
         """Memory that stands for the device's."""

@@ -139,6 +139,9 @@ class SimulatedNvml:
         told._obj.temperature = 38
         return 0
 
+    def _nvmlDeviceGetTemperature(self, _: Any, __: Any, told: Any) -> int:  # noqa: N802
+        return _set(told, 38)
+
     def _nvmlDeviceGetUtilizationRates(self, _: Any, told: Any) -> int:  # noqa: N802
         told._obj.gpu, told._obj.memory = 50, 10
         return 0
@@ -179,6 +182,7 @@ _NUMBERS: dict[str, Callable[[Board], int]] = {
     "nvmlDeviceGetTotalEnergyConsumption": lambda board: board.energy_mj,
     "nvmlDeviceGetClockInfo": lambda _: 345,
     "nvmlDeviceGetCurrentClocksEventReasons": lambda board: board.reasons,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": lambda board: board.reasons,
     "nvmlDeviceGetTotalEccErrors": lambda board: board.ecc,
     "nvmlDeviceGetPcieReplayCounter": lambda _: 1,
     "nvmlDeviceGetCurrPcieLinkGeneration": lambda _: 5,

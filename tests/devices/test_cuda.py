@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -36,9 +37,10 @@ class TestCudaOverSimulatedLibrary(CudaConformance):
     @pytest.fixture
     def cuda(self, compiled: CompiledCuda) -> Iterator[Cuda]:
         """A device of the module, which is given everything back."""
-        held = compiled.held
+        held, strays = compiled.held, compiled.strays
         yield compiled.device
         assert compiled.held == held
+        assert compiled.strays == strays, "a thread used the first device, whichever this is"
 
     def test_nothing_is_left_of_a_capture_that_cuda_ended(self, cuda: Cuda, compiled: CompiledCuda) -> None:
         stream = cuda.stream()
@@ -48,6 +50,42 @@ class TestCudaOverSimulatedLibrary(CudaConformance):
         with pytest.raises(CudaFailed, match=r"invalid argument .* in cudaGraphLaunch"):
             cuda.launch(4711, stream)
         cuda.end_stream(stream)
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda cuda: cuda.end_event(cuda.event()),
+            lambda cuda: cuda.end_stream(cuda.stream()),
+            lambda cuda: cuda.free(cuda.allocate(64)),
+            lambda cuda: cuda.pin(64),
+            lambda cuda: cuda.memory(),
+            lambda cuda: cuda.alive(),
+        ],
+    )
+    def test_a_thread_that_never_entered_is_on_its_device(
+        self, cuda: Cuda, use: Callable[[Cuda], object]
+    ) -> None:
+        thread = threading.Thread(target=use, args=(cuda,))
+        thread.start()
+        thread.join()
+
+    def test_what_another_thread_gives_back_makes_no_context_elsewhere(
+        self, cuda: Cuda, compiled: CompiledCuda
+    ) -> None:
+        held, stream, event = compiled.held, cuda.stream(), cuda.event()
+        address, pinned = cuda.allocate(64), [cuda.pin(64)]
+        gives = (
+            lambda: cuda.happened(event),
+            lambda: cuda.end_event(event),
+            lambda: cuda.end_stream(stream),
+            lambda: cuda.free(address),
+            pinned.clear,
+        )
+        for give in gives:
+            thread = threading.Thread(target=give)
+            thread.start()
+            thread.join()
+        assert compiled.held == held
 
 
 def test_without_cuda_it_says_what_is_missing() -> None:

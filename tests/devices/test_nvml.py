@@ -84,10 +84,25 @@ OF = {
 }
 
 
+BEFORE = {
+    "nvmlDeviceGetTemperatureV": "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons",
+}
+"""What older drivers know a question by."""
+
+
+@pytest.mark.parametrize("function", BEFORE)
+def test_an_older_driver_is_asked_by_the_name_that_it_knows(board: Board, function: str) -> None:
+    board.errors[function] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    nvml = Nvml()
+    reading = nvml.read(nvml.devices[0])
+    assert (reading.temperature_c, reading.throttle) == (38, ("software power cap",))
+
+
 @pytest.mark.parametrize("error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND])
 @pytest.mark.parametrize("function", OF)
 def test_what_a_driver_lacks_is_absent_and_all_else_is_there(board: Board, function: str, error: int) -> None:
-    board.errors[function] = error
+    board.errors[function] = board.errors[BEFORE.get(function, function)] = error
     nvml = Nvml()
     reading, whole = nvml.read(nvml.devices[0]), Reading()
     assert getattr(reading, OF[function]) is None

@@ -16,7 +16,7 @@ class TestCuda(CudaConformance):
     @pytest.fixture
     def cuda(self) -> Cuda:
         """The device."""
-        onnx._bring_libraries()
+        onnx.bring_libraries()
         try:
             return Cuda(0)
         except CudaFailed as problem:

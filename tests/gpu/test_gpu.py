@@ -158,6 +158,22 @@ def test_a_worker_of_one_gpu_that_is_killed_costs_nothing_on_the_other(nvml: Nvm
         assert (infer(server, picture) == first).all()
 
 
+def test_a_worker_of_the_second_gpu_takes_nothing_of_the_first(nvml: Nvml, two: Path) -> None:
+    """Also after a session was closed, in whatever thread: a context is half a gigabyte of what is not its own."""
+    shutil.rmtree(two / "digits")
+    with daemon(two) as server:
+        server.wait_ready()
+        shutil.copytree(two / "others" / "1", two.parent / "staged")
+        (two.parent / "staged").rename(two / "others" / "2")
+        server.until("version 2", lambda told: served(told) == [2])
+        infer(server, np.ones((1, 8, 8), np.float32), "others")
+        pids = {each["pid"] for each in server.status()["workers"]}
+        first, second = (nvml.read(device).processes or {} for device in nvml.devices[:2])
+        if pids.isdisjoint(second):
+            pytest.skip("the driver names no processes as this system does")
+        assert pids.isdisjoint(first)
+
+
 def test_swaps_leave_the_memory_of_the_device_as_it_was(nvml: Nvml, models: Path) -> None:
     picture = np.ones((1, 8, 8), np.float32)
     used = list[int]()

@@ -58,7 +58,7 @@ print("still there", flush=True)
 @pytest.fixture
 def cuda() -> Cuda:
     """A device."""
-    onnx._bring_libraries()
+    onnx.bring_libraries()
     try:
         return Cuda(0)
     except CudaFailed as problem:

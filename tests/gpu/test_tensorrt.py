@@ -139,6 +139,17 @@ def test_an_engine_answers_as_its_cuda_session_also_from_a_graph(
     plain.close()
 
 
+def test_an_engine_lives_on_when_the_one_that_was_opened_first_is_closed(box: Box) -> None:
+    built = box.build()
+    first, second, plain = box.opened(built), box.opened(built), box.plain()
+    first.close()
+    del first
+    third = box.opened(built)
+    assert max(differ(second, plain), differ(third, plain)) < WITHIN
+    for each in (second, third, plain):
+        each.close()
+
+
 def test_weights_that_are_elsewhere_take_less_of_the_device_and_answer_the_same(
     box: Box, tmp_path: Path
 ) -> None:

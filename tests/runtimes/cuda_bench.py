@@ -22,14 +22,20 @@ from tests.workers.bench import spec, version_of
 
 class Graphs:
     """Stands before a session of the processor as one that captures graphs: ``captured`` are their numbers, ``fail``
-    and ``lie`` what the next capture does."""
+    and ``lie`` what the next capture does.
+
+    ``staged`` is what operators of runs left in memory for the device to copy: as in ONNX Runtime, only a run that
+    waits has it taken back. Where ``reads_on``, as in its older releases, graphs read it when they are replayed, and
+    give nothing once it was taken back."""
 
     def __init__(self, session: Any, graphs: bool) -> None:
         self._session = session
         self._graphs = graphs
         self.captured: list[str] = []
         self.replays = 0
-        self.fail = self.lie = False
+        self.fail = self.lie = self.reads_on = False
+        self.staged = 0
+        self._spoilt: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         """What it does not change."""
@@ -38,6 +44,10 @@ class Graphs:
     def run_with_iobinding(self, binding: Any, options: Any) -> None:
         """Run on the processor."""
         number = options.get_run_config_entry(onnx_cuda.GRAPH_ID)
+        self.staged += number not in self.captured
+        if options.get_run_config_entry(onnx_cuda.WAITS_NOT) != "1":
+            self.staged = 0
+            self._spoilt.update(self.captured if self.reads_on else ())
         if number == str(onnx_cuda.NO_GRAPH):
             self._session.run_with_iobinding(binding, options)
             return
@@ -47,7 +57,7 @@ class Graphs:
         elif self.fail:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.captured.append(number)
-        if not self.lie:
+        if not self.lie and number not in self._spoilt:
             self._session.run_with_iobinding(binding, options)
 
 

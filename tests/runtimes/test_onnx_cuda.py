@@ -150,6 +150,58 @@ def test_a_graph_of_another_thread_is_captured_anew(bench: Bench, mlp: Session) 
     assert bench.made[0].captured[0] == "1"
 
 
+def test_what_operators_leave_for_copies_is_taken_back_also_without_graphs(tmp_path: Path) -> None:
+    bench = Bench(graphs=False)
+    session = bench.load(
+        version_of(write_model("mlp", tmp_path) / "1" / "model.onnx", *MLP), RuntimeSettings()
+    )
+    for rows in (1, 2, 3) * 5:
+        answers(session, Memory(np.ones((rows, 64), np.float32)), 2)
+    assert bench.made[0].staged == 0
+    session.close()
+
+
+def test_shapes_beyond_all_graphs_leave_nothing(
+    bench: Bench, mlp: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_cuda, "GRAPHS_MAX", 1)
+    answers(mlp, Memory(np.ones((1, 64), np.float32)), 5)
+    answers(mlp, Memory(np.ones((2, 64), np.float32)), 50)
+    assert bench.made[0].staged == 0
+
+
+def test_graphs_of_releases_that_take_back_what_they_read_stay_right(
+    bench: Bench, mlp: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = mlp._without_graph._replace(holds=onnx_cuda.holds_what_graphs_read("1.26.0"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(mlp, "_without_graph", old)
+    bench.made[0].reads_on = True
+    one, two = (Memory(np.full((rows, 64), rows, np.float32)) for rows in (1, 2))
+    first = answers(mlp, one, 1)
+    answers(mlp, one, 5)
+    answers(mlp, two, 2)
+    one.put(np.full((1, 64), 3, np.float32))
+    changed = answers(mlp, one, 3)
+    one.put(np.full((1, 64), 1, np.float32))
+    assert set(answers(mlp, one, 3)) == set(first)
+    assert len({*changed, *first}) == 2
+
+
+@pytest.mark.parametrize(
+    ("release", "holds"),
+    [("1.26.0", False), ("1.31.0", False), ("1.31.1", True), ("1.32.0.dev20261101", True), ("2.0.0", True)],
+)
+def test_releases_are_told_apart(release: str, holds: bool) -> None:
+    assert onnx_cuda.holds_what_graphs_read(release) is holds
+
+
+def test_it_is_closed_on_its_device_in_whatever_thread(bench: Bench, mlp: Session) -> None:
+    closing = threading.Thread(target=mlp.close)
+    closing.start()
+    closing.join()
+    assert closing.ident in bench.cuda.entered
+
+
 def test_memory_is_kept_for_so_many_shapes(bench: Bench, mlp: Session) -> None:
     for rows in range(1, onnx_cuda.STAGES_MAX + 10):
         answers(mlp, Memory(np.ones((rows, 64), np.float32)), 2)

@@ -22,8 +22,9 @@ from appliance.domain.flag import is_true
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
+from appliance.runtimes.device_graphs import tell_without_graphs
 from appliance.runtimes.device_limit import BESIDE_BYTES
-from appliance.runtimes.onnx import GRAPH_BYTES_MAX, MODEL_FILE, OnnxRuntime
+from appliance.runtimes.onnx import GRAPH_BYTES_MAX, MODEL_FILE, OnnxRuntime, bring_libraries
 from appliance.runtimes.runtime import (
     ENGINE_FILE,
     KEPT_FILE,
@@ -47,6 +48,7 @@ ENGINE_BYTES_MAX: Final = 64 << 30
 KEPT_MAX: Final = 8 << 20
 """A timing cache that is larger is not kept."""
 NONE_ELSEWHERE: Final = f"those that TensorRT can have elsewhere are no more than {ENGINE_WEIGHTS_MAX}"
+NONE_STREAMED: Final = "TensorRT has none of runs to which weights come from elsewhere than the device"
 CACHE_LEFT: Final = (
     "TensorRT does not take what was learned by an earlier build, so this one measures all anew"
 )
@@ -98,7 +100,7 @@ class TensorrtRuntime:
         """Import TensorRT, and ask the driver, in another process. Raises ImportError."""
         self._library = library()
         self._driver = driver()
-        self._device = device or Cuda
+        self._device = device or _opened
         self._plain = plain or OnnxRuntime()
 
     @property
@@ -132,13 +134,15 @@ class TensorrtRuntime:
         elsewhere = engine.limit_weights(most) if most else 0
         if not elsewhere and 0 < most < version.file_bytes:
             print(f"{version.key} keeps all its weights on the device: {NONE_ELSEWHERE}", file=sys.stderr)
+        if elsewhere and version.cuda_graphs:
+            tell_without_graphs(version.key, NONE_STREAMED)
         room_bytes = settings.room_bytes + BESIDE_BYTES if settings.room_bytes else 0
         session = EngineSession(
             engine,
             len(data) - elsewhere,
             version,
             device,
-            graphs=version.cuda_graphs,
+            graphs=version.cuda_graphs and not elsewhere,
             room_bytes=room_bytes,
         )
         return (
@@ -224,6 +228,13 @@ class TensorrtRuntime:
         return read_file(
             version.path, ENGINE_BYTES_MAX, digest, f"{version.key}: {os.path.basename(version.path)}"
         )
+
+
+def _opened(index: int) -> Cuda:
+    """The device. Where engines come first, no session has brought CUDA's libraries into the process, and TensorRT has
+    those that it needs within itself. Raises CudaFailed."""
+    bring_libraries()
+    return Cuda(index)
 
 
 def _workspace_bytes(free_bytes: int, room_bytes: int) -> int:

@@ -135,7 +135,10 @@ class EngineSession:
         return self._engine_bytes + self._contexts.nbytes
 
     def close(self) -> None:
-        """Wait for what may still run, then give back graphs, contexts, memory and engine, in this order."""
+        """Wait for what may still run, then give back graphs, contexts, memory and engine, in this order, in whatever
+        thread: what TensorRT gives back, too, is of this device."""
+        with suppress(CudaFailed):
+            self._cuda.enter()
         self._settle()
         self._graphs.close()
         self._plans.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from appliance.domain.errors import LoadFailed, RunFailed
@@ -237,7 +238,17 @@ class Context:
 
 
 def _words(module: Any) -> Any:
-    """A logger that keeps complaints."""
+    """The logger of this process, with nothing of what was said before."""
+    words = _logger(module)
+    words.kept.clear()
+    return words
+
+
+@cache
+def _logger(module: Any) -> Any:
+    """A logger that keeps complaints. One for all that TensorRT makes, and for as long as the process lives: TensorRT
+    keeps the first for whatever is no object's own, as plug-ins are, and crashes where that is gone. Its own plug-ins
+    are there from then on: some of ONNX's operators, as RoiAlign, are those."""
 
     class Words(module.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -248,7 +259,9 @@ def _words(module: Any) -> Any:
             if severity in (module.ILogger.INTERNAL_ERROR, module.ILogger.ERROR):
                 self.kept.append(text.strip())
 
-    return Words()
+    words = Words()
+    module.init_libnvinfer_plugins(words, "")
+    return words
 
 
 def _monitor(module: Any, progress: Callable[[int, int], None]) -> Any:

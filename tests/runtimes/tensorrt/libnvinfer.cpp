@@ -7,12 +7,12 @@
 //
 // As TensorRT's documentation has it, the first run of a context after it was told something cannot be captured, and a
 // graph gives nothing sensible once its context was told something else; nor does a context run that was given no memory
-// to compute in.
+// to compute in. One to which weights come from elsewhere than the device waits for its run, and cannot be captured.
 //
 // An engine: "SIMULATED", then "tensor NAME in|out TYPE LOCATION RANK SIZE...", and for each input of each profile
 // "profile NUMBER NAME" with the least, the usual and the largest size of each dimension. "weights BYTES" are those that
 // can be elsewhere than on the device; without, there are none. "refits KEY" is of one that takes another key, which stands
-// for its weights; a graph that brings one is "key KEY".
+// for its weights; a graph that brings one is "key KEY". "plugin NAME" is of one that opens where plug-ins are registered.
 
 #include <cstdint>
 #include <cstdio>
@@ -83,6 +83,13 @@ template <typename F> void put(Function* table, int slot, F* function) {
 }
 
 void* logger = nullptr;
+bool plugins = false;
+
+// As TensorRT does, it keeps the first one that it was given, and ignores others.
+void take_logger(void* given) {
+    if (logger == nullptr)
+        logger = given;
+}
 
 void complain(char const* text) {
     // An interface of the caller: its language, what it is called, two destructors, then what takes a word.
@@ -241,6 +248,12 @@ bool run(Context* context, void* stream) {
         complain("operation not permitted when stream is capturing");
         return false;
     }
+    bool streaming = scratch_of(*context->engine) > 0;
+    if (capturing && streaming) {
+        of_cuda<IsCapturing>("cudaStreamSynchronize")(stream);
+        complain("weights cannot be streamed while the stream is capturing");
+        return false;
+    }
     auto copies = std::make_unique<Copies>(Copies{context->self, context->told, {}});
     for (auto const& tensor : context->engine->tensors) {
         if (tensor.input)
@@ -254,7 +267,8 @@ bool run(Context* context, void* stream) {
         copies->each.push_back({context->addresses[tensor.name], context->addresses[source.name], nbytes});
     }
     context->ran = context->told;
-    return of_cuda<Put>("simulatedPut")(stream, &do_copies, &drop_copies, copies.release()) == 0;
+    int put = of_cuda<Put>("simulatedPut")(stream, &do_copies, &drop_copies, copies.release());
+    return put == 0 && (!streaming || of_cuda<IsCapturing>("cudaStreamSynchronize")(stream) == 0);
 }
 
 // --- engines
@@ -474,6 +488,11 @@ void* open_engine(Runtime*, void const* data, size_t size) {
         return made;
     }();
     auto* opened = new Opened{table, {}};
+    if (!plugins && std::string(static_cast<char const*>(data), size).find("plugin ") != std::string::npos) {
+        complain("there is no creator of a plug-in in the registry");
+        delete opened;
+        return nullptr;
+    }
     if (read_engine(std::string(static_cast<char const*>(data), size), opened->engine))
         return shown(opened);
     complain("the magic number does not match");
@@ -492,7 +511,7 @@ void* createInferRuntime_INTERNAL(void* words, int32_t) {
         put(made, 20, &allow_host_code);
         return made;
     }();
-    logger = words;
+    take_logger(words);
     return shown(new Runtime{table});
 }
 
@@ -503,7 +522,7 @@ void* createInferRefitter_INTERNAL(void* engine, void* words, int32_t) {
         put(made, 4, &refit_engine);
         return made;
     }();
-    logger = words;
+    take_logger(words);
     auto* opened = static_cast<Opened*>(static_cast<Object*>(engine)->behind);
     if (opened->engine.refits)
         return shown(new Refitter{table, opened});
@@ -520,11 +539,15 @@ void* createNvOnnxParserRefitter_INTERNAL(void* refitter, void* words, int32_t) 
         put(made, 6, &nothing);
         return made;
     }();
-    logger = words;
+    take_logger(words);
     return new ParserRefitter{table, static_cast<Refitter*>(static_cast<Object*>(refitter)->behind)};
 }
 void* getBuilderPluginRegistry(int32_t) { return nullptr; }
 void* getPluginRegistry() { return nullptr; }
 int32_t getNvOnnxParserVersion() { return 0; }
-bool initLibNvInferPlugins(void*, char const*) { return true; }
+bool initLibNvInferPlugins(void* words, char const*) {
+    take_logger(words);
+    plugins = true;
+    return true;
+}
 }

@@ -163,7 +163,7 @@ class SimulatedEngine:
     def __init__(self, profiles: tuple[Profile, ...], graph: bytes, weights: str, device: HostDevice) -> None:
         self.profiles = profiles
         self.device = device
-        self.streamable = 0
+        self.streamable = self.elsewhere = 0
         self.run_s = 0.0
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -190,7 +190,8 @@ class SimulatedEngine:
         return SimulatedContext(self, self.profiles[profile])
 
     def limit_weights(self, most: int) -> int:
-        return max(self.streamable - most, 0)
+        self.elsewhere = max(self.streamable - most, 0)
+        return self.elsewhere
 
     def context_bytes(self, profile: int) -> int:
         return 1000
@@ -218,6 +219,10 @@ class SimulatedContext:
         self._addresses[name] = address
 
     def run(self, stream: int) -> None:
+        if self._engine.elsewhere and stream in self._engine.device.capturing:
+            raise RunFailed(
+                "TensorRT cannot run this: weights cannot be streamed while the stream is capturing"
+            )
         told = (dict(self._shapes), dict(self._addresses))
         self._engine.device.put(stream, lambda: self._compute(*told, told))
 

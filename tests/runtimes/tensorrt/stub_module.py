@@ -113,3 +113,7 @@ class StubModule:
     def OnnxParser(self, network: object, words: object) -> object:  # noqa: N802 - as above
         """One that takes any graph."""
         return SimpleNamespace(parse=lambda graph, path: True)
+
+    def init_libnvinfer_plugins(self, words: object, namespace: str) -> bool:
+        """There are none."""
+        return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -156,6 +157,13 @@ def test_closing_gives_everything_back_after_what_still_runs(
     assert not device.streams
     assert not device.graphs
     assert device.waits == waits + 1
+
+
+def test_it_is_closed_on_its_device_in_whatever_thread(session: EngineSession, device: HostDevice) -> None:
+    closing = threading.Thread(target=session.close)
+    closing.start()
+    closing.join()
+    assert closing.ident in device.entered
 
 
 def test_a_device_without_room_refuses_the_load_and_keeps_nothing() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +61,18 @@ PAIRS = version_of(
 )
 BOTH = (0, 1)
 SEED = 11
+GONE = """
+import gc
+import tensorrt_rtx_bindings as trt
+from appliance.runtimes.tensorrt import vendor
+first, second = (trt.Runtime(vendor._words(trt)) for _ in range(2))
+del first
+gc.collect()
+others = [bytes(64 + size) for size in range(20_000)]
+words = vendor._words(trt)
+trt.get_plugin_registry().load_library("/nowhere.so")
+print(*words.kept)
+"""
 
 
 def compile_libraries(folder: Path) -> None:
@@ -223,6 +237,15 @@ class TestBindingsOverSimulatedLibnvinfer:
         with pytest.raises(RunFailed, match=r"cannot run this: .*no address or no shape"):
             context.run(0)
 
+    def test_an_engine_with_plug_ins_of_tensorrt_is_opened(self, library: Library) -> None:
+        assert library.open(ENGINE + b"plugin roi_align\n").profiles == profiles_of(PAIRS)
+
+    def test_complaints_are_of_what_was_asked_last(self, library: Library) -> None:
+        with pytest.raises(RunFailed, match="no memory to compute in"):
+            library.open(ENGINE).context(0, 0, 256, 999).run(0)
+        with pytest.raises(LoadFailed, match=r"own engine: the magic number does not match$"):
+            library.open(b"an engine of another release")
+
     def test_what_is_no_engine_is_refused_with_tensorrt_s_words(self, library: Library) -> None:
         with pytest.raises(LoadFailed, match="does not take its own engine: the magic number does not match"):
             library.open(b"an engine of another release")
@@ -374,6 +397,11 @@ class TestRealBuilderOfTensorrtRtx:
                 refits=False,
                 progress=enough,
             )
+
+    def test_it_lives_on_when_what_was_made_first_is_gone(self, rtx: Library) -> None:
+        """TensorRT has one logger for plug-ins, the first of the process, whoever is gone since."""
+        ran = subprocess.run([sys.executable, "-c", GONE], capture_output=True, text=True, check=False)
+        assert (ran.returncode, "loadLibrary" in ran.stdout) == (0, True), ran.stderr
 
     def test_it_says_which_node_it_does_not_take(self, rtx: Library) -> None:
         graph = model_bytes(
