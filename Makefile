@@ -44,7 +44,7 @@ PIP := -m pip --disable-pip-version-check --quiet --no-input
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test ansible-test example-test tensorrt-test test-gpu wheels deb packages cuda-deb image image-test lock clean install-test install-clients install-ansible install-native
+.PHONY: help install native run demo test lint types unit unit-native bench fuzz cgroup-test units-test ansible-test example-test tensorrt-test test-gpu wheels deb packages cuda-deb image image-test lock clean check install-all install-test install-clients install-ansible install-native
 
 help: ## what each command does
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -63,7 +63,16 @@ native: $(NATIVE_STAMP) ## build the native front end and install it into .venv 
 run: $(SERVE_STAMP) install-native ## install and serve the models in models/
 	@exec $(BIN)/appliance serve $(or $(ARGS),--models models)
 
-test: install-test install-native install-clients install-ansible lint types unit-native unit ## install what tests need and run everything
+test: install-test install-all lint check unit ## install what tests need and run everything
+
+# What takes a processor and what takes the network, side by side.
+install-all: $(SERVE_STAMP)
+	@$(MAKE) --no-print-directory install-clients install-ansible & others=$$!; \
+	$(MAKE) --no-print-directory install-native; wait $$others
+
+check: $(TEST_STAMP)
+	@$(MAKE) --no-print-directory types & types=$$!; \
+	$(MAKE) --no-print-directory unit-native; native=$$?; wait $$types && exit $$native
 
 lint: $(TEST_STAMP) ## ruff: rules and format
 	$(BIN)/ruff check .

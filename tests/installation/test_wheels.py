@@ -67,9 +67,10 @@ def clean(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The Python of an environment with what the lock names, and no more; skips where that cannot be fetched."""
     run(interpreter(request.param), "-m", "venv", tmp_path / "clean")
     python = tmp_path / "clean" / "bin" / "python"
-    pip = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--require-hashes", "-r")
+    pip = ("-m", "pip", "--disable-pip-version-check", "--no-input")
+    locked = ("install", "--no-compile", "--require-hashes", "-r", ROOT / "requirements.lock")
     fetched = subprocess.run(
-        [python, *pip, ROOT / "requirements.lock"], capture_output=True, text=True, timeout=240, check=False
+        [python, *pip, *locked], capture_output=True, text=True, timeout=240, check=False
     )
     if fetched.returncode != 0:
         pytest.skip(f"what is needed cannot be fetched: {fetched.stderr.strip()[-200:]}")
