@@ -93,7 +93,7 @@ unit-native: $(TEST_STAMP) ## the native front end's tests in Rust, where cargo 
 	else echo "make: without cargo and Python's shared library the native front end's tests in Rust are left out"; fi
 
 unit: $(TEST_STAMP) ## the tests alone
-	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 demo: install-test install-native ## play a fleet on this machine: a controller, three boxes, links that flap (two minutes)
 	@exec $(BIN)/python -m demo $(ARGS)
