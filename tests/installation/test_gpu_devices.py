@@ -122,7 +122,9 @@ def test_instances_of_mig_have_theirs(box: Box) -> None:
         box.instance(path, minor)
     done = box.run()
     assert (done.returncode, done.stderr) == (0, "")
-    assert box.files() == {*ALL_OF_ONE, "nvidia0", "nvidia-cap12", "nvidia-cap13"}, "none to make instances by"
+    assert box.files() == {*ALL_OF_ONE, "nvidia0", "nvidia-cap12", "nvidia-cap13"}, (
+        "none to make instances by"
+    )
 
 
 def test_a_gpu_that_the_driver_did_not_take_is_told_of(box: Box) -> None:
