@@ -10,10 +10,12 @@ it has on the device; ``alive`` tells.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from itertools import product
 from typing import Any, Final
 
 LIBRARIES: Final = ("libcudart.so.13", "libcudart.so.12")
@@ -234,10 +236,11 @@ class Cuda:
 
 
 def _library() -> Any:
-    """CUDA's runtime library. Raises CudaFailed."""
-    for name in LIBRARIES:
+    """CUDA's runtime library: the one that is loaded already, as what the loader finds may be of a release that the
+    driver is too old for. Raises CudaFailed."""
+    for mode, name in product((os.RTLD_NOLOAD, ctypes.DEFAULT_MODE), LIBRARIES):
         try:
-            library = ctypes.CDLL(name)
+            library = ctypes.CDLL(name, mode=mode)
         except OSError:
             continue
         for function, types in _SIGNATURES.items():

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from appliance.devices.cuda import Cuda, CudaFailed
-from tests.devices.compiled_cuda import CompiledCuda, compiled_cuda
+from tests.devices.compiled_cuda import SOURCE, CompiledCuda, compile_library, compiled_cuda
 from tests.devices.cuda_conformance import CudaConformance
 from tests.devices.simulated_cuda import SimulatedCuda
 
@@ -97,3 +98,22 @@ def test_without_cuda_it_says_what_is_missing() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "none of libcudart.so.none is installed\n"
+
+
+def test_the_library_that_is_loaded_goes_before_a_newer_one_that_the_loader_finds(tmp_path: Path) -> None:
+    """As that of ONNX Runtime for CUDA 12 does before a toolkit of CUDA 13, which the driver may be too old for."""
+    newer, loaded = (compile_library(SOURCE, f"libsimulated{name}.so", tmp_path) for name in ("13", "12"))
+    code = (
+        "import ctypes\n"
+        "from appliance.devices import cuda\n"
+        f"cuda.LIBRARIES = {(str(newer), str(loaded))}\n"
+        "{0}"
+        "cuda.Cuda(0)\n"
+        "maps = open('/proc/self/maps').read()\n"
+        f"print([{str(newer)!r} in maps, {str(loaded)!r} in maps])\n"
+    )
+    for before, found in ((f"ctypes.CDLL({str(loaded)!r})\n", "[False, True]"), ("", "[True, False]")):
+        ran = subprocess.run(
+            [sys.executable, "-c", code.format(before)], capture_output=True, text=True, check=True
+        )
+        assert ran.stdout == f"{found}\n"

@@ -69,6 +69,7 @@ def test_it_takes_the_product_and_recommends_the_driver(package: Path) -> None:
     said = fields(package)
     assert "edge-appliance (>= 0.1.0)" in said["Depends"]
     assert "python3 (<< 3.14)" in said["Depends"], "its modules are of one release of Python"
+    assert "zlib1g" in said["Depends"].split(", "), "cuDNN's libraries name libz.so.1"
     assert "cuda" not in said["Depends"].replace(NAME, ""), "a site may have NVIDIA's own driver"
     assert {"libcuda1", "libnvidia-ml1", "nvidia-modprobe"} <= set(
         re.findall(r"[a-z0-9-]+", said["Recommends"])
