@@ -21,9 +21,11 @@ RUNTIME ?= $(if $(wildcard $(VENV)/lib/python*/site-packages/onnxruntime_gpu-*.d
 ifeq ($(RUNTIME),gpu)
   SERVE_LOCK := requirements-gpu.lock
   OTHER_RUNTIME := onnxruntime
+  TAKES := two gigabytes
 else ifeq ($(RUNTIME),cpu)
   SERVE_LOCK := requirements.lock
   OTHER_RUNTIME := onnxruntime-gpu
+  TAKES := about a minute
 else
   $(error RUNTIME is '$(RUNTIME)'; it may be cpu or gpu)
 endif
@@ -240,9 +242,10 @@ ifeq ($(origin PYTHON),command line)
 endif
 
 $(SERVE_STAMP): | $(BIN)/python
-	@echo "make: installing the appliance and what it needs (about a minute, once)"
+	@echo "make: installing the appliance and what it needs ($(TAKES), once)"
 	@if $(BIN)/python $(PIP) show $(OTHER_RUNTIME) >/dev/null 2>&1; then \
-	  $(BIN)/python $(PIP) uninstall --yes onnxruntime onnxruntime-gpu 2>/dev/null; fi
+	  $(BIN)/python $(PIP) uninstall --yes onnxruntime onnxruntime-gpu \
+	    $$(sed -n '/^nvidia-ml-py/d; s/^\(nvidia-[a-z0-9-]*\)==.*/\1/p' requirements-gpu.lock) 2>/dev/null; fi
 	@$(BIN)/python $(PIP) install --require-hashes -r $(SERVE_LOCK)
 	@$(BIN)/python $(PIP) install --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/.installed-cpu-* $(VENV)/.installed-gpu-*

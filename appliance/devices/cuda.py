@@ -24,6 +24,8 @@ TO_DEVICE: Final = 1
 FROM_DEVICE: Final = 2
 NON_BLOCKING: Final = 1
 WITHOUT_TIMES: Final = 2
+DRIVER_TOO_OLD: Final = 35
+NO_DEVICE: Final = 100
 NOT_READY: Final = 600
 CAPTURE_THREAD_LOCAL: Final = 1
 _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
@@ -58,6 +60,10 @@ class CudaFailed(OSError):
     """CUDA would not; the text is its own word, and what was asked."""
 
 
+class NoDevice(CudaFailed):
+    """There is no such device here, or no driver for it."""
+
+
 class Pinned:
     """``view``: writable bytes of this process that the device copies from and to by itself; they start at ``address``.
     Given back when nothing refers to this any more, and no copy may be under way then."""
@@ -80,16 +86,31 @@ class Cuda:
     whatever it asks makes a context there, which takes half a gigabyte of a device that may be others'."""
 
     def __init__(self, index: int) -> None:
-        """Make the context. Raises CudaFailed where there is no driver, no library or no such device."""
+        """Make the context. Raises NoDevice, and CudaFailed where there is no library or the device will not."""
         self.index = index
         self._library = _library()
-        count = c_int()
-        self._do("cudaGetDeviceCount", byref(count))
-        if not 0 <= index < count.value:
-            raise CudaFailed(f"there is no device {index}: the driver has {count.value}")
+        if not 0 <= index < (count := self._count()):
+            raise NoDevice(f"there is no device {index}: the driver has {count}")
         self._entered = threading.local()
         self.enter()
         self.call("cudaFree", None)  # makes the context
+
+    def _count(self) -> int:
+        """How many devices the driver has. CUDA's word for a driver that is not there is that it is too old."""
+        count, release = c_int(), c_int()
+        status = self._library.cudaGetDeviceCount(byref(count))
+        if status == DRIVER_TOO_OLD:
+            self._library.cudaDriverGetVersion(byref(release))
+            major, minor = release.value // 1_000, release.value % 1_000 // 10
+            raise NoDevice(
+                f"the driver is of CUDA {major}.{minor}, older than the installed runtime needs"
+                if major
+                else "there is no NVIDIA driver here"
+            )
+        if status == NO_DEVICE:
+            raise NoDevice("the driver has no device")
+        self._check("cudaGetDeviceCount", status)
+        return count.value
 
     def enter(self) -> None:
         """Have the calling thread use this device, once for each thread: before other libraries do something there. All

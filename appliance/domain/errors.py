@@ -220,6 +220,10 @@ class DeviceHasNoRoom(LoadFailed):
     """A device has no memory for a session, which somebody else may have for a moment; there may be later."""
 
 
+class DeviceMissing(LoadFailed):
+    """There is no device of the kind that the version asks for, or nothing that drives it."""
+
+
 class AssessmentFailed(LoadFailed):
     """The model loads, and does not answer as its golden set says."""
 

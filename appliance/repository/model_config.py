@@ -281,7 +281,7 @@ def _read_kind(section: Section, settings: RepositoryConfig) -> Kind:
         if backend in known_runtimes() and backend != ONNX_RUNTIME:
             advice = "a package for it is installed: add it to the setting repository.runtimes"
         if backend in READ_ONNX and backend != ONNX_RUNTIME:
-            advice = f"give it the ONNX model, and add '{backend}' to the setting repository.runtimes"
+            advice = f"add it to the setting repository.runtimes (docs/{backend.upper()}.md)"
         section.problem(
             "backend",
             f"'{backend or ONNX_BACKEND}' is not enabled; {advice}",

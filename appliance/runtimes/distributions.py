@@ -52,7 +52,9 @@ def cuda_problem() -> str:
 
 def cuda_remedy(home: str = sys.prefix, papers: Path = DEBIAN_PAPERS) -> str:
     """How a runtime for CUDA is had where the product runs from ``home``: what Debian's package brought is not for pip
-    to change."""
+    to change. A clash says by itself what to do."""
+    if reason := clash("onnx"):
+        return reason
     if home != DEBIAN_HOME:
         return f"install {ONNX_FOR_CUDA} in its place (docs/GPU.md) and start the appliance anew"
     if papers.exists():

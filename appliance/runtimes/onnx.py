@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import onnxruntime
 
-from appliance.devices.cuda import Cuda, CudaFailed
-from appliance.domain.errors import DeviceHasNoRoom, LoadFailed
+from appliance.devices.cuda import Cuda, CudaFailed, NoDevice
+from appliance.domain.errors import DeviceHasNoRoom, DeviceMissing, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import session_options
@@ -58,6 +58,9 @@ CUDA_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
 FOLDED_MAX: Final = "optimization.constant_folding_max_output_size_in_bytes"
 """Of what each node with constants alone gives; older releases know no such bound."""
 GRAPH_REFUSED: Final = "graph capture"
+ON_THE_PROCESSOR: Final = (
+    "have it run on the processor (kind: KIND_CPU, or KIND_AUTO: on a GPU where there is one)"
+)
 """In ONNX Runtime's word where nodes of a graph are not on the device."""
 SMALLEST_MODEL: Final = (
     b'\x08\x08:+\n\x10\n\x01x\x12\x01y"\x08Identity'  # IR version 8, one node: y = Identity(x)
@@ -173,7 +176,7 @@ def _load_on_cuda(version: ModelVersion, settings: RuntimeSettings) -> CudaSessi
             version, _cuda(settings.device.index), make, graphs=version.cuda_graphs, limit=limit
         )
     except CudaFailed as problem:
-        raise LoadFailed(f"{version.key}: asks for device '{version.device}': {problem}") from problem
+        raise device_problem(version, problem) from problem
     try:
         if too_much := taken_problem(limit, session.memory()):
             raise DeviceHasNoRoom(f"{version.key}: {too_much}")
@@ -196,10 +199,22 @@ def _provider_of(version: ModelVersion) -> str:
     provider = PROVIDERS[version.device.kind.value]
     if lacking := _without(provider):
         raise LoadFailed(
-            f"{version.key}: asks for device '{version.device}', but {lacking}, or have it run on the processor "
-            "(kind: KIND_CPU)"
+            f"{version.key}: asks for device '{version.device}', but {lacking}, or {ON_THE_PROCESSOR}"
         )
     return provider
+
+
+def device_problem(version: ModelVersion, problem: CudaFailed) -> LoadFailed:
+    """That a version cannot have its device, and what to do."""
+    if isinstance(problem, NoDevice):
+        return DeviceMissing(
+            f"{version.key}: asks for device '{version.device}', but {problem}; docs/GPU.md says what it takes, or "
+            f"{ON_THE_PROCESSOR}"
+        )
+    return LoadFailed(
+        f"{version.key}: asks for device '{version.device}': {problem}; look at the driver (nvidia-smi), or "
+        f"{ON_THE_PROCESSOR}"
+    )
 
 
 def _without(provider: str) -> str:
@@ -230,10 +245,13 @@ def _create_session(
     try:
         session = onnxruntime.InferenceSession(model, options, providers, enable_fallback=0)
     except Exception as problem:
+        _check_device(version, settings)
         reason = load_reason(_path(version), problem, onnxruntime.__version__)
         failed = DeviceHasNoRoom if not version.on_cpu and is_full(reason) else LoadFailed
         raise failed(f"{version.key}: {told(reason)}") from problem
-    _check_provider(version, provider, session.get_providers())
+    if provider not in (real := session.get_providers()):
+        _check_device(version, settings)
+        raise _fell_back(version, provider, real)
     return session._sess
 
 
@@ -281,13 +299,24 @@ def bring_libraries() -> None:
         getattr(onnxruntime, "preload_dlls", bool)()
 
 
-def _check_provider(version: ModelVersion, provider: str, real: Sequence[str]) -> None:
-    if provider not in real:
-        raise LoadFailed(
-            f"{version.key}: asks for device '{version.device}', but its session silently runs on {', '.join(real)}; "
-            f"check the driver and libraries that {provider} needs (docs/GPU.md), or have it run on the processor "
-            "(kind: KIND_CPU)"
-        )
+def _check_device(version: ModelVersion, settings: RuntimeSettings) -> None:
+    """Say why there is no session in plainer words than ONNX Runtime's, where it is for want of a device. Raises
+    DeviceMissing."""
+    if version.on_cpu:
+        return
+    try:
+        _cuda(settings.device.index)
+    except NoDevice as problem:
+        raise device_problem(version, problem) from problem
+    except CudaFailed:
+        return
+
+
+def _fell_back(version: ModelVersion, provider: str, real: Sequence[str]) -> LoadFailed:
+    return LoadFailed(
+        f"{version.key}: asks for device '{version.device}', but its session silently runs on {', '.join(real)}; "
+        f"check the driver and libraries that {provider} needs (docs/GPU.md), or {ON_THE_PROCESSOR}"
+    )
 
 
 def _threads(number: int) -> Any:

@@ -32,10 +32,12 @@ _BUILT_IN: Final[Mapping[str, str]] = MappingProxyType(
         "tensorrt": "appliance.runtimes.tensorrt.runtime:TensorrtRuntime",
     }
 )
+_ONNX_MODULE: Final = "onnxruntime"
+"""Others are built upon it."""
 _NEEDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "onnx": "onnxruntime, or onnxruntime-gpu (docs/GPU.md)",
-        "tensorrt": "TensorRT 11 with its Python bindings (docs/TENSORRT.md)",
+        "tensorrt": "TensorRT 11 with its Python bindings, for an NVIDIA GPU (docs/TENSORRT.md)",
     }
 )
 READ_ONNX: Final = frozenset({"onnx", "tensorrt"})
@@ -366,10 +368,11 @@ def is_sealed(runtime: Packer) -> bool:
 class AbsentRuntime:
     """Stands for a runtime that is known here and cannot be had: it refuses each model with the ``reason``."""
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, problem: ImportError | AttributeError) -> None:
         self.name = name
-        self.reason = reason
-        self.remedy = f"install {_NEEDS.get(name, 'what it needs (docs/RUNTIMES.md)')}"
+        self.reason = str(problem)
+        needs = "onnx" if problem.name == _ONNX_MODULE else name
+        self.remedy = f"install {_NEEDS.get(needs, 'what it needs (docs/RUNTIMES.md)')}"
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         """Raise LoadFailed."""
@@ -391,7 +394,7 @@ def open_runtimes(names: Iterable[str]) -> dict[str, Runtime]:
             if stray := [each for each in extra_devices(runtime) if not normpath(each).startswith(DEVICES)]:
                 raise LookupError(f"its devices {', '.join(stray)} are not below {DEVICES}")
         except (ImportError, AttributeError) as problem:
-            runtimes[name] = AbsentRuntime(name, str(problem))
+            runtimes[name] = AbsentRuntime(name, problem)
         except LookupError as problem:
             problems.append(_unavailable(name, f"{problem}; known here: {', '.join(known_runtimes())}"))
     absent = [each for each in runtimes.values() if isinstance(each, AbsentRuntime)]

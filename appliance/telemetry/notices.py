@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from appliance.domain.device_reading import DeviceFigures, troubles
+from appliance.domain.model import VersionState
 from appliance.domain.moment import moment
-from appliance.telemetry.snapshot import Snapshot, StoreFigures
+from appliance.telemetry.snapshot import Snapshot, StoreFigures, VersionStatus
 
 DAY_S: Final = 86_400
 SOON_S: Final = 30 * DAY_S
@@ -15,7 +16,7 @@ SOON_S: Final = 30 * DAY_S
 FOREIGN: Final = 0.1
 """Of a device's memory other processes may have before that is told."""
 NAMED_MAX: Final = 5
-"""Of the models on a device that is slowed."""
+"""Of the models that something is told of."""
 NEARLY: Final = 0.9
 """Of its quota the store may take before that is told."""
 
@@ -38,24 +39,36 @@ def notices(snapshot: Snapshot) -> Iterator[str]:
             f"Models of KIND_AUTO run on the processor although there is a GPU, as {snapshot.unused_gpus}. Where that "
             'is meant, auto_device = "cpu" in [repository] says so.'
         )
-    if snapshot.devices_problem and any(not each.device.is_cpu for each in snapshot.engine.versions):
-        yield (
-            f"Models ask for a GPU, and nothing tells of one ({snapshot.devices_problem}): they have no budget there, "
-            "and no fault of it is seen. docs/GPU.md says what to install."
-        )
+    if snapshot.devices_problem:
+        yield from _of_untold_devices(snapshot.devices_problem, snapshot.engine.versions)
     if snapshot.store is not None and snapshot.store.free_bytes:
         yield from _of_store(snapshot.store)
+
+
+def _of_untold_devices(problem: str, versions: Sequence[VersionStatus]) -> Iterator[str]:
+    ask = [each for each in versions if not each.device.is_cpu]
+    serve = [each for each in ask if each.state is VersionState.READY]
+    what = "they have no budget there, and no fault of it is seen" if serve else "none of them serves"
+    if ask:
+        yield (
+            f"Models ask for a GPU, and nothing tells of one ({problem}): {what} ({_named(serve or ask)}). docs/GPU.md "
+            "says what to install."
+        )
+
+
+def _named(versions: Sequence[VersionStatus]) -> str:
+    names = [f"{each.name}/{each.version}" for each in versions]
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more
 
 
 def _of_slowed(snapshot: Snapshot) -> Iterator[str]:
     for each in snapshot.devices:
         if each.slow:
             there = [version for version in snapshot.engine.versions if version.device == each.device.called]
-            names = [f"{version.name}/{version.version}" for version in there]
-            more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
             yield (
                 f"{each.device.title} {each.slow}. Its models move to another GPU that they may run on and that has "
-                f"room; still there: {', '.join(names[:NAMED_MAX]) or 'none'}{more}."
+                f"room; still there: {_named(there) or 'none'}."
             )
 
 

@@ -3,6 +3,7 @@ is missing."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -98,6 +99,30 @@ def test_without_cuda_it_says_what_is_missing() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "none of libcudart.so.none is installed\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("35:0", "there is no NVIDIA driver here"),
+        ("35:12040", "the driver is of CUDA 12.4, older than the installed runtime needs"),
+        ("100:13000", "the driver has no device"),
+        ("0:13000", "there is no device 1: the driver has 1"),
+    ],
+)
+def test_why_there_is_no_device_is_said_in_plain_words(tmp_path: Path, status: str, said: str) -> None:
+    library = compile_library(SOURCE, "libsimulated.so", tmp_path)
+    code = (
+        "from appliance.devices import cuda\n"
+        f"cuda.LIBRARIES = ({str(library)!r},)\n"
+        "try: cuda.Cuda(1)\n"
+        "except cuda.NoDevice as problem: print(problem)\n"
+    )
+    environment = {**os.environ, "SIMULATED_COUNT": status}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == f"{said}\n"
 
 
 def test_the_library_that_is_loaded_goes_before_a_newer_one_that_the_loader_finds(tmp_path: Path) -> None:

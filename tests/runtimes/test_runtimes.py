@@ -98,3 +98,16 @@ def test_the_port_needs_no_vendor() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_is_missing_is_what_is_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT's models are served beside ONNX Runtime's, which may be what is not there."""
+
+    def without(name: str) -> object:
+        raise ModuleNotFoundError(f"No module named '{missing}'", name=missing)
+
+    monkeypatch.setattr(registry, "_factory", without)
+    for missing, needed in (("onnxruntime", "onnxruntime, or onnxruntime-gpu"), ("tensorrt", "TensorRT 11")):
+        with pytest.raises(ConfigInvalid) as failure:
+            registry.open_runtimes(["tensorrt"])
+        assert f"No module named '{missing}'; install {needed}" in str(failure.value)

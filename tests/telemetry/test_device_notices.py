@@ -9,6 +9,7 @@ import pytest
 
 from appliance.domain.device import cuda
 from appliance.domain.device_reading import MigTrouble, Reading
+from appliance.domain.model import VersionState
 from appliance.telemetry.device_work import device_document
 from appliance.telemetry.metrics.devices import device_families
 from appliance.telemetry.metrics.exposition import exposition
@@ -39,7 +40,17 @@ def test_that_nothing_tells_of_gpus_matters_where_models_ask_for_one() -> None:
     (told,) = notices(replace(snapshot, engine=asking))
     assert told == (
         f"Models ask for a GPU, and nothing tells of one ({problem}): they have no budget there, and no fault of it "
-        "is seen. docs/GPU.md says what to install."
+        f"is seen ({first.name}/{first.version}). docs/GPU.md says what to install."
+    )
+    refused = replace(first, device=cuda(0), state=VersionState.UNAVAILABLE)
+    asking = replace(
+        snapshot.engine, versions=(*[replace(refused, version=each) for each in range(7)], *others)
+    )
+    (told,) = notices(replace(snapshot, engine=asking))
+    named = ", ".join(f"{first.name}/{each}" for each in range(5))
+    assert told == (
+        f"Models ask for a GPU, and nothing tells of one ({problem}): none of them serves ({named} and 2 more). "
+        "docs/GPU.md says what to install."
     )
 
 

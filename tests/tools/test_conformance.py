@@ -19,14 +19,15 @@ from onnxruntime import get_available_providers
 from appliance.cli.failure import Exit
 from appliance.cli.main import main
 from appliance.domain.device_wish import ON_CPU, ON_CUDA, DeviceWish
-from appliance.domain.errors import ArtefactError, LoadFailed
+from appliance.domain.errors import ArtefactError, DeviceMissing, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region, RuntimeSettings, Session
-from appliance.tools.conformance.cases import CASES, Case, NotConforming, Rig
+from appliance.tools.conformance.cases import CASES, DEVICE, Case, NotConforming, Rig
 from appliance.tools.conformance.child import apart, made
 from appliance.tools.conformance.identity import identity_version, onnx_bytes, version_directory
 from appliance.tools.conformance.jailed import jailed
+from appliance.tools.conformance.outcome import Outcome
 from appliance.workers.jail.support import kernel_support
 from tests.runtimes.fake import FakeRuntime, FakeSession
 
@@ -266,6 +267,25 @@ def test_an_accelerator_that_is_not_there_was_not_tried(capsys: pytest.CaptureFi
     assert "install onnxruntime-gpu in its place (docs/GPU.md)" in err
 
 
+class Without:
+    """A runtime whose loads end so."""
+
+    name = "without"
+
+    def __init__(self, problem: LoadFailed) -> None:
+        self.problem = problem
+
+    def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
+        raise self.problem
+
+
+def test_whether_there_is_a_device_is_asked_before_the_demands() -> None:
+    """What else a load fails of is for the cases to find out."""
+    rig = Rig(Without(DeviceMissing("there is none")), VERSION, VERSION)
+    assert apart(DEVICE, rig) == Outcome("device", "", holds=False, text="there is none")
+    assert apart(DEVICE, rig._replace(runtime=Without(LoadFailed("it is broken")))).holds
+
+
 @pytest.mark.skipif("CUDAExecutionProvider" in get_available_providers(), reason="it would run there")
 def test_the_list_says_what_runs_on_the_processor_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runtime", "list"]) == Exit.OK
@@ -287,7 +307,7 @@ def test_a_runtime_that_cannot_be_had_here_was_not_tried(capsys: pytest.CaptureF
         assert not out
         assert err == (
             "appliance runtime check: runtime 'tensorrt' is not available: No module named 'tensorrt'; install "
-            "TensorRT 11 with its Python bindings (docs/TENSORRT.md)\n"
+            "TensorRT 11 with its Python bindings, for an NVIDIA GPU (docs/TENSORRT.md)\n"
         )
 
 

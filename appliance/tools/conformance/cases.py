@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from appliance.domain.errors import LoadFailed
+from appliance.domain.errors import DeviceMissing, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import FREE, Datatype
 from appliance.runtimes.runtime import Port, Produced, Runtime, RuntimeSettings, Session, check_signature
@@ -222,6 +222,18 @@ def refusal(rig: Rig) -> str:
     raise NotConforming("load raised nothing for a model that is not there; raise LoadFailed with the reason")
 
 
+def device(rig: Rig) -> str:
+    """There is a device to try it on."""
+    try:
+        _load(rig).close()
+    except DeviceMissing as problem:
+        raise NotConforming(str(problem)) from problem
+    except Exception:  # noqa: BLE001 - that is what the cases find out
+        return ""
+    return ""
+
+
+DEVICE: Final = Case("device", "", device)
 CASES: Final = tuple(
     Case(function.__name__.replace("_", "-"), (function.__doc__ or "").rstrip("."), function)
     for function in (

@@ -22,7 +22,7 @@ from appliance.domain.device import DeviceKind, parse_device
 from appliance.domain.device_wish import DeviceWish
 from appliance.domain.errors import ConfigInvalid
 from appliance.runtimes.runtime import Runtime, lacking, open_runtimes
-from appliance.tools.conformance.cases import CASES, Case, NotConforming, Rig
+from appliance.tools.conformance.cases import CASES, DEVICE, Case, NotConforming, Rig
 from appliance.tools.conformance.identity import identity_version
 from appliance.tools.conformance.outcome import Outcome
 from appliance.workers.confinement import die_with_parent
@@ -59,11 +59,15 @@ def main(arguments: list[str]) -> int:
     if kind is not DeviceKind.CPU and (why := lacking(runtime)):
         say(Outcome(ABSENT, "", holds=False, text=f"runtime '{name}' runs nothing on a device here: {why}"))
         return 0
-    say(made(runtime, name, _threads()))
-    gc.collect()
-    gc.freeze()  # as the zygote does: no case finds what another process left to be swept
+    threads = _threads()
     version = identity_version(name, folder, DeviceWish(kind))
     rig = Rig(runtime, version, replace(version, path=nothing))
+    if kind is not DeviceKind.CPU and not (found := apart(DEVICE, rig)).holds:
+        say(Outcome(ABSENT, "", holds=False, text=found.text))
+        return 0
+    say(made(runtime, name, threads))
+    gc.collect()
+    gc.freeze()  # as the zygote does: no case finds what another process left to be swept
     for case in CASES:
         say(apart(case, rig))
     return 0

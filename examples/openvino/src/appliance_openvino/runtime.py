@@ -61,6 +61,7 @@ class OpenVinoRuntime:
     """The ``openvino`` runtime. Made in the process that forks the workers, so it makes nothing but the import."""
 
     name = "openvino"
+    lacking = "this package runs OpenVINO on the CPU alone"
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         """Compile the version's model for the CPU, in the worker that will run it."""
