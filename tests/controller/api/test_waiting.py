@@ -11,18 +11,19 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.fleet import waiting
-from appliance.cli.fleet.session import PROFILE, read_profile, write_profile
+from appliance.cli.fleet.session import PROFILE, Controller, read_profile, write_profile
 from appliance.controller.tokens import HOUR_MS
 from appliance.fleet import messages
 from appliance.fleet.messages import ModelReport, Report
@@ -233,6 +234,60 @@ def test_who_may_not_ask_any_more_is_told(fleet: Fleet, desk: Desk, box: Box, be
     status, _, error = fleet(*WANT, "--timeout", "20")
     assert status == Exit.REFUSED
     assert "whether m/1 serves everywhere is not known: this token is not known here" in error
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/devices", None),
+        ("/devices", [{}]),
+        ("/devices", [{"name": "north", "group": "site"}]),
+        ("/devices/north", {"name": ["north"]}),
+        ("/devices/north", []),
+        ("/groups", [{"name": "site", "wishes": {"m": 5}}]),
+        ("/groups", {"code": "x"}),
+    ],
+)
+def test_what_tells_of_no_devices_is_no_controller_and_a_program_gets_its_document(
+    fleet: Fleet, desk: Desk, box: Box, monkeypatch: pytest.MonkeyPatch, path: str, answer: Any
+) -> None:
+    get = Controller.get
+    monkeypatch.setattr(
+        Controller, "get", lambda self, asked, **query: answer if asked == path else get(self, asked, **query)
+    )
+    scope = ("--device", "north") if path == "/devices/north" else ("--group", "site")
+    status, out, error = fleet("want", "m=1", *scope, "--wait", "--timeout", "0.5", "--json")
+    assert (status, json.loads(out)["outcome"]) == (Exit.UNREACHABLE, "unknown")
+    assert "what answers at https://127.0.0.1:" in error
+    assert "is no controller; the wish stays" in error
+
+
+def test_a_controller_whose_answer_never_ends_keeps_nobody_beyond_his_time(
+    fleet: Fleet, desk: Desk, box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is never silent: each byte comes in time."""
+    over = threading.Event()
+    monkeypatch.setattr(Controller, "get", lambda self, path, **query: over.wait(60))
+    began_s = time.monotonic()
+    status, _, error = fleet(*WANT, "--timeout", "0.5")
+    over.set()
+    assert time.monotonic() - began_s < 30
+    assert (status, "does not answer: it was not done when time was over" in error) == (
+        Exit.UNREACHABLE,
+        True,
+    )
+
+
+@pytest.mark.parametrize("json_too", [(), ("--json",)])
+def test_who_closes_the_output_is_not_told_that_it_serves(
+    fleet: Fleet, desk: Desk, box: Box, tmp_path: Path, json_too: tuple[str, ...]
+) -> None:
+    """As in ``fleet want ... --wait | head -0``: the exit status is all that is left."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as output:
+        words = (*WANT, "--timeout", "0.5", *json_too)
+        assert Terminal(tmp_path / "profile.json", *words, output=output).ended() == Exit.OVERDUE
 
 
 class Terminal:
