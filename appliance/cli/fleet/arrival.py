@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypedDict
 
+from appliance.fleet.documents import Count
 from appliance.store.full_disk import bytes_text
 
 CONFLICT: Final = "conflict"
@@ -33,18 +34,18 @@ class Model(TypedDict):
     """What the controller tells of a model on a device."""
 
     name: str
-    wanted: int
-    serving: int
+    wanted: Count
+    serving: Count
     phase: str
     reason: str
-    missing_bytes: int
+    missing_bytes: Count
     managed: bool
 
 
 class Wish(TypedDict):
     """What it tells of a wish."""
 
-    version: int
+    version: Count
 
 
 class Device(TypedDict):
@@ -53,9 +54,9 @@ class Device(TypedDict):
     name: str
     group: str
     state: str
-    seen_ms: int
-    generation: int
-    told_generation: int
+    seen_ms: Count
+    generation: Count
+    told_generation: Count
     models: list[Model]
     problems: list[str]
     wishes: dict[str, Wish]

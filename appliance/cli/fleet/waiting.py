@@ -17,7 +17,16 @@ import msgspec
 
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.arrival import Arrival, Device, Wish, Wished, arrival_of
-from appliance.cli.fleet.arrival_view import Show, apart_text, counts, document, outstanding_lines, say, shown
+from appliance.cli.fleet.arrival_view import (
+    Show,
+    apart_text,
+    counts,
+    document,
+    outstanding_lines,
+    say,
+    shortened,
+    shown,
+)
 from appliance.cli.fleet.session import Controller, ControllerTrouble, Profile
 from appliance.cli.model.wait import add_bound
 
@@ -129,7 +138,7 @@ class Watch:
             devices, wish = self._asked_in_time()
         except CommandFailed as failure:
             passes = isinstance(failure, ControllerTrouble) or failure.status is Exit.UNREACHABLE
-            self.trouble = str(failure)
+            self.trouble = shortened(str(failure))
             self._status = Exit.UNREACHABLE if passes else failure.status
             return None if passes else Outcome.UNKNOWN
         self.arrival = arrival_of(self._wished, devices, self.arrival.marks)

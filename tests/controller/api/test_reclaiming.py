@@ -352,6 +352,16 @@ def test_not_all_are_named_who_need_a_release(desk: Desk, new_box: NewBox, packa
     assert "group g-07 wishes for it, and 3 more; wish for another version there" in found["error"]
 
 
+def test_a_box_that_says_it_often_hides_nobody(
+    desk: Desk, new_box: NewBox, packages: dict[int, Path]
+) -> None:
+    released(desk, packages[1])
+    for name, times in (("box-1", 1000), ("box-2", 1)):
+        new_box(name).tell(models=(ModelReport(name="m", serving=1),) * times)
+    found = desk.person().post("/releases/m/1/withdraw")
+    assert "m/1 is needed: box-1 serves it, box-2 serves it; wish for another version" in found["error"]
+
+
 def test_a_wish_for_a_release_that_is_withdrawn_meanwhile_is_refused(
     desk: Desk, new_box: NewBox, packages: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,13 @@ NewBox = Callable[..., Box]
 Between = list[Callable[[], object]]
 WANT = ("want", "m=1", "--group", "site", "--wait")
 PROGRAM = "import sys; from appliance.cli.main import main; sys.exit(main(sys.argv[1:]))"
+TOLD: dict[str, Any] = {
+    "name": "north", "group": "site", "state": "active", "seen_ms": 1, "generation": 1, "told_generation": 1,
+    "models": [
+        {"name": "m", "wanted": 1, "serving": 1, "phase": "done", "reason": "", "missing_bytes": 0, "managed": True},
+    ],
+    "problems": [], "wishes": {},
+}  # fmt: skip
 SERVES_ONE = ModelReport(name="m", wanted=1, serving=1, phase="done")
 
 
@@ -242,6 +249,8 @@ def test_who_may_not_ask_any_more_is_told(fleet: Fleet, desk: Desk, box: Box, be
         ("/devices", None),
         ("/devices", [{}]),
         ("/devices", [{"name": "north", "group": "site"}]),
+        ("/devices", [{**TOLD, "seen_ms": 10**400}]),
+        ("/devices", [{**TOLD, "models": [{**TOLD["models"][0], "serving": 10**5000}]}]),
         ("/devices/north", {"name": ["north"]}),
         ("/devices/north", []),
         ("/groups", [{"name": "site", "wishes": {"m": 5}}]),
