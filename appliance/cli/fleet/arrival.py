@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple
 
-from appliance.fleet.documents import Count
+from appliance.fleet.told import Device
 from appliance.store.full_disk import bytes_text
 
 CONFLICT: Final = "conflict"
@@ -28,38 +28,6 @@ NO_MODEL: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 FAILURES: Final = frozenset({"failed", "refused"})
 """Phases in which a device reports that it does not go on."""
-
-
-class Model(TypedDict):
-    """What the controller tells of a model on a device."""
-
-    name: str
-    wanted: Count
-    serving: Count
-    phase: str
-    reason: str
-    missing_bytes: Count
-    managed: bool
-
-
-class Wish(TypedDict):
-    """What it tells of a wish."""
-
-    version: Count
-
-
-class Device(TypedDict):
-    """What it tells of a device."""
-
-    name: str
-    group: str
-    state: str
-    seen_ms: Count
-    generation: Count
-    told_generation: Count
-    models: list[Model]
-    problems: list[str]
-    wishes: dict[str, Wish]
 
 
 class Place(StrEnum):

@@ -11,12 +11,10 @@ import json
 import threading
 import time
 from enum import StrEnum
-from typing import Final, TypedDict
-
-import msgspec
+from typing import Final
 
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.fleet.arrival import Arrival, Device, Wish, Wished, arrival_of
+from appliance.cli.fleet.arrival import Arrival, Wished, arrival_of
 from appliance.cli.fleet.arrival_view import (
     Show,
     apart_text,
@@ -29,6 +27,8 @@ from appliance.cli.fleet.arrival_view import (
 )
 from appliance.cli.fleet.session import Controller, ControllerTrouble, Profile
 from appliance.cli.model.wait import add_bound
+from appliance.fleet.messages import MessageInvalid
+from appliance.fleet.told import Device, Wish, devices_in, groups_in
 
 LOOK_S: Final = 2.0
 LOOK_S_MOST: Final = 15.0
@@ -40,13 +40,6 @@ SILENCE_S: Final = 30.0
 
 LOOK_S_LEAST: Final = 1.0
 """What a look may take, however little time is left."""
-
-
-class Group(TypedDict):
-    """What the controller tells of a group."""
-
-    name: str
-    wishes: dict[str, Wish]
 
 
 class Outcome(StrEnum):
@@ -179,11 +172,10 @@ class Watch:
         wished, controller = self._wished, self._controller
         try:
             if wished.device:
-                device = msgspec.convert(controller.get(f"/devices/{wished.device}"), Device)
+                (device,) = devices_in([controller.get(f"/devices/{wished.device}")])
                 return [device], device["wishes"].get(wished.model)
-            devices = msgspec.convert(controller.get("/devices"), list[Device])
-            groups = msgspec.convert(controller.get("/groups"), list[Group])
-        except msgspec.ValidationError as error:
+            devices, groups = devices_in(controller.get("/devices")), groups_in(controller.get("/groups"))
+        except MessageInvalid as error:
             raise controller.stranger() from error
         wishes = next((each["wishes"] for each in groups if each["name"] == wished.group), {})
         return devices, wishes.get(wished.model)
