@@ -124,6 +124,26 @@ def test_the_same_wish_again_is_there_when_the_box_was_heard_again(
     assert generation(desk) == before
 
 
+def test_a_report_that_the_box_has_replaced_ends_no_waiting(
+    fleet: Fleet, desk: Desk, box: Box, between: Between
+) -> None:
+    """The database came back from a backup, and the box names a report that was lost with the other one."""
+    fleet("want", "m=1", "--group", "site")
+    follows(box, desk, SERVES_ONE)
+    before = generation(desk)
+
+    def names_another() -> None:
+        desk.now_ms += 5_000
+        known = {"root": 1, "timestamp": before, "snapshot": before, "targets": before}
+        assert box.polled(**known, report_digest="f" * 64).wants_report
+
+    between.append(names_another)
+    status, out, _ = fleet(*WANT, "--timeout", "2", "--json")
+    assert (status, json.loads(out)["counts"]["unheard"]) == (Exit.OVERDUE, 1)
+    between.append(lambda: says(box, desk, before, ModelReport(name="m", phase="failed", reason="no")))
+    assert fleet(*WANT, "--timeout", "20")[0] == Exit.STOPPED
+
+
 def test_who_heard_of_the_version_between_has_to_say_that_it_is_back(
     fleet: Fleet, desk: Desk, box: Box, between: Between
 ) -> None:
