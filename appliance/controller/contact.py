@@ -167,9 +167,7 @@ class Contact:
                 "told_snapshot": poll.snapshot,
                 "told_generation": poll.targets,
             }
-            if (
-                not wants_report
-            ):  # else the report that is here would stand beside what it knows now: it comes again
+            if not wants_report:  # else the report that is here would stand beside what it knows now
                 rows.change(tables.devices, {"name": device.name}, seen_ms=now_ms, **told)
             metadata = self._publisher.current(rows, device, poll, now_ms)
             roots = rows.all(tables.roots)
