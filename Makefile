@@ -241,14 +241,15 @@ ifeq ($(origin PYTHON),command line)
   endif
 endif
 
+# What says that all is there goes first: an installation that is broken off, as of two gigabytes, is not taken for one.
 $(SERVE_STAMP): | $(BIN)/python
 	@echo "make: installing the appliance and what it needs ($(TAKES), once)"
+	@rm -f $(VENV)/.installed-cpu-* $(VENV)/.installed-gpu-*
 	@if $(BIN)/python $(PIP) show $(OTHER_RUNTIME) >/dev/null 2>&1; then \
 	  $(BIN)/python $(PIP) uninstall --yes onnxruntime onnxruntime-gpu \
 	    $$(sed -n '/^nvidia-ml-py/d; s/^\(nvidia-[a-z0-9-]*\)==.*/\1/p' requirements-gpu.lock) 2>/dev/null; fi
 	@$(BIN)/python $(PIP) install --require-hashes -r $(SERVE_LOCK)
 	@$(BIN)/python $(PIP) install --no-deps --no-build-isolation -e .
-	@rm -f $(VENV)/.installed-cpu-* $(VENV)/.installed-gpu-*
 	@touch $@
 
 # pip runs maturin in an environment of its own, which it throws away.

@@ -149,7 +149,10 @@ class DirectoryBlobs:
         """The directory itself is what is locked: there is no file that could belong to somebody else."""
         descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, how)
+            try:
+                fcntl.flock(descriptor, how)
+            except OSError as error:
+                raise OSError(error.errno, f"{error.strerror} (flock)", str(self._folder)) from error
             yield
         finally:
             os.close(descriptor)

@@ -158,7 +158,8 @@ def _take_report(rows: Rows, device: Row[Any], report: Report, data: bytes, now_
         before = decode(device.report, Report).wall_ms if device.report else 0
     except MessageInvalid:
         before = 0
-    if report.wall_ms >= before:
+    # One that knows a newer document is newer, also where the box's clock was put back.
+    if report.wall_ms >= before or report.trusted_generation > device.told_generation:
         rows.change(tables.devices, key, report=data, report_digest=digest_of(data))
     told = max(report.trusted_generation, device.told_generation)
     rows.change(tables.devices, key, told_generation=told)

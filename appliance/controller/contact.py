@@ -167,7 +167,8 @@ class Contact:
                 "told_snapshot": poll.snapshot,
                 "told_generation": poll.targets,
             }
-            rows.change(tables.devices, {"name": device.name}, seen_ms=now_ms, **told)
+            if not wants_report:  # else the report that is here would stand beside what it knows now
+                rows.change(tables.devices, {"name": device.name}, seen_ms=now_ms, **told)
             metadata = self._publisher.current(rows, device, poll, now_ms)
             roots = rows.all(tables.roots)
         left = certificate.not_valid_after_utc - utc(now_ms)

@@ -43,6 +43,7 @@ from appliance.controller.schemas import (
 )
 from appliance.controller.withdrawal import withdraw
 from appliance.domain.errors import ApplianceError
+from appliance.domain.manifest import INT64_MAX
 
 API: Final = "/api/v1"
 BODY_BYTES_MAX: Final = 1 << 20
@@ -71,9 +72,11 @@ class BadRequest(ApplianceError):
 
 def whole(text: str, name: str) -> int:
     """The number that ``text`` is. Raises BadRequest."""
-    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(INT64_MAX))):
         raise BadRequest(f"'{name}' is no number")
-    return int(text)
+    if (found := int(text)) > INT64_MAX:
+        raise BadRequest(f"'{name}' is no number")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

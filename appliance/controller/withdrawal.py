@@ -33,7 +33,7 @@ def withdraw(
     key = {"model": model, "version": version}
     with store.transaction() as rows:
         found = release(rows, model, version)
-        if needed := list(_uses(rows, found)):
+        if needed := list(dict.fromkeys(_uses(rows, found))):  # a box may say it a thousand times
             more = f", and {len(needed) - TOLD} more" if len(needed) > TOLD else ""
             raise OperatorError(
                 f"{model}/{version} is needed: {', '.join(needed[:TOLD])}{more}; wish for another version there, and "

@@ -19,19 +19,26 @@ from appliance.cli.fleet.arrival import (
     Wished,
     arrival_of,
 )
-from appliance.cli.fleet.arrival_view import LISTED_MAX, counts, frame, line, outstanding_lines
+from appliance.cli.fleet.arrival_view import (
+    LISTED_MAX,
+    TOLD_CHARACTERS,
+    counts,
+    frame,
+    line,
+    outstanding_lines,
+)
 from appliance.cli.fleet.waiting import LOOK_S, LOOK_S_MOST, pause_s
 
 WISHED = Wished(model="m", version=2, group="site")
 MARKS = {"box": Mark(seen_ms=1000, told=3, generation=4)}
 
 
-def model(**said: Any) -> dict[str, Any]:
+def model(**said: Any) -> Any:
     plain = {"wanted": 2, "serving": 2, "phase": "done", "reason": "", "missing_bytes": 0, "managed": True}
     return {"name": "m", **plain, **said}
 
 
-def device(name: str = "box", *, of: dict[str, Any] | None = None, **said: Any) -> dict[str, Any]:
+def device(name: str = "box", *, of: Any = None, **said: Any) -> Any:
     """One that was told of the wish and says that it serves what is wished, unless ``said`` is something else."""
     return {
         "name": name, "group": "site", "state": "active", "seen_ms": 2000, "told_generation": 4, "generation": 4,
@@ -39,7 +46,7 @@ def device(name: str = "box", *, of: dict[str, Any] | None = None, **said: Any) 
     }  # fmt: skip
 
 
-def place(found: dict[str, Any], wished: Wished = WISHED) -> tuple[Place, str]:
+def place(found: Any, wished: Wished = WISHED) -> tuple[Place, str]:
     (standing,) = arrival_of(wished, [found], MARKS).standings
     return standing.place, standing.reason
 
@@ -182,3 +189,12 @@ def test_nobody_heard_of_is_never_taken_for_there() -> None:
 def test_the_controller_is_asked_less_often_the_longer_it_takes() -> None:
     assert pause_s(0.0) == LOOK_S
     assert LOOK_S < pause_s(120.0) < pause_s(400.0) <= pause_s(86_400.0) == LOOK_S_MOST
+
+
+def test_what_a_device_says_at_length_is_told_in_part() -> None:
+    """A report may have megabytes of it."""
+    long = model(serving=1, phase="prove", reason="x\x1b[2J" * 1000)
+    standing = arrival_of(WISHED, [device(of=long, problems=["y" * 4096] * 64)], MARKS).standings[0]
+    assert len(standing.reason) > 64 * 4096, "programs get all of it"
+    assert len(line(standing)) < TOLD_CHARACTERS + 100
+    assert line(standing).endswith(" ...; it serves version 1")

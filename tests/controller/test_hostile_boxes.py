@@ -6,13 +6,14 @@ import socket
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 from zstandard import ZstdCompressor
 
 from appliance.controller import contact, device_api, tables
-from appliance.controller.bundles import receive
+from appliance.controller.bundles import Batches, Received, receive
 from appliance.controller.by_hand import desk_of, incoming, outgoing
 from appliance.controller.contact import ISSUED_MAX, ISSUED_WITHIN_S
 from appliance.controller.device_api import AT_ONCE_MAX, BURST
@@ -104,6 +105,31 @@ def test_many_records_at_once_count_as_many_requests(served: Served, monkeypatch
     assert [status for status, _ in answers] == [200, 429, 429]
     assert code(answers[1]) == (429, "too-often")
     assert other.poll().document
+
+
+def test_a_box_whose_clock_was_put_back_is_believed_by_what_it_knows(served: Served) -> None:
+    """Else what it said of before stands beside the document that it knows now, as if it were about that."""
+    Box(served, "box-a").enrol(served.token())
+
+    def brought(generation: int, wall_ms: int, serving: int) -> None:
+        stands = (ModelReport(name="m", serving=serving, wanted=serving),)
+        report = Report(device="box-a", trusted_generation=generation, wall_ms=wall_ms, models=stands)
+        with desk_of(served.folder) as desk:
+            bundle = Received(
+                device="box-a", report=report, report_bytes=messages.encode(report),
+                batches=Batches(cast(BundleReader, None), ()), records=0,
+            )  # fmt: skip
+            incoming(desk, bundle, "me", 1)
+
+    def stands() -> tuple[int, int]:
+        (found,) = served.done("GET", "/api/v1/devices")
+        return found["told_generation"], found["models"][0]["serving"]
+
+    brought(1, wall_ms=9_000, serving=1)
+    brought(2, wall_ms=4_000, serving=2)
+    assert stands() == (2, 2)
+    brought(2, wall_ms=3_000, serving=3)
+    assert stands() == (2, 2), "an older one of the same document is passed over"
 
 
 def test_a_key_that_was_shut_out_takes_nothing_from_its_successor(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,6 +148,24 @@ def test_nothing_goes_while_somebody_keeps_blobs_of_whatever_process(
         assert looked(leftovers, 3) == Reclaimed()
     assert blobs.size(loose) == 1
     assert leftovers.look(5) == Reclaimed(blobs=1, bytes=1)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EBADF, errno.ENOTSUP])
+def test_where_there_are_no_locks_nothing_goes_and_it_is_said_of_which_directory(
+    store: FleetStore, blobs: DirectoryBlobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int
+) -> None:
+    """As on some file systems of other machines."""
+    (loose,) = taken(blobs, "x")
+
+    def flock(descriptor: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    where = f"{os.strerror(number)} (flock): '{tmp_path / 'blobs'}'"
+    assert looked(Leftovers(store, blobs), 3).error.endswith(where)
+    with pytest.raises(OSError, match=re.escape(where)), blobs.kept():
+        raise AssertionError("it is not kept")
+    assert blobs.size(loose) == 1
 
 
 def test_a_database_that_fails_removes_nothing(store: FleetStore, blobs: DirectoryBlobs) -> None:

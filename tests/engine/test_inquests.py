@@ -333,6 +333,37 @@ def test_what_a_worker_died_of_is_said_before_those_that_another_version_answere
     court.release()
 
 
+def test_one_that_waits_for_ever_hides_nothing_once_the_next_worker_dies() -> None:
+    """Else who has a request of each batch wait would keep a version that ends each of its workers."""
+    court = Court(model(1, rows=1), model(2))
+    for name in ("one", "two", "three"):
+        court.ask(name)
+    waits = court.ask("waits")
+    court.turns()
+    court.die()
+    court.answer()
+    court.answer()
+    assert (court.fallen, court.served_by) == (0, 2)
+    for name in ("four", "five"):
+        court.ask(name)
+    court.turns()
+    court.lanes.insert(0, court.lanes.pop())
+    assert [len(run.items) for _, run in court.lanes] == [2, 1], (
+        "those of the version that is to be tried, and one"
+    )
+    court.die()
+    assert (court.fallen, court.served_by) == (2, 2)
+    court.answer()
+    assert (court.fallen, court.served_by, list(court.ended)) == (3, 2, ["one", "two", "three"])
+    court.engine.cancel(waits)
+    court.turns()
+    while court.lanes:
+        court.answer()
+    assert isinstance(court.ended["waits"], Cancelled)
+    assert court.served_by == 1, "by the second death, of which nothing is open"
+    court.release()
+
+
 @pytest.mark.parametrize("dies_first", [True, False])
 def test_what_another_version_answered_counts_where_its_neighbour_was_to_blame(dies_first: bool) -> None:
     court = Court(model(1, rows=1), model(2))

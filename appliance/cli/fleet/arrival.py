@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from appliance.fleet.told import Device
 from appliance.store.full_disk import bytes_text
 
 CONFLICT: Final = "conflict"
@@ -109,9 +110,7 @@ class Arrival:
         return self.count(Place.REFUSED) > 0 or (held > 0 and held == len(self.outstanding()))
 
 
-def arrival_of(
-    wished: Wished, devices: Iterable[Mapping[str, Any]], marks: Mapping[str, Mark] | None = None
-) -> Arrival:
+def arrival_of(wished: Wished, devices: Iterable[Device], marks: Mapping[str, Mark] | None = None) -> Arrival:
     """Where the ``devices``, as the controller tells of them, are on their way; ``marks`` are of the look before."""
     concerned = [each for each in devices if _is_in_scope(wished, each)]
     apart = [each["name"] for each in concerned if _has_another_wish(wished, each)]
@@ -126,23 +125,23 @@ def arrival_of(
     )
 
 
-def _is_in_scope(wished: Wished, device: Mapping[str, Any]) -> bool:
+def _is_in_scope(wished: Wished, device: Device) -> bool:
     if device["state"] == REVOKED:
         return False
     return bool(device["group"] == wished.group if wished.group else device["name"] == wished.device)
 
 
-def _has_another_wish(wished: Wished, device: Mapping[str, Any]) -> bool:
+def _has_another_wish(wished: Wished, device: Device) -> bool:
     """Whether what is wished of the model for it alone, which goes before its group's, is another version."""
     own = device["wishes"].get(wished.model) if wished.group else None
     return own is not None and own["version"] != wished.version
 
 
-def _mark(device: Mapping[str, Any]) -> Mark:
+def _mark(device: Device) -> Mark:
     return Mark(device["seen_ms"], device["told_generation"], device["generation"])
 
 
-def _standing(wished: Wished, device: Mapping[str, Any], mark: Mark) -> Standing:
+def _standing(wished: Wished, device: Device, mark: Mark) -> Standing:
     model = next((each for each in device["models"] if each["name"] == wished.model), NO_MODEL)
     now = _mark(device)
     asked = now[:2] != mark[:2]
@@ -177,7 +176,7 @@ def _is_left_alone(version: int, model: Mapping[str, Any]) -> bool:
     return not version and not model["managed"] and model["phase"] == "done"
 
 
-def _reason(place: Place, device: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+def _reason(place: Place, device: Device, model: Mapping[str, Any]) -> str:
     """What the device says of it, and what it says is wrong with itself."""
     said = [model["reason"]]
     if place is Place.COMING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,8 @@ WORDS: Final = {
 STYLES: Final = {Place.REFUSED: "red", Place.HELD: "red", Place.COMING: "yellow", Place.UNHEARD: "magenta"}
 LISTED_MAX: Final = 20
 """Devices that are named at the end."""
+TOLD_CHARACTERS: Final = 1000
+"""Of what a device says, on one line: it may say a thousand times as much."""
 FRAME_LINES: Final = 6
 """Lines of a screen beside the devices: the bar, the counts, trouble, the titles, how to end it, the cursor's."""
 BAR_CELLS: Final = 24
@@ -96,6 +99,14 @@ def shown(wished: Wished, *, json: bool) -> Iterator[Show]:
         yield _printer(wished)
 
 
+def say(text: str) -> None:
+    """Print a line. Where nobody reads it any more, the waiting goes on: its exit status is waited for as well."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _printer(wished: Wished) -> Show:
     """Print what is new: the counts, devices that are somewhere else than before, trouble."""
     before: dict[str, tuple[Place, str]] = {}
@@ -107,7 +118,7 @@ def _printer(wished: Wished) -> Show:
         moved = [each for each in arrival.standings if before and before.get(each.device) != now[each.device]]
         text = trouble or counts(wished, arrival)
         for each in (*map(line, moved), *([text] if text != said else [])):
-            print(printable(each), flush=True)
+            say(printable(each))
         said = text
         before.update(now)
 
@@ -181,10 +192,15 @@ def _words(standing: Standing) -> str:
     if standing.place is Place.UNHEARD:
         last = f"last {ago(standing.seen_ms)} ago" if standing.seen_ms else "never heard from at all"
         return f"not heard from since the wish; {last}"
+    said, phase = shortened(standing.reason), shortened(standing.phase)
     if standing.place is Place.COMING:
-        return standing.reason
-    word = standing.phase if standing.place is Place.REFUSED else "held"
-    return f"{word}: {standing.reason.removeprefix('held ')}"
+        return said
+    return f"{phase if standing.place is Place.REFUSED else 'held'}: {said.removeprefix('held ')}"
+
+
+def shortened(text: str) -> str:
+    """Of a text that is long, how it begins."""
+    return text if len(text) <= TOLD_CHARACTERS else f"{text[:TOLD_CHARACTERS]} ..."
 
 
 def apart_text(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.session import Controller, Profile, read_profile, write_profile
 from appliance.cli.model.golden_loss import loss_words
-from appliance.domain.manifest import is_name
+from appliance.domain.manifest import INT64_MAX, is_name
 from appliance.domain.moment import moment
 from appliance.store.full_disk import bytes_text
 
@@ -70,7 +70,7 @@ def _release(arguments: argparse.Namespace) -> int:
 def _withdraw(arguments: argparse.Namespace, controller: Controller) -> int:
     """Take a release back that nobody needs."""
     model, mark, number = arguments.withdraw.partition("/")
-    if not (mark and is_name(model) and number.isascii() and number.isdecimal()):
+    if not (mark and is_name(model) and _is_number(number)):
         raise CommandFailed(f"'{arguments.withdraw}' is no MODEL/VERSION")
     found = controller.post(f"/releases/{model}/{number}/withdraw")
     text = (
@@ -81,13 +81,18 @@ def _withdraw(arguments: argparse.Namespace, controller: Controller) -> int:
     return Exit.OK
 
 
+def _is_number(text: str) -> bool:
+    """Whether it can be that of a version."""
+    return text.isascii() and text.isdecimal() and len(text) <= len(str(INT64_MAX))
+
+
 def _want(arguments: argparse.Namespace) -> int:
     """Wish for a version, or take the wish back."""
     from appliance.cli.fleet import waiting
     from appliance.cli.fleet.arrival import Wished
 
     model, mark, number = arguments.model.partition("=")
-    if not arguments.withdraw and not (mark and number.isascii() and number.isdecimal()):
+    if not arguments.withdraw and not (mark and _is_number(number)):
         raise CommandFailed(f"'{arguments.model}' is no MODEL=VERSION")
     wish: dict[str, Any] | None = None
     if not arguments.withdraw:

@@ -130,13 +130,18 @@ class Controller:
             self._connection.close()
         try:
             document = json.loads(data)
-        except ValueError as error:
-            raise CommandFailed(f"what answers at {self._url} is no controller", Exit.UNREACHABLE) from error
-        if answer.status >= 500:
-            raise ControllerTrouble(str(document.get("error", "refused")), Exit.REFUSED)
-        if answer.status >= 400:
-            raise CommandFailed(str(document.get("error", "refused")), Exit.REFUSED)
-        return document
+        except (ValueError, RecursionError) as error:
+            raise self.stranger() from error
+        if answer.status < 400:
+            return document
+        if not isinstance(document, dict):
+            raise self.stranger()
+        kind = ControllerTrouble if answer.status >= 500 else CommandFailed
+        raise kind(str(document.get("error", "refused")), Exit.REFUSED)
+
+    def stranger(self) -> CommandFailed:
+        """What is told where an answer is none of a controller."""
+        return CommandFailed(f"what answers at {self._url} is no controller", Exit.UNREACHABLE)
 
 
 def watched(show: Callable[[], None], *, watch: bool) -> int:

@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 import time
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.arrival import Arrival, Wished, arrival_of
-from appliance.cli.fleet.arrival_view import Show, apart_text, counts, document, outstanding_lines, shown
+from appliance.cli.fleet.arrival_view import (
+    Show,
+    apart_text,
+    counts,
+    document,
+    outstanding_lines,
+    say,
+    shortened,
+    shown,
+)
 from appliance.cli.fleet.session import Controller, ControllerTrouble, Profile
 from appliance.cli.model.wait import add_bound
+from appliance.fleet.messages import MessageInvalid
+from appliance.fleet.told import Device, Wish, devices_in, groups_in
 
 LOOK_S: Final = 2.0
 LOOK_S_MOST: Final = 15.0
@@ -24,6 +36,10 @@ SPELL: Final = 30
 """One look in so many parts of the time that was waited, within LOOK_S and LOOK_S_MOST."""
 SILENCE_S: Final = 30.0
 """For how long the controller may be silent before a look has failed."""
+
+
+LOOK_S_LEAST: Final = 1.0
+"""What a look may take, however little time is left."""
 
 
 class Outcome(StrEnum):
@@ -66,13 +82,13 @@ def wait_for(arguments: argparse.Namespace, profile: Profile, wished: Wished) ->
     except KeyboardInterrupt:
         outcome = Outcome.INTERRUPTED
     if arguments.json:
-        print(json.dumps(document(wished, watch.arrival, outcome, watch.waited_s)), flush=True)
+        say(json.dumps(document(wished, watch.arrival, outcome, watch.waited_s)))
     elif watch.arrival.apart:
-        print(printable(apart_text(watch.arrival.apart)), flush=True)
+        say(printable(apart_text(watch.arrival.apart)))
     if outcome is not Outcome.SERVED:
         raise watch.failure(outcome)
     if not arguments.json:
-        print(printable(f"{counts(wished, watch.arrival)} after {watch.waited_s:.0f} s"))
+        say(printable(f"{counts(wished, watch.arrival)} after {watch.waited_s:.0f} s"))
     return Exit.OK
 
 
@@ -84,7 +100,8 @@ class Watch:
         self.arrival = Arrival(marks={})
         self.trouble = ""
         self._wished = wished
-        self._controller = Controller(profile, min(SILENCE_S, max(limit_s, 1.0)))
+        self._controller = Controller(profile, min(SILENCE_S, max(limit_s, LOOK_S_LEAST)))
+        self._url = profile.url
         self._limit_s = limit_s
         self._began_s = time.monotonic()
         self._instead = ""
@@ -111,10 +128,10 @@ class Watch:
         """Ask once; how it ends, where that is known."""
         self.trouble = ""
         try:
-            devices, wish = self._asked()
+            devices, wish = self._asked_in_time()
         except CommandFailed as failure:
             passes = isinstance(failure, ControllerTrouble) or failure.status is Exit.UNREACHABLE
-            self.trouble = str(failure)
+            self.trouble = shortened(str(failure))
             self._status = Exit.UNREACHABLE if passes else failure.status
             return None if passes else Outcome.UNKNOWN
         self.arrival = arrival_of(self._wished, devices, self.arrival.marks)
@@ -128,15 +145,39 @@ class Watch:
             return Outcome.SERVED
         return Outcome.STOPPED if self.arrival.is_stopped else None
 
-    def _asked(self) -> tuple[list[Any], Any]:
-        """The devices, and then what is wished of the model now: a wish that came between is seen. Raises
+    def _asked_in_time(self) -> tuple[list[Device], Wish | None]:
+        """The same, as long as there is time: whoever answers byte by byte is never silent, and never done. Raises
         CommandFailed."""
+        found: list[tuple[list[Device], Wish | None] | Exception] = []
+
+        def ask() -> None:
+            try:
+                found.append(self._asked())
+            except Exception as error:  # noqa: BLE001  it is raised where it is waited for
+                found.append(error)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(max(self._limit_s - self.waited_s, LOOK_S_LEAST))
+        if not found:
+            text = f"the controller at {self._url} does not answer: it was not done when time was over"
+            raise CommandFailed(text, Exit.UNREACHABLE)
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
+
+    def _asked(self) -> tuple[list[Device], Wish | None]:
+        """The devices, and then what is wished of the model now: a wish that came between is seen. Raises
+        CommandFailed, also for an answer that tells of no devices."""
         wished, controller = self._wished, self._controller
-        if wished.device:
-            device = controller.get(f"/devices/{wished.device}")
-            return [device], device["wishes"].get(wished.model)
-        devices, groups = controller.get("/devices"), controller.get("/groups")
-        wishes: dict[str, Any] = next((each["wishes"] for each in groups if each["name"] == wished.group), {})
+        try:
+            if wished.device:
+                (device,) = devices_in([controller.get(f"/devices/{wished.device}")])
+                return [device], device["wishes"].get(wished.model)
+            devices, groups = devices_in(controller.get("/devices")), groups_in(controller.get("/groups"))
+        except MessageInvalid as error:
+            raise controller.stranger() from error
+        wishes = next((each["wishes"] for each in groups if each["name"] == wished.group), {})
         return devices, wishes.get(wished.model)
 
     def failure(self, outcome: Outcome) -> CommandFailed:

@@ -47,6 +47,8 @@ class Inquests:
         self._jury = jury
         self._table = table
         self._leases = leases
+        self._latest: dict[Served, Death] = {}
+        """By version, the last one of its workers, as long as requests of it are open."""
         self._clock: Callable[[], int] = shell.clock
         self._log = shell.log
 
@@ -67,6 +69,10 @@ class Inquests:
         if not alone:
             self._suspect(served, leased.clients)
         death = Death(served, event.words, len(ran), alone=alone)
+        if (overtaken := self._latest.get(served)) is not None:
+            overtaken.overtaken = True
+            self._count(overtaken)
+        self._latest[served] = death
         for request in ran:
             if request.past.death is not None:
                 self._died_again(request, request.past.death)
@@ -106,10 +112,17 @@ class Inquests:
 
     def _ended(self, death: Death) -> None:
         """One of its requests has. What another version answered counts when all have: the first ones would look like
-        failures of their own, and a version be given up for a share of those and not for how its worker ended."""
+        failures of their own, and a version be given up for a share of those and not for how its worker ended. Or
+        when another worker of the version dies: one of the requests may wait for ever."""
         death.open -= 1
-        if not death.open:
-            self._table.fell_back(death.served, death.fallen)
+        if not death.open or death.overtaken:
+            self._count(death)
+        if not death.open and self._latest.get(death.served) is death:
+            del self._latest[death.served]
+
+    def _count(self, death: Death) -> None:
+        self._table.fell_back(death.served, death.fallen)
+        death.fallen = 0
 
     def _died(self, served: Served, clients: Sequence[str], *, alone: bool = False) -> None:
         """A worker died with a request of one of these, and nothing more will be known of it."""

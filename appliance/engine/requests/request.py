@@ -117,18 +117,28 @@ class Mirror:
 
 class Death:
     """Of a worker of ``served`` that ran ``open`` requests, which are yet to end; ``alone``: one of them, so that it
-    died of that. ``answered``: some were, by another version; ``fallen``: how many of those count as failures of
-    ``served``, once it is known what that died of; ``of_request``: another worker died with one; ``suspects``: the
-    clients of those of which nothing will be known."""
+    died of that. ``answered``: some were, by another version; ``fallen``: how many of those are yet to count as
+    failures of ``served``; ``overtaken``: another worker of it has died since; ``of_request``: another worker died with
+    one; ``suspects``: the clients of those of which nothing will be known."""
 
-    __slots__ = ("alone", "answered", "detail", "fallen", "of_request", "open", "served", "suspects")
+    __slots__ = (
+        "alone",
+        "answered",
+        "detail",
+        "fallen",
+        "of_request",
+        "open",
+        "overtaken",
+        "served",
+        "suspects",
+    )
 
     def __init__(self, served: Served, detail: str, requests: int, *, alone: bool) -> None:
         self.served = served
         self.detail = detail
         self.open = requests
         self.alone = alone
-        self.answered = self.of_request = False
+        self.answered = self.of_request = self.overtaken = False
         self.fallen = 0
         self.suspects: set[str] = set()
 

@@ -209,3 +209,13 @@ def test_a_controller_listens_where_its_url_says(
     for wrong in ("http://a.example", "https://a.example:port", "https://"):
         assert main(["controller", "init", str(tmp_path / "d"), "--url", wrong]) == Exit.USAGE
         assert "is no https URL" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["", "x", "\u0663", "1" * 20, "1" * 5000])
+def test_what_is_no_number_of_a_version_is_said(fleet: Fleet, number: str) -> None:
+    assert fleet("want", f"m={number}", "--group", "site")[::2] == (
+        Exit.USAGE, f"appliance fleet want: 'm={number}' is no MODEL=VERSION\n",
+    )  # fmt: skip
+    assert fleet("release", "--withdraw", f"m/{number}")[::2] == (
+        Exit.USAGE, f"appliance fleet release: 'm/{number}' is no MODEL/VERSION\n",
+    )  # fmt: skip

@@ -28,6 +28,7 @@ from appliance.controller.releases import NoRelease, Releases
 from appliance.controller.withdrawal import withdraw
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import OperatorError
+from appliance.domain.manifest import INT64_MAX
 from appliance.fleet import messages
 from appliance.fleet.messages import ModelReport, Refusal
 from tests.controller.api.desk import Box, Desk
@@ -351,6 +352,16 @@ def test_not_all_are_named_who_need_a_release(desk: Desk, new_box: NewBox, packa
     assert "group g-07 wishes for it, and 3 more; wish for another version there" in found["error"]
 
 
+def test_a_box_that_says_it_often_hides_nobody(
+    desk: Desk, new_box: NewBox, packages: dict[int, Path]
+) -> None:
+    released(desk, packages[1])
+    for name, times in (("box-1", 1000), ("box-2", 1)):
+        new_box(name).tell(models=(ModelReport(name="m", serving=1),) * times)
+    found = desk.person().post("/releases/m/1/withdraw")
+    assert "m/1 is needed: box-1 serves it, box-2 serves it; wish for another version" in found["error"]
+
+
 def test_a_wish_for_a_release_that_is_withdrawn_meanwhile_is_refused(
     desk: Desk, new_box: NewBox, packages: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,3 +429,25 @@ def test_the_command_withdraws_a_release(
     released(desk, packages[1])
     assert main(["fleet", "release", "--withdraw", "m/1", "--json"]) == Exit.OK
     assert '"version": 1' in capsys.readouterr().out
+
+
+def test_each_number_that_a_version_can_have_can_be_withdrawn(desk: Desk, packages: dict[int, Path]) -> None:
+    (digest,) = (write_blob(desk.home.blobs, lambda path: path.write_bytes(b"package")),)
+    numbers = (1, 10**15, INT64_MAX)
+    with desk.home.store.transaction() as rows:
+        for number in numbers:
+            rows.put(
+                tables.releases, model="m", version=number, manifest=f"{number:064}", package=digest,
+                total_bytes=1, trust="unsigned", by_whom="me", at_ms=1,
+            )  # fmt: skip
+    person = desk.person()
+    for number in numbers:
+        assert person.post(f"/releases/m/{number}/withdraw")["version"] == number
+        assert (person.post(f"/releases/m/{number}/withdraw")["code"], person.status) == ("not-there", 404)
+    for path, status in (
+        ("m/0", 404), ("m/2", 404), ("m%00/1", 404), ("%1b%5b2J/1", 404), ("%ff/1", 404), ("m'--/1", 404),
+        (f"m/{INT64_MAX + 1}", 400), ("m/" + "9" * 5000, 400), ("m/-1", 400), ("m/1_0", 400), ("m/%D9%A3", 400),
+        ("m/%201", 400),
+    ):  # fmt: skip
+        assert person.post(f"/releases/{path}/withdraw")["code"] in ("not-there", "bad-request")
+        assert person.status == status, path

@@ -11,18 +11,19 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
 from appliance.cli.failure import Exit
 from appliance.cli.fleet import waiting
-from appliance.cli.fleet.session import PROFILE, read_profile, write_profile
+from appliance.cli.fleet.session import PROFILE, Controller, read_profile, write_profile
 from appliance.controller.tokens import HOUR_MS
 from appliance.fleet import messages
 from appliance.fleet.messages import ModelReport, Report
@@ -37,6 +38,13 @@ NewBox = Callable[..., Box]
 Between = list[Callable[[], object]]
 WANT = ("want", "m=1", "--group", "site", "--wait")
 PROGRAM = "import sys; from appliance.cli.main import main; sys.exit(main(sys.argv[1:]))"
+TOLD: dict[str, Any] = {
+    "name": "north", "group": "site", "state": "active", "seen_ms": 1, "generation": 1, "told_generation": 1,
+    "models": [
+        {"name": "m", "wanted": 1, "serving": 1, "phase": "done", "reason": "", "missing_bytes": 0, "managed": True},
+    ],
+    "problems": [], "wishes": {},
+}  # fmt: skip
 SERVES_ONE = ModelReport(name="m", wanted=1, serving=1, phase="done")
 
 
@@ -114,6 +122,26 @@ def test_the_same_wish_again_is_there_when_the_box_was_heard_again(
     between.append(lambda: says(box, desk, before, ModelReport(name="m", wanted=1, phase="prove")))
     assert fleet(*WANT, "--timeout", "3")[0] == Exit.OVERDUE, "it serves it no more"
     assert generation(desk) == before
+
+
+def test_a_report_that_the_box_has_replaced_ends_no_waiting(
+    fleet: Fleet, desk: Desk, box: Box, between: Between
+) -> None:
+    """The database came back from a backup, and the box names a report that was lost with the other one."""
+    fleet("want", "m=1", "--group", "site")
+    follows(box, desk, SERVES_ONE)
+    before = generation(desk)
+
+    def names_another() -> None:
+        desk.now_ms += 5_000
+        known = {"root": 1, "timestamp": before, "snapshot": before, "targets": before}
+        assert box.polled(**known, report_digest="f" * 64).wants_report
+
+    between.append(names_another)
+    status, out, _ = fleet(*WANT, "--timeout", "2", "--json")
+    assert (status, json.loads(out)["counts"]["unheard"]) == (Exit.OVERDUE, 1)
+    between.append(lambda: says(box, desk, before, ModelReport(name="m", phase="failed", reason="no")))
+    assert fleet(*WANT, "--timeout", "20")[0] == Exit.STOPPED
 
 
 def test_who_heard_of_the_version_between_has_to_say_that_it_is_back(
@@ -233,6 +261,62 @@ def test_who_may_not_ask_any_more_is_told(fleet: Fleet, desk: Desk, box: Box, be
     status, _, error = fleet(*WANT, "--timeout", "20")
     assert status == Exit.REFUSED
     assert "whether m/1 serves everywhere is not known: this token is not known here" in error
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/devices", None),
+        ("/devices", [{}]),
+        ("/devices", [{"name": "north", "group": "site"}]),
+        ("/devices", [{**TOLD, "seen_ms": 10**400}]),
+        ("/devices", [{**TOLD, "models": [{**TOLD["models"][0], "serving": 10**5000}]}]),
+        ("/devices/north", {"name": ["north"]}),
+        ("/devices/north", []),
+        ("/groups", [{"name": "site", "wishes": {"m": 5}}]),
+        ("/groups", {"code": "x"}),
+    ],
+)
+def test_what_tells_of_no_devices_is_no_controller_and_a_program_gets_its_document(
+    fleet: Fleet, desk: Desk, box: Box, monkeypatch: pytest.MonkeyPatch, path: str, answer: Any
+) -> None:
+    get = Controller.get
+    monkeypatch.setattr(
+        Controller, "get", lambda self, asked, **query: answer if asked == path else get(self, asked, **query)
+    )
+    scope = ("--device", "north") if path == "/devices/north" else ("--group", "site")
+    status, out, error = fleet("want", "m=1", *scope, "--wait", "--timeout", "0.5", "--json")
+    assert (status, json.loads(out)["outcome"]) == (Exit.UNREACHABLE, "unknown")
+    assert "what answers at https://127.0.0.1:" in error
+    assert "is no controller; the wish stays" in error
+
+
+def test_a_controller_whose_answer_never_ends_keeps_nobody_beyond_his_time(
+    fleet: Fleet, desk: Desk, box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is never silent: each byte comes in time."""
+    over = threading.Event()
+    monkeypatch.setattr(Controller, "get", lambda self, path, **query: over.wait(60))
+    began_s = time.monotonic()
+    status, _, error = fleet(*WANT, "--timeout", "0.5")
+    over.set()
+    assert time.monotonic() - began_s < 30
+    assert (status, "does not answer: it was not done when time was over" in error) == (
+        Exit.UNREACHABLE,
+        True,
+    )
+
+
+@pytest.mark.parametrize("json_too", [(), ("--json",)])
+def test_who_closes_the_output_is_not_told_that_it_serves(
+    fleet: Fleet, desk: Desk, box: Box, tmp_path: Path, json_too: tuple[str, ...]
+) -> None:
+    """As in ``fleet want ... --wait | head -0``: the exit status is all that is left."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as output:
+        words = (*WANT, "--timeout", "0.5", *json_too)
+        assert Terminal(tmp_path / "profile.json", *words, output=output).ended() == Exit.OVERDUE
 
 
 class Terminal:
