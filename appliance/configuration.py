@@ -18,7 +18,7 @@ from appliance.config.listening import ListeningConfig
 from appliance.config.loading import Checks
 from appliance.config.tree import ApplianceConfig
 from appliance.fleet.settings import CHECKS as FLEET
-from appliance.frontend.choice import front_end_problems
+from appliance.frontend.choice import front_end_problems, region_problems
 from appliance.frontend.listening.certificates import certificate_problems
 from appliance.frontend.listening.credential_stores import for_next_start
 from appliance.frontend.listening.sockets import group_problems
@@ -125,7 +125,7 @@ def _tls_problems(ports: Mapping[str, ListeningConfig | None]) -> Iterator[tuple
             yield from ((f"{section}.{key}", text) for key, text in certificate_problems(port))
 
 
-WHOLE: Final = (runtime_problems, trace_problems, front_end_problems)
+WHOLE: Final = (runtime_problems, trace_problems, front_end_problems, region_problems)
 CHECKS: Final = Checks(
     settings={
         "models": directory_problems,

@@ -13,6 +13,7 @@ from appliance.config.grpc import GrpcConfig
 from appliance.config.listening import OWN_USER, FrontEndKind, inherits
 from appliance.config.quotas import QuotasConfig
 from appliance.config.tree import ApplianceConfig
+from appliance.domain.address import UNIX
 from appliance.domain.errors import OperatorError
 from appliance.engine.fastpath.direct import DirectEngine
 from appliance.frontend.grpc.control import ControlHandlers, ModelControl
@@ -78,6 +79,20 @@ def front_end_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
     for section, keys in NATIVE_ONLY.items():
         for key in _said(getattr(config, section), keys):
             yield f"{section}.{key}", f"only the native front end keeps it; {way_out}"
+
+
+def region_problems(config: ApplianceConfig) -> Iterator[tuple[str, str]]:
+    """Users of shared memory, where none of them can be told by the address that they come to."""
+    native = config.frontend.kind is not FrontEndKind.PYTHON and not native_problem()
+    tells = [*config.http.addresses, *(config.grpc.addresses if native else ())]
+    if config.shared_memory.users and not any(
+        each.startswith(f"{UNIX}:") or inherits(each) for each in tells
+    ):
+        text = (
+            "nobody can hand over a region: whose a connection is the kernel tells of Unix sockets alone; add an "
+            "address unix:/path to http.addresses, or to grpc.addresses with the native front end"
+        )
+        yield "shared_memory.users", text
 
 
 def _said(section: Any, keys: frozenset[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from appliance.config.loading import load, parse
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import ConfigInvalid, OperatorError
 from appliance.frontend import choice
-from appliance.frontend.choice import NATIVE_ONLY, chosen, front_end_problems, passed_over
+from appliance.frontend.choice import NATIVE_ONLY, chosen, front_end_problems, passed_over, region_problems
 from tests.appliance_process import ApplianceProcess
 from tests.fronts import Sections
 
@@ -96,6 +96,23 @@ def test_with_the_native_front_end() -> None:
 def test_the_defaults_and_what_asks_for_nothing_are_no_problem(kind: str) -> None:
     assert not list(front_end_problems(config_of(kind, "")))
     assert not list(front_end_problems(config_of(kind, "[engine]\nlease_limit = 0")))
+
+
+@pytest.mark.usefixtures("with_native")
+@pytest.mark.parametrize(
+    ("kind", "addresses", "reached"),
+    [
+        ("native", "", False),
+        ("native", '[grpc]\naddresses = ["unix:/run/a"]', True),
+        ("native", '[grpc]\naddresses = ["systemd:grpc"]', True),
+        ("python", '[grpc]\naddresses = ["unix:/run/a"]', False),
+        ("python", '[http]\naddresses = ["127.0.0.1:0", "unix:/run/a"]', True),
+    ],
+)
+def test_users_of_shared_memory_can_be_told_somewhere(kind: str, addresses: str, reached: bool) -> None:
+    assert not list(region_problems(config_of(kind, "")))
+    told = dict(region_problems(config_of(kind, f'{addresses}\n[shared_memory]\nusers = ["root"]')))
+    assert ("add an address unix:/path" in told.get("shared_memory.users", "")) is not reached
 
 
 def test_every_setting_that_only_the_native_front_end_keeps_is_one() -> None:
