@@ -28,6 +28,7 @@ from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 PUSHBACK = "grpc-retry-pushback-ms"
 SERVICE = "inference.GRPCInferenceService"
 SILENT_S = 30.0
+ABSENT = frozenset({grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +118,14 @@ class OipClient:
             self._call(
                 "ModelMetadata", pb.ModelMetadataRequest(name=model, version=version), metadata, patience_s
             )
-        except _NotFound:
+        except _Absent as refused:
             index = pb.RepositoryIndexResponse()
             self._call("RepositoryIndex", pb.RepositoryIndexRequest(), index, patience_s)
             check_known([model], {each.name for each in index.models})
             there = sorted(int(each.version) for each in index.models if each.name == model and each.version)
             if not version or version in map(str, there):
-                raise  # it is there and does not serve
+                text = "; ".join((str(refused), *_why(index, model, version)))
+                raise CommandFailed(text, Exit.REFUSED) from None
             raise CommandFailed(
                 f"no such version: {model}/{version}; there are {', '.join(map(str, there))}", Exit.REFUSED
             ) from None
@@ -167,12 +169,21 @@ class OipClient:
                 f"no answer within the deadline of {timeout_s * 1_000:g} ms" if late else "the server refused"
             )
             text = f"{what}: {error.details()} ({error.code().name}){_when_again(error)}"
-            absent = error.code() is grpc.StatusCode.NOT_FOUND
-            raise (_NotFound if absent else CommandFailed)(text, Exit.REFUSED) from None
+            absent = error.code() in ABSENT
+            raise (_Absent if absent else CommandFailed)(text, Exit.REFUSED) from None
 
 
-class _NotFound(CommandFailed):
-    """The server knows no such model or version."""
+class _Absent(CommandFailed):
+    """The server knows no such model or version, or it does not serve."""
+
+
+def _why(index: pb.RepositoryIndexResponse, model: str, version: str) -> list[str]:
+    """Why a model that is there does not serve, of the version that was asked for or of each."""
+    return [
+        f"{each.name}/{each.version} is {each.state}: {each.reason}"
+        for each in index.models
+        if each.name == model and version in ("", each.version) and each.reason
+    ]
 
 
 def _when_again(error: grpc.RpcError) -> str:

@@ -101,3 +101,17 @@ def test_the_near_name_is_told_of_what_is_installed(appliance: Run, pack: Pack, 
     status, _, err = appliance("model", *command)
     assert status == Exit.REFUSED
     assert "no such model: 'digit'; did you mean 'digits'?" in err
+
+
+def test_why_a_model_that_is_there_does_not_serve_is_told(
+    serve: Serve, model_directory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = model_directory("mlp")
+    (models / "broken" / "1").mkdir(parents=True)
+    (models / "broken" / "1" / "model.onnx").write_bytes(b"no model")
+    daemon = serve(models)
+    for words in ([], ["--version", "1"]):
+        assert main(["infer", "broken", "--zeros", *words, "--url", daemon.grpc]) == Exit.REFUSED
+        refusal, mark, why = capsys.readouterr().err.partition("; broken/1 is UNAVAILABLE: ")
+        assert ("'broken'" in refusal, bool(mark)) == (True, True)
+        assert len(why) > 10
