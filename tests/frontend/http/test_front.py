@@ -20,7 +20,9 @@ import pytest
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
-from tests.frontend.http.raw_client import RawAnswer, RawClient, binary_request
+from tests.faults.clients import FAKE_SECTIONS
+from tests.faults.fake_models import write_fake
+from tests.frontend.http.raw_client import RawAnswer, RawClient, binary_request, json_request
 from tests.fronts import NATIVE, PYTHON, needs_native, with_front_end
 
 pytestmark = needs_native
@@ -287,15 +289,17 @@ def test_a_connection_that_waits_too_long_is_closed(serve: Serve, tmp_path: Path
 
 
 def test_who_waits_is_let_go_at_the_end_and_who_is_served_is_answered(serve: Serve, tmp_path: Path) -> None:
-    write_model("burn_10ms", tmp_path)
-    server = serve(tmp_path, NATIVE)
-    request = binary_request("burn_10ms", {"x": (1, 16)})
+    write_fake(models := tmp_path / "models", "gated", gate=tmp_path / "gate")
+    server = serve(models, with_front_end(NATIVE, FAKE_SECTIONS))
+    request = json_request("gated", {"x": ("UINT8", (1, 4), "[7,7,7,7]")})
     with RawClient(server) as idle, RawClient(server) as busy:
         assert busy.ask(request).status == 200
         assert idle.ask(GET).status == 200
+        os.mkfifo(tmp_path / "gate")
         busy.send(request)
-        server.signal(signal.SIGTERM)
-        assert busy.answer().status in (200, 503)
+        with open(tmp_path / "gate", "wb"):  # once the run has begun
+            server.signal(signal.SIGTERM)
+        assert busy.answer().status == 200
         assert idle.is_closed()
         assert server.process.wait(20) == 0
 
