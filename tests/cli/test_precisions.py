@@ -143,10 +143,10 @@ def test_what_a_person_is_told(
     assert "No joules: nothing here counts energy that this user may read." in lines
     assert f"plot:writtento{drawn}" in "".join("".join(lines).split())
     assert drawn.is_file()
-    assert lines[-2:] == [
-        "Fastest of those that hold: fp32.",
-        "Nothing was kept: no variant that was made holds.",
+    assert lines[-2] in [
+        f"Fastest of those that hold: fp32, at {size}." for size in ("one row", "batches of 4")
     ]
+    assert lines[-1] == "Nothing was kept: no variant that was made holds."
     loosen(digits, 0.5)
     assert bench(digits, "--variants", "all", "--json") == 0
     found = variants(capsys.readouterr().out)
@@ -166,7 +166,52 @@ def test_two_that_are_alike_are_both_the_fastest(
 
     monkeypatch.setattr(precision, "try_precision", alike)
     assert bench(digits, "--variants", "fp32,fp16") == 0
-    assert "Fastest of those that hold: fp16 and fp32, within 5 %." in capsys.readouterr().out
+    told = "Fastest of those that hold: fp16 and fp32, at batches of 4, within 5 %."
+    assert told in " ".join(capsys.readouterr().out.split())
+
+
+def test_rows_a_second_verdict_and_plot_say_the_same(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Median runs are made up: FP16 is the fastest with single rows, FP32 with batches, and that hardly slower."""
+    real = try_precision
+    medians = {"fp32": (4_000, 10_000), "fp16": (2_450, 20_000), "int8": (5_000, 40_000)}
+
+    def timed(job: TrialJob, progress: Any) -> Trial:
+        found = real(job, progress)
+        pairs = zip(found.batches, medians[job.precision], strict=True)
+        batches = [replace(each, speed=replace(each.speed, p50_ns=p50_ns)) for each, p50_ns in pairs]
+        return replace(found, batches=tuple(batches))
+
+    monkeypatch.setattr(precision, "try_precision", timed)
+    words = ("--variants", "fp32,fp16,int8", "--plot", tmp_path / "p.svg")
+    assert bench(digits, *words) == 1
+    shown = capsys.readouterr().out
+    told = "Fastest of those that hold: fp16 at one row and fp32 at batches of 4, within 5 %."
+    assert told in " ".join(shown.split())
+    assert ["0.002", "408,163", "1.63"] == figures(shown, "fp16", 1)
+    assert ["0.010", "400,000", "1.00"] == figures(shown, "", 4)
+    root = ElementTree.parse(tmp_path / "p.svg").getroot()
+    places = {each.text: float(each.attrib["x"]) for each in root.iter(f"{SVG}text")}
+    numbers = ("408,163", "400,000", "200,000")
+    lengths = [places[number] - 6 - places["Throughput, rows/s"] for number in numbers]
+    assert lengths == pytest.approx([168.0, 168.0 * 400 / 408.163, 168.0 * 200 / 408.163], abs=0.1)
+    texts = [each.text for each in root.iter(f"{SVG}text")]
+    assert (texts.count("one row"), texts.count("batches of 4")) == (2, 1)
+    assert bench(digits, *words, "--json") == 1
+    found = variants(capsys.readouterr().out)
+    assert [found[name].get("rank") for name in medians] == [2, 1, None]
+    assert [found[name]["best_rows"] for name in medians] == [4, 1, 1]
+    for each in found.values():
+        for batch in each["batches"]:
+            assert batch["rows_per_s"] == pytest.approx(batch["rows"] * 1e9 / batch["p50_ns"])
+
+
+def figures(shown: str, name: str, rows: int) -> list[str]:
+    """What the table of speeds says of so many rows: the median, rows/s, times fp32."""
+    cells = [[each.strip() for each in line.strip("│").split("│")] for line in shown.splitlines()]
+    found = next(each for each in cells if each[:2] == [name, str(rows)])
+    return [found[2], *found[4:6]]
 
 
 def test_without_a_golden_set_nothing_is_proven_and_that_is_said(

@@ -183,7 +183,7 @@ def test_releases_keep_the_title_of_who_released_them(
     monkeypatch.setenv("COLUMNS", "80")
     table(titles, [("sentence-embeddings/3", "ab" * 6, *sizes, "jane, 2025-11-28 03:20:00Z")])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == "version files from scratch at best signed by".split()
+    assert lines[0].split() == ["version", "files", "from", "scratch", "at", "best", "signed", "by"]
     assert lines[1] == "  released"
     assert lines[3] == "  jane, 2025-11-28 03:20:00Z"
 

@@ -1,7 +1,8 @@
 """Trials of a model's precisions as a picture (SVG): a line for each; latency, throughput, accuracy, memory and joules
 side by side, joules where something counts them.
 
-Latencies are of the smallest batch, rows a second and joules of the largest. Accuracy is on a logarithmic scale: as a
+Latencies are of the smallest batch, joules of the largest, rows a second of that at which a row takes least, as what is
+the fastest is decided. Accuracy is on a logarithmic scale: as a
 multiple of the tolerance, with a line where that ends, or where nothing is proven as the largest distance. Pure.
 """
 
@@ -13,9 +14,9 @@ from typing import Final, NamedTuple
 from xml.sax.saxutils import escape
 
 from appliance.cli.failure import printable
-from appliance.tools.commands.precision_report import Report
+from appliance.tools.commands.precision_report import Report, rows_text
 from appliance.tools.commands.views import MB
-from appliance.tools.evaluation.gate import Judgement, Verdict
+from appliance.tools.evaluation.gate import Judgement, Verdict, best_batch
 
 NS_PER_MS: Final = 1e6
 MJ_PER_J: Final = 1e3
@@ -120,21 +121,21 @@ def _latency(report: Report) -> _Panel:
             said = f"{_number(speed.p50_ns / NS_PER_MS)} / {_number(speed.p99_ns / NS_PER_MS)}"
             yield _text(x, middle + 20, said, size=10, fill=FAINT)
 
-    return _Panel("Latency, ms", f"p50, whisker p99, {_rows(rows)}", draw)
+    return _Panel("Latency, ms", f"p50, whisker p99, {rows_text(rows)}", draw)
 
 
 def _throughput(report: Report) -> _Panel:
-    lasts = [each.trial.batches[-1] for each in report.judgements if each.trial.batches]
-    largest = max((each.rows_per_s for each in lasts), default=1.0)
-    rows = lasts[0].speed.rows if lasts else 1
+    bests = [best_batch(each.trial) for each in report.judgements]
+    largest = max((each.speed.rows_per_s for each in bests if each is not None), default=1.0)
 
     def draw(each: Judgement, x: float, middle: float) -> Iterator[str]:
-        for batch in each.trial.batches[-1:]:
-            length = _share(batch.rows_per_s, largest)
+        if (best := best_batch(each.trial)) is not None:
+            length = _share(best.speed.rows_per_s, largest)
             yield _bar(x, middle, length, COLOURS[each.verdict])
-            yield _text(x + length + 6, middle + 4, _number(batch.rows_per_s), size=11)
+            yield _text(x + length + 6, middle + 4, _number(best.speed.rows_per_s), size=11)
+            yield _text(x, middle + 20, rows_text(best.speed.rows), size=10, fill=FAINT)
 
-    return _Panel("Throughput, rows/s", f"one batch after the other, {_rows(rows)}", draw)
+    return _Panel("Throughput, rows/s", "median run, best batch size", draw)
 
 
 def _accuracy(report: Report) -> _Panel:
@@ -187,7 +188,7 @@ def _joules(report: Report) -> _Panel:
             yield _text(x + length + 6, middle + 4, _number(drawn * MJ_PER_J), size=11)
 
     rows = lasts[0].speed.rows if lasts else 1
-    return _Panel("Energy, mJ a row", f"all that was drawn, {_rows(rows)}", draw)
+    return _Panel("Energy, mJ a row", f"all that was drawn, {rows_text(rows)}", draw)
 
 
 def _limit(report: Report, count: int) -> str:
@@ -227,10 +228,6 @@ def _legend(y: float) -> Iterator[str]:
         yield f'<rect x="{x:.0f}" y="{y - 9:.0f}" width="10" height="10" rx="2" fill="{COLOURS[verdict]}"/>'
         yield _text(x + 16, y, verdict.value, size=11, fill=FAINT)
         x += 100
-
-
-def _rows(rows: int) -> str:
-    return "one row" if rows == 1 else f"batches of {rows}"
 
 
 def _number(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.cli.failure import printable
-from appliance.tools.commands.precision_report import Report, times_faster
+from appliance.tools.commands.precision_report import Report, rows_text, times_faster
 from appliance.tools.commands.views import MB, NS_PER_MS
-from appliance.tools.evaluation.gate import LIKE_PERCENT, Judgement, Verdict, fastest
+from appliance.tools.evaluation.gate import LIKE_PERCENT, Judgement, Verdict, best_batch, fastest
 from appliance.tools.evaluation.jobs import TENSORRT, OutputAccuracy, Trial
 
 STYLES: Final = {
@@ -87,7 +87,7 @@ def _speeds(report: Report) -> Table:
         for number, batch in enumerate(each.trial.batches):
             cells = [str(batch.speed.rows)]
             cells += [f"{ns / NS_PER_MS:.3f}" for ns in (batch.speed.p50_ns, batch.speed.p99_ns)]
-            cells.append(f"{batch.rows_per_s:,.0f}")
+            cells.append(f"{batch.speed.rows_per_s:,.0f}")
             if times:
                 faster = times_faster(report.reference, batch)
                 cells.append(NOTHING if faster is None else f"{faster:.2f}")
@@ -119,16 +119,24 @@ def _outcome(report: Report) -> Iterator[str]:
         yield "Nothing is proven: there is no golden set that says which answers are right ('appliance model golden')."
     for precision, path in (report.kept or {}).items():
         yield f"{precision}: written to {path}"
-    best = [each.trial.precision for each in fastest(report.judgements)]
+    best = [each.trial for each in fastest(report.judgements)]
     if best:
         alike = f", within {LIKE_PERCENT} %" if len(best) > 1 else ""
-        yield f"Fastest of those that hold: {' and '.join(best)}{alike}."
+        yield f"Fastest of those that hold: {_at_best(best)}{alike}."
     elif report.unmeasured:
         yield f"Nothing could be measured on {report.device}."
     elif report.proven:
         yield "None of them holds."
     if report.kept is not None and not report.kept:
         yield "Nothing was kept: no variant that was made holds."
+
+
+def _at_best(trials: Sequence[Trial]) -> str:
+    """Each with the batch size that it was ranked by, which is told once where all have the same."""
+    sizes = [f"at {rows_text(best.speed.rows)}" for best in map(best_batch, trials) if best is not None]
+    if len(set(sizes)) == 1:
+        return f"{' and '.join(each.precision for each in trials)}, {sizes[0]}"
+    return " and ".join(f"{each.precision} {size}" for each, size in zip(trials, sizes, strict=True))
 
 
 def _limits(report: Report) -> Iterator[str]:

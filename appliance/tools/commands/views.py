@@ -15,7 +15,6 @@ from appliance.tools.evaluation.gate import not_faster, speed_ups
 from appliance.tools.evaluation.jobs import ORIGINAL, Candidate, Comparison, Measurement, OutputAccuracy
 
 NS_PER_MS = 1e6
-NS_PER_S = 1e9
 MB = 1e6
 
 
@@ -37,7 +36,7 @@ def measurement_view(version: ModelVersion, found: Measurement) -> RenderableTyp
             str(each.rows),
             str(each.runs),
             *(f"{ns / NS_PER_MS:.3f}" for ns in (each.best_ns, each.p50_ns, each.p99_ns)),
-            f"{each.rows * NS_PER_S / max(each.p50_ns, 1):,.0f}",
+            f"{each.rows_per_s:,.0f}",
         )
     return Group(head, table)
 
