@@ -189,8 +189,8 @@ def test_rows_a_second_verdict_and_plot_say_the_same(
     shown = capsys.readouterr().out
     told = "Fastest of those that hold: fp16 at one row and fp32 at batches of 4, within 5 %."
     assert told in " ".join(shown.split())
-    assert ["0.002", "408,163", "1.63"] == figures(shown, "fp16", 1)
-    assert ["0.010", "400,000", "1.00"] == figures(shown, "", 4)
+    assert figures(shown, "fp16", 1) == ["0.002", "408,163", "1.63"]
+    assert figures(shown, "", 4) == ["0.010", "400,000", "1.00"]
     root = ElementTree.parse(tmp_path / "p.svg").getroot()
     places = {each.text: float(each.attrib["x"]) for each in root.iter(f"{SVG}text")}
     numbers = ("408,163", "400,000", "200,000")
@@ -205,6 +205,24 @@ def test_rows_a_second_verdict_and_plot_say_the_same(
     for each in found.values():
         for batch in each["batches"]:
             assert batch["rows_per_s"] == pytest.approx(batch["rows"] * 1e9 / batch["p50_ns"])
+
+
+@pytest.mark.parametrize("width", [45, 60, 80])
+def test_tables_keep_their_columns_on_a_narrow_screen(
+    width: int, digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert bench(digits, "--variants", "fp32,int8") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    heads = [line for line in lines if "of limit┃" in line.replace(" ┃", "┃") or "times fp32" in line]
+    assert len(heads) == 2
+    assert "off by" in heads[0]
+    assert ("MB┃off by" in heads[0]) == (width == 45), (
+        "without loading and memory, for which there is no room"
+    )
+    assert not [line for line in lines if "┳┳" in line or "…" in line]
+    assert [line for line in lines if line.startswith("│") and "116" in line and "refused" in line]
 
 
 def figures(shown: str, name: str, rows: int) -> list[str]:
@@ -261,13 +279,21 @@ def test_the_picture_has_a_line_for_each_and_the_limit(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "p.svg"
-    assert bench(digits, "--variants", "fp16,int8,fp8", "--plot", picture) == 1
+    assert bench(digits, "--variants", "fp16,int8,fp8,int4", "--plot", picture) == 1
     root = ElementTree.parse(picture).getroot()
     words = [each.text or "" for each in root.iter(f"{SVG}text")]
+    heights = {each.text: float(each.attrib["y"]) for each in root.iter(f"{SVG}text")}
+    assert heights["int4"] < heights["fp8"], "which stands below"
     for expected in ("fp16", "int8", "fp8", "holds", "refused", "no figures", "Latency, ms", "Memory, MB"):
         assert expected in words
+    assert "not proven" not in words, "the legend has those verdicts alone that are there"
+    lowest = max(float(each.attrib["y2"]) for each in root.iter(f"{SVG}line"))
+    (without,) = (each for each in root.iter(f"{SVG}text") if each.text == "fp8")
+    assert lowest < float(without.attrib["y"]) - 14, "no axis goes through what has no figures"
+    (ground,) = (each for each in root.iter(f"{SVG}rect") if each.attrib["fill"] == "#ffffff")
+    assert ground.attrib["width"] == root.attrib["width"]
     assert any("12 golden cases" in each for each in words)
-    assert len(list(root.iter(f"{SVG}circle"))) == 2
+    assert len(list(root.iter(f"{SVG}circle"))) == 3
     assert len([each for each in root.iter(f"{SVG}line") if "stroke-dasharray" in each.attrib]) == 1
     width, height = (float(root.attrib[side]) for side in ("width", "height"))
     for each in root.iter(f"{SVG}text"):

@@ -1,5 +1,5 @@
 """Trials of a model's precisions as a picture (SVG): a line for each; latency, throughput, accuracy, memory and joules
-side by side, joules where something counts them.
+side by side, joules where something counts them. What has no figures stands below these lines, with the reason.
 
 Latencies are of the smallest batch, joules of the largest, rows a second of that at which a row takes least, as what is
 the fastest is decided. Accuracy is on a logarithmic scale: as a
@@ -9,7 +9,7 @@ multiple of the tolerance, with a line where that ends, or where nothing is prov
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 from xml.sax.saxutils import escape
 
@@ -55,8 +55,9 @@ class _Panel(NamedTuple):
 
 def picture(report: Report) -> str:
     """The SVG document."""
-    count = len(report.judgements)
-    height = TOP + ROW * count + BOTTOM
+    rows = sorted(report.judgements, key=lambda each: each.verdict is Verdict.NO_FIGURES)
+    count = sum(each.verdict is not Verdict.NO_FIGURES for each in rows)
+    height = TOP + ROW * len(rows) + BOTTOM
     panels = [_latency(report), _throughput(report), _accuracy(report), _memory(report)]
     if report.counts_joules:
         panels.append(_joules(report))
@@ -69,10 +70,9 @@ def picture(report: Report) -> str:
         body.append(_text(x, TOP - 11, panel.note, size=11, fill=FAINT))
         body.append(_line(x, TOP - 2, x, TOP + ROW * count, RULE))
     body.append(_limit(report, count))
-    for number, each in enumerate(report.judgements):
-        middle = TOP + ROW * number + ROW / 2
-        body += _row(each, middle, panels)
-    body += _legend(height - 22)
+    for number, each in enumerate(rows):
+        body += _row(each, TOP + ROW * number + ROW / 2, panels)
+    body += _legend(height - 22, {each.verdict for each in rows})
     described = "; ".join(f"{each.trial.precision}: {each.verdict.value}" for each in report.judgements)
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -94,8 +94,6 @@ def _row(each: Judgement, middle: float, panels: Sequence[_Panel]) -> Iterator[s
         shown = each.trial.problem
         if len(shown) > SHOWN_CHARACTERS:
             shown = f"{shown[:SHOWN_CHARACTERS]}..."
-        width = _left(len(panels)) - LEFT
-        yield f'<rect x="{LEFT}" y="{middle - 10:.1f}" width="{width}" height="20" fill="#ffffff"/>'
         yield _text(LEFT, middle + 4, shown, size=11, fill=FAINT)
         return
     for number, panel in enumerate(panels):
@@ -222,9 +220,9 @@ def _share(value: float, largest: float) -> float:
     return max(PANEL * value / largest, 1.0) if largest else 1.0
 
 
-def _legend(y: float) -> Iterator[str]:
+def _legend(y: float, there: Collection[Verdict]) -> Iterator[str]:
     x = 24.0
-    for verdict in Verdict:
+    for verdict in filter(there.__contains__, Verdict):
         yield f'<rect x="{x:.0f}" y="{y - 9:.0f}" width="10" height="10" rx="2" fill="{COLOURS[verdict]}"/>'
         yield _text(x + 16, y, verdict.value, size=11, fill=FAINT)
         x += 100

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement as Measured
 from rich.table import Table
 from rich.text import Text
 
 from appliance.cli.failure import printable
+from appliance.cli.text_table import PIPE_CELLS
 from appliance.domain.model import ModelVersion
 from appliance.domain.quantity import counted
 from appliance.tools.evaluation.gate import not_faster, speed_ups
@@ -16,6 +18,23 @@ from appliance.tools.evaluation.jobs import ORIGINAL, Candidate, Comparison, Mea
 
 NS_PER_MS = 1e6
 MB = 1e6
+
+
+class Fitted:
+    """The first of ``tables`` that the screen has room for; the last where it has for none."""
+
+    def __init__(self, *tables: Table) -> None:
+        self.tables = tables
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """See rich's console protocol."""
+        any_width = options.update(width=PIPE_CELLS)
+        fit = (
+            each
+            for each in self.tables
+            if Measured.get(console, any_width, each).maximum <= options.max_width
+        )
+        yield next(fit, self.tables[-1])
 
 
 def measurement_view(version: ModelVersion, found: Measurement) -> RenderableType:
