@@ -218,7 +218,7 @@ def test_tables_keep_their_columns_on_a_narrow_screen(
     heads = [line for line in lines if "of limit┃" in line.replace(" ┃", "┃") or "times fp32" in line]
     assert len(heads) == 2
     assert "off by" in heads[0]
-    assert ("MB┃off by" in heads[0]) == (width == 45), (
+    assert any("memory" in line for line in lines if line.startswith("┃")) == (width > 45), (
         "without loading and memory, for which there is no room"
     )
     assert not [line for line in lines if "┳┳" in line or "…" in line]
