@@ -114,8 +114,9 @@ cgroup-test: $(TEST_STAMP) ## the bounds of workers' cgroups, on a kernel that i
 # are failures here; what needs TensorRT or a second GPU is left out without, and told of.
 GPU_PYTHON ?= $(BIN)/python
 test-gpu: ## the tests that need a GPU, which `make test` skips (GPU_PYTHON=FILE: a Python with onnxruntime-gpu)
-	@$(GPU_PYTHON) -c 'from appliance.devices.nvml import Nvml; print(*Nvml().devices, sep="\n")' || { \
-	  echo "make: nothing tells of a GPU here; docs/GPU.md says what it takes" >&2; exit 1; }
+	@said=$$($(GPU_PYTHON) -c 'from appliance.devices.nvml import Nvml; print(*Nvml().devices, sep="\n")' 2>&1) || { \
+	  why=$$(printf '%s\n' "$$said" | tail -n 1); \
+	  echo "make: nothing tells of a GPU here ($$why); docs/GPU.md says what it takes" >&2; exit 1; }; printf '%s\n' "$$said"
 	REQUIRE_GPU=1 $(GPU_PYTHON) -m pytest -q -rs -s --timeout 300 tests/devices tests/gpu
 
 # Two files for each machine: Python's, and the native front end for its processor.

@@ -1,8 +1,9 @@
 """A table of short cells beside names and texts that may be long, for screens of any width: nothing is ever cut off.
 
 Where a row does not fit, the columns that matter least leave first. A name that is longer than its column stands on a
-line of its own above its row, and so does the text at a row's end below it. Only where lines are counted rows are left
-out, and notes below the table shortened; both is said.
+line of its own above its row, and so does the text at a row's end below it, with its title, or that of one row where a
+word of it would be broken beside the row. Only where lines are counted rows are left out, and notes below the table
+shortened; both is said.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ class TextTable:
         beside = bool(self.tail) and left >= min(self._tail_cells(), TAIL_CELLS)
         titles = _joined([*head, Text(self.tail, "bold")] if beside else head, widths, self._left(shown))
         left_lines = sys.maxsize if self.lines is None else self.lines
-        yield from (above := wrapped(titles, width)[:left_lines])
+        above = wrapped(titles, width)
+        if self.tail and not beside and any(self._tail_of(row) for row in self.rows):
+            above += _below(Text(self.tail, "bold"), width)
+        yield from (above := above[:left_lines])
         left_lines -= len(above)
         below: list[Text] = []
         for number, row in enumerate(self.rows):
@@ -113,11 +117,17 @@ class TextTable:
             shown.remove(least)
         others = sum(widest[index] + GAP for index in shown[1:])
         first = max(min(widest[0], width - others), cell_len(self.columns[0].title))
+        if others + first > width:
+            first = (
+                name  # such rows go on in the next line as it is: names then stand at the beginning of theirs
+            )
         return shown, [first, *(widest[index] for index in shown[1:])]
 
     def _tail_cells(self) -> int:
-        tails = [row[len(self.columns)].cell_len for row in self.rows if len(row) > len(self.columns)]
-        return max([cell_len(self.tail), *tails])
+        return max([cell_len(self.tail), *(self._tail_of(row).cell_len for row in self.rows)])
+
+    def _tail_of(self, row: Sequence[Text]) -> Text:
+        return row[len(self.columns)] if len(row) > len(self.columns) else Text()
 
     def _left(self, shown: Sequence[int]) -> list[bool]:
         return [self.columns[index].left for index in shown]
@@ -129,12 +139,12 @@ class TextTable:
         if cells[0].cell_len > widths[0]:
             yield from wrapped(cells[0], width)
             cells[0] = Text()
-        tail = row[len(self.columns)] if len(row) > len(self.columns) else Text()
+        tail = self._tail_of(row)
         used = sum(widths) + GAP * len(widths)
-        if not beside:
+        if not beside or _longest_word(tail) > width - used:
             yield from wrapped(_joined(cells, widths, self._left(shown)), width)
             if tail:
-                yield from (Text("  ") + line for line in wrapped(tail, max(width - 2, 1)))
+                yield from _below(tail, width)
             return
         first, *more = wrapped(tail, width - used) or [Text()]
         yield from wrapped(_joined([*cells, first], widths, self._left(shown)), width)
@@ -151,6 +161,15 @@ def _joined(cells: Sequence[Text], widths: Sequence[int], left: Sequence[bool]) 
         line += cell
     line.rstrip()
     return line
+
+
+def _below(tail: Text, width: int) -> list[Text]:
+    """Lines below a row, set in."""
+    return [Text("  ") + line for line in wrapped(tail, max(width - 2, 1))]
+
+
+def _longest_word(text: Text) -> int:
+    return max(map(cell_len, text.plain.split()), default=0)
 
 
 def wrapped(text: Text, width: int) -> list[Text]:

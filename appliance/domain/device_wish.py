@@ -118,6 +118,19 @@ def absence(wish: DeviceWish, there: Sequence[Device]) -> str:
     return f"asks for {asked}, and the driver tells of {_few(list(map(_told, there)))}; {advice}"
 
 
+def wish_text(wish: DeviceWish) -> str:
+    """Where it asks to run, in words."""
+    if wish.kind is DeviceKind.CPU:
+        return "the processor"
+    asked = ", ".join(_asked(wish, ()))
+    return f"a GPU: {asked}" if asked else "a GPU"
+
+
+def capability_text(wish: DeviceWish) -> str:
+    """The least capability that is asked for, as a configuration says it; "" for none."""
+    return "" if wish.capability is None else _dotted(wish.capability)
+
+
 def _asked(wish: DeviceWish, there: Collection[int]) -> Iterator[str]:
     """Each thing that is asked for; of numbers those that are not ``there``, where some are not."""
     if wish.indexes:

@@ -18,6 +18,8 @@ from typing import Final
 
 from appliance.config.repository import RepositoryConfig
 from appliance.config.store import Unsigned
+from appliance.domain.device import DeviceKind
+from appliance.domain.device_wish import ON_CPU, DeviceWish, wish_text
 from appliance.domain.digest import Digester
 from appliance.domain.errors import ArtefactError, PackageInvalid, Problem
 from appliance.domain.golden import SET_BYTES_MAX, SET_FILE, GoldenSet, decode_golden
@@ -27,9 +29,13 @@ from appliance.package.container import CHUNK_BYTES, Progress, blob_places
 from appliance.package.keys import PublicKey
 from appliance.package.reader import Blob, PackageReader, TensorSums, opened, tensors_in
 from appliance.package.trust import Trust, judge
+from appliance.repository.findings import Findings
+from appliance.repository.model_config import read_model_config
+from appliance.repository.model_directory import CONFIG_BYTES_MAX, CONFIG_FILE
 from appliance.repository.onnx.firewall import graph_limits
 from appliance.repository.onnx.graph import read_graph
 from appliance.repository.onnx.summary import GraphSummary
+from appliance.repository.pbtxt import parse
 
 PROBLEMS_MAX: Final = 1000
 
@@ -155,10 +161,24 @@ class _Check:
         self._problems.append(Problem(file=file, key=key, text=text))
 
 
+@dataclass(frozen=True, slots=True)
+class AskedPlace:
+    """Where a version asks to run, whatever machine it is on. ``auto``: there where such a GPU can be used, else on the
+    processor."""
+
+    device: DeviceWish
+    auto: bool = False
+
+    def __str__(self) -> str:
+        """For people."""
+        told = wish_text(self.device)
+        return f"{told}, where one can be used, else the processor (KIND_AUTO)" if self.auto else told
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """A package as far as it is shown. ``graph`` and ``golden`` are None where it has none that can be read;
-    ``problems`` say why."""
+    """A package as far as it is shown. ``graph`` and ``golden`` are None where it has none that can be read, ``place``
+    is where its configuration cannot be; ``problems`` say why."""
 
     size: int
     digest: str
@@ -166,6 +186,7 @@ class Inspection:
     trust: Trust
     graph: GraphSummary | None
     golden: GoldenSet | None
+    place: AskedPlace | None
     problems: tuple[Problem, ...]
 
 
@@ -187,12 +208,16 @@ def inspect_package(path: Path, policy: Policy) -> Inspection:
             trust = Trust()
         graph: GraphSummary | None = None
         golden: GoldenSet | None = None
+        place: AskedPlace | None = AskedPlace(ON_CPU)
         for entry in reader.manifest.files:
             try:
                 if entry.path.endswith(f"/{GRAPH_FILE}"):
                     graph = contents.graph(entry, policy)
                 elif entry.path.endswith(SET_FILE):
                     golden = decode_golden(contents.bytes_of(entry, SET_BYTES_MAX), entry.path)
+                elif entry.path == CONFIG_FILE:
+                    place = None
+                    place = asked_place(contents.bytes_of(entry, CONFIG_BYTES_MAX), reader.manifest.name)
             except ArtefactError as error:
                 problems.append(Problem(file=entry.path, key="", text=str(error)))
         return Inspection(
@@ -202,8 +227,25 @@ def inspect_package(path: Path, policy: Policy) -> Inspection:
             trust=trust,
             graph=graph,
             golden=golden,
+            place=place,
             problems=tuple(problems),
         )
+
+
+def asked_place(config: bytes, name: str) -> AskedPlace:
+    """Where the configuration ``config`` of the model ``name`` asks to run. Raises ArtefactError where it is none."""
+    tree = parse(config)
+
+    def device(auto: str) -> DeviceWish:
+        """On a machine on which KIND_AUTO is ``auto``."""
+        settings, findings = RepositoryConfig(auto_device=auto), Findings()
+        found = read_model_config(
+            tree, file=CONFIG_FILE, model_name=name, settings=settings, findings=findings
+        )
+        return found.instances.device
+
+    on_cuda = device(DeviceKind.CUDA.value)
+    return AskedPlace(on_cuda, auto=on_cuda != device(DeviceKind.CPU.value))
 
 
 class _Contents:

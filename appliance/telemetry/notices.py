@@ -1,4 +1,4 @@
-"""What people should see coming: certificates that end soon, a store that is nearly full. Pure."""
+"""What people should see coming: certificates that end soon, a store that is nearly full, a price of nothing. Pure."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ def notices(snapshot: Snapshot) -> Iterator[str]:
         )
     if snapshot.devices_problem:
         yield from _of_untold_devices(snapshot.devices_problem, snapshot.engine.versions)
+    if snapshot.kwh_price and not _counts_energy(snapshot):
+        yield (
+            "metrics.kwh_price has no effect here, as nothing counts energy: the processor's counters (RAPL) are not "
+            "there or may not be read, and no GPU tells of its own. docs/GPU.md says more of both."
+        )
     if snapshot.store is not None and snapshot.store.free_bytes:
         yield from _of_store(snapshot.store)
 
@@ -60,6 +65,12 @@ def _named(versions: Sequence[VersionStatus]) -> str:
     names = [f"{each.name}/{each.version}" for each in versions]
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return ", ".join(names[:NAMED_MAX]) + more
+
+
+def _counts_energy(snapshot: Snapshot) -> bool:
+    """Whether joules can be known, now or once something ran."""
+    counters = [each.reading.counter_j for each in snapshot.devices]
+    return snapshot.processor is not None or any(each is not None for each in counters)
 
 
 def _of_slowed(snapshot: Snapshot) -> Iterator[str]:

@@ -1,8 +1,10 @@
-"""Commands on a store of their own: where it is, packages to put into it, and how a command is run."""
+"""Commands on a store of their own: where it is, packages to put into it, and how a command is run; and a model with a
+golden set to try things on."""
 
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from appliance.cli.main import main
 from appliance.domain.digest import digest_of
 from appliance.package.container import write_package
 from models.generate import write_model
+from models.make_digits import HOME
 from tests.domain.manifests import manifest_of_mlp
 from tests.store.arrivals import contents_of
 
@@ -70,3 +73,11 @@ def appliance(
         return status, told.out, told.err
 
     return run
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    """Version 2 of the digits with its golden set."""
+    home = tmp_path / "digits"
+    shutil.copytree(HOME, home, ignore=shutil.ignore_patterns("1", "*.png", "golden.json"))
+    return home

@@ -17,9 +17,14 @@ from rich.text import Text
 
 from appliance.cli.activity import between
 from appliance.cli.activity_view import COLUMNS, COST, JOULES, RATES, view
+from appliance.cli.fleet.session import table
+from appliance.cli.main import main
 from appliance.cli.snapshot import parse
 from appliance.cli.text_table import NOTE_LINES, Column, TextTable, wrapped
+from appliance.runtimes.runtime import offers
 from appliance.telemetry.status_document import status_document
+from appliance.tools.commands import runtime
+from appliance.tools.conformance.outcome import Outcome
 from tests.frontend.http.engine_figures import made_up_snapshot
 
 LONG = "sentence-embeddings-multilingual-minilm-l12-v2"
@@ -116,9 +121,71 @@ def test_a_row_of_a_short_name_stays_one_line_and_a_tail_goes_below() -> None:
     assert wide[0].split() == ["name", "count", "why"]
     assert wide[1] == "m/1" + " " * 38 + "   12 " + ("why " * 20).strip()
     assert narrow[0].split() == ["name", "count"]
-    assert narrow[1].split() == ["m/1", "12"]
-    assert narrow[2].startswith("  why why")
+    assert narrow[1] == "  why", "the title of what stands below stands below"
+    assert narrow[2].split() == ["m/1", "12"]
+    assert narrow[3].startswith("  why why")
     assert (narrow[-2], narrow[-1].strip()) == ("m" * 40, "3")
+
+
+def test_a_word_of_a_tail_is_not_broken_where_it_fits_below_its_row() -> None:
+    rows = [[Text("a"), Text("1"), Text("short ones")], [Text("b"), Text("2"), Text("x" * 36)]]
+    columns = (Column(title="name", left=True), Column(title="n"))
+    table = TextTable(columns=columns, rows=rows, tail="of")
+    assert shown(table, 42) == ["name n of", "a    1 short ones", "b    2", "  " + "x" * 36]
+    assert shown(replace(table, rows=rows[:1]), 42) == ["name n of", "a    1 short ones"]
+    without = replace(table, rows=[row[:2] for row in rows])
+    assert shown(without, 6) == ["name n", "a    1", "b    2"], "nothing below, and so no title of it"
+
+
+def test_names_stay_on_their_rows_where_another_column_is_wider_than_the_screen() -> None:
+    columns = (Column(title="of", left=True), Column(title="said", left=True))
+    rows = [[Text("a"), Text("so " * 15)], [Text("two-sessions"), Text("brief")]]
+    lines = shown(TextTable(columns=columns, rows=rows), 40)
+    assert lines[0] == "of           said"
+    assert lines[1].startswith("a            so so")
+    assert lines[-1].rstrip() == "two-sessions brief"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_names_of_runtimes_and_of_demands_stay_on_their_rows(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(
+        runtime, "offers", lambda: [each for each in offers() if each.name in ("onnx", "tensorrt")]
+    )
+    monkeypatch.setattr(runtime, "lacking", lambda _: "no CUDA")
+    assert main(["runtime", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(cell_len, lines)) <= width
+    beside = lines[0].split() == ["runtime", "usable", "package", "made", "by"]
+    assert beside or lines[:2] == ["runtime  usable           package", "  made by"]
+    assert beside == (width > 60)
+    assert {line.split()[0] for line in lines if " built in" in line} == {"onnx", "tensorrt"}
+    assert any("appliance.runtimes.tensorrt.runtime:TensorrtRuntime" in line for line in lines)
+    cases = [
+        Outcome(name, f"It {'keeps what it is given ' * 4}", True, "") for name in ("made", "two-sessions")
+    ]
+    monkeypatch.setattr(runtime, "check_runtime", lambda *_: cases)
+    assert main(["runtime", "check", "onnx"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert lines[0] == "case         holds what is demanded"
+    begins = [line for line in lines if " yes " in line]
+    assert [line.split()[:3] for line in begins] == [["made", "yes", "It"], ["two-sessions", "yes", "It"]]
+
+
+def test_releases_keep_the_title_of_who_released_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles = ("version", "(manifest)", "files", "from scratch", "at best", "signed by", "released")
+    sizes = ("4.3 MiB", "3.1 MiB", "19.5 KiB", "key abcdef0123456789")
+    monkeypatch.setenv("COLUMNS", "80")
+    table(titles, [("sentence-embeddings/3", "ab" * 6, *sizes, "jane, 2025-11-28 03:20:00Z")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["version", "files", "from", "scratch", "at", "best", "signed", "by"]
+    assert lines[1] == "  released"
+    assert lines[3] == "  jane, 2025-11-28 03:20:00Z"
 
 
 CELLS = st.text(st.sampled_from("ab/-日 9"), max_size=70)
@@ -135,6 +202,8 @@ def test_nothing_is_lost_but_columns_that_may_leave(rows: Sequence[tuple[str, ..
     assert all(cell_len(line) <= width for line in lines)
     head = lines.pop(0).split()
     assert head in [["name", "k", *n, *t] for n in ([], ["n"]) for t in ([], ["t"])]
+    if "t" not in head and any(row[3] for row in rows):
+        assert lines.pop(0) == "  t"
     for row in rows:
         said = without_spaces("".join(cell for index, cell in enumerate(row) if index != 2 or "n" in head))
         found = without_spaces(lines.pop(0)) if said else ""  # blank lines went with the row before

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console, RenderableType
 
+from appliance.cli.model.inspect import as_json, view
+from appliance.config.repository import RepositoryConfig
 from appliance.domain.digest import digest_of
 from appliance.domain.golden import SET_BYTES_MAX, GoldenSet, encode_golden
 from appliance.domain.manifest import LatencyPromise, Manifest
@@ -98,3 +103,65 @@ def test_a_set_that_is_larger_than_any_is_not_read(
         assert limit < SET_BYTES_MAX
         monkeypatch.setattr(verification, "SET_BYTES_MAX", limit)
         assert texts(inspected(tmp_path, data)) == says
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ("", "the processor"),
+        ("{ kind: KIND_CPU count: 2 }", "the processor"),
+        ("{ kind: KIND_GPU }", "a GPU"),
+        ("{ kind: KIND_GPU gpus: [ 2, 0 ] }", "a GPU: cuda:0, cuda:2 (instance_group.gpus)"),
+        ("{ count: 1 }", "a GPU, where one can be used, else the processor (KIND_AUTO)"),
+        (
+            "{ kind: KIND_AUTO gpus: 1 }",
+            "a GPU: cuda:1 (instance_group.gpus), where one can be used, else the processor (KIND_AUTO)",
+        ),
+    ],
+)
+def test_where_it_asks_to_run_is_shown_whatever_is_here(
+    laid_out: Laid, tmp_path: Path, groups: str, said: str
+) -> None:
+    manifest, contents = laid_out
+    config = f"instance_group [ {groups} ]\n".encode() if groups else b"max_batch_size: 4\n"
+    made = with_file(manifest, "config.pbtxt", config)
+    for there in ("cpu", "cuda", "auto"):
+        policy = Policy(repository=RepositoryConfig(auto_device=there))
+        found = inspected(tmp_path, archive(members_of(made, {**contents, "config.pbtxt": config})), policy)
+        assert (str(found.place), found.problems) == (said, ())
+
+
+def test_what_a_gpu_must_have_is_shown(laid_out: Laid, tmp_path: Path) -> None:
+    config = b"""instance_group { kind: KIND_GPU }
+parameters { key: "min_compute_capability" value { string_value: "8.9" } }
+parameters { key: "gpu_uuids" value { string_value: "GPU-5c" } }
+"""
+    manifest, contents = laid_out
+    made = with_file(manifest, "config.pbtxt", config)
+    found = inspected(tmp_path, archive(members_of(made, {**contents, "config.pbtxt": config})))
+    assert str(found.place) == (
+        "a GPU: compute capability 8.9 or more (min_compute_capability), UUID GPU-5c (gpu_uuids)"
+    )
+    wanted = {"kind": "cuda", "gpus": [], "min_compute_capability": "8.9", "gpu_uuids": ["GPU-5c"]}
+    assert as_json(found)["device"] == wanted
+    assert re.search(r"device +a GPU: compute capability 8\.9 or more", shown(view(found, 0)))
+
+
+def test_a_configuration_that_cannot_be_read_is_told_and_asks_for_nothing_known(
+    laid_out: Laid, tmp_path: Path
+) -> None:
+    manifest, contents = laid_out
+    made = with_file(manifest, "config.pbtxt", b"instance_group [")
+    data = archive(members_of(made, {**contents, "config.pbtxt": b"instance_group ["}))
+    found = inspected(tmp_path, data)
+    assert (found.place, as_json(found)["device"]) == (None, None)
+    assert [each.file for each in found.problems] == ["config.pbtxt"]
+    assert re.search(r"device +not known", shown(view(found, 0)))
+    assert inspected(tmp_path, archive(members_of(*laid_out))).place is not None, "one without runs somewhere"
+
+
+def shown(what: RenderableType) -> str:
+    """As a wide screen has it."""
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(what)
+    return console.export_text()

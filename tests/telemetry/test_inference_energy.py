@@ -20,7 +20,7 @@ from appliance.cli.snapshot import parse
 from appliance.devices.processor import ProcessorAccount
 from appliance.devices.rapl import METHOD
 from appliance.domain.device import cuda
-from appliance.domain.device_reading import VersionEnergy
+from appliance.domain.device_reading import Reading, VersionEnergy, WholeBoard
 from appliance.domain.energy import ProcessorEnergy
 from appliance.fleet.records import Energy
 from appliance.frontend.http.model_page import model_main
@@ -29,6 +29,7 @@ from appliance.telemetry.device_work import processor_energy
 from appliance.telemetry.figures import Figures
 from appliance.telemetry.metrics.devices import energy_families
 from appliance.telemetry.metrics.exposition import exposition
+from appliance.telemetry.notices import notices
 from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import Snapshot
 from appliance.telemetry.status_document import status_document
@@ -37,6 +38,10 @@ from tests.appliance_process import ApplianceProcess
 from tests.frontend.http.engine_figures import made_up_devices, made_up_snapshot
 
 PRICE = 0.36
+NO_EFFECT = (
+    "metrics.kwh_price has no effect here, as nothing counts energy: the processor's counters (RAPL) are not there or "
+    "may not be read, and no GPU tells of its own. docs/GPU.md says more of both."
+)
 BEFORE = """
 from pathlib import Path
 from appliance.devices import energy, processor
@@ -136,13 +141,30 @@ def test_what_a_version_used_where_it_does_not_run_is_not_told_of_it() -> None:
 def test_nothing_changes_on_a_box_where_nothing_is_known() -> None:
     snapshot = replace(made_up_snapshot(), kwh_price=PRICE)
     for text in (
-        "\n".join(_shown(snapshot)),
-        _page(snapshot),
+        "\n".join(_shown(snapshot)).replace(NO_EFFECT, ""),
+        _page(snapshot).replace(NO_EFFECT, ""),
         model_main(snapshot, "busy", RecentFigures(), []),
     ):
         assert "nergy" not in text
         assert "illion" not in text
     assert _lines(snapshot) == []
+
+
+def test_a_price_that_has_no_effect_is_told_of_once() -> None:
+    priced = replace(made_up_snapshot(), kwh_price=PRICE)
+    assert list(notices(priced)) == [NO_EFFECT]
+    assert "".join(_shown(priced)).count(NO_EFFECT) == 1
+    assert not list(notices(made_up_snapshot())), "without a price nothing is expected"
+    assert NO_EFFECT not in notices(replace(priced, processor=replace(ON_PROCESSOR, versions={})))
+    one, *_ = made_up_devices()
+    silent = replace(one, reading=replace(one.reading, energy_j=None))
+    assert NO_EFFECT in notices(replace(priced, devices=(silent,)))
+    assert NO_EFFECT not in notices(
+        replace(priced, devices=(silent, replace(one, reading=Reading(energy_j=0.0))))
+    )
+    board = WholeBoard(uuid="GPU-0", energy_j=5.0)
+    of_board = replace(silent, reading=replace(silent.reading, board=board))
+    assert NO_EFFECT not in notices(replace(priced, devices=(of_board,))), "telemetry has what that costs"
 
 
 def test_the_page_has_columns_for_what_is_known() -> None:

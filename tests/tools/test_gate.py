@@ -41,9 +41,7 @@ def trial(precision: str, *p50_ns: int, strains: tuple[float, ...] = (0.5,), pro
             for number, each in enumerate(strains)
         ),
         batches=tuple(
-            BatchFigures(
-                speed=Speed(rows=rows, runs=9, best_ns=ns, p50_ns=ns, p99_ns=ns), rows_per_s=rows * 1e9 / ns
-            )
+            BatchFigures(speed=Speed(rows=rows, runs=9, best_ns=ns, p50_ns=ns, p99_ns=ns))
             for rows, ns in enumerate(p50_ns, 1)
         ),
     )
@@ -136,11 +134,7 @@ def test_a_trial_travels_as_plain_values() -> None:
         device_bytes=7,
         device_name="d",
         meter="nvml",
-        batches=(
-            BatchFigures(
-                speed=Speed(rows=1, runs=5, best_ns=1, p50_ns=2, p99_ns=3), rows_per_s=0.5, row_joules=0.25
-            ),
-        ),
+        batches=(BatchFigures(speed=Speed(rows=1, runs=5, best_ns=1, p50_ns=2, p99_ns=3), row_joules=0.25),),
     )
     assert from_plain(Trial, to_plain(counted)) == counted
 

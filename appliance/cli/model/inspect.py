@@ -1,5 +1,5 @@
-"""Show what a package holds: what it says of itself, who signed it, files, inputs and outputs, operators, tensors,
-golden set. Weights are not read and nothing is judged; 'appliance model verify' does that. What is
+"""Show what a package holds: what it says of itself, who signed it, where it asks to run, files, inputs and outputs,
+operators, tensors, golden set. Weights are not read and nothing is judged; 'appliance model verify' does that. What is
 found to be wrong all the same is told below, and the status says so.
 """
 
@@ -19,12 +19,13 @@ from rich.text import Text
 from appliance.cli import package_policy
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.text_table import output
+from appliance.domain.device_wish import capability_text
 from appliance.domain.golden import GoldenSet
 from appliance.domain.manifest import Manifest, TensorEntry, promise_text
 from appliance.domain.quantity import counted
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.package.trust import Verdict
-from appliance.package.verification import Inspection
+from appliance.package.verification import AskedPlace, Inspection
 from appliance.store.full_disk import bytes_text
 
 
@@ -103,7 +104,19 @@ def as_json(found: Inspection) -> dict[str, Any]:
             "tolerances": {name: asdict(each) for name, each in golden.tolerances.items()},
             "note": golden.note,
         },
+        "device": None if found.place is None else _device(found.place),
         "problems": [asdict(problem) for problem in found.problems],
+    }
+
+
+def _device(place: AskedPlace) -> dict[str, Any]:
+    """Where it asks to run, in the words of a config.pbtxt."""
+    asked = place.device
+    return {
+        "kind": "auto" if place.auto else asked.kind.value,
+        "gpus": list(asked.indexes),
+        "min_compute_capability": capability_text(asked) or None,
+        "gpu_uuids": list(asked.uuids),
     }
 
 
@@ -134,6 +147,7 @@ def _fact_rows(found: Inspection) -> Iterator[tuple[str, str]]:
         "runtime",
         f"{manifest.runtime.name} {manifest.runtime.minimum} or later; operator sets: {opsets or 'none'}",
     )
+    yield "device", "not known" if found.place is None else str(found.place)
     yield (
         "batching",
         f"up to {counted(manifest.max_batch_size, 'row')}" if manifest.max_batch_size else "none",

@@ -8,6 +8,9 @@ With --variants it is tried in several precisions, each in a process of its own:
 its golden set, measured. One that leaves a tolerance is refused, whatever its speed, and the exit status is 1. A model
 without a golden set is tried on random values, which proves nothing and refuses nothing. What cannot be made of the
 model, or runs not on this device, has no figures and says why. docs/PRECISION.md explains the figures.
+
+rows/s are those of a batch over the time of its median run, everywhere: in both tables, the plot and --json. The
+fastest is what has most of them at its best batch size.
 """
 
 from __future__ import annotations

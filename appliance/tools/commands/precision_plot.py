@@ -1,21 +1,22 @@
 """Trials of a model's precisions as a picture (SVG): a line for each; latency, throughput, accuracy, memory and joules
-side by side, joules where something counts them.
+side by side, joules where something counts them. What has no figures stands below these lines, with the reason.
 
-Latencies are of the smallest batch, rows a second and joules of the largest. Accuracy is on a logarithmic scale: as a
+Latencies are of the smallest batch, joules of the largest, rows a second of that at which a row takes least, as what is
+the fastest is decided. Accuracy is on a logarithmic scale: as a
 multiple of the tolerance, with a line where that ends, or where nothing is proven as the largest distance. Pure.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 from xml.sax.saxutils import escape
 
 from appliance.cli.failure import printable
-from appliance.tools.commands.precision_report import Report
+from appliance.tools.commands.precision_report import Report, rows_text
 from appliance.tools.commands.views import MB
-from appliance.tools.evaluation.gate import Judgement, Verdict
+from appliance.tools.evaluation.gate import Judgement, Verdict, best_batch
 
 NS_PER_MS: Final = 1e6
 MJ_PER_J: Final = 1e3
@@ -54,8 +55,9 @@ class _Panel(NamedTuple):
 
 def picture(report: Report) -> str:
     """The SVG document."""
-    count = len(report.judgements)
-    height = TOP + ROW * count + BOTTOM
+    rows = sorted(report.judgements, key=lambda each: each.verdict is Verdict.NO_FIGURES)
+    count = sum(each.verdict is not Verdict.NO_FIGURES for each in rows)
+    height = TOP + ROW * len(rows) + BOTTOM
     panels = [_latency(report), _throughput(report), _accuracy(report), _memory(report)]
     if report.counts_joules:
         panels.append(_joules(report))
@@ -68,10 +70,9 @@ def picture(report: Report) -> str:
         body.append(_text(x, TOP - 11, panel.note, size=11, fill=FAINT))
         body.append(_line(x, TOP - 2, x, TOP + ROW * count, RULE))
     body.append(_limit(report, count))
-    for number, each in enumerate(report.judgements):
-        middle = TOP + ROW * number + ROW / 2
-        body += _row(each, middle, panels)
-    body += _legend(height - 22)
+    for number, each in enumerate(rows):
+        body += _row(each, TOP + ROW * number + ROW / 2, panels)
+    body += _legend(height - 22, {each.verdict for each in rows})
     described = "; ".join(f"{each.trial.precision}: {each.verdict.value}" for each in report.judgements)
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -93,8 +94,6 @@ def _row(each: Judgement, middle: float, panels: Sequence[_Panel]) -> Iterator[s
         shown = each.trial.problem
         if len(shown) > SHOWN_CHARACTERS:
             shown = f"{shown[:SHOWN_CHARACTERS]}..."
-        width = _left(len(panels)) - LEFT
-        yield f'<rect x="{LEFT}" y="{middle - 10:.1f}" width="{width}" height="20" fill="#ffffff"/>'
         yield _text(LEFT, middle + 4, shown, size=11, fill=FAINT)
         return
     for number, panel in enumerate(panels):
@@ -120,21 +119,21 @@ def _latency(report: Report) -> _Panel:
             said = f"{_number(speed.p50_ns / NS_PER_MS)} / {_number(speed.p99_ns / NS_PER_MS)}"
             yield _text(x, middle + 20, said, size=10, fill=FAINT)
 
-    return _Panel("Latency, ms", f"p50, whisker p99, {_rows(rows)}", draw)
+    return _Panel("Latency, ms", f"p50, whisker p99, {rows_text(rows)}", draw)
 
 
 def _throughput(report: Report) -> _Panel:
-    lasts = [each.trial.batches[-1] for each in report.judgements if each.trial.batches]
-    largest = max((each.rows_per_s for each in lasts), default=1.0)
-    rows = lasts[0].speed.rows if lasts else 1
+    bests = [best_batch(each.trial) for each in report.judgements]
+    largest = max((each.speed.rows_per_s for each in bests if each is not None), default=1.0)
 
     def draw(each: Judgement, x: float, middle: float) -> Iterator[str]:
-        for batch in each.trial.batches[-1:]:
-            length = _share(batch.rows_per_s, largest)
+        if (best := best_batch(each.trial)) is not None:
+            length = _share(best.speed.rows_per_s, largest)
             yield _bar(x, middle, length, COLOURS[each.verdict])
-            yield _text(x + length + 6, middle + 4, _number(batch.rows_per_s), size=11)
+            yield _text(x + length + 6, middle + 4, _number(best.speed.rows_per_s), size=11)
+            yield _text(x, middle + 20, rows_text(best.speed.rows), size=10, fill=FAINT)
 
-    return _Panel("Throughput, rows/s", f"one batch after the other, {_rows(rows)}", draw)
+    return _Panel("Throughput, rows/s", "median run, best batch size", draw)
 
 
 def _accuracy(report: Report) -> _Panel:
@@ -187,7 +186,7 @@ def _joules(report: Report) -> _Panel:
             yield _text(x + length + 6, middle + 4, _number(drawn * MJ_PER_J), size=11)
 
     rows = lasts[0].speed.rows if lasts else 1
-    return _Panel("Energy, mJ a row", f"all that was drawn, {_rows(rows)}", draw)
+    return _Panel("Energy, mJ a row", f"all that was drawn, {rows_text(rows)}", draw)
 
 
 def _limit(report: Report, count: int) -> str:
@@ -221,16 +220,12 @@ def _share(value: float, largest: float) -> float:
     return max(PANEL * value / largest, 1.0) if largest else 1.0
 
 
-def _legend(y: float) -> Iterator[str]:
+def _legend(y: float, there: Collection[Verdict]) -> Iterator[str]:
     x = 24.0
-    for verdict in Verdict:
+    for verdict in filter(there.__contains__, Verdict):
         yield f'<rect x="{x:.0f}" y="{y - 9:.0f}" width="10" height="10" rx="2" fill="{COLOURS[verdict]}"/>'
         yield _text(x + 16, y, verdict.value, size=11, fill=FAINT)
         x += 100
-
-
-def _rows(rows: int) -> str:
-    return "one row" if rows == 1 else f"batches of {rows}"
 
 
 def _number(value: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from appliance.domain.model import ModelVersion
 from appliance.domain.quantity import counted
-from appliance.tools.evaluation.gate import Judgement, Verdict, fastest
+from appliance.tools.evaluation.gate import Judgement, Verdict, best_batch, fastest
 from appliance.tools.evaluation.jobs import BatchFigures, OutputAccuracy, Trial, to_plain
 
 Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
@@ -54,6 +54,11 @@ class Report:
         return next((each for each in trials if each.precision == FP32 and not each.problem), None)
 
 
+def rows_text(rows: int) -> str:
+    """A batch size in words."""
+    return "one row" if rows == 1 else f"batches of {rows}"
+
+
 def times_faster(reference: Trial | None, batch: BatchFigures) -> float | None:
     """How many times as fast as the original the median run of a batch of this size is."""
     if reference is None:
@@ -83,8 +88,10 @@ def _variant(report: Report, each: Judgement) -> dict[str, Json]:
     said: dict[str, Json] = {"precision": trial.precision, "verdict": each.verdict.value}
     if each.verdict is Verdict.NO_FIGURES:
         return {**said, "problem": trial.problem}
+    best = best_batch(trial)
     told = {
         "rank": each.rank or None,
+        "best_rows": None if best is None else best.speed.rows,
         "worst_output": None if each.worst is None else each.worst.output,
         "device_bytes": trial.device_bytes,
         "device_name": trial.device_name or None,
@@ -106,7 +113,7 @@ def _batch(batch: BatchFigures, times: float | None) -> dict[str, Json]:
     told = {"joules_per_row": batch.row_joules, "times_fp32": times}
     return {
         **_plain(to_plain(batch.speed)),
-        "rows_per_s": batch.rows_per_s,
+        "rows_per_s": batch.speed.rows_per_s,
         **{key: value for key, value in told.items() if value is not None},
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.cli.failure import printable
-from appliance.tools.commands.precision_report import Report, times_faster
-from appliance.tools.commands.views import MB, NS_PER_MS
-from appliance.tools.evaluation.gate import LIKE_PERCENT, Judgement, Verdict, fastest
+from appliance.tools.commands.precision_report import Report, rows_text, times_faster
+from appliance.tools.commands.views import MB, NS_PER_MS, Fitted
+from appliance.tools.evaluation.gate import LIKE_PERCENT, Judgement, Verdict, best_batch, fastest
 from appliance.tools.evaluation.jobs import TENSORRT, OutputAccuracy, Trial
 
 STYLES: Final = {
@@ -23,6 +23,9 @@ STYLES: Final = {
     Verdict.NO_FIGURES: "dim",
 }
 NOTHING: Final = "-"
+WORST_OUTPUT: Final = "worst output"
+NAME_CELLS: Final = 12
+"""Of an output on a screen that has no room for its name in one line."""
 SHARE_SHOWN_MAX: Final = 10_000
 
 
@@ -31,54 +34,68 @@ def report_view(report: Report) -> RenderableType:
     head = f"{report.version.key} on {report.device}, {report.inputs}"
     lines: list[RenderableType] = [Text(printable(head))]
     if not report.unmeasured:
-        lines = [_verdicts(head, report), _speeds(report)]
+        verdicts = (
+            _verdicts(head, report),
+            _verdicts(head, report, name_cells=NAME_CELLS),
+            _verdicts(head, report, name_cells=NAME_CELLS, tight=True),
+            _verdicts(head, report, name_cells=NAME_CELLS, tight=True, costs=False),
+        )
+        lines = [Fitted(*verdicts), Fitted(_speeds(report), _speeds(report, tight=True))]
     lines += [Text(printable(line)) for line in _words(report)]
     return Group(*lines)
 
 
-def _table(title: str) -> Table:
-    table = Table(title=Text(printable(title)), title_justify="left", title_style="")
+def _table(title: str, *, tight: bool) -> Table:
+    """``tight``: nothing is between cells and lines."""
+    padding = (0, 0) if tight else (0, 1)
+    table = Table(title=Text(printable(title)), title_justify="left", title_style="", padding=padding)
     table.add_column("", no_wrap=True)
     return table
 
 
-def _verdicts(title: str, report: Report) -> Table:
-    table = _table(title)
-    on_device = any(each.trial.device_bytes is not None for each in report.judgements)
-    several = any(len(each.trial.accuracy) > 1 for each in report.judgements)
-    device = ("device\nMB",) if on_device else ()
-    for heading in ("MB", "load\nms", "memory\nMB", *device):
-        table.add_column(heading, justify="right", no_wrap=True)
-    if several:
-        table.add_column("worst output", overflow="fold")
-    classes = any(output.tops for each in report.judgements for output in each.trial.accuracy)
-    table.add_column("off by", justify="right", no_wrap=True)
-    if report.proven:
-        table.add_column("of limit", justify="right")
-    if classes:
-        table.add_column("same\nclass", justify="right", no_wrap=True)
+def _verdicts(
+    title: str, report: Report, *, name_cells: int | None = None, tight: bool = False, costs: bool = True
+) -> Table:
+    """``name_cells``: as wide as names of outputs may be; without ``costs`` nothing is said of loading and memory."""
+    table = _table(title, tight=tight)
+    cells = list(_cells(report, costs=costs))
+    for heading, _ in cells:
+        if heading == WORST_OUTPUT:
+            table.add_column(heading, overflow="fold", max_width=name_cells)
+        else:
+            table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for each in report.judgements:
-        trial, worst = each.trial, each.worst
-        cells: list[RenderableType] = [NOTHING] * (len(table.columns) - 2)
-        if each.verdict is not Verdict.NO_FIGURES:
-            cells = [f"{trial.file_bytes / MB:.2f}", f"{trial.load_ns / NS_PER_MS:.1f}"]
-            cells.append(f"{trial.memory_bytes / MB:.1f}")
-            if on_device:
-                cells.append(NOTHING if trial.device_bytes is None else f"{trial.device_bytes / MB:.0f}")
-            if several:
-                cells.append(Text(NOTHING if worst is None else printable(worst.output)))
-            cells.append(NOTHING if worst is None else f"{worst.off_by:.2g}")
-            if report.proven:
-                cells.append(NOTHING if worst is None else share_text(worst.of_limit))
-            if classes:
-                cells.append(_same_class(trial))
-        table.add_row(trial.precision, *cells, Text(each.verdict.value, style=STYLES[each.verdict]))
+        bare = each.verdict is Verdict.NO_FIGURES
+        said = [Text(NOTHING if bare else printable(told(each))) for _, told in cells]
+        table.add_row(each.trial.precision, *said, Text(each.verdict.value, style=STYLES[each.verdict]))
     return table
 
 
-def _speeds(report: Report) -> Table:
-    table = _table(report.on)
+def _cells(report: Report, *, costs: bool) -> Iterator[tuple[str, Callable[[Judgement], str]]]:
+    """What there is to tell of each: a heading, and how it is told of one that has figures."""
+    trials = [each.trial for each in report.judgements]
+    yield "MB", lambda each: f"{each.trial.file_bytes / MB:.2f}"
+    if costs:
+        yield "load\nms", lambda each: f"{each.trial.load_ns / NS_PER_MS:.1f}"
+        yield "memory\nMB", lambda each: f"{each.trial.memory_bytes / MB:.1f}"
+        if any(each.device_bytes is not None for each in trials):
+            yield "device\nMB", lambda each: _megabytes(each.trial.device_bytes)
+    if any(len(each.accuracy) > 1 for each in trials):
+        yield WORST_OUTPUT, lambda each: NOTHING if each.worst is None else each.worst.output
+    yield "off by", lambda each: NOTHING if each.worst is None else f"{each.worst.off_by:.2g}"
+    if report.proven:
+        yield "of limit", lambda each: NOTHING if each.worst is None else share_text(each.worst.of_limit)
+    if any(output.tops for each in trials for output in each.accuracy):
+        yield "same\nclass", lambda each: _same_class(each.trial)
+
+
+def _megabytes(count: int | None) -> str:
+    return NOTHING if count is None else f"{count / MB:.0f}"
+
+
+def _speeds(report: Report, *, tight: bool = False) -> Table:
+    table = _table(report.on, tight=tight)
     joules = report.counts_joules
     times = ("times fp32",) if report.reference else ()
     for heading in ("rows", "p50 ms", "p99 ms", "rows/s", *times, *(("mJ/row",) if joules else ())):
@@ -87,7 +104,7 @@ def _speeds(report: Report) -> Table:
         for number, batch in enumerate(each.trial.batches):
             cells = [str(batch.speed.rows)]
             cells += [f"{ns / NS_PER_MS:.3f}" for ns in (batch.speed.p50_ns, batch.speed.p99_ns)]
-            cells.append(f"{batch.rows_per_s:,.0f}")
+            cells.append(f"{batch.speed.rows_per_s:,.0f}")
             if times:
                 faster = times_faster(report.reference, batch)
                 cells.append(NOTHING if faster is None else f"{faster:.2f}")
@@ -119,16 +136,24 @@ def _outcome(report: Report) -> Iterator[str]:
         yield "Nothing is proven: there is no golden set that says which answers are right ('appliance model golden')."
     for precision, path in (report.kept or {}).items():
         yield f"{precision}: written to {path}"
-    best = [each.trial.precision for each in fastest(report.judgements)]
+    best = [each.trial for each in fastest(report.judgements)]
     if best:
         alike = f", within {LIKE_PERCENT} %" if len(best) > 1 else ""
-        yield f"Fastest of those that hold: {' and '.join(best)}{alike}."
+        yield f"Fastest of those that hold: {_at_best(best)}{alike}."
     elif report.unmeasured:
         yield f"Nothing could be measured on {report.device}."
     elif report.proven:
         yield "None of them holds."
     if report.kept is not None and not report.kept:
         yield "Nothing was kept: no variant that was made holds."
+
+
+def _at_best(trials: Sequence[Trial]) -> str:
+    """Each with the batch size that it was ranked by, which is told once where all have the same."""
+    sizes = [f"at {rows_text(best.speed.rows)}" for best in map(best_batch, trials) if best is not None]
+    if len(set(sizes)) == 1:
+        return f"{' and '.join(each.precision for each in trials)}, {sizes[0]}"
+    return " and ".join(f"{each.precision} {size}" for each, size in zip(trials, sizes, strict=True))
 
 
 def _limits(report: Report) -> Iterator[str]:

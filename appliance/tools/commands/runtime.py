@@ -28,9 +28,9 @@ def _list(arguments: argparse.Namespace) -> int:
         print(json.dumps(told, indent=2))
     else:
         _print(
-            ("runtime", "usable", "made by", "package"),
+            ("runtime", "usable", "package", "made by"),
             [
-                (each.name, _usable(absent, less), each.place, each.package or "built in")
+                (each.name, _usable(absent, less), each.package or "built in", each.place)
                 for each, absent, less in found
             ],
             [absent or (f"on a GPU: {less}" if less else "") for _, absent, less in found],
@@ -98,21 +98,21 @@ def _show(name: str, outcomes: Sequence[Outcome]) -> None:
 
 
 def _print(titles: Sequence[str], rows: Sequence[Sequence[str]], said: Sequence[str] = ()) -> None:
-    """A table; what is ``said`` of a row stands below the table, behind the names of all rows it is said of."""
+    """A table of rows, each with its longest text at its end; what is ``said`` of a row stands below the table, behind
+    the names of all rows it is said of."""
     from rich.text import Text
 
     from appliance.cli.text_table import Column, TextTable, output
 
-    columns = [Column(title=title, left=True) for title in titles]
+    *firsts, tail = titles
+    columns = [Column(title=title, left=True) for title in firsts]
     names: dict[str, list[str]] = {}
     for row, text in zip(rows, said, strict=False):
         names.setdefault(text, []).append(row[0])
     told = {of[0]: f"{', '.join(of)}: {printable(text)}" for text, of in names.items() if text}
     notes = [[Text(told[row[0]])] if row[0] in told else [] for row in rows]
-    table = TextTable(
-        columns=columns, rows=[[Text(printable(cell)) for cell in row] for row in rows], notes=notes
-    )
-    output().print(table)
+    cells = [[Text(printable(cell)) for cell in row] for row in rows]
+    output().print(TextTable(columns=columns, rows=cells, notes=notes, tail=tail))
 
 
 LIST = Command(

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement as Measured
 from rich.table import Table
 from rich.text import Text
 
 from appliance.cli.failure import printable
+from appliance.cli.text_table import PIPE_CELLS
 from appliance.domain.model import ModelVersion
 from appliance.domain.quantity import counted
 from appliance.tools.evaluation.gate import not_faster, speed_ups
 from appliance.tools.evaluation.jobs import ORIGINAL, Candidate, Comparison, Measurement, OutputAccuracy
 
 NS_PER_MS = 1e6
-NS_PER_S = 1e9
 MB = 1e6
+
+
+class Fitted:
+    """The first of ``tables`` that the screen has room for; the last where it has for none."""
+
+    def __init__(self, *tables: Table) -> None:
+        self.tables = tables
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """See rich's console protocol."""
+        any_width = options.update(width=PIPE_CELLS)
+        fit = (
+            each
+            for each in self.tables
+            if Measured.get(console, any_width, each).maximum <= options.max_width
+        )
+        yield next(fit, self.tables[-1])
 
 
 def measurement_view(version: ModelVersion, found: Measurement) -> RenderableType:
@@ -37,7 +55,7 @@ def measurement_view(version: ModelVersion, found: Measurement) -> RenderableTyp
             str(each.rows),
             str(each.runs),
             *(f"{ns / NS_PER_MS:.3f}" for ns in (each.best_ns, each.p50_ns, each.p99_ns)),
-            f"{each.rows * NS_PER_S / max(each.p50_ns, 1):,.0f}",
+            f"{each.rows_per_s:,.0f}",
         )
     return Group(head, table)
 

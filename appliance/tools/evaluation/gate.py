@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from appliance.tools.evaluation.jobs import Candidate, OutputAccuracy, Trial
+from appliance.tools.evaluation.jobs import BatchFigures, Candidate, OutputAccuracy, Trial
 
 LIKE_PERCENT: Final = 5
 """Of the time of a row: what two measurements of the same thing differ by."""
@@ -68,6 +68,12 @@ def fastest(judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
     return tuple(each for each in ranked if _row_ns(each.trial) <= limit_ns)
 
 
+def best_batch(trial: Trial) -> BatchFigures | None:
+    """The batch size at which a row takes least, by the median run: a stall of the machine decides nothing. None
+    without figures."""
+    return min(trial.batches, key=lambda each: each.speed.p50_ns / each.speed.rows, default=None)
+
+
 def speed_ups(candidate: Candidate, original: Candidate) -> dict[int, float]:
     """By rows of a batch: how many times the median run of ``candidate`` goes into that of the original."""
     pairs = zip(original.speeds, candidate.speeds, strict=True)
@@ -115,6 +121,5 @@ def _worst(trial: Trial, *, proven: bool) -> OutputAccuracy | None:
 
 
 def _row_ns(trial: Trial) -> float:
-    """Of the median run, at the batch size at which a row takes least; a stall of the machine decides nothing."""
-    speeds = (each.speed for each in trial.batches)
-    return min((each.p50_ns / each.rows for each in speeds), default=math.inf)
+    best = best_batch(trial)
+    return math.inf if best is None else best.speed.p50_ns / best.speed.rows

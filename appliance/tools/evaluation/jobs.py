@@ -34,6 +34,7 @@ PRECISIONS: Final[Mapping[str, str]] = {
 }
 """How a model comes by each precision: the name of a method; the original has its own."""
 
+NS_PER_S: Final = 1_000_000_000
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 """Told how far a job is: steps done, steps in all, what is done next."""
@@ -62,6 +63,12 @@ class Speed:
     best_ns: int
     p50_ns: int
     p99_ns: int
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows that median runs, one after the other, would answer: what else the machine did meanwhile, as in a sum of
+        all runs, is no figure of the model."""
+        return self.rows * NS_PER_S / max(self.p50_ns, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +236,10 @@ class TrialJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFigures:
-    """Runs of one batch size, how many rows a second they answered one after the other, and the joules of a row with
-    all that the package or the device drew meanwhile (None: nothing counts them, or not finely enough)."""
+    """Runs of one batch size, and the joules of a row with all that the package or the device drew meanwhile (None:
+    nothing counts them, or not finely enough)."""
 
     speed: Speed
-    rows_per_s: float
     row_joules: float | None = None
 
 

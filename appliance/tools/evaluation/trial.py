@@ -76,8 +76,4 @@ def _batch(runner: Runner, inputs: Inputs, budget_ns: int, meter: Meter) -> Batc
     joules, begin = meter.joules(), time.monotonic_ns()
     taken = runs(budget_ns, RUNS_MIN)
     drawn = row_joules(joules, meter.joules(), (time.monotonic_ns() - begin) / NS_PER_S, rows * len(taken))
-    return BatchFigures(
-        speed=speed(rows, taken),
-        rows_per_s=rows * len(taken) * NS_PER_S / max(sum(taken), 1),
-        row_joules=drawn,
-    )
+    return BatchFigures(speed=speed(rows, taken), row_joules=drawn)
