@@ -119,9 +119,18 @@ def test_nothing_of_a_model_is_there_when_nothing_serves() -> None:
     assert place(device(models=[]), none) == (Place.SERVES, "")
     assert place(device(of=model(wanted=0, serving=1, phase="uninstall")), none)[0] is Place.COMING
     assert place(device(of=model(managed=False)), none) == (Place.HELD, LEFT_ALONE)
-    assert counts(none, arrival_of(none, [device(models=[])], MARKS)) == (
-        "nothing of m serves on 1 of 1 device"
-    )
+
+
+def test_a_wish_for_nothing_is_told_as_one() -> None:
+    """As "nothing of m serves on 0 of 1 device" it says the contrary of what is meant."""
+    none = Wished(model="m", version=0, group="site")
+    gone = arrival_of(none, [device(models=[])], MARKS)
+    assert counts(none, gone) == "m no longer serves on 1 of 1 device"
+    assert line(gone.standings[0]) == "box: serves nothing of it"
+    going = arrival_of(none, [device(of=model(wanted=0, serving=1, phase="uninstall"))], MARKS)
+    assert counts(none, going) == "m no longer serves on 0 of 1 device, 1 on the way"
+    assert outstanding_lines(going) == ["box: uninstall; it serves version 1"]
+    assert line(arrival_of(WISHED, [device()], MARKS).standings[0]) == "box: serves it"
 
 
 def test_a_wish_concerns_its_group_but_for_those_that_are_shut_out_or_have_one_of_their_own() -> None:

@@ -54,6 +54,11 @@ class Wished:
         return f"{self.model}/{self.version}" if self.version else f"nothing of {self.model}"
 
     @property
+    def comes_true(self) -> str:
+        """What is so where it is there, in words that a place may follow."""
+        return f"{self.what} serves" if self.version else f"{self.model} no longer serves"
+
+    @property
     def scope(self) -> str:
         """For whom it is, in words."""
         return f"the group '{self.group}'" if self.group else f"the device '{self.device}'"

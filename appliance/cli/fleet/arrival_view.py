@@ -39,7 +39,7 @@ def counts(wished: Wished, arrival: Arrival) -> str:
     if not total:
         return "no device was looked at so far"
     others = [f"{count} {word}" for place, word in WORDS.items() if (count := arrival.count(place))]
-    there = f"{wished.what} serves on {arrival.count(Place.SERVES)} of {total} device{'s' * (total > 1)}"
+    there = f"{wished.comes_true} on {arrival.count(Place.SERVES)} of {total} device{'s' * (total > 1)}"
     return ", ".join([there, *others])
 
 
@@ -177,7 +177,7 @@ def _shown(standing: Standing) -> Any:
 def _words(standing: Standing) -> str:
     """Where it is, and why as far as it said."""
     if standing.place is Place.SERVES:
-        return "serves it"
+        return "serves it" if standing.serving else "serves nothing of it"
     if standing.place is Place.UNHEARD:
         last = f"last {ago(standing.seen_ms)} ago" if standing.seen_ms else "never heard from at all"
         return f"not heard from since the wish; {last}"

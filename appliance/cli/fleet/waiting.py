@@ -163,7 +163,8 @@ class Watch:
                     f"there is no device to wait for: {wished.scope} has none that it is for; the wish stays"
                 )
                 return CommandFailed(text, Exit.REFUSED)
-        text = f"whether {wished.what} serves everywhere is not known: {self.trouble}; the wish stays"
+        where = "everywhere" if wished.version else "anywhere"
+        text = f"whether {wished.comes_true} {where} is not known: {self.trouble}; the wish stays"
         return CommandFailed(text, self._status)
 
 

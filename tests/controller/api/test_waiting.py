@@ -134,6 +134,20 @@ def test_who_heard_of_the_version_between_has_to_say_that_it_is_back(
     assert fleet(*WANT, "--timeout", "20")[0] == Exit.OK
 
 
+def test_who_waits_for_nothing_of_a_model_is_told_that_it_no_longer_serves(
+    fleet: Fleet, desk: Desk, box: Box, between: Between
+) -> None:
+    between.append(lambda: follows(box, desk, ModelReport(name="m", wanted=0, serving=1, phase="uninstall")))
+    between.append(lambda: says(box, desk, generation(desk)))
+    status, out, error = fleet("want", "m=0", "--group", "site", "--wait", "--timeout", "20")
+    assert (status, error) == (Exit.OK, "")
+    assert "m no longer serves on 0 of 1 device, 1 on the way" in out
+    assert "north: uninstall; it serves version 1" in out
+    assert "north: serves nothing of it" in out
+    assert out.splitlines()[-1].startswith("m no longer serves on 1 of 1 device after ")
+    assert "nothing of m serves" not in out
+
+
 def test_a_program_gets_one_document_however_it_ends(
     fleet: Fleet, desk: Desk, box: Box, between: Between
 ) -> None:
