@@ -28,6 +28,7 @@ from appliance.controller.schemas import (
     ModelStanding,
     PersonTokenRequest,
     Release,
+    Replaced,
     SettingRequest,
     TokenInfo,
     TokenMade,
@@ -193,7 +194,7 @@ class People:
 
     # --- what is wanted
 
-    def want(self, request: WantRequest, who: str, now_ms: int) -> Changed:
+    def want(self, request: WantRequest, who: str, now_ms: int) -> Replaced:
         """The wish counts from the next poll of each device on. Raises NoRelease, Unknown and OperatorError."""
         scope, wish = _scope(request.group, request.device), request.wish
         with self._store.transaction() as rows:
@@ -209,6 +210,7 @@ class People:
         with self._store.transaction() as rows:
             for version in versions_of(wish):
                 release(rows, request.model, version)  # it may have been withdrawn meanwhile
+            there = rows.one(tables.wishes, scope=scope, model=request.model)
             if wish is None:
                 rows.remove(tables.wishes, scope=scope, model=request.model)
             else:
@@ -219,22 +221,23 @@ class People:
             rows.count_up("revision")
             said = msgspec.to_builtins(wish) if wish is not None else None
             rows.note(now_ms, who, "want", scope=scope, model=request.model, wish=said)
-        return Changed(len(concerned))
+        return Replaced(len(concerned), there is not None)
 
-    def setting(self, request: SettingRequest, who: str, now_ms: int) -> Changed:
+    def setting(self, request: SettingRequest, who: str, now_ms: int) -> Replaced:
         """The setting counts from the next poll of each device on. Raises Unknown and OperatorError."""
         scope = _scope(request.group, request.device)
         if request.value is not None and (wrong := setting_problems({request.name: request.value})):
             raise OperatorError("; ".join(wrong))
         with self._store.transaction() as rows:
             concerned = _concerned(rows, request.group, request.device)
+            there = rows.one(tables.settings, scope=scope, name=request.name)
             if request.value is None:
                 rows.remove(tables.settings, scope=scope, name=request.name)
             else:
                 rows.put(tables.settings, scope=scope, name=request.name, value=json.dumps(request.value))
             rows.count_up("revision")
             rows.note(now_ms, who, "setting", scope=scope, name=request.name, value=request.value)
-        return Changed(len(concerned))
+        return Replaced(len(concerned), there is not None)
 
     def all_releases(self) -> list[Release]:
         """What was uploaded, and not withdrawn."""

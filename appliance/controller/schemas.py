@@ -222,6 +222,12 @@ class Changed(Struct, frozen=True):
     devices: int
 
 
+class Replaced(Changed, frozen=True):
+    """The same of a wish or a setting; ``before``: there was one of it, which gave way or was taken back."""
+
+    before: bool
+
+
 class Failure(Struct, frozen=True):
     """Why a request was refused: a ``code`` for programs, and a text."""
 

@@ -59,6 +59,12 @@ class Wished:
         return f"{self.what} serves" if self.version else f"{self.model} no longer serves"
 
     @property
+    def undo(self) -> str:
+        """The command that takes the wish back."""
+        where = f"--group {self.group}" if self.group else f"--device {self.device}"
+        return f"appliance fleet want {self.model} --withdraw {where}"
+
+    @property
     def scope(self) -> str:
         """For whom it is, in words."""
         return f"the group '{self.group}'" if self.group else f"the device '{self.device}'"

@@ -160,7 +160,8 @@ class Watch:
                 return CommandFailed(text, Exit.REFUSED)
             case Outcome.NO_DEVICE:
                 text = (
-                    f"there is no device to wait for: {wished.scope} has none that it is for; the wish stays"
+                    f"there is no device to wait for: {wished.scope} has none that it is for; the wish stays, and "
+                    f"'{wished.undo}' takes it back"
                 )
                 return CommandFailed(text, Exit.REFUSED)
         where = "everywhere" if wished.version else "anywhere"

@@ -73,7 +73,45 @@ def test_what_is_wished_of_one_device_alone_is_shown(
     assert "box-1: for it alone: m=1, fleet.poll_s=30" in fleet("devices")[1]
     (device,) = desk.person().get("/devices")
     assert (device["wishes"]["m"]["version"], device["settings"]) == (1, {"fleet.poll_s": 30})
-    assert "no device is in the group 'stie' so far" in fleet("want", "m=1", "--group", "stie")[1]
+
+
+def test_a_wish_for_a_group_without_devices_comes_with_the_command_that_takes_it_back(
+    fleet: Fleet, desk: Desk, new_box: NewBox, packages: dict[int, Path]
+) -> None:
+    new_box("box-1", group="site")
+    released(desk, packages[1])
+    said = fleet("want", "m=1", "--group", "stie")[1]
+    undo = "appliance fleet want m --withdraw --group stie"
+    assert said == f"done; no device is in the group 'stie' so far: '{undo}' takes the wish back\n"
+    said = fleet("setting", "fleet.poll_s=30", "--group", "stie")[1]
+    assert "'appliance fleet setting fleet.poll_s --group stie' takes the setting back" in said
+    assert [each["name"] for each in desk.person().get("/groups")] == ["site", "stie"]
+    assert fleet("want", "m=1", "--group", "site")[1] == "done; 1 device\n"
+
+    for words in (undo.split()[2:], ["setting", "fleet.poll_s", "--group", "stie"]):
+        assert fleet(*words)[:2] == (Exit.OK, "done; no device is in the group 'stie' so far\n")
+    assert [each["name"] for each in desk.person().get("/groups")] == ["site"]
+
+
+def test_what_was_never_wished_or_set_is_not_said_to_be_taken_back(
+    fleet: Fleet, desk: Desk, new_box: NewBox, packages: dict[int, Path]
+) -> None:
+    new_box("box-1", group="site")
+    released(desk, packages[1])
+    fleet("want", "m=1", "--device", "box-1")
+    withdraw = ("want", "m", "--withdraw")
+    assert fleet(*withdraw, "--group", "stie")[:2] == (
+        Exit.OK,
+        "the group 'stie' had no wish for m; nothing was changed\n",
+    )
+    assert json.loads(fleet(*withdraw, "--group", "site", "--json")[1]) == {"devices": 1, "before": False}
+    assert json.loads(fleet(*withdraw, "--device", "box-1", "--json")[1]) == {"devices": 1, "before": True}
+    assert fleet(*withdraw, "--device", "box-1")[1] == (
+        "the device 'box-1' had no wish for m of its own; nothing was changed\n"
+    )
+    assert fleet("setting", "fleet.poll_s", "--group", "site")[1] == (
+        "the group 'site' had no setting fleet.poll_s; nothing was changed\n"
+    )
 
 
 def test_a_device_in_conflict_comes_with_what_to_do(

@@ -75,7 +75,8 @@ def test_a_release_is_wished_for_and_comes_with_every_way_to_get_it(
     first = released(desk, packages[1])
     assert (first["model"], first["version"], first["deltas"]) == ("m", 1, {})
     assert desk.person().post("/want", {"model": "m", "group": "site", "wish": {"version": 1}}) == {
-        "devices": 2
+        "devices": 2,
+        "before": False,
     }
     assert set(wanted(one.polled())) == set(wanted(other.polled())) == {"m"}
     assert wanted(far.polled()) == {}

@@ -182,9 +182,11 @@ def test_where_there_is_nobody_nothing_is_there(fleet: Fleet, desk: Desk, box: B
     status, _, error = fleet("want", "m=1", "--group", "stie", "--wait")
     assert status == Exit.REFUSED
     assert "there is no device to wait for: the group 'stie' has none" in error
+    assert "the wish stays, and 'appliance fleet want m --withdraw --group stie' takes it back" in error
     between.append(lambda: desk.person().post("/devices/north/revoke"))
     status, _, error = fleet("want", "m=1", "--device", "north", "--wait", "--timeout", "20")
     assert (status, "the device 'north' has none that it is for" in error) == (Exit.REFUSED, True)
+    assert "'appliance fleet want m --withdraw --device north' takes it back" in error
 
 
 def test_whose_own_wish_is_another_one_is_named_and_not_waited_for(
