@@ -46,6 +46,9 @@ LOG_BYTES_MAX: Final = 8 << 20
 AUDIT_PAGE: Final = 1000
 TOLD_MAX: Final = 1 << 62
 """Versions beyond which nobody comes by going on from where he is: a box that tells of such lies, or was lied to."""
+POLL_SETTING: Final = "fleet.poll_s"
+POLL_DIGITS: Final = 5
+"""A day has 86,400 seconds: what is longer is no pause between polls."""
 EMPTY: Final = Report(device="none")
 
 
@@ -327,6 +330,13 @@ def report_of(row: Row[Any]) -> Report:
         return EMPTY
 
 
+def poll_s_of(report: Report) -> int:
+    """How often the device asks, as it reported; 0: it has not. One for which nothing was chosen reports the default,
+    and goes by ``POLL_S``, which is the same."""
+    number = report.settings.get(POLL_SETTING, "").partition(" ")[0]
+    return int(number) if number.isascii() and number.isdecimal() and len(number) <= POLL_DIGITS else 0
+
+
 def _installed(row: Row[Any], model: str) -> tuple[int, ...]:
     return next((each.installed for each in report_of(row).models if each.name == model), ())
 
@@ -380,6 +390,7 @@ def _standing(
         problems=report.problems,
         outbox_bytes=report.outbox_bytes,
         certificate_expires_ms=certificate_expires_ms,
+        poll_s=poll_s_of(report),
         wishes=wishes,
         settings=settings,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from appliance.cli.failure import printable
 from appliance.cli.fleet.arrival import Arrival, Place, Standing, Wished
-from appliance.cli.fleet.view import ago
+from appliance.cli.fleet.view import ago, span
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -41,6 +42,26 @@ def counts(wished: Wished, arrival: Arrival) -> str:
     others = [f"{count} {word}" for place, word in WORDS.items() if (count := arrival.count(place))]
     there = f"{wished.comes_true} on {arrival.count(Place.SERVES)} of {total} device{'s' * (total > 1)}"
     return ", ".join([there, *others])
+
+
+def expected(arrival: Arrival) -> str:
+    """How many of the devices that are to be heard from are expected, and within what; "" where none is."""
+    due = [left_s for each in arrival.standings if (left_s := _left_s(each)) > 0]
+    return f"; {len(due)} ask{'s' * (len(due) == 1)} again within {span(max(due))}" if due else ""
+
+
+def _left_s(standing: Standing) -> int:
+    """In how many seconds it has asked again; 0 and less: it was to by now, or that is not known. Clocks of desk and
+    controller may differ: it is never longer than its longest pause."""
+    left_s = min(standing.due_ms / 1000 - time.time(), (standing.due_ms - standing.seen_ms) / 1000)
+    return math.ceil(left_s) if standing.due_ms else 0
+
+
+def _due_text(standing: Standing) -> str:
+    """When it is to ask next, where that is known, in few words: a line of the picture has room for no more."""
+    left_s = _left_s(standing)
+    next_ = f"next within {span(left_s)}" if left_s > 0 else "next is overdue"
+    return f", {next_}" if standing.due_ms else ""
 
 
 def line(standing: Standing) -> str:
@@ -97,7 +118,8 @@ def shown(wished: Wished, *, json: bool) -> Iterator[Show]:
 
 
 def _printer(wished: Wished) -> Show:
-    """Print what is new: the counts, devices that are somewhere else than before, trouble."""
+    """Print what is new: the counts, at first with when devices are expected, those that are somewhere else than
+    before, trouble."""
     before: dict[str, tuple[Place, str]] = {}
     said = ""
 
@@ -106,7 +128,8 @@ def _printer(wished: Wished) -> Show:
         now = {each.device: (each.place, each.phase) for each in arrival.standings}
         moved = [each for each in arrival.standings if before and before.get(each.device) != now[each.device]]
         text = trouble or counts(wished, arrival)
-        for each in (*map(line, moved), *([text] if text != said else [])):
+        wait = "" if trouble or before else expected(arrival)
+        for each in (*map(line, moved), *([text + wait] if text != said else [])):
             print(printable(each), flush=True)
         said = text
         before.update(now)
@@ -180,9 +203,9 @@ def _words(standing: Standing) -> str:
         return "serves it" if standing.serving else "serves nothing of it"
     if standing.place is Place.UNHEARD:
         last = f"last {ago(standing.seen_ms)} ago" if standing.seen_ms else "never heard from at all"
-        return f"not heard from since the wish; {last}"
+        return f"not heard from since the wish; {last}{_due_text(standing)}"
     if standing.place is Place.COMING:
-        return standing.reason
+        return f"{standing.reason}{_due_text(standing)}"
     word = standing.phase if standing.place is Place.REFUSED else "held"
     return f"{word}: {standing.reason.removeprefix('held ')}"
 

@@ -162,7 +162,11 @@ def ago(ms: int) -> str:
     """How long ago that was."""
     if not ms:
         return "never"
-    seconds = max(0, int(time.time() - ms / 1000))
+    return span(max(0, int(time.time() - ms / 1000)))
+
+
+def span(seconds: int) -> str:
+    """So long, in the unit that fits."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}"

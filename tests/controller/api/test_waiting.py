@@ -23,6 +23,8 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.fleet import waiting
 from appliance.cli.fleet.session import PROFILE, read_profile, write_profile
+from appliance.config.fleet import FleetConfig
+from appliance.controller.contact import POLL_S
 from appliance.controller.tokens import HOUR_MS
 from appliance.fleet import messages
 from appliance.fleet.messages import ModelReport, Report
@@ -99,6 +101,30 @@ def test_a_report_of_before_the_wish_ends_no_waiting(
     assert (status, error) == (Exit.OK, "")
     assert "north: serves it" in out
     assert "m/1 serves on 1 of 1 device after " in out
+
+
+def test_who_waits_is_told_by_when_a_box_asks_next(fleet: Fleet, desk: Desk, box: Box) -> None:
+    desk.now_ms = int(time.time() * 1000)
+    box.tell(settings={"fleet.poll_s": "30 (set on the box)"})
+    status, out, error = fleet(*WANT, "--timeout", "0.5")
+    assert status == Exit.OVERDUE
+    assert re.match(
+        r"m/1 serves on 0 of 1 device, 1 not heard from since; 1 asks again within 3[56] s\n", out
+    )
+    assert re.search(r"north: not heard from since the wish; last \d s ago, next within 3\d s\n", error)
+
+
+@pytest.mark.parametrize(
+    ("said", "poll_s"), [("60", 60), ("30 (set on the box)", 30), ("", 0), ("often", 0), ("9" * 4000, 0)]
+)
+def test_how_often_a_box_asks_is_what_it_says(desk: Desk, box: Box, said: str, poll_s: int) -> None:
+    box.tell(settings={"fleet.poll_s": said})
+    assert desk.person().get("/devices/north")["poll_s"] == poll_s
+
+
+def test_a_box_that_is_told_by_its_controller_how_often_to_ask_asks_as_often_as_it_reports() -> None:
+    """Its report has the default then."""
+    assert FleetConfig().poll_s == POLL_S
 
 
 def test_the_same_wish_again_is_there_when_the_box_was_heard_again(
