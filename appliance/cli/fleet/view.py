@@ -30,12 +30,20 @@ def _device_rows(found: list[Any]) -> list[Row]:
             each["state"],
             ago(each["seen_ms"]),
             f"{each['told_generation']} of {each['generation']}",
-            "yes" if each["converged"] else "not yet",
+            _there(each),
             each["freshness"] or "-",
             ", ".join(_model_text(model) for model in each["models"]) or "-",
         )
         for each in found
     ]
+
+
+def _there(device: Any) -> str:
+    """Whether it has done what is wanted. One that did all but what a person holds there is not where it was wished:
+    who waits for the wish is told the same."""
+    if not device["converged"]:
+        return "not yet"
+    return "held" if any(model["phase"] == "held" for model in device["models"]) else "yes"
 
 
 def _model_text(model: Any) -> str:

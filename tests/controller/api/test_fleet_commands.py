@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,8 @@ from appliance.cli.failure import Exit
 from appliance.cli.fleet.session import PROFILE, Profile, write_profile
 from appliance.cli.main import main
 from appliance.domain.digest import digest_of
-from appliance.fleet import records
-from appliance.fleet.messages import ModelReport
+from appliance.fleet import messages, records
+from appliance.fleet.messages import ModelReport, Report
 from tests.controller.api.desk import Box, Desk
 from tests.controller.api.test_people_api import packages, released
 from tests.tools.models import mlp_home
@@ -61,6 +62,25 @@ def test_why_a_version_is_not_there_and_who_holds_one_stands_with_the_devices(
     assert "n/1 (held)" in out
     assert "box-2: n held: held by hand (rollback)" in out
     assert "o/1 to 2 (transfer)" in out
+
+
+def test_a_box_that_holds_what_is_wished_otherwise_is_not_shown_as_there(
+    fleet: Fleet, desk: Desk, new_box: NewBox
+) -> None:
+    """Who waited for the wish was told that it is held."""
+    held = ModelReport(name="n", wanted=1, serving=1, phase="held", reason="held by hand (rollback)")
+    done = ModelReport(name="m", wanted=1, serving=1, phase="done")
+    for name, models, converged in (("a", (done, held), True), ("b", (done,), True), ("c", (held,), False)):
+        box = new_box(name, group="site")
+        box.polled()
+        known = desk.person().get(f"/devices/{name}")["generation"]
+        report = Report(device=name, generation=known, models=models, converged=converged)
+        told = {"root": 1, "timestamp": known, "snapshot": known, "targets": known}
+        box.polled(**told, report=messages.encode(report), report_digest="x")
+    shown = re.findall(r"^([abc]) .* 1 of 1 +(held|yes|not yet) ", fleet("devices")[1], re.MULTILINE)
+    assert shown == [("a", "held"), ("b", "yes"), ("c", "not yet")]
+    told_programs = {each["name"]: each["converged"] for each in desk.person().get("/devices")}
+    assert told_programs == {"a": True, "b": True, "c": False}, "it did all that the fleet may decide"
 
 
 def test_what_is_wished_of_one_device_alone_is_shown(
