@@ -16,7 +16,7 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.arrival import Arrival, Wished, arrival_of
 from appliance.cli.fleet.arrival_view import Show, apart_text, counts, document, outstanding_lines, shown
 from appliance.cli.fleet.session import Controller, ControllerTrouble, Profile
-from appliance.cli.model.wait import add_bound
+from appliance.cli.model.wait import add_bound, bound_s, check_bound
 
 LOOK_S: Final = 2.0
 LOOK_S_MOST: Final = 15.0
@@ -47,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Fails where there is nothing that devices tell: before anything is changed."""
+    """Fails where there is nothing that devices tell, or only for how long to wait is said: before anything is
+    changed."""
+    check_bound(arguments)
     if arguments.wait and arguments.withdraw:
         raise CommandFailed("--wait is for a version that is wished for; leave out --withdraw")
     if arguments.wait and arguments.trial:
@@ -59,7 +61,7 @@ def check(arguments: argparse.Namespace) -> None:
 def wait_for(arguments: argparse.Namespace, profile: Profile, wished: Wished) -> int:
     """Wait until every device that the wish concerns serves what is ``wished``, and say so; with --json as one
     document. Raises CommandFailed where it ends otherwise."""
-    watch = Watch(profile, wished, arguments.timeout)
+    watch = Watch(profile, wished, bound_s(arguments))
     try:
         with shown(wished, json=arguments.json) as show:
             outcome = watch.until_over(show)

@@ -242,6 +242,15 @@ def test_what_cannot_be_waited_for_is_not_wished(
     assert all(not each["wishes"] for each in desk.person().get("/groups"))
 
 
+@pytest.mark.parametrize("words", [("m=1",), ("m", "--withdraw")])
+def test_how_long_to_wait_without_waiting_is_refused(
+    fleet: Fleet, desk: Desk, box: Box, words: tuple[str, ...]
+) -> None:
+    status, _, error = fleet("want", *words, "--group", "site", "--timeout", "5")
+    assert (status, "--timeout is for --wait: give --wait as well" in error) == (Exit.USAGE, True)
+    assert all(not each["wishes"] for each in desk.person().get("/groups"))
+
+
 def test_a_controller_that_is_gone_is_asked_until_time_is_over(fleet: Fleet, desk: Desk, box: Box) -> None:
     with CutProxy(f"127.0.0.1:{desk.port}", 1 << 20) as proxy:
         write_profile(replace(read_profile(), url=f"https://{proxy.address}"))
