@@ -193,7 +193,7 @@ def test_when_a_box_is_to_be_heard_from_is_said_where_its_report_tells_how_often
 ) -> None:
     now_ms = 1_800_000_000_000
     monkeypatch.setattr("time.time", lambda: now_ms / 1000)
-    asks = {"poll_s": 60, "told_generation": 3}
+    asks: dict[str, Any] = {"poll_s": 60, "told_generation": 3}
     first = [
         device("near", seen_ms=now_ms - 20_000, **asks), device("older", seen_ms=now_ms - 20_000),
         device("late", seen_ms=now_ms - 300_000, **asks), device("new", seen_ms=0, poll_s=0),

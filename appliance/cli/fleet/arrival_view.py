@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from appliance.cli.failure import printable
 from appliance.cli.fleet.arrival import Arrival, Place, Standing, Wished
-from appliance.cli.fleet.view import ago, span
+from appliance.cli.fleet.view import ago, left_s, span
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -46,21 +46,21 @@ def counts(wished: Wished, arrival: Arrival) -> str:
 
 def expected(arrival: Arrival) -> str:
     """How many of the devices that are to be heard from are expected, and within what; "" where none is."""
-    due = [left_s for each in arrival.standings if (left_s := _left_s(each)) > 0]
+    due = [within_s for each in arrival.standings if (within_s := _within_s(each)) > 0]
     return f"; {len(due)} ask{'s' * (len(due) == 1)} again within {span(max(due))}" if due else ""
 
 
-def _left_s(standing: Standing) -> int:
+def _within_s(standing: Standing) -> int:
     """In how many seconds it has asked again; 0 and less: it was to by now, or that is not known. Clocks of desk and
     controller may differ: it is never longer than its longest pause."""
-    left_s = min(standing.due_ms / 1000 - time.time(), (standing.due_ms - standing.seen_ms) / 1000)
-    return math.ceil(left_s) if standing.due_ms else 0
+    longest_s = (standing.due_ms - standing.seen_ms) / 1000
+    return math.ceil(min(left_s(standing.due_ms), longest_s)) if standing.due_ms else 0
 
 
 def _due_text(standing: Standing) -> str:
     """When it is to ask next, where that is known, in few words: a line of the picture has room for no more."""
-    left_s = _left_s(standing)
-    next_ = f"next within {span(left_s)}" if left_s > 0 else "next is overdue"
+    within_s = _within_s(standing)
+    next_ = f"next within {span(within_s)}" if within_s > 0 else "next is overdue"
     return f", {next_}" if standing.due_ms else ""
 
 

@@ -170,7 +170,12 @@ def ago(ms: int) -> str:
     """How long ago that was."""
     if not ms:
         return "never"
-    return span(max(0, int(time.time() - ms / 1000)))
+    return span(max(0, int(-left_s(ms))))
+
+
+def left_s(ms: int) -> float:
+    """In how many seconds that is; below 0: it was."""
+    return ms / 1000 - time.time()
 
 
 def span(seconds: int) -> str:

@@ -166,8 +166,10 @@ class Watch:
                     f"'{wished.undo}' takes it back"
                 )
                 return CommandFailed(text, Exit.REFUSED)
-        where = "everywhere" if wished.version else "anywhere"
-        text = f"whether {wished.comes_true} {where} is not known: {self.trouble}; the wish stays"
+        if wished.version:
+            text = f"whether {wished.what} serves everywhere is not known: {self.trouble}; the wish stays"
+        else:
+            text = f"whether {wished.model} no longer serves anywhere is not known: {self.trouble}; the wish stays"
         return CommandFailed(text, self._status)
 
 
