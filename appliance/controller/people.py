@@ -28,6 +28,7 @@ from appliance.controller.schemas import (
     ModelStanding,
     PersonTokenRequest,
     Release,
+    Replaced,
     SettingRequest,
     TokenInfo,
     TokenMade,
@@ -45,6 +46,9 @@ LOG_BYTES_MAX: Final = 8 << 20
 AUDIT_PAGE: Final = 1000
 TOLD_MAX: Final = 1 << 62
 """Versions beyond which nobody comes by going on from where he is: a box that tells of such lies, or was lied to."""
+POLL_SETTING: Final = "fleet.poll_s"
+POLL_DIGITS: Final = 5
+"""A day has 86,400 seconds: what is longer is no pause between polls."""
 EMPTY: Final = Report(device="none")
 
 
@@ -193,7 +197,7 @@ class People:
 
     # --- what is wanted
 
-    def want(self, request: WantRequest, who: str, now_ms: int) -> Changed:
+    def want(self, request: WantRequest, who: str, now_ms: int) -> Replaced:
         """The wish counts from the next poll of each device on. Raises NoRelease, Unknown and OperatorError."""
         scope, wish = _scope(request.group, request.device), request.wish
         with self._store.transaction() as rows:
@@ -209,6 +213,7 @@ class People:
         with self._store.transaction() as rows:
             for version in versions_of(wish):
                 release(rows, request.model, version)  # it may have been withdrawn meanwhile
+            there = rows.one(tables.wishes, scope=scope, model=request.model)
             if wish is None:
                 rows.remove(tables.wishes, scope=scope, model=request.model)
             else:
@@ -219,22 +224,23 @@ class People:
             rows.count_up("revision")
             said = msgspec.to_builtins(wish) if wish is not None else None
             rows.note(now_ms, who, "want", scope=scope, model=request.model, wish=said)
-        return Changed(len(concerned))
+        return Replaced(len(concerned), there is not None)
 
-    def setting(self, request: SettingRequest, who: str, now_ms: int) -> Changed:
+    def setting(self, request: SettingRequest, who: str, now_ms: int) -> Replaced:
         """The setting counts from the next poll of each device on. Raises Unknown and OperatorError."""
         scope = _scope(request.group, request.device)
         if request.value is not None and (wrong := setting_problems({request.name: request.value})):
             raise OperatorError("; ".join(wrong))
         with self._store.transaction() as rows:
             concerned = _concerned(rows, request.group, request.device)
+            there = rows.one(tables.settings, scope=scope, name=request.name)
             if request.value is None:
                 rows.remove(tables.settings, scope=scope, name=request.name)
             else:
                 rows.put(tables.settings, scope=scope, name=request.name, value=json.dumps(request.value))
             rows.count_up("revision")
             rows.note(now_ms, who, "setting", scope=scope, name=request.name, value=request.value)
-        return Changed(len(concerned))
+        return Replaced(len(concerned), there is not None)
 
     def all_releases(self) -> list[Release]:
         """What was uploaded, and not withdrawn."""
@@ -324,6 +330,13 @@ def report_of(row: Row[Any]) -> Report:
         return EMPTY
 
 
+def poll_s_of(report: Report) -> int:
+    """How often the device asks, as it reported; 0: it has not. One for which nothing was chosen reports the default,
+    and goes by ``POLL_S``, which is the same."""
+    number = report.settings.get(POLL_SETTING, "").partition(" ")[0]
+    return int(number) if number.isascii() and number.isdecimal() and len(number) <= POLL_DIGITS else 0
+
+
 def _installed(row: Row[Any], model: str) -> tuple[int, ...]:
     return next((each.installed for each in report_of(row).models if each.name == model), ())
 
@@ -377,6 +390,7 @@ def _standing(
         problems=report.problems,
         outbox_bytes=report.outbox_bytes,
         certificate_expires_ms=certificate_expires_ms,
+        poll_s=poll_s_of(report),
         wishes=wishes,
         settings=settings,
     )

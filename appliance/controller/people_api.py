@@ -35,6 +35,7 @@ from appliance.controller.schemas import (
     PersonTokenRequest,
     Release,
     Released,
+    Replaced,
     SettingRequest,
     TokenInfo,
     TokenMade,
@@ -150,11 +151,11 @@ class PeopleApi:
         people = self._people
         return (
             _post(
-                "/want", "wish for a model in a group or on a device", Changed, WantRequest,
+                "/want", "wish for a model in a group or on a device", Replaced, WantRequest,
                 lambda asked: people.want(asked.body, asked.who, asked.now_ms),
             ),
             _post(
-                "/settings", "change a setting of boxes", Changed, SettingRequest,
+                "/settings", "change a setting of boxes", Replaced, SettingRequest,
                 lambda asked: people.setting(asked.body, asked.who, asked.now_ms),
             ),
             _post(

@@ -297,7 +297,8 @@ def release(rows: Rows, model: str, version: int) -> Row[Any]:
         raise withdrawn(f"{model}/{version}")
     if found is None:
         there = [str(row.version) for row in rows.all(tables.releases, model=model) if row.package]
-        known = f"there are {', '.join(there)}" if there else f"nothing was released of '{model}'"
+        are = "is version" if len(there) == 1 else "are versions"
+        known = f"there {are} {', '.join(there)}" if there else f"nothing was released of '{model}'"
         raise NoRelease(f"{model}/{version} was not released; {known}")
     return found
 

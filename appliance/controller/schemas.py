@@ -124,8 +124,9 @@ class DriftEntry(Struct, frozen=True):
 class Device(Struct, frozen=True):
     """A device: ``state`` is active, conflict (it has seen newer documents than there are here: a person has to resume
     it) or revoked. ``generation`` is of what is wanted now, ``told_generation`` what the device knew when it was heard
-    last; ``converged``: it has done the newest. ``wishes`` and ``settings`` are for it alone, and go before those of
-    its group."""
+    last; ``converged``: it has done the newest, but for what a person holds there. ``poll_s`` is how often it asks, by
+    its last report; each pause is drawn from 0.8 to 1.2 of it (0: it has not said). ``wishes`` and ``settings`` are
+    for it alone, and go before those of its group."""
 
     name: str
     group: str
@@ -142,6 +143,7 @@ class Device(Struct, frozen=True):
     problems: tuple[str, ...]
     outbox_bytes: int
     certificate_expires_ms: int
+    poll_s: int
     wishes: dict[str, Wish]
     settings: dict[str, Setting]
 
@@ -220,6 +222,12 @@ class Changed(Struct, frozen=True):
     """For how many devices something changed."""
 
     devices: int
+
+
+class Replaced(Changed, frozen=True):
+    """The same of a wish or a setting; ``before``: there was one of it, which gave way or was taken back."""
+
+    before: bool
 
 
 class Failure(Struct, frozen=True):

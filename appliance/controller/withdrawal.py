@@ -36,8 +36,9 @@ def withdraw(
         if needed := list(dict.fromkeys(_uses(rows, found))):  # a box may say it a thousand times
             more = f", and {len(needed) - TOLD} more" if len(needed) > TOLD else ""
             raise OperatorError(
-                f"{model}/{version} is needed: {', '.join(needed[:TOLD])}{more}; wish for another version there, and "
-                "revoke devices that are gone"
+                f"{model}/{version} is needed: {', '.join(needed[:TOLD])}{more}; wish for another version there, or "
+                f"take the wish back ('appliance fleet want {model} --withdraw --group NAME'), and revoke devices that "
+                "are gone"
             )
         own = named_by([found], rows.all(tables.transfers, **key))
         rows.remove(tables.transfers, **key)
@@ -60,12 +61,14 @@ def _uses(rows: Rows, found: Row[Any]) -> Iterator[str]:
 def uses(
     found: Row[Any], wishes: Mapping[str, Wish], devices: Sequence[Row[Any]], leads_to: set[int]
 ) -> Iterator[str]:
-    """Who needs the release ``found``, in words: who wishes for it, boxes that run it or were to when they told last,
-    and those that are on the way from it to one of the versions ``leads_to``. ``wishes`` are for its model, by scope.
-    Pure."""
+    """Who needs the release ``found``, in words: who wishes for it, with groups that have no device marked, boxes that
+    run it or were to when they told last, and those that are on the way from it to one of the versions ``leads_to``.
+    ``wishes`` are for its model, by scope. Pure."""
+    groups = {f"group/{device.in_group}" for device in devices}
     for scope, wish in sorted(wishes.items()):
         if found.version in versions_of(wish):
-            yield f"{scope.replace('/', ' ')} wishes for it"
+            nobody = " (no device is in it)" if scope.startswith("group/") and scope not in groups else ""
+            yield f"{scope.replace('/', ' ')} wishes for it{nobody}"
     for device in devices:
         stands = [each for each in report_of(device).models if each.name == found.model]
         asked = wishes.get(f"device/{device.name}") or wishes.get(f"group/{device.in_group}")

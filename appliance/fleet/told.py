@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import msgspec
 
@@ -39,6 +39,7 @@ class Device(TypedDict):
     told_generation: Count
     models: list[Model]
     problems: list[str]
+    poll_s: NotRequired[Count]
     wishes: dict[str, Wish]
 
 

@@ -283,9 +283,12 @@ class StoreWriter:
         return model.wanted
 
     def pin(self, name: str, number: int, *, pinned: bool) -> None:
-        """Keep a version from being evicted, or not any more. Raises like ``want``."""
+        """Keep a version from being evicted, or not any more. Who lets one go holds no model that nobody holds: he
+        decides nothing that a fleet would change. Raises like ``want``."""
         catalog = (edits.pinned if pinned else edits.unpinned)(self.catalog, name, number)
-        self._commit(self._held(catalog, name, HandAct.PIN if pinned else HandAct.UNPIN, number))
+        if pinned or catalog.hold(name) is not None:
+            catalog = self._held(catalog, name, HandAct.PIN if pinned else HandAct.UNPIN, number)
+        self._commit(catalog)
 
     def try_out(self, name: str, trial: Trial | None) -> None:
         """Ask for a trial, or for none any more. Raises like ``want``."""

@@ -23,6 +23,7 @@ from appliance.cli.fleet.arrival_view import (
     LISTED_MAX,
     TOLD_CHARACTERS,
     counts,
+    expected,
     frame,
     line,
     outstanding_lines,
@@ -126,9 +127,18 @@ def test_nothing_of_a_model_is_there_when_nothing_serves() -> None:
     assert place(device(models=[]), none) == (Place.SERVES, "")
     assert place(device(of=model(wanted=0, serving=1, phase="uninstall")), none)[0] is Place.COMING
     assert place(device(of=model(managed=False)), none) == (Place.HELD, LEFT_ALONE)
-    assert counts(none, arrival_of(none, [device(models=[])], MARKS)) == (
-        "nothing of m serves on 1 of 1 device"
-    )
+
+
+def test_a_wish_for_nothing_is_told_as_one() -> None:
+    """As "nothing of m serves on 0 of 1 device" it says the contrary of what is meant."""
+    none = Wished(model="m", version=0, group="site")
+    gone = arrival_of(none, [device(models=[])], MARKS)
+    assert counts(none, gone) == "m no longer serves on 1 of 1 device"
+    assert line(gone.standings[0]) == "box: serves nothing of it"
+    going = arrival_of(none, [device(of=model(wanted=0, serving=1, phase="uninstall"))], MARKS)
+    assert counts(none, going) == "m no longer serves on 0 of 1 device, 1 on the way"
+    assert outstanding_lines(going) == ["box: uninstall; it serves version 1"]
+    assert line(arrival_of(WISHED, [device()], MARKS).standings[0]) == "box: serves it"
 
 
 def test_a_wish_concerns_its_group_but_for_those_that_are_shut_out_or_have_one_of_their_own() -> None:
@@ -184,6 +194,32 @@ def test_nobody_heard_of_is_never_taken_for_there() -> None:
     assert not found.is_everywhere
     assert line(found.standings[0]) == "box: not heard from since the wish; never heard from at all"
     assert not arrival_of(WISHED, []).is_everywhere
+
+
+def test_when_a_box_is_to_be_heard_from_is_said_where_its_report_tells_how_often_it_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ms = 1_800_000_000_000
+    monkeypatch.setattr("time.time", lambda: now_ms / 1000)
+    asks: dict[str, Any] = {"poll_s": 60, "told_generation": 3}
+    first = [
+        device("near", seen_ms=now_ms - 20_000, **asks), device("older", seen_ms=now_ms - 20_000),
+        device("late", seen_ms=now_ms - 300_000, **asks), device("new", seen_ms=0, poll_s=0),
+    ]  # fmt: skip
+    found = arrival_of(WISHED, first)
+    assert [text.partition("; last ")[2] for text in map(line, found.standings)] == [
+        "5 min ago, next is overdue; it said that it serves version 2",
+        "20 s ago, next within 52 s; it said that it serves version 2",
+        "",
+        "20 s ago; it said that it serves version 2",
+    ], "late, near, new and older"
+    assert expected(found) == "; 1 asks again within 52 s"
+    asked = arrival_of(WISHED, [device("near", seen_ms=now_ms - 1000, **asks)], found.marks)
+    assert line(asked.standings[0]) == f"near: {UNCONFIRMED}, next within 71 s; it serves version 2"
+    there = arrival_of(WISHED, [device("near", seen_ms=now_ms, poll_s=60)], found.marks)
+    assert (there.standings[0].due_ms, expected(there)) == (0, ""), "it has said all"
+    ahead = arrival_of(WISHED, [device(seen_ms=now_ms + 600_000, **asks)])
+    assert expected(ahead) == "; 1 asks again within 72 s", "the controller's clock is another one"
 
 
 def test_the_controller_is_asked_less_often_the_longer_it_takes() -> None:

@@ -99,6 +99,25 @@ def test_a_box_of_a_fleet_is_told_and_resume_lifts_it(appliance: Run, pack: Pack
     assert appliance("model", "resume", "digits")[1] == "digits is not held; nothing was changed\n"
 
 
+def test_who_lets_a_pinned_version_go_after_its_hold_was_lifted_needs_no_second_resume(
+    appliance: Run, pack: Pack, state: Path
+) -> None:
+    appliance("model", "install", "--no-want", str(pack()), str(pack(2)))
+    (state / "fleet").mkdir()
+    (state / "fleet" / "controller").touch()
+    assert "held by hand" in appliance("model", "pin", "digits/2")[1]
+    out = appliance("model", "resume", "digits")[1]
+    assert out.splitlines()[1:] == ["digits/2 stays pinned; 'appliance model unpin digits/2' lets it go"]
+    assert catalog_in(state).models[0].pins == (2,)
+    assert appliance("model", "unpin", "digits/2")[1] == "digits/2 is not pinned any more\n"
+    assert (catalog_in(state).models[0].pins, hold_in(state)) == ((), None)
+
+    appliance("model", "want", "digits/1")
+    appliance("model", "pin", "digits/2")
+    assert "held by hand" in appliance("model", "unpin", "digits/2")[1], "what was wanted by hand stands"
+    assert hold_in(state) is not None
+
+
 def test_all_that_is_held_can_be_let_go_at_once(appliance: Run, pack: Pack, state: Path) -> None:
     appliance("model", "install", str(pack()))
     appliance("model", "uninstall", "digits")

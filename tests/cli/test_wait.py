@@ -28,6 +28,7 @@ from appliance.core.rollout.phase import ON_TRIAL
 from appliance.core.rollout.reasons import Outlook
 from appliance.engine.port import NEVER
 from appliance.engine.versions.wording import STILL_PREVIOUS
+from appliance.store.catalog_file import read_catalog
 from appliance.store.running import RunningRecord
 from appliance.telemetry.snapshot import TrialStatus
 from appliance.telemetry.status_document import status_document
@@ -339,6 +340,20 @@ def test_what_is_no_time_is_told_readably(
     assert ended.value.code == Exit.USAGE
     told = capsys.readouterr().err
     assert (said in told, "_seconds" in told) == (True, False)
+
+
+def test_how_long_to_wait_without_waiting_is_refused(appliance: Run, pack: Pack, state: Path) -> None:
+    appliance("model", "install", str(pack()), str(pack(2)))
+    before = read_catalog(state)
+    for words in (
+        ("want", "digits/1"),
+        ("rollback", "digits"),
+        ("trial", "digits/1", "--canary", "5"),
+        ("install", str(pack(3))),
+    ):
+        status, _, err = appliance("model", *words, "--timeout", "600")
+        assert (status, "--timeout is for --wait: give --wait as well" in err) == (Exit.USAGE, True), words
+    assert read_catalog(state) == before
 
 
 def test_the_end_of_a_trial_is_not_waited_for(appliance: Run, pack: Pack, state: Path) -> None:

@@ -313,7 +313,7 @@ class OrderWorld(RolloutWorld):
     def command(self, run: Callable[[argparse.Namespace], int], model: str, **more: Any) -> str | None:
         """What a command prints; None where it refuses."""
         arguments = argparse.Namespace(
-            model=model, state_dir=self.state, config=None, wait=False, allow_interface_change=False,
+            model=model, state_dir=self.state, config=None, wait=False, timeout=None, allow_interface_change=False,
             force=False, header="", stop=False, canary=None, shadow=None,
         )  # fmt: skip
         vars(arguments).update(more)

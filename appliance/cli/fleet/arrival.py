@@ -26,6 +26,8 @@ NOTHING_LEFT: Final = "says that nothing is left to be done, and serves somethin
 NO_MODEL: Final[Mapping[str, Any]] = {
     "wanted": 0, "serving": 0, "phase": "", "reason": "", "missing_bytes": 0, "managed": True,
 }  # fmt: skip
+POLL_SPREAD: Final = 1.2
+"""A box's longest pause between polls, in parts of how often it asks."""
 FAILURES: Final = frozenset({"failed", "refused"})
 """Phases in which a device reports that it does not go on."""
 
@@ -55,6 +57,17 @@ class Wished:
         return f"{self.model}/{self.version}" if self.version else f"nothing of {self.model}"
 
     @property
+    def comes_true(self) -> str:
+        """What is so where it is there, in words that a place may follow."""
+        return f"{self.what} serves" if self.version else f"{self.model} no longer serves"
+
+    @property
+    def undo(self) -> str:
+        """The command that takes the wish back."""
+        where = f"--group {self.group}" if self.group else f"--device {self.device}"
+        return f"appliance fleet want {self.model} --withdraw {where}"
+
+    @property
     def scope(self) -> str:
         """For whom it is, in words."""
         return f"the group '{self.group}'" if self.group else f"the device '{self.device}'"
@@ -71,12 +84,14 @@ class Mark(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """How a device stands: what it ``serving`` reports (0: nothing), when it was heard last by the controller's clock
-    (0: never), and in its own words what it waits for or why it does not go on."""
+    (0: never), by when it is to ask next (0: that is not known, or it has said all), and in its own words what it
+    waits for or why it does not go on."""
 
     device: str
     place: Place
     serving: int
     seen_ms: int
+    due_ms: int = 0
     phase: str = ""
     reason: str = ""
 
@@ -153,10 +168,18 @@ def _standing(wished: Wished, device: Device, mark: Mark) -> Standing:
     elif asked:
         place = _place(wished, model)
         reason = "" if place is Place.SERVES else _reason(place, device, model)
+    waits_for_it = place is Place.UNHEARD or reason == UNCONFIRMED
     return Standing(
         device=device["name"], place=place, serving=model["serving"], seen_ms=device["seen_ms"],
+        due_ms=_due_ms(device) if waits_for_it else 0,
         phase=model["phase"], reason=reason,
     )  # fmt: skip
+
+
+def _due_ms(device: Mapping[str, Any]) -> int:
+    """By when it asks next, unless something keeps it; a controller of an earlier release does not say how often."""
+    pause_ms = round(device.get("poll_s", 0) * 1000 * POLL_SPREAD)
+    return device["seen_ms"] + pause_ms if device["seen_ms"] and pause_ms else 0
 
 
 def _place(wished: Wished, model: Mapping[str, Any]) -> Place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from appliance.cli.failure import printable
 from appliance.cli.fleet.arrival import Arrival, Place, Standing, Wished
-from appliance.cli.fleet.view import ago
+from appliance.cli.fleet.view import ago, left_s, span
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -42,8 +43,28 @@ def counts(wished: Wished, arrival: Arrival) -> str:
     if not total:
         return "no device was looked at so far"
     others = [f"{count} {word}" for place, word in WORDS.items() if (count := arrival.count(place))]
-    there = f"{wished.what} serves on {arrival.count(Place.SERVES)} of {total} device{'s' * (total > 1)}"
+    there = f"{wished.comes_true} on {arrival.count(Place.SERVES)} of {total} device{'s' * (total > 1)}"
     return ", ".join([there, *others])
+
+
+def expected(arrival: Arrival) -> str:
+    """How many of the devices that are to be heard from are expected, and within what; "" where none is."""
+    due = [within_s for each in arrival.standings if (within_s := _within_s(each)) > 0]
+    return f"; {len(due)} ask{'s' * (len(due) == 1)} again within {span(max(due))}" if due else ""
+
+
+def _within_s(standing: Standing) -> int:
+    """In how many seconds it has asked again; 0 and less: it was to by now, or that is not known. Clocks of desk and
+    controller may differ: it is never longer than its longest pause."""
+    longest_s = (standing.due_ms - standing.seen_ms) / 1000
+    return math.ceil(min(left_s(standing.due_ms), longest_s)) if standing.due_ms else 0
+
+
+def _due_text(standing: Standing) -> str:
+    """When it is to ask next, where that is known, in few words: a line of the picture has room for no more."""
+    within_s = _within_s(standing)
+    next_ = f"next within {span(within_s)}" if within_s > 0 else "next is overdue"
+    return f", {next_}" if standing.due_ms else ""
 
 
 def line(standing: Standing) -> str:
@@ -108,7 +129,8 @@ def say(text: str) -> None:
 
 
 def _printer(wished: Wished) -> Show:
-    """Print what is new: the counts, devices that are somewhere else than before, trouble."""
+    """Print what is new: the counts, at first with when devices are expected, those that are somewhere else than
+    before, trouble."""
     before: dict[str, tuple[Place, str]] = {}
     said = ""
 
@@ -117,7 +139,8 @@ def _printer(wished: Wished) -> Show:
         now = {each.device: (each.place, each.phase) for each in arrival.standings}
         moved = [each for each in arrival.standings if before and before.get(each.device) != now[each.device]]
         text = trouble or counts(wished, arrival)
-        for each in (*map(line, moved), *([text] if text != said else [])):
+        wait = "" if trouble or before else expected(arrival)
+        for each in (*map(line, moved), *([text + wait] if text != said else [])):
             say(printable(each))
         said = text
         before.update(now)
@@ -188,13 +211,13 @@ def _shown(standing: Standing) -> Any:
 def _words(standing: Standing) -> str:
     """Where it is, and why as far as it said."""
     if standing.place is Place.SERVES:
-        return "serves it"
+        return "serves it" if standing.serving else "serves nothing of it"
     if standing.place is Place.UNHEARD:
         last = f"last {ago(standing.seen_ms)} ago" if standing.seen_ms else "never heard from at all"
-        return f"not heard from since the wish; {last}"
+        return f"not heard from since the wish; {last}{_due_text(standing)}"
     said, phase = shortened(standing.reason), shortened(standing.phase)
     if standing.place is Place.COMING:
-        return said
+        return f"{said}{_due_text(standing)}"
     return f"{phase if standing.place is Place.REFUSED else 'held'}: {said.removeprefix('held ')}"
 
 

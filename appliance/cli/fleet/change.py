@@ -109,9 +109,10 @@ def _want(arguments: argparse.Namespace) -> int:
     profile = read_profile()
     body = {"model": model, "wish": wish, "group": arguments.group, "device": arguments.device}
     found = Controller(profile).post("/want", body)
+    version = 0 if arguments.withdraw else int(number)
+    wished = Wished(model=model, version=version, group=arguments.group, device=arguments.device)
     if not arguments.wait:
-        return _say(arguments, found)
-    wished = Wished(model=model, version=int(number), group=arguments.group, device=arguments.device)
+        return _say(arguments, found, f"wish for {model}", "" if arguments.withdraw else wished.undo)
     return waiting.wait_for(arguments, profile, wished)
 
 
@@ -123,7 +124,9 @@ def _setting(arguments: argparse.Namespace) -> int:
     except ValueError:
         value = text
     body = {"name": name, "value": value, "group": arguments.group, "device": arguments.device}
-    return _say(arguments, Controller(read_profile()).post("/settings", body))
+    found = Controller(read_profile()).post("/settings", body)
+    undo = f"appliance fleet setting {name} --group {arguments.group}" if mark else ""
+    return _say(arguments, found, f"setting {name}", undo)
 
 
 def _token(arguments: argparse.Namespace) -> int:
@@ -173,11 +176,19 @@ def _on_device(what: str) -> Callable[[argparse.Namespace], int]:
     return run
 
 
-def _say(arguments: argparse.Namespace, found: Any) -> int:
-    count = found["devices"]
+def _say(arguments: argparse.Namespace, found: Any, what: str = "", undo: str = "") -> int:
+    """Say for how many devices it is done; ``what`` was made, which the command ``undo`` takes back ("": it was taken
+    back just now)."""
+    count, group = found["devices"], getattr(arguments, "group", "")
     text = f"done; {count} device{'' if count == 1 else 's'}"
-    if not count and (group := getattr(arguments, "group", "")):
-        text = f"done; no device is in the group '{group}' so far"
+    if not count and group:
+        back = f": '{undo}' takes the {what.partition(' ')[0]} back" if undo else ""
+        text = f"done; no device is in the group '{group}' so far{back}"
+    if (
+        what and not undo and not found.get("before", True)
+    ):  # a controller of an earlier release does not say it
+        scope = f"group '{group}'" if group else f"device '{arguments.device}'"
+        text = f"the {scope} had no {what}{'' if group else ' of its own'}; nothing was changed"
     if getattr(arguments, "revoke", ""):
         text = "done"
     print(json.dumps(found) if arguments.json else printable(text))

@@ -30,12 +30,20 @@ def _device_rows(found: list[Any]) -> list[Row]:
             each["state"],
             ago(each["seen_ms"]),
             f"{each['told_generation']} of {each['generation']}",
-            "yes" if each["converged"] else "not yet",
+            _there(each),
             each["freshness"] or "-",
             ", ".join(_model_text(model) for model in each["models"]) or "-",
         )
         for each in found
     ]
+
+
+def _there(device: Any) -> str:
+    """Whether it has done what is wanted. One that did all but what a person holds there is not where it was wished:
+    who waits for the wish is told the same."""
+    if not device["converged"]:
+        return "not yet"
+    return "held" if any(model["phase"] == "held" for model in device["models"]) else "yes"
 
 
 def _model_text(model: Any) -> str:
@@ -162,7 +170,16 @@ def ago(ms: int) -> str:
     """How long ago that was."""
     if not ms:
         return "never"
-    seconds = max(0, int(time.time() - ms / 1000))
+    return span(max(0, int(-left_s(ms))))
+
+
+def left_s(ms: int) -> float:
+    """In how many seconds that is; below 0: it was."""
+    return ms / 1000 - time.time()
+
+
+def span(seconds: int) -> str:
+    """So long, in the unit that fits."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length} {unit}"

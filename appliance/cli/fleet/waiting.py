@@ -26,7 +26,7 @@ from appliance.cli.fleet.arrival_view import (
     shown,
 )
 from appliance.cli.fleet.session import Controller, ControllerTrouble, Profile
-from appliance.cli.model.wait import add_bound
+from appliance.cli.model.wait import add_bound, bound_s, check_bound
 from appliance.fleet.messages import MessageInvalid
 from appliance.fleet.told import Device, Wish, devices_in, groups_in
 
@@ -63,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Fails where there is nothing that devices tell: before anything is changed."""
+    """Fails where there is nothing that devices tell, or only for how long to wait is said: before anything is
+    changed."""
+    check_bound(arguments)
     if arguments.wait and arguments.withdraw:
         raise CommandFailed("--wait is for a version that is wished for; leave out --withdraw")
     if arguments.wait and arguments.trial:
@@ -75,7 +77,7 @@ def check(arguments: argparse.Namespace) -> None:
 def wait_for(arguments: argparse.Namespace, profile: Profile, wished: Wished) -> int:
     """Wait until every device that the wish concerns serves what is ``wished``, and say so; with --json as one
     document. Raises CommandFailed where it ends otherwise."""
-    watch = Watch(profile, wished, arguments.timeout)
+    watch = Watch(profile, wished, bound_s(arguments))
     try:
         with shown(wished, json=arguments.json) as show:
             outcome = watch.until_over(show)
@@ -201,10 +203,14 @@ class Watch:
                 return CommandFailed(text, Exit.REFUSED)
             case Outcome.NO_DEVICE:
                 text = (
-                    f"there is no device to wait for: {wished.scope} has none that it is for; the wish stays"
+                    f"there is no device to wait for: {wished.scope} has none that it is for; the wish stays, and "
+                    f"'{wished.undo}' takes it back"
                 )
                 return CommandFailed(text, Exit.REFUSED)
-        text = f"whether {wished.what} serves everywhere is not known: {self.trouble}; the wish stays"
+        if wished.version:
+            text = f"whether {wished.what} serves everywhere is not known: {self.trouble}; the wish stays"
+        else:
+            text = f"whether {wished.model} no longer serves anywhere is not known: {self.trouble}; the wish stays"
         return CommandFailed(text, self._status)
 
 

@@ -144,7 +144,7 @@ def _load(arguments: argparse.Namespace) -> int:
             arguments.socket,
             arguments.model,
             parameters,
-            arguments.timeout,
+            wait.bound_s(arguments),
             _look(source, arguments.model, show),
         )
     print(f"{printable(arguments.model)} is live after {time.monotonic() - began:.1f} s")

@@ -29,8 +29,10 @@ def _pin(arguments: argparse.Namespace, *, pinned: bool) -> int:
     name, number = store_session.numbered(arguments.model)
     with store_session.writing(arguments) as store:
         store.pin(name, number, pinned=pinned)
+        held = store.catalog.hold(name) is not None
     print(f"{printable(arguments.model)} is {'pinned' if pinned else 'not pinned any more'}")
-    store_session.tell_held(arguments.state_dir, name)
+    if held:
+        store_session.tell_held(arguments.state_dir, name)
     return Exit.OK
 
 
@@ -96,6 +98,13 @@ def _resume(arguments: argparse.Namespace) -> int:
             store.resume(name)
             what = f"not held any more: {hold_words(hold)}" if hold else "not held; nothing was changed"
             print(printable(f"{name} is {what}"), flush=True)
+            model = catalog.model(name)
+            for number in model.pins if model else ():
+                print(
+                    printable(
+                        f"{name}/{number} stays pinned; 'appliance model unpin {name}/{number}' lets it go"
+                    )
+                )
     return Exit.OK
 
 
@@ -107,7 +116,8 @@ Keep a version in the store, wanted or not: it is never evicted to make room, an
 )
 UNPIN: Final = Command(
     about="""\
-Let a version be evicted or uninstalled again when nobody wants it.""",
+Let a version be evicted or uninstalled again when nobody wants it. A model that was not held, or not any more, is not
+held by this.""",
     add_arguments=_add_pin,
     run=partial(_pin, pinned=False),
 )
@@ -115,7 +125,8 @@ RESUME: Final = Command(
     about="""\
 Let the fleet change models again that a person changed on this box: with 'want', 'install', 'rollback', 'trial', 'pin',
 'unpin' or 'uninstall'. The agent then makes of them what the fleet wants; until then it leaves them as they are and
-reports who holds them. What they serve does not change by this command.""",
+reports who holds them. What they serve does not change by this command, and versions that are pinned stay so until
+'unpin'.""",
     add_arguments=_add_resume,
     run=_resume,
 )

@@ -38,14 +38,26 @@ def add_bound(parser: argparse.ArgumentParser, bound: str) -> None:
     parser.add_argument(
         "--timeout",
         type=seconds(LEAST_S, MOST_S),
-        default=LIMIT_S,
         metavar="S",
         help=f"{bound} (default {LIMIT_S:.0f})",
     )
 
 
+def bound_s(arguments: argparse.Namespace) -> float:
+    """How long to wait at most."""
+    return LIMIT_S if arguments.timeout is None else float(arguments.timeout)
+
+
+def check_bound(arguments: argparse.Namespace) -> None:
+    """Fails where it is said how long to wait, and not that."""
+    if arguments.timeout is not None and not arguments.wait:
+        raise CommandFailed("--timeout is for --wait: give --wait as well, or leave it out")
+
+
 def check_reachable(arguments: argparse.Namespace) -> None:
-    """Fails where one is to wait for an appliance that does not answer: before anything is changed."""
+    """Fails where one is to wait for an appliance that does not answer, or only for how long to wait is said: before
+    anything is changed."""
+    check_bound(arguments)
     if arguments.wait:
         told_by_holder(
             Source(arguments), arguments.state_dir, lambda document: document["store"]["generation"]
@@ -90,6 +102,7 @@ def _wait_for(
     arguments: argparse.Namespace, name: str, version: int, generation: int, trial: bool, began: float
 ) -> None:
     key, end, source = f"{name}/{version}", "on trial" if trial else "live", Source(arguments)
+    limit_s = bound_s(arguments)
     with share_bar(key) as show:
         while True:
             try:
@@ -105,9 +118,9 @@ def _wait_for(
                 break
             if show is not None:
                 show(found.share, found.text)
-            if time.monotonic() - began > arguments.timeout:
+            if time.monotonic() - began > limit_s:
                 raise CommandFailed(
-                    f"{key} is not {end} after {arguments.timeout:g} s: {found.text}; it stays asked for, and "
+                    f"{key} is not {end} after {limit_s:g} s: {found.text}; it stays asked for, and "
                     "'appliance status' tells what becomes of it",
                     Exit.REFUSED,
                 )

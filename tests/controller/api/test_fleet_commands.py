@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,8 @@ from appliance.cli.failure import Exit
 from appliance.cli.fleet.session import PROFILE, Profile, write_profile
 from appliance.cli.main import main
 from appliance.domain.digest import digest_of
-from appliance.fleet import records
-from appliance.fleet.messages import ModelReport
+from appliance.fleet import messages, records
+from appliance.fleet.messages import ModelReport, Report
 from tests.controller.api.desk import Box, Desk
 from tests.controller.api.test_people_api import packages, released
 from tests.tools.models import mlp_home
@@ -63,6 +64,25 @@ def test_why_a_version_is_not_there_and_who_holds_one_stands_with_the_devices(
     assert "o/1 to 2 (transfer)" in out
 
 
+def test_a_box_that_holds_what_is_wished_otherwise_is_not_shown_as_there(
+    fleet: Fleet, desk: Desk, new_box: NewBox
+) -> None:
+    """Who waited for the wish was told that it is held."""
+    held = ModelReport(name="n", wanted=1, serving=1, phase="held", reason="held by hand (rollback)")
+    done = ModelReport(name="m", wanted=1, serving=1, phase="done")
+    for name, models, converged in (("a", (done, held), True), ("b", (done,), True), ("c", (held,), False)):
+        box = new_box(name, group="site")
+        box.polled()
+        known = desk.person().get(f"/devices/{name}")["generation"]
+        report = Report(device=name, generation=known, models=models, converged=converged)
+        told = {"root": 1, "timestamp": known, "snapshot": known, "targets": known}
+        box.polled(**told, report=messages.encode(report), report_digest="x")
+    shown = re.findall(r"^([abc]) .* 1 of 1 +(held|yes|not yet) ", fleet("devices")[1], re.MULTILINE)
+    assert shown == [("a", "held"), ("b", "yes"), ("c", "not yet")]
+    told_programs = {each["name"]: each["converged"] for each in desk.person().get("/devices")}
+    assert told_programs == {"a": True, "b": True, "c": False}, "it did all that the fleet may decide"
+
+
 def test_what_is_wished_of_one_device_alone_is_shown(
     fleet: Fleet, desk: Desk, new_box: NewBox, packages: dict[int, Path]
 ) -> None:
@@ -73,7 +93,45 @@ def test_what_is_wished_of_one_device_alone_is_shown(
     assert "box-1: for it alone: m=1, fleet.poll_s=30" in fleet("devices")[1]
     (device,) = desk.person().get("/devices")
     assert (device["wishes"]["m"]["version"], device["settings"]) == (1, {"fleet.poll_s": 30})
-    assert "no device is in the group 'stie' so far" in fleet("want", "m=1", "--group", "stie")[1]
+
+
+def test_a_wish_for_a_group_without_devices_comes_with_the_command_that_takes_it_back(
+    fleet: Fleet, desk: Desk, new_box: NewBox, packages: dict[int, Path]
+) -> None:
+    new_box("box-1", group="site")
+    released(desk, packages[1])
+    said = fleet("want", "m=1", "--group", "stie")[1]
+    undo = "appliance fleet want m --withdraw --group stie"
+    assert said == f"done; no device is in the group 'stie' so far: '{undo}' takes the wish back\n"
+    said = fleet("setting", "fleet.poll_s=30", "--group", "stie")[1]
+    assert "'appliance fleet setting fleet.poll_s --group stie' takes the setting back" in said
+    assert [each["name"] for each in desk.person().get("/groups")] == ["site", "stie"]
+    assert fleet("want", "m=1", "--group", "site")[1] == "done; 1 device\n"
+
+    for words in (undo.split()[2:], ["setting", "fleet.poll_s", "--group", "stie"]):
+        assert fleet(*words)[:2] == (Exit.OK, "done; no device is in the group 'stie' so far\n")
+    assert [each["name"] for each in desk.person().get("/groups")] == ["site"]
+
+
+def test_what_was_never_wished_or_set_is_not_said_to_be_taken_back(
+    fleet: Fleet, desk: Desk, new_box: NewBox, packages: dict[int, Path]
+) -> None:
+    new_box("box-1", group="site")
+    released(desk, packages[1])
+    fleet("want", "m=1", "--device", "box-1")
+    withdraw = ("want", "m", "--withdraw")
+    assert fleet(*withdraw, "--group", "stie")[:2] == (
+        Exit.OK,
+        "the group 'stie' had no wish for m; nothing was changed\n",
+    )
+    assert json.loads(fleet(*withdraw, "--group", "site", "--json")[1]) == {"devices": 1, "before": False}
+    assert json.loads(fleet(*withdraw, "--device", "box-1", "--json")[1]) == {"devices": 1, "before": True}
+    assert fleet(*withdraw, "--device", "box-1")[1] == (
+        "the device 'box-1' had no wish for m of its own; nothing was changed\n"
+    )
+    assert fleet("setting", "fleet.poll_s", "--group", "site")[1] == (
+        "the group 'site' had no setting fleet.poll_s; nothing was changed\n"
+    )
 
 
 def test_a_device_in_conflict_comes_with_what_to_do(

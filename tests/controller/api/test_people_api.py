@@ -75,7 +75,8 @@ def test_a_release_is_wished_for_and_comes_with_every_way_to_get_it(
     first = released(desk, packages[1])
     assert (first["model"], first["version"], first["deltas"]) == ("m", 1, {})
     assert desk.person().post("/want", {"model": "m", "group": "site", "wish": {"version": 1}}) == {
-        "devices": 2
+        "devices": 2,
+        "before": False,
     }
     assert set(wanted(one.polled())) == set(wanted(other.polled())) == {"m"}
     assert wanted(far.polled()) == {}
@@ -291,7 +292,10 @@ def test_the_commands_show_and_change(
         run(listing)
     assert "each follows from the one before" in run("audit-check")
     assert main(["fleet", "want", "m=9", "--group", "site"]) == Exit.REFUSED
-    assert "was not released" in capsys.readouterr().err
+    assert "m/9 was not released; there is version 1\n" in capsys.readouterr().err
+    run("release", str(packages[2]))
+    assert main(["fleet", "want", "m=9", "--group", "site"]) == Exit.REFUSED
+    assert "m/9 was not released; there are versions 1, 2\n" in capsys.readouterr().err
     write_profile(Profile(url="https://127.0.0.1:9", token="x", authority=desk.home.authority.pem))
     assert main(["fleet", "devices"]) == Exit.UNREACHABLE
     write_profile(Profile(url=url, token=desk.admin, authority=""))

@@ -271,9 +271,8 @@ def test_a_release_that_nobody_needs_is_withdrawn_and_may_come_again(
     refused = person.post("/want", {"model": "m", "group": "x", "wish": {"version": 1}})
     assert (person.status, refused["code"]) == (404, "not-there")
     assert "m/1 was withdrawn from the controller; hand the same package over again" in refused["error"]
-    assert (
-        "there are 2" in person.post("/want", {"model": "m", "group": "x", "wish": {"version": 9}})["error"]
-    )
+    unknown = person.post("/want", {"model": "m", "group": "x", "wish": {"version": 9}})["error"]
+    assert "m/9 was not released; there is version 2" in unknown
     refused = person.post("/releases/m/1/withdraw")
     assert (person.status, refused["code"]) == (404, "not-there")
     other = released(desk, packages[1])
@@ -349,7 +348,23 @@ def test_not_all_are_named_who_need_a_release(desk: Desk, new_box: NewBox, packa
     for number in range(11):
         desk.person().post("/want", {"model": "m", "group": f"g-{number:02}", "wish": {"version": 1}})
     found = desk.person().post("/releases/m/1/withdraw")
-    assert "group g-07 wishes for it, and 3 more; wish for another version there" in found["error"]
+    assert "group g-07 wishes for it (no device is in it), and 3 more; wish for another" in found["error"]
+
+
+def test_who_mistyped_a_group_finds_the_wish_and_how_to_take_it_back(
+    desk: Desk, new_box: NewBox, packages: dict[int, Path]
+) -> None:
+    """It was refused for a group that nobody knew of, and revoking boxes was all the advice."""
+    person = desk.person()
+    new_box("box-1", group="site")
+    released(desk, packages[1])
+    for group in ("site", "stie"):
+        person.post("/want", {"model": "m", "group": group, "wish": {"version": 1}})
+    found = person.post("/releases/m/1/withdraw")
+    assert "group site wishes for it, group stie wishes for it (no device is in it); " in found["error"]
+    assert "'appliance fleet want m --withdraw --group NAME'" in found["error"]
+    person.post("/devices/box-1/revoke")
+    assert "group site wishes for it (no device is in it), " in person.post("/releases/m/1/withdraw")["error"]
 
 
 def test_a_box_that_says_it_often_hides_nobody(

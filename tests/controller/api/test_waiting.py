@@ -24,6 +24,8 @@ import pytest
 from appliance.cli.failure import Exit
 from appliance.cli.fleet import waiting
 from appliance.cli.fleet.session import PROFILE, Controller, read_profile, write_profile
+from appliance.config.fleet import FleetConfig
+from appliance.controller.contact import POLL_S
 from appliance.controller.tokens import HOUR_MS
 from appliance.fleet import messages
 from appliance.fleet.messages import ModelReport, Report
@@ -109,6 +111,30 @@ def test_a_report_of_before_the_wish_ends_no_waiting(
     assert "m/1 serves on 1 of 1 device after " in out
 
 
+def test_who_waits_is_told_by_when_a_box_asks_next(fleet: Fleet, desk: Desk, box: Box) -> None:
+    desk.now_ms = int(time.time() * 1000)
+    box.tell(settings={"fleet.poll_s": "30 (set on the box)"})
+    status, out, error = fleet(*WANT, "--timeout", "0.5")
+    assert status == Exit.OVERDUE
+    assert re.match(
+        r"m/1 serves on 0 of 1 device, 1 not heard from since; 1 asks again within 3[56] s\n", out
+    )
+    assert re.search(r"north: not heard from since the wish; last \d s ago, next within 3\d s\n", error)
+
+
+@pytest.mark.parametrize(
+    ("said", "poll_s"), [("60", 60), ("30 (set on the box)", 30), ("", 0), ("often", 0), ("9" * 4000, 0)]
+)
+def test_how_often_a_box_asks_is_what_it_says(desk: Desk, box: Box, said: str, poll_s: int) -> None:
+    box.tell(settings={"fleet.poll_s": said})
+    assert desk.person().get("/devices/north")["poll_s"] == poll_s
+
+
+def test_a_box_that_is_told_by_its_controller_how_often_to_ask_asks_as_often_as_it_reports() -> None:
+    """Its report has the default then."""
+    assert FleetConfig().poll_s == POLL_S
+
+
 def test_the_same_wish_again_is_there_when_the_box_was_heard_again(
     fleet: Fleet, desk: Desk, box: Box, between: Between
 ) -> None:
@@ -162,6 +188,20 @@ def test_who_heard_of_the_version_between_has_to_say_that_it_is_back(
     assert fleet(*WANT, "--timeout", "20")[0] == Exit.OK
 
 
+def test_who_waits_for_nothing_of_a_model_is_told_that_it_no_longer_serves(
+    fleet: Fleet, desk: Desk, box: Box, between: Between
+) -> None:
+    between.append(lambda: follows(box, desk, ModelReport(name="m", wanted=0, serving=1, phase="uninstall")))
+    between.append(lambda: says(box, desk, generation(desk)))
+    status, out, error = fleet("want", "m=0", "--group", "site", "--wait", "--timeout", "20")
+    assert (status, error) == (Exit.OK, "")
+    assert "m no longer serves on 0 of 1 device, 1 on the way" in out
+    assert "north: uninstall; it serves version 1" in out
+    assert "north: serves nothing of it" in out
+    assert out.splitlines()[-1].startswith("m no longer serves on 1 of 1 device after ")
+    assert "nothing of m serves" not in out
+
+
 def test_a_program_gets_one_document_however_it_ends(
     fleet: Fleet, desk: Desk, box: Box, between: Between
 ) -> None:
@@ -196,9 +236,11 @@ def test_where_there_is_nobody_nothing_is_there(fleet: Fleet, desk: Desk, box: B
     status, _, error = fleet("want", "m=1", "--group", "stie", "--wait")
     assert status == Exit.REFUSED
     assert "there is no device to wait for: the group 'stie' has none" in error
+    assert "the wish stays, and 'appliance fleet want m --withdraw --group stie' takes it back" in error
     between.append(lambda: desk.person().post("/devices/north/revoke"))
     status, _, error = fleet("want", "m=1", "--device", "north", "--wait", "--timeout", "20")
     assert (status, "the device 'north' has none that it is for" in error) == (Exit.REFUSED, True)
+    assert "'appliance fleet want m --withdraw --device north' takes it back" in error
 
 
 def test_whose_own_wish_is_another_one_is_named_and_not_waited_for(
@@ -225,6 +267,15 @@ def test_what_cannot_be_waited_for_is_not_wished(
 ) -> None:
     status, _, error = fleet("want", *words, "--group", "site", "--wait")
     assert (status, says_so in error) == (Exit.USAGE, True)
+    assert all(not each["wishes"] for each in desk.person().get("/groups"))
+
+
+@pytest.mark.parametrize("words", [("m=1",), ("m", "--withdraw")])
+def test_how_long_to_wait_without_waiting_is_refused(
+    fleet: Fleet, desk: Desk, box: Box, words: tuple[str, ...]
+) -> None:
+    status, _, error = fleet("want", *words, "--group", "site", "--timeout", "5")
+    assert (status, "--timeout is for --wait: give --wait as well" in error) == (Exit.USAGE, True)
     assert all(not each["wishes"] for each in desk.person().get("/groups"))
 
 
