@@ -180,7 +180,7 @@ class _Absent(CommandFailed):
 def _why(index: pb.RepositoryIndexResponse, model: str, version: str) -> list[str]:
     """Why a model that is there does not serve, of the version that was asked for or of each."""
     return [
-        f"{each.name}/{each.version} is {each.state}: {each.reason}"
+        f"version {each.version} is {each.state}: {each.reason}"
         for each in index.models
         if each.name == model and version in ("", each.version) and each.reason
     ]

@@ -112,6 +112,6 @@ def test_why_a_model_that_is_there_does_not_serve_is_told(
     daemon = serve(models)
     for words in ([], ["--version", "1"]):
         assert main(["infer", "broken", "--zeros", *words, "--url", daemon.grpc]) == Exit.REFUSED
-        refusal, mark, why = capsys.readouterr().err.partition("; broken/1 is UNAVAILABLE: ")
+        refusal, mark, why = capsys.readouterr().err.partition("; version 1 is UNAVAILABLE: ")
         assert ("'broken'" in refusal, bool(mark)) == (True, True)
         assert len(why) > 10

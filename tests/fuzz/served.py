@@ -152,6 +152,7 @@ def served(front_end: str) -> Iterator[Served]:
             "control": {"socket": str(control)},
             "log": {"format": "console"},
             "grpc": {"max_message_bytes": 1 << 20, "addresses": ["127.0.0.1:0", f"unix:{local}"]},
+            "http": {"addresses": ["127.0.0.1:0", f"unix:{local}-http"]},
             "shared_memory": {"users": [str(os.getuid())], "max_bytes": 1 << 20},
         }
         region = Path(FOLDER + KEY)

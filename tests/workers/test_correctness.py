@@ -336,4 +336,4 @@ def test_a_cuda_model_on_a_machine_without_cuda_is_refused(
     assert (
         "asks for device 'cuda', but the installed onnxruntime has no CUDAExecutionProvider" in refused.reason
     )
-    assert "or have it run on the processor (kind: KIND_CPU)" in refused.reason
+    assert "or have it run on the processor (kind: KIND_CPU, or KIND_AUTO: " in refused.reason
