@@ -76,7 +76,7 @@ def test_a_package_of_a_model_for_a_gpu_says_all_of_why_it_is_not_proven(
     assert run("pack", digits, "--name", "digits", "--version", "2", "-o", tmp_path / "digits.model") == 1
     said = capsys.readouterr().err
     assert "asks for device 'cuda', but the installed onnxruntime has no CUDAExecutionProvider" in said
-    assert said.endswith("(kind: KIND_CPU); --no-proof packs it without being run\n")
+    assert said.endswith("on a GPU where there is one); --no-proof packs it without being run\n")
     assert "--device" not in said
 
 
@@ -89,7 +89,7 @@ def test_a_model_of_the_processor_is_refused_on_a_gpu_that_is_not_here(
             assert run(*words, "--device", device) == 1
             said = capsys.readouterr().err
             assert f"asks for device '{device}'" in said
-            assert said.endswith("(kind: KIND_CPU); --device cpu tries it on the processor\n")
+            assert said.endswith("on a GPU where there is one); --device cpu tries it on the processor\n")
         assert run(*words) == 0
 
 
