@@ -73,9 +73,8 @@ class BadRequest(ApplianceError):
 
 def whole(text: str, name: str) -> int:
     """The number that ``text`` is. Raises BadRequest."""
-    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(INT64_MAX))):
-        raise BadRequest(f"'{name}' is no number")
-    if (found := int(text)) > INT64_MAX:
+    short = text.isascii() and text.isdecimal() and len(text) <= len(str(INT64_MAX))
+    if not short or (found := int(text)) > INT64_MAX:
         raise BadRequest(f"'{name}' is no number")
     return found
 

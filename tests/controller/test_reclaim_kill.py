@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -24,7 +23,7 @@ import pytest
 
 from appliance.cli.main import main
 from appliance.controller import tables
-from appliance.controller.blobs import is_intact
+from appliance.controller.blobs import DirectoryBlobs, is_intact, write_blob
 from appliance.controller.home import Settings, make_home, open_home
 from appliance.controller.leftovers import Leftovers
 from appliance.controller.releases import Releases
@@ -172,16 +171,15 @@ def served(folder: Path, *around: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def waited(found: subprocess.Popen[str], loose: list[Path]) -> list[dict[str, object]]:
-    """Wait until nothing of ``loose`` is there, end the controller, and give the lines of its log."""
-    ends = time.monotonic() + 60
-    while any(path.exists() for path in loose) and time.monotonic() < ends:
-        time.sleep(0.05)
-    time.sleep(0.5)  # it tells after it was done
-    found.terminate()
-    _, err = found.communicate(timeout=60)
-    assert not [path for path in loose if path.exists()]
-    return [json.loads(line) for line in err.splitlines()]
+def waited(found: subprocess.Popen[str]) -> list[dict[str, object]]:
+    """Wait until it tells that blobs were reclaimed, end the controller, and give the lines of its log."""
+    assert found.stderr is not None
+    lines: list[dict[str, object]] = []
+    for line in found.stderr:
+        lines.append(json.loads(line))
+        if lines[-1]["event"] == "blobs reclaimed":
+            found.terminate()
+    return lines
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -198,10 +196,14 @@ def test_a_controller_that_is_killed_while_it_removes_goes_on_when_it_serves_aga
     left = [path for path in loose if path.exists()]
     assert len(left) in (3 - number, 4 - number)
     check(folder, 2)
+    write_blob(
+        DirectoryBlobs(folder / "blobs"), lambda path: path.write_bytes(b"one more, so that there is one")
+    )
     with served(folder) as found:
-        lines = waited(found, loose)
+        lines = waited(found)
     told = [line for line in lines if line["event"] == "blobs reclaimed"]
-    assert [line["blobs"] for line in told] == ([len(left)] if left else [])
+    assert [line["blobs"] for line in told] == [len(left) + 1]
+    assert not [path for path in loose if path.exists()]
     check(folder, 2, exactly=True)
     home = open_home(folder)
     try:

@@ -36,8 +36,6 @@ SPELL: Final = 30
 """One look in so many parts of the time that was waited, within LOOK_S and LOOK_S_MOST."""
 SILENCE_S: Final = 30.0
 """For how long the controller may be silent before a look has failed."""
-
-
 LOOK_S_LEAST: Final = 1.0
 """What a look may take, however little time is left."""
 
@@ -148,8 +146,8 @@ class Watch:
         return Outcome.STOPPED if self.arrival.is_stopped else None
 
     def _asked_in_time(self) -> tuple[list[Device], Wish | None]:
-        """The same, as long as there is time: whoever answers byte by byte is never silent, and never done. Raises
-        CommandFailed."""
+        """See ``_asked``, as long as there is time: whoever answers byte by byte is never silent, and never done.
+        Raises CommandFailed."""
         found: list[tuple[list[Device], Wish | None] | Exception] = []
 
         def ask() -> None:
