@@ -25,6 +25,8 @@ from cryptography.x509.oid import NameOID
 from msgspec import Struct
 from zstandard import ZstdCompressor
 
+from appliance.controller.blobs import DirectoryBlobs
+from appliance.controller.fleet_store import FleetStore
 from appliance.controller.home import Home, Settings, make_home, open_home
 from appliance.controller.server import NO_CHECK_TIME, application, server_tls
 from appliance.fleet import messages
@@ -164,6 +166,20 @@ def running(served: Served) -> Iterator[Served]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         home.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[FleetStore]:
+    """The database alone, empty."""
+    found = FleetStore(f"sqlite:///{tmp_path / 'fleet.db'}")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> DirectoryBlobs:
+    """The blobs alone, none."""
+    return DirectoryBlobs(tmp_path / "blobs")
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,18 +22,6 @@ from appliance.controller.leftovers import Leftovers, due
 from appliance.fleet.documents import DesiredState, Transfer, WishedModel, WishedVersion, encode
 
 SETS = st.frozensets(st.sampled_from("abcdefgh"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[FleetStore]:
-    found = FleetStore(f"sqlite:///{tmp_path / 'fleet.db'}")
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def blobs(tmp_path: Path) -> DirectoryBlobs:
-    return DirectoryBlobs(tmp_path / "blobs")
 
 
 @given(st.lists(st.tuples(SETS, SETS), max_size=6))

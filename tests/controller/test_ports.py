@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,18 +14,6 @@ from appliance.controller.audit import first_wrong
 from appliance.controller.blobs import BlobStore, DirectoryBlobs, Reclaimed, write_blob
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
 from appliance.domain.digest import digest_of
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[FleetStore]:
-    found = FleetStore(f"sqlite:///{tmp_path / 'fleet.db'}")
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def blobs(tmp_path: Path) -> BlobStore:
-    return DirectoryBlobs(tmp_path / "blobs")
 
 
 def test_a_transaction_is_done_whole_or_not_at_all(store: FleetStore) -> None:
