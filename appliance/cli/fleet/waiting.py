@@ -36,8 +36,8 @@ SPELL: Final = 30
 """One look in so many parts of the time that was waited, within LOOK_S and LOOK_S_MOST."""
 SILENCE_S: Final = 30.0
 """For how long the controller may be silent before a look has failed."""
-LOOK_S_LEAST: Final = 1.0
-"""What a look may take, however little time is left."""
+LOOK_S_LEAST: Final = 10.0
+"""What a look may take, however little time is left: over a slow link it is better late than not known."""
 
 
 class Outcome(StrEnum):
