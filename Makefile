@@ -110,14 +110,21 @@ fuzz: ## fuzz a boundary: those of tests/fuzz, or what native code reads (needs 
 cgroup-test: $(TEST_STAMP) ## the bounds of workers' cgroups, on a kernel that is emulated (needs QEMU; KERNEL=FILE where /boot has none)
 	$(BIN)/python -m tests.workers.jail.machine
 
-# Any Python that has onnxruntime-gpu and the test requirements: GPU_PYTHON=python3. Tests that find no GPU
-# are failures here; what needs TensorRT or a second GPU is left out without, and told of.
-GPU_PYTHON ?= $(BIN)/python
-test-gpu: ## the tests that need a GPU, which `make test` skips (GPU_PYTHON=FILE: a Python with onnxruntime-gpu)
-	@said=$$($(GPU_PYTHON) -c 'from appliance.devices.nvml import Nvml; print(*Nvml().devices, sep="\n")' 2>&1) || { \
+# .venv gets ONNX Runtime with CUDA for them, where NVIDIA's driver is; GPU_PYTHON=python3 runs them with a Python that has
+# that and the test requirements. Tests that find no GPU are failures here; what needs TensorRT or a second GPU is left
+# out without, and told of.
+GPU_PYTHON ?=
+test-gpu: ## the tests that need a GPU, which `make test` skips (GPU_PYTHON=FILE: a Python with onnxruntime-gpu, else .venv)
+	@if [ -z "$(GPU_PYTHON)" ]; then \
+	  said=$$($(PYTHON) -c 'import ctypes; ctypes.CDLL("libnvidia-ml.so.1")' 2>&1) || { \
+	    why=$$(printf '%s\n' "$$said" | tail -n 1); \
+	    echo "make: there is no driver of NVIDIA's here ($$why); docs/GPU.md says what it takes" >&2; exit 1; }; \
+	  $(MAKE) --no-print-directory RUNTIME=gpu install-test install-native || exit 1; fi
+	@python=$(or $(GPU_PYTHON),$(BIN)/python); \
+	said=$$($$python -c 'from appliance.devices.nvml import Nvml; print(*Nvml().devices, sep="\n")' 2>&1) || { \
 	  why=$$(printf '%s\n' "$$said" | tail -n 1); \
-	  echo "make: nothing tells of a GPU here ($$why); docs/GPU.md says what it takes" >&2; exit 1; }; printf '%s\n' "$$said"
-	REQUIRE_GPU=1 $(GPU_PYTHON) -m pytest -q -rs -s --timeout 300 tests/devices tests/gpu
+	  echo "make: nothing tells of a GPU here ($$why); docs/GPU.md says what it takes" >&2; exit 1; }; printf '%s\n' "$$said"; \
+	REQUIRE_GPU=1 $$python -m pytest -q -rs -s --timeout 300 tests/devices tests/gpu
 
 # Two files for each machine: Python's, and the native front end for its processor.
 wheels: $(WHEELS_STAMP) ## build dist/*.whl for x86-64 and aarch64 (needs Rust's cargo; nothing of it where they are installed)

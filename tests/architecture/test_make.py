@@ -23,9 +23,9 @@ def python(tmp_path: Path) -> Path:
     return path
 
 
-def made(python: Path) -> subprocess.CompletedProcess[str]:
+def made(python: Path, variable: str = "GPU_PYTHON") -> subprocess.CompletedProcess[str]:
     """``make test-gpu``, which is no part of the ``make`` that may have started these tests."""
-    words = ["make", "--no-print-directory", "test-gpu", f"GPU_PYTHON={python}"]
+    words = ["make", "--no-print-directory", "test-gpu", f"{variable}={python}"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     return subprocess.run(
         words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -42,6 +42,16 @@ def test_without_a_gpu_the_reason_stands_in_the_sentence(python: Path) -> None:
     assert first == f"make: nothing tells of a GPU here ({error}); {ADVICE}"
     assert "Traceback" not in found.stderr + found.stdout
     assert "runs" not in found.stdout
+
+
+def test_nothing_is_fetched_where_there_is_no_driver(python: Path) -> None:
+    error = "OSError: libnvidia-ml.so.1: cannot open shared object file"
+    python.with_name("told").write_text(f"Traceback (most recent call last):\n{error}\n")
+    python.with_name("none").touch()
+    found = made(python, "PYTHON")
+    assert found.returncode == 2
+    assert found.stderr.splitlines()[0] == f"make: there is no driver of NVIDIA's here ({error}); {ADVICE}"
+    assert "installing" not in found.stdout
 
 
 def test_with_a_gpu_it_is_named_and_the_tests_run(python: Path) -> None:

@@ -40,11 +40,11 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def installed(clone: Path, *words: str) -> tuple[int, list[str]]:
-    """The exit status of `make install`, and which runtimes are there then."""
+def installed(clone: Path, *words: str, target: str = "install") -> tuple[int, list[str]]:
+    """The exit status of `make`, and which runtimes are there then."""
     environment = {key: value for key, value in os.environ.items() if key not in ("RUNTIME", "MAKEFLAGS")}
     done = subprocess.run(
-        ["make", "install", *words], cwd=clone, env=environment, capture_output=True, text=True, check=False
+        ["make", target, *words], cwd=clone, env=environment, capture_output=True, text=True, check=False
     )
     found = (clone / ".venv" / "lib" / "python3.11" / "site-packages").glob("onnxruntime*")
     return done.returncode, sorted(path.name.split("-")[0] for path in found)
@@ -78,3 +78,13 @@ def test_two_at_once_become_the_one(clone: Path) -> None:
     other = clone / ".venv" / "lib" / "python3.11" / "site-packages" / "onnxruntime_gpu-1.dist-info"
     other.mkdir()
     assert installed(clone, "RUNTIME=gpu") == (0, ["onnxruntime_gpu"])
+
+
+def test_the_tests_of_a_gpu_install_what_they_need(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the Python that only notes it, and no compiler of Rust that could build anything."""
+    for name in ("cargo", "python"):
+        (clone / name).write_text(f"#!/bin/sh\n[ {name} = python ]\n")
+        (clone / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{clone}:{os.environ['PATH']}")
+    assert installed(clone, "RUNTIME=cpu") == (0, ["onnxruntime"])
+    assert installed(clone, f"PYTHON={clone / 'python'}", target="test-gpu") == (0, ["onnxruntime_gpu"])
