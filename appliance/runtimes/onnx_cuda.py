@@ -35,8 +35,11 @@ from appliance.runtimes.device_graphs import (
     CAPTURE_AFTER,
     GRAPHS_MAX,
     SPOILT,
+    NotNow,
     alike,
+    capturing,
     tell_without_graphs,
+    whole_device,
 )
 from appliance.runtimes.device_limit import DeviceLimit
 from appliance.runtimes.lost_device import end_if_lost
@@ -156,7 +159,8 @@ class CudaSession:
         self._make = make
         self._copies = DeviceCopies(cuda)
         try:
-            made = make(self._copies.stream, graphs)
+            with whole_device():
+                made = make(self._copies.stream, graphs)
         except BaseException:
             self._copies.close()
             raise
@@ -257,7 +261,8 @@ class CudaSession:
         with suppress(CudaFailed):
             self._cuda.enter()
         self._forget()
-        self._session = None
+        with whole_device():
+            self._session = None
         self._copies.close()
 
     # --- a run
@@ -402,16 +407,19 @@ class CudaSession:
     def _capture(self, stage: _Stage, shape: Produced, given: list[bytes]) -> None:
         """Capture the run of a combination, whose inputs lie on the device, and hold what a replay gives against the
         answer that was just ``given``."""
-        self._copies.leave()
-        if not stage.graph:
-            self._graphs.made += 1
-            stage.graph = self._graphs.made
-            stage.options = _options(stage.graph, waits=False)
         try:
-            self._session.run_with_iobinding(stage.binding, stage.options)
-            self._copies.fill(stage.outputs, stage.out_bytes, SPOILT)
-            self._session.run_with_iobinding(stage.binding, stage.options)
-            replayed = self._copies.fetch(stage.addresses, shape, None)
+            with capturing():
+                self._copies.leave()
+                if not stage.graph:
+                    self._graphs.made += 1
+                    stage.graph = self._graphs.made
+                    stage.options = _options(stage.graph, waits=False)
+                self._session.run_with_iobinding(stage.binding, stage.options)
+                self._copies.fill(stage.outputs, stage.out_bytes, SPOILT)
+                self._session.run_with_iobinding(stage.binding, stage.options)
+                replayed = self._copies.fetch(stage.addresses, shape, None)
+        except NotNow:
+            return  # the next run like this one tries again
         except Exception as problem:  # noqa: BLE001 - whatever it is, it goes without
             self._without_graphs(problem)
             return
@@ -427,10 +435,11 @@ class CudaSession:
         self._tell(str(problem))
         self._graphs.on = False
         self._forget()
-        self._session = None
-        self._copies.renew()
         self._graphs.can = False
-        self._session, _ = self._make(self._copies.stream, False)
+        with whole_device():
+            self._session = None
+            self._copies.renew()
+            self._session, _ = self._make(self._copies.stream, False)
 
     def _tell(self, reason: str) -> None:
         tell_without_graphs(self._about.key, reason)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
+from appliance.devices.cuda import CudaFailed
 from appliance.domain.errors import LoadFailed
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype
@@ -22,20 +25,27 @@ from tests.workers.bench import spec, version_of
 
 class Graphs:
     """Stands before a session of the processor as one that captures graphs: ``captured`` are their numbers, ``fail``
-    and ``lie`` what the next capture does.
+    and ``lie`` what the next capture does, ``meanwhile`` what comes while it does. Where it goes, handles of cuBLAS go,
+    which waits for the whole device.
 
     ``staged`` is what operators of runs left in memory for the device to copy: as in ONNX Runtime, only a run that
     waits has it taken back. Where ``reads_on``, as in its older releases, graphs read it when they are replayed, and
     give nothing once it was taken back."""
 
-    def __init__(self, session: Any, graphs: bool) -> None:
+    def __init__(self, session: Any, graphs: bool, cuda: SimulatedCuda) -> None:
         self._session = session
+        self._cuda = cuda
+        self.meanwhile: Callable[[], object] = bool
         self._graphs = graphs
         self.captured: list[str] = []
         self.replays = 0
         self.fail = self.lie = self.reads_on = False
         self.staged = 0
         self._spoilt: set[str] = set()
+
+    def __del__(self) -> None:
+        with suppress(CudaFailed):
+            self._cuda.wait_for_all()
 
     def __getattr__(self, name: str) -> Any:
         """What it does not change."""
@@ -56,19 +66,30 @@ class Graphs:
             self.replays += 1
         elif self.fail:
             raise RuntimeError("operation not permitted when stream is capturing")
+        else:
+            self._capture(number)
         self.captured.append(number)
         if not self.lie and number not in self._spoilt:
             self._session.run_with_iobinding(binding, options)
 
+    def _capture(self, number: str) -> None:
+        self._cuda.others.append(number)
+        self.meanwhile()
+        self._cuda.others.remove(number)
+        if number in self._cuda.spoilt:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
 
 class Bench:
-    """A runtime whose sessions are on the simulated device; ``made`` are those of ONNX Runtime, in order."""
+    """A runtime whose sessions are on the simulated device; ``made`` are those of ONNX Runtime, in order. ``meanwhile``
+    comes while one is made, which waits for the whole device."""
 
     name = "onnx"
 
     def __init__(self, *, graphs: bool = True) -> None:
         self.cuda = SimulatedCuda()
         self.made: list[Graphs] = []
+        self.meanwhile: Callable[[], object] = bool
         self._graphs = graphs
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
@@ -77,10 +98,12 @@ class Bench:
         def make(stream: int, graphs: bool) -> Made:
             assert stream in self.cuda.streams
             try:
+                self.cuda.wait_for_all()
+                self.meanwhile()
                 whole = onnxruntime.InferenceSession(version.path, providers=["CPUExecutionProvider"])
             except Exception as problem:
                 raise LoadFailed(f"{version.key}: {problem}") from problem
-            self.made.append(Graphs(whole._sess, graphs and self._graphs))
+            self.made.append(Graphs(whole._sess, graphs and self._graphs, self.cuda))
             return Made(self.made[-1], graphs and self._graphs)
 
         session = CudaSession(
