@@ -54,9 +54,10 @@ NO_GRAPH: Final = -1
 GRAPH_ID: Final = "gpu_graph_id"
 WAITS_NOT: Final = "disable_synchronize_execution_providers"
 HOLDS_SINCE: Final = (1, 31, 1)
-"""The first release of ONNX Runtime that is known to hold memory of this process for as long as graphs copy from it.
-Before, it gives that to others with the next run that waits, and a graph that is replayed then reads what those have
-there."""
+"""The first release of ONNX Runtime that is known to hold memory of this process for as long as graphs copy from it,
+and not to wait for a graph that it replays where it is told so. Before, it gives that memory to others with the next
+run that waits, and a graph that is replayed then reads what those have there; and 1.26 waits for every replay, so that
+a batch begun behind another one would keep the answers of that one back until both have run."""
 NO_LIMIT: Final = DeviceLimit()
 
 
@@ -97,7 +98,8 @@ class _About(NamedTuple):
 
 
 class _WithoutGraph(NamedTuple):
-    """Options of runs without a graph, that wait and that do not; whether ONNX Runtime ``holds`` what graphs read."""
+    """Options of runs without a graph, that wait and that do not; whether ONNX Runtime ``holds`` what graphs read, and
+    so does not wait for them."""
 
     waiting: Any
     leaving: Any
@@ -232,8 +234,8 @@ class CudaSession:
     def prepared(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
     ) -> Callable[[], None] | None:
-        """The run of a known combination, its outputs in place; overlapped where the device does all of it by itself,
-        once no graph of it is still to be captured: until then there is none."""
+        """The run of a known combination, its outputs in place; overlapped where the device does all of it by itself
+        and nothing waits for it, once no graph of it is still to be captured: until then there is none."""
         batch = self._batch(source, feeds)
         stage = self._stages.get(shapes_key(batch.filled, wanted))
         if stage is None or layout(batch.produced(stage.produced).sizes)[1] > place.capacity:
@@ -244,7 +246,7 @@ class CudaSession:
             return again
         if not stage.runs or self._may_capture(stage):
             return None
-        if not _graph_of(stage):
+        if not _graph_of(stage) or not self._without_graph.holds:
             return again
         begin = partial(self._begin_alone, stage, batch, place)
         return BegunRun(self._copies, again, begin, self._end_if_dead)
