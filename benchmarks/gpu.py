@@ -331,6 +331,7 @@ def main() -> None:
         device = Nvml().devices[0]
     except OSError as problem:
         raise SystemExit(f"no GPU to measure: {problem}") from problem
+    onnx.bring_libraries()  # bare sessions find them in NVIDIA's packages no more than the loader does
     result: Result = {
         "date": datetime.now(UTC).date().isoformat(),
         "device": device.name,
