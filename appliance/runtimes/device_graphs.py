@@ -1,7 +1,7 @@
 """What sessions on a CUDA device agree on about graphs: how many one has, when a run is worth one, and when a graph may
-be used - once a replay gave the answer that the run before it gave; and that none is captured while another thread waits
-for the whole device, which ONNX Runtime does where it makes a session, and cuBLAS and cuDNN where one is closed. CUDA
-forbids that while any stream of the device is captured, whatever a thread's mode is, and spoils the capture."""
+be used - once a replay gave the answer that the run before it gave. None is captured while another thread waits for the
+whole device, as ONNX Runtime does where it makes a session, and cuBLAS and cuDNN where one is closed: CUDA forbids that
+while any stream of the device is captured, whatever a thread's mode is, and spoils the capture."""
 
 from __future__ import annotations
 
@@ -72,7 +72,6 @@ def capturing() -> AbstractContextManager[None]:
 def whole_device() -> AbstractContextManager[None]:
     """For what waits for a whole device, once nothing is captured any more: a moment. Not within a capture."""
     return _apart.wait()
-
 
 
 def tell_without_graphs(key: str, reason: str) -> None:

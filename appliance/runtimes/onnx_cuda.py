@@ -19,7 +19,7 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +44,7 @@ from appliance.runtimes.device_graphs import (
 from appliance.runtimes.device_limit import DeviceLimit
 from appliance.runtimes.lost_device import end_if_lost
 from appliance.runtimes.onnx_elements import BY_DATATYPE, ElementType
+from appliance.runtimes.onnx_placement import read_here
 from appliance.runtimes.onnx_sessions import run_error, shapes_key
 from appliance.runtimes.overlapped import BegunRun
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
@@ -55,9 +56,8 @@ GRAPH_ID: Final = "gpu_graph_id"
 WAITS_NOT: Final = "disable_synchronize_execution_providers"
 HOLDS_SINCE: Final = (1, 31, 1)
 """The first release of ONNX Runtime that is known to hold memory of this process for as long as graphs copy from it,
-and not to wait for a graph that it replays where it is told so. Before, it gives that memory to others with the next
-run that waits, and a graph that is replayed then reads what those have there; and 1.26 waits for every replay, so that
-a batch begun behind another one would keep the answers of that one back until both have run."""
+which others get before with the next run that waits; and to leave a replay that is not to be waited for. 1.26 waits for
+each, so that a batch begun behind another one would keep its answers back until both have run."""
 NO_LIMIT: Final = DeviceLimit()
 
 
@@ -124,6 +124,8 @@ class _Stage:
     runs: int = 0
     graph: int = 0
     thread: int = 0
+    late: list[tuple[str, int, tuple[int, ...], int]] = field(default_factory=list)
+    """Inputs that are bound anew for each run, once they are there: name, element, shape, address."""
 
 
 @dataclass(slots=True)
@@ -172,6 +174,10 @@ class CudaSession:
             self._tell("parts of it run on the processor")
         self._inputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.inputs)
         self._outputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.outputs)
+        self._late = read_here(self._session, [name for name, _ in self._inputs])
+        here = [spec.name for spec in version.inputs if spec.name in self._late and not spec.optional]
+        if self._graphs.on and here:
+            self._tell(f"the processor reads its inputs {', '.join(here)}")
         device = native.OrtDevice.cuda() if kind is None else kind
         self._device = native.OrtDevice(device, native.OrtDevice.default_memory(), cuda.index)
         self._stages: dict[object, _Stage] = {}
@@ -316,18 +322,27 @@ class CudaSession:
     def _may_capture(self, stage: _Stage) -> bool:
         """Whether a graph of a stage is still to be captured by this thread."""
         room = stage.graph or self._graphs.made < GRAPHS_MAX
-        return bool(self._graphs.on and room and not _graph_of(stage))
+        return bool(self._graphs.on and room and not stage.late and not _graph_of(stage))
 
     def _bring(self, stage: _Stage, batch: _Batch) -> None:
         """Begin to copy the inputs, and zeros behind them to the rows that fill the batch up: what looks at all rows
         of a batch, as a quantisation that finds its own scale, finds the same whatever came before. In this order, as
-        what lies between inputs may be copied with them."""
+        what lies between inputs may be copied with them. Then bind what ONNX Runtime reads on the processor: it copies
+        that when it is bound, and never again."""
         self._copies.bring(batch.source, batch.feeds, stage.inputs, stage.offsets)
         if batch.rows < batch.size:
             given = (feed for feed in batch.feeds if feed is not None)
             for feed, offset in zip(given, stage.offsets, strict=True):
                 row = feed.nbytes // batch.rows
                 self._copies.fill(stage.inputs + offset + feed.nbytes, (batch.size - batch.rows) * row, 0)
+        if stage.late:
+            self._cuda.finish(self._copies.stream)
+        for bound in stage.late:
+            self._bind(stage, bound)
+
+    def _bind(self, stage: _Stage, bound: tuple[str, int, tuple[int, ...], int]) -> None:
+        name, element, shape, address = bound
+        stage.binding.bind_input(name, self._device, element, shape, address)
 
     # --- learning shapes
 
@@ -359,8 +374,11 @@ class CudaSession:
         given = iter(stage.offsets)
         for (name, element), feed in zip(self._inputs, batch.filled, strict=True):
             if feed is not None:
-                address = stage.inputs + next(given)
-                binding.bind_input(name, self._device, element.number, feed.shape, address)
+                bound = name, element.number, feed.shape, stage.inputs + next(given)
+                if name in self._late:
+                    stage.late.append(bound)
+                else:
+                    self._bind(stage, bound)
         for index in wanted:
             binding.bind_output(self._outputs[index][0], self._device)
         self._bring(stage, batch)
