@@ -16,12 +16,14 @@ SESSIONS = 10
 def test_captures_and_sessions_that_come_and_go_leave_each_other_alone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
     sessions, problems, over = [load(tmp_path, graphs=True)], list[Exception](), threading.Event()
 
     def come_and_go() -> None:
         try:
             while not over.is_set():
-                load(tmp_path, graphs=True).close()
+                load(other, graphs=True).close()
         except Exception as problem:  # noqa: BLE001 - told below
             problems.append(problem)
 
