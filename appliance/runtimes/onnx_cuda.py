@@ -177,7 +177,7 @@ class CudaSession:
         self._late = read_here(self._session, [name for name, _ in self._inputs])
         here = [spec.name for spec in version.inputs if spec.name in self._late and not spec.optional]
         if self._graphs.on and here:
-            self._tell(f"the processor reads its inputs {', '.join(here)}")
+            self._tell(f"not read on the device are its inputs {', '.join(here)}")
         device = native.OrtDevice.cuda() if kind is None else kind
         self._device = native.OrtDevice(device, native.OrtDevice.default_memory(), cuda.index)
         self._stages: dict[object, _Stage] = {}
