@@ -98,8 +98,7 @@ class _About(NamedTuple):
 
 
 class _WithoutGraph(NamedTuple):
-    """Options of runs without a graph, that wait and that do not; whether ONNX Runtime ``holds`` what graphs read, and
-    so does not wait for them."""
+    """Options of runs without a graph, that wait and that do not; ``holds``: see HOLDS_SINCE."""
 
     waiting: Any
     leaving: Any
@@ -172,10 +171,12 @@ class CudaSession:
         self._graphs = _Graphs(on=made.graphs, can=made.graphs)
         if graphs and not made.graphs:
             self._tell("parts of it run on the processor")
-        self._inputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.inputs)
+        late = read_here(self._session, [spec.name for spec in version.inputs])
+        self._inputs = tuple(
+            (spec.name, BY_DATATYPE[spec.datatype].number, spec.name in late) for spec in version.inputs
+        )
         self._outputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.outputs)
-        self._late = read_here(self._session, [name for name, _ in self._inputs])
-        here = [spec.name for spec in version.inputs if spec.name in self._late and not spec.optional]
+        here = [spec.name for spec in version.inputs if spec.name in late and not spec.optional]
         if self._graphs.on and here:
             self._tell(f"not read on the device are its inputs {', '.join(here)}")
         device = native.OrtDevice.cuda() if kind is None else kind
@@ -327,8 +328,7 @@ class CudaSession:
     def _bring(self, stage: _Stage, batch: _Batch) -> None:
         """Begin to copy the inputs, and zeros behind them to the rows that fill the batch up: what looks at all rows
         of a batch, as a quantisation that finds its own scale, finds the same whatever came before. In this order, as
-        what lies between inputs may be copied with them. Then bind what ONNX Runtime reads on the processor: it copies
-        that when it is bound, and never again."""
+        what lies between may be copied as well; at last what ONNX Runtime reads here, and copies when it is bound."""
         self._copies.bring(batch.source, batch.feeds, stage.inputs, stage.offsets)
         if batch.rows < batch.size:
             given = (feed for feed in batch.feeds if feed is not None)
@@ -372,10 +372,10 @@ class CudaSession:
         """Gives what the runtime made, which holds the outputs, and what they are."""
         binding = stage.binding = native.SessionIOBinding(self._session)
         given = iter(stage.offsets)
-        for (name, element), feed in zip(self._inputs, batch.filled, strict=True):
+        for (name, element, late), feed in zip(self._inputs, batch.filled, strict=True):
             if feed is not None:
-                bound = name, element.number, feed.shape, stage.inputs + next(given)
-                if name in self._late:
+                bound = name, element, feed.shape, stage.inputs + next(given)
+                if late:
                     stage.late.append(bound)
                 else:
                     self._bind(stage, bound)
