@@ -114,6 +114,7 @@ def test_a_capture_that_fails_leaves_later_sessions_to_be_made(pair: Pair) -> No
 def test_a_session_that_takes_texts_is_made_apart_from_captures_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is made as those on the processor are, as this one is."""
     version = version_of(write_model("mlp", tmp_path) / "1" / "model.onnx", *MLP)
     real, refused = onnxruntime.InferenceSession, list[bool]()
 

@@ -95,7 +95,10 @@ def test_the_log_says_which_they_are(
     bench: Bench, version: ModelVersion, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bench.load(version, RuntimeSettings()).close()
-    assert "model/1 runs without CUDA graphs: not read on the device are its inputs by\n" in capfd.readouterr().err
+    assert (
+        "model/1 runs without CUDA graphs: not read on the device are its inputs by\n"
+        in capfd.readouterr().err
+    )
 
 
 def test_real_sessions_tell_where_they_read(version: ModelVersion) -> None:
