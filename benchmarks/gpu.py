@@ -26,7 +26,6 @@ from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.runtimes import onnx
-from appliance.runtimes.onnx_sessions import BoundSession
 from appliance.runtimes.runtime import Feed, Place, RuntimeSettings, region_maker
 from appliance.runtimes.tensorrt.runtime import TensorrtRuntime
 from appliance.workers.child.tensors import Scratch
@@ -143,8 +142,8 @@ def bare(result: Result) -> None:
 
 
 def port(result: Result) -> None:
-    """Sessions as workers have them, tensors in memory of the process: addresses given to ONNX Runtime, which was all
-    until 2026-11-27, against memory kept on the device, without graphs and with them; and FP16 against FP32."""
+    """Sessions as workers have them, tensors in memory of the process: without graphs and with them; and FP16 against
+    FP32."""
     with tempfile.TemporaryDirectory() as folder:
         for name, batch in (
             ("digits", 1),
@@ -154,34 +153,23 @@ def port(result: Result) -> None:
             ("resnet50-fp16", 16),
         ):
             version = version_of(name, Path(folder))
-            for manner in ("addresses", "kept", "graph"):
-                made = _in_manner(version, manner)
+            for manner in ("kept", "graph"):
+                made = onnx.OnnxRuntime().load(version, RuntimeSettings())
+                made._graphs.on = manner == "graph"  # type: ignore[attr-defined]
                 run = requests(made, version, batch)
                 p50, p99, rate = percentiles(run)
                 made.close()
                 result[f"port: {name} batch {batch}, {manner}"] = {
                     "p50_us": p50, "p99_us": p99, "rows_per_s": rate * batch,
                 }  # fmt: skip
-            got = {
-                each: result[f"port: {name} batch {batch}, {each}"]["p50_us"]
-                for each in ("addresses", "kept", "graph")
-            }
-            result[f"port: {name} batch {batch}: p50 kept over addresses"] = got["kept"] / got["addresses"]
-            result[f"port: {name} batch {batch}: p50 graph over kept"] = got["graph"] / got["kept"]
+            kept, graph = (
+                result[f"port: {name} batch {batch}, {each}"]["p50_us"] for each in ("kept", "graph")
+            )
+            result[f"port: {name} batch {batch}: p50 graph over kept"] = graph / kept
     full, half = (
         result[f"port: {each} batch 16, graph"]["rows_per_s"] for each in ("resnet50", "resnet50-fp16")
     )
     result["port: resnet50 batch 16: rows a second of FP16 over FP32"] = half / full
-
-
-def _in_manner(version: ModelVersion, manner: str) -> Any:
-    if manner != "addresses":
-        made = onnx.OnnxRuntime().load(version, RuntimeSettings())
-        made._graphs.on = manner == "graph"  # type: ignore[attr-defined]
-        return made
-    plain = onnx._create_session(version, RuntimeSettings())
-    inputs, outputs = onnx._ports(version, plain)
-    return BoundSession(plain, version, inputs, outputs, None)
 
 
 def requests(made: Any, version: ModelVersion, batch: int) -> Callable[[], object]:
@@ -331,6 +319,7 @@ def main() -> None:
         device = Nvml().devices[0]
     except OSError as problem:
         raise SystemExit(f"no GPU to measure: {problem}") from problem
+    onnx.bring_libraries()  # bare sessions find them in NVIDIA's packages no more than the loader does
     result: Result = {
         "date": datetime.now(UTC).date().isoformat(),
         "device": device.name,

@@ -115,7 +115,7 @@ class Cuda:
     def enter(self) -> None:
         """Have the calling thread use this device, once for each thread: before other libraries do something there. All
         that is called here does it by itself. What another thread captures as a graph neither forbids this one anything
-        nor is spoilt by it. Raises CudaFailed."""
+        nor is spoilt by it, but for what waits for the whole device. Raises CudaFailed."""
         if getattr(self._entered, "here", False):
             return
         self._do("cudaSetDevice", self.index)

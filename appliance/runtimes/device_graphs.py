@@ -1,10 +1,14 @@
 """What sessions on a CUDA device agree on about graphs: how many one has, when a run is worth one, and when a graph may
-be used - once a replay gave the answer that the run before it gave."""
+be used - once a replay gave the answer that the run before it gave. None is captured while another thread waits for the
+whole device, as ONNX Runtime does where it makes a session, and cuBLAS and cuDNN where one is closed: CUDA forbids that
+while any stream of the device is captured, whatever a thread's mode is, and spoils the capture."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 import numpy as np
@@ -19,6 +23,55 @@ TOLERANCE: Final = 1e-2
 SPOILT: Final = 0xA5
 """What outputs hold before a replay that is looked at."""
 REASON_CHARACTERS: Final = 300
+
+
+class NotNow(Exception):
+    """Another thread waits for the whole device: what was to be captured is another time."""
+
+
+class _Apart:
+    """How many captures there are in this process, and how many that wait for a whole device: never some of both."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._captures = self._waits = 0
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        with self._changed:
+            if self._waits:
+                raise NotNow
+            self._captures += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._captures -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def wait(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._captures)
+            self._waits += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waits -= 1
+
+
+_apart: Final = _Apart()
+
+
+def capturing() -> AbstractContextManager[None]:
+    """For what captures a graph. Raises NotNow."""
+    return _apart.capture()
+
+
+def whole_device() -> AbstractContextManager[None]:
+    """For what waits for a whole device, once nothing is captured any more: a moment. Not within a capture."""
+    return _apart.wait()
 
 
 def tell_without_graphs(key: str, reason: str) -> None:

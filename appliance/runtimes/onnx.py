@@ -21,6 +21,7 @@ from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import session_options
 from appliance.domain.tensor import Datatype
+from appliance.runtimes.device_graphs import whole_device
 from appliance.runtimes.device_limit import (
     DeviceLimit,
     folded_bytes,
@@ -84,7 +85,8 @@ class OnnxRuntime:
         others = () if version.weights is None else mapped_now(version.weights)
         if not version.on_cpu and _all_of_fixed_size(version):
             return _load_on_cuda(version, settings)
-        session = _create_session(version, settings)
+        with whole_device():
+            session = _create_session(version, settings)
         note = "" if version.on_cpu else _note(version, session)
         inputs, outputs = _ports(version, session)
         weights = None if version.weights is None else find_mapped(version.weights, others)

@@ -19,7 +19,7 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -35,12 +35,16 @@ from appliance.runtimes.device_graphs import (
     CAPTURE_AFTER,
     GRAPHS_MAX,
     SPOILT,
+    NotNow,
     alike,
+    capturing,
     tell_without_graphs,
+    whole_device,
 )
 from appliance.runtimes.device_limit import DeviceLimit
 from appliance.runtimes.lost_device import end_if_lost
 from appliance.runtimes.onnx_elements import BY_DATATYPE, ElementType
+from appliance.runtimes.onnx_placement import read_here
 from appliance.runtimes.onnx_sessions import run_error, shapes_key
 from appliance.runtimes.overlapped import BegunRun
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
@@ -51,9 +55,9 @@ NO_GRAPH: Final = -1
 GRAPH_ID: Final = "gpu_graph_id"
 WAITS_NOT: Final = "disable_synchronize_execution_providers"
 HOLDS_SINCE: Final = (1, 31, 1)
-"""The first release of ONNX Runtime that is known to hold memory of this process for as long as graphs copy from it.
-Before, it gives that to others with the next run that waits, and a graph that is replayed then reads what those have
-there."""
+"""The first release of ONNX Runtime that is known to hold memory of this process for as long as graphs copy from it,
+which others get before with the next run that waits; and to leave a replay that is not to be waited for. 1.26 waits for
+each, so that a batch begun behind another one would keep its answers back until both have run."""
 NO_LIMIT: Final = DeviceLimit()
 
 
@@ -94,7 +98,7 @@ class _About(NamedTuple):
 
 
 class _WithoutGraph(NamedTuple):
-    """Options of runs without a graph, that wait and that do not; whether ONNX Runtime ``holds`` what graphs read."""
+    """Options of runs without a graph, that wait and that do not; ``holds``: see HOLDS_SINCE."""
 
     waiting: Any
     leaving: Any
@@ -119,6 +123,8 @@ class _Stage:
     runs: int = 0
     graph: int = 0
     thread: int = 0
+    late: list[tuple[str, int, tuple[int, ...], int]] = field(default_factory=list)
+    """Inputs that are bound anew for each run, once they are there: name, element, shape, address."""
 
 
 @dataclass(slots=True)
@@ -156,7 +162,8 @@ class CudaSession:
         self._make = make
         self._copies = DeviceCopies(cuda)
         try:
-            made = make(self._copies.stream, graphs)
+            with whole_device():
+                made = make(self._copies.stream, graphs)
         except BaseException:
             self._copies.close()
             raise
@@ -164,8 +171,14 @@ class CudaSession:
         self._graphs = _Graphs(on=made.graphs, can=made.graphs)
         if graphs and not made.graphs:
             self._tell("parts of it run on the processor")
-        self._inputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.inputs)
+        late = read_here(self._session, [spec.name for spec in version.inputs])
+        self._inputs = tuple(
+            (spec.name, BY_DATATYPE[spec.datatype].number, spec.name in late) for spec in version.inputs
+        )
         self._outputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.outputs)
+        here = [spec.name for spec in version.inputs if spec.name in late and not spec.optional]
+        if self._graphs.on and here:
+            self._tell(f"not read on the device are its inputs {', '.join(here)}")
         device = native.OrtDevice.cuda() if kind is None else kind
         self._device = native.OrtDevice(device, native.OrtDevice.default_memory(), cuda.index)
         self._stages: dict[object, _Stage] = {}
@@ -228,8 +241,8 @@ class CudaSession:
     def prepared(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
     ) -> Callable[[], None] | None:
-        """The run of a known combination, its outputs in place; overlapped where the device does all of it by itself,
-        once no graph of it is still to be captured: until then there is none."""
+        """The run of a known combination, its outputs in place; overlapped where the device does all of it by itself
+        and nothing waits for it, once no graph of it is still to be captured: until then there is none."""
         batch = self._batch(source, feeds)
         stage = self._stages.get(shapes_key(batch.filled, wanted))
         if stage is None or layout(batch.produced(stage.produced).sizes)[1] > place.capacity:
@@ -240,7 +253,7 @@ class CudaSession:
             return again
         if not stage.runs or self._may_capture(stage):
             return None
-        if not _graph_of(stage):
+        if not _graph_of(stage) or not self._without_graph.holds:
             return again
         begin = partial(self._begin_alone, stage, batch, place)
         return BegunRun(self._copies, again, begin, self._end_if_dead)
@@ -257,7 +270,8 @@ class CudaSession:
         with suppress(CudaFailed):
             self._cuda.enter()
         self._forget()
-        self._session = None
+        with whole_device():
+            self._session = None
         self._copies.close()
 
     # --- a run
@@ -309,18 +323,26 @@ class CudaSession:
     def _may_capture(self, stage: _Stage) -> bool:
         """Whether a graph of a stage is still to be captured by this thread."""
         room = stage.graph or self._graphs.made < GRAPHS_MAX
-        return bool(self._graphs.on and room and not _graph_of(stage))
+        return bool(self._graphs.on and room and not stage.late and not _graph_of(stage))
 
     def _bring(self, stage: _Stage, batch: _Batch) -> None:
         """Begin to copy the inputs, and zeros behind them to the rows that fill the batch up: what looks at all rows
         of a batch, as a quantisation that finds its own scale, finds the same whatever came before. In this order, as
-        what lies between inputs may be copied with them."""
+        what lies between may be copied as well; at last what ONNX Runtime reads here, and copies when it is bound."""
         self._copies.bring(batch.source, batch.feeds, stage.inputs, stage.offsets)
         if batch.rows < batch.size:
             given = (feed for feed in batch.feeds if feed is not None)
             for feed, offset in zip(given, stage.offsets, strict=True):
                 row = feed.nbytes // batch.rows
                 self._copies.fill(stage.inputs + offset + feed.nbytes, (batch.size - batch.rows) * row, 0)
+        if stage.late:
+            self._cuda.finish(self._copies.stream)
+        for bound in stage.late:
+            self._bind(stage, bound)
+
+    def _bind(self, stage: _Stage, bound: tuple[str, int, tuple[int, ...], int]) -> None:
+        name, element, shape, address = bound
+        stage.binding.bind_input(name, self._device, element, shape, address)
 
     # --- learning shapes
 
@@ -350,10 +372,13 @@ class CudaSession:
         """Gives what the runtime made, which holds the outputs, and what they are."""
         binding = stage.binding = native.SessionIOBinding(self._session)
         given = iter(stage.offsets)
-        for (name, element), feed in zip(self._inputs, batch.filled, strict=True):
+        for (name, element, late), feed in zip(self._inputs, batch.filled, strict=True):
             if feed is not None:
-                address = stage.inputs + next(given)
-                binding.bind_input(name, self._device, element.number, feed.shape, address)
+                bound = name, element, feed.shape, stage.inputs + next(given)
+                if late:
+                    stage.late.append(bound)
+                else:
+                    self._bind(stage, bound)
         for index in wanted:
             binding.bind_output(self._outputs[index][0], self._device)
         self._bring(stage, batch)
@@ -402,16 +427,19 @@ class CudaSession:
     def _capture(self, stage: _Stage, shape: Produced, given: list[bytes]) -> None:
         """Capture the run of a combination, whose inputs lie on the device, and hold what a replay gives against the
         answer that was just ``given``."""
-        self._copies.leave()
-        if not stage.graph:
-            self._graphs.made += 1
-            stage.graph = self._graphs.made
-            stage.options = _options(stage.graph, waits=False)
         try:
-            self._session.run_with_iobinding(stage.binding, stage.options)
-            self._copies.fill(stage.outputs, stage.out_bytes, SPOILT)
-            self._session.run_with_iobinding(stage.binding, stage.options)
-            replayed = self._copies.fetch(stage.addresses, shape, None)
+            with capturing():
+                self._copies.leave()
+                if not stage.graph:
+                    self._graphs.made += 1
+                    stage.graph = self._graphs.made
+                    stage.options = _options(stage.graph, waits=False)
+                self._session.run_with_iobinding(stage.binding, stage.options)
+                self._copies.fill(stage.outputs, stage.out_bytes, SPOILT)
+                self._session.run_with_iobinding(stage.binding, stage.options)
+                replayed = self._copies.fetch(stage.addresses, shape, None)
+        except NotNow:
+            return  # the next run like this one tries again
         except Exception as problem:  # noqa: BLE001 - whatever it is, it goes without
             self._without_graphs(problem)
             return
@@ -427,10 +455,11 @@ class CudaSession:
         self._tell(str(problem))
         self._graphs.on = False
         self._forget()
-        self._session = None
-        self._copies.renew()
         self._graphs.can = False
-        self._session, _ = self._make(self._copies.stream, False)
+        with whole_device():
+            self._session = None
+            self._copies.renew()
+            self._session, _ = self._make(self._copies.stream, False)
 
     def _tell(self, reason: str) -> None:
         tell_without_graphs(self._about.key, reason)

@@ -43,6 +43,18 @@ class SimulatedCuda:
         self.streams: set[int] = set()
         self.events: set[int] = set()
         self.entered: set[int] = set()
+        self.others: list[str] = []
+        """Captures of other libraries that are under way."""
+        self.spoilt: list[str] = []
+
+    def wait_for_all(self) -> None:
+        """What other libraries wait with for the whole device, which CUDA forbids while anything of it is captured, in
+        whatever thread and mode; the captures come to nothing, too."""
+        self.spoilt += self.others
+        if self.others or self.capturing:
+            raise CudaFailed(
+                "operation not permitted when stream is capturing (CUDA error 900 in cudaDeviceSynchronize)"
+            )
 
     def enter(self) -> None:
         """Remember who did: others that use the device through other libraries would use the first one."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
+from appliance.devices.cuda import CudaFailed
 from appliance.domain.errors import LoadFailed
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype
@@ -22,14 +28,20 @@ from tests.workers.bench import spec, version_of
 
 class Graphs:
     """Stands before a session of the processor as one that captures graphs: ``captured`` are their numbers, ``fail``
-    and ``lie`` what the next capture does.
+    and ``lie`` what the next capture does, ``meanwhile`` what comes while it does. Where it goes, handles of cuBLAS go,
+    which waits for the whole device. ``here`` are inputs that it reads on the processor.
 
     ``staged`` is what operators of runs left in memory for the device to copy: as in ONNX Runtime, only a run that
     waits has it taken back. Where ``reads_on``, as in its older releases, graphs read it when they are replayed, and
     give nothing once it was taken back."""
 
-    def __init__(self, session: Any, graphs: bool) -> None:
+    def __init__(
+        self, session: Any, graphs: bool, cuda: SimulatedCuda, here: frozenset[str] = frozenset()
+    ) -> None:
         self._session = session
+        self.here = here
+        self._cuda = cuda
+        self.meanwhile: Callable[[], object] = bool
         self._graphs = graphs
         self.captured: list[str] = []
         self.replays = 0
@@ -37,9 +49,19 @@ class Graphs:
         self.staged = 0
         self._spoilt: set[str] = set()
 
+    def __del__(self) -> None:
+        with suppress(CudaFailed):
+            self._cuda.wait_for_all()
+
     def __getattr__(self, name: str) -> Any:
         """What it does not change."""
         return getattr(self._session, name)
+
+    @property
+    def input_meminfos(self) -> list[Any]:
+        """Where it reads its inputs."""
+        names = (port.name for port in self._session.inputs_meta)
+        return [SimpleNamespace(name="Cpu" if name in self.here else "Cuda") for name in names]
 
     def run_with_iobinding(self, binding: Any, options: Any) -> None:
         """Run on the processor."""
@@ -56,19 +78,53 @@ class Graphs:
             self.replays += 1
         elif self.fail:
             raise RuntimeError("operation not permitted when stream is capturing")
+        else:
+            self._capture(number)
         self.captured.append(number)
         if not self.lie and number not in self._spoilt:
             self._session.run_with_iobinding(binding, options)
 
+    def _capture(self, number: str) -> None:
+        self._cuda.others.append(number)
+        self.meanwhile()
+        self._cuda.others.remove(number)
+        if number in self._cuda.spoilt:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+
+class CopyingBinding:
+    """Stands before a binding as one of a session on a device: what that reads on the processor is copied when it is
+    bound, and never again."""
+
+    def __init__(self, session: Graphs) -> None:
+        self._binding = native.SessionIOBinding(session)
+        self._here = session.here
+        self._copies: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._binding, name)
+
+    def bind_input(self, name: str, device: Any, element: int, shape: Sequence[int], address: int) -> None:
+        if name in self.__dict__["_here"]:
+            copy = self._copies[name] = ctypes.create_string_buffer(
+                ctypes.string_at(address, 4 * math.prod(shape))
+            )
+            address = ctypes.addressof(copy)
+        self._binding.bind_input(name, device, element, shape, address)
+
 
 class Bench:
-    """A runtime whose sessions are on the simulated device; ``made`` are those of ONNX Runtime, in order."""
+    """A runtime whose sessions are on the simulated device; ``made`` are those of ONNX Runtime, in order. ``meanwhile``
+    comes while one is made, which waits for the whole device. ``here`` are inputs that those read on the processor, of
+    four bytes each."""
 
     name = "onnx"
 
-    def __init__(self, *, graphs: bool = True) -> None:
+    def __init__(self, *, graphs: bool = True, here: frozenset[str] = frozenset()) -> None:
+        self._here = here
         self.cuda = SimulatedCuda()
         self.made: list[Graphs] = []
+        self.meanwhile: Callable[[], object] = bool
         self._graphs = graphs
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
@@ -77,10 +133,12 @@ class Bench:
         def make(stream: int, graphs: bool) -> Made:
             assert stream in self.cuda.streams
             try:
+                self.cuda.wait_for_all()
+                self.meanwhile()
                 whole = onnxruntime.InferenceSession(version.path, providers=["CPUExecutionProvider"])
             except Exception as problem:
                 raise LoadFailed(f"{version.key}: {problem}") from problem
-            self.made.append(Graphs(whole._sess, graphs and self._graphs))
+            self.made.append(Graphs(whole._sess, graphs and self._graphs, self.cuda, self._here))
             return Made(self.made[-1], graphs and self._graphs)
 
         session = CudaSession(

@@ -57,7 +57,7 @@ class PretendedCuda(OnnxRuntime):
 
 
 class _OnCuda:
-    """A session that says of all its nodes that they are on CUDA."""
+    """A session that says of all its nodes that they are on CUDA, and of its inputs that they are read there."""
 
     def __init__(self, session: Any, provider: str) -> None:
         self._session = session
@@ -65,6 +65,11 @@ class _OnCuda:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
+
+    @property
+    def input_meminfos(self) -> list[Any]:
+        """All of the device."""
+        return [SimpleNamespace(name="Cuda") for _ in self._session.inputs_meta]
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
         """As of the session, with another provider."""

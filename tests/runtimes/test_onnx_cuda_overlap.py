@@ -166,3 +166,20 @@ def test_nothing_is_under_way_of_a_run_that_could_not_be_begun(
     with pytest.raises(CudaFailed, match="no more resources"):
         run.begin()
     assert not waiting
+
+
+def test_releases_that_wait_for_every_replay_begin_nothing_behind_it(
+    batched: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was begun there would have run before the batch in front of it is told."""
+    overlapped(batched, 4)
+    old = batched._without_graph._replace(holds=onnx_cuda.holds_what_graphs_read("1.26.0"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(batched, "_without_graph", old)
+    turn = Turn(batched)
+    turn.run(4)
+    run = turn.prepared(4)
+    assert run is not None
+    assert not isinstance(run, OverlappedRun)
+    turn.put(4, 3)
+    run()
+    assert turn.outputs(4) == ({6.0}, {9.0})

@@ -13,7 +13,9 @@ from appliance.runtimes.device_graphs import (
     CAPTURE_AFTER,
     GRAPHS_MAX,
     SPOILT,
+    NotNow,
     alike,
+    capturing,
     tell_without_graphs,
 )
 from appliance.runtimes.lost_device import end_if_lost
@@ -45,17 +47,20 @@ class Graphs:
         The process ends where that loses the device; nothing else is raised, unless there is
         no stream to go on with."""
         graph, stream = 0, self._copies.stream
-        self._copies.leave()
         try:
-            given = self._answers(setting)
-            context = self._contexts.another(setting.profile, stream)
-            tell(context, setting)
-            context.run(stream)  # the first run of a context does what cannot be captured
-            self._cuda.finish(stream)
-            graph = self._cuda.capture(stream, partial(context.run, stream))
-            self._copies.fill(self._contexts.block_out.address, setting.out_bytes, SPOILT)
-            self._cuda.launch(graph, stream)
-            replayed = self._answers(setting)
+            with capturing():
+                self._copies.leave()
+                given = self._answers(setting)
+                context = self._contexts.another(setting.profile, stream)
+                tell(context, setting)
+                context.run(stream)  # the first run of a context does what cannot be captured
+                self._cuda.finish(stream)
+                graph = self._cuda.capture(stream, partial(context.run, stream))
+                self._copies.fill(self._contexts.block_out.address, setting.out_bytes, SPOILT)
+                self._cuda.launch(graph, stream)
+                replayed = self._answers(setting)
+        except NotNow:
+            return  # the next run like this one tries again
         except Exception as problem:  # noqa: BLE001 - whatever it is, it goes without
             with suppress(Exception):
                 self._cuda.finish(stream)

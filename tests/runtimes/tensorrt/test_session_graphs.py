@@ -13,7 +13,7 @@ from appliance.devices.cuda import CudaFailed
 from appliance.domain.errors import RunFailed
 from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype
-from appliance.runtimes.device_graphs import CAPTURE_AFTER
+from appliance.runtimes.device_graphs import CAPTURE_AFTER, whole_device
 from appliance.runtimes.runtime import OverlappedRun, batch_sizes, region_maker
 from appliance.runtimes.tensorrt import contexts, graphs
 from appliance.runtimes.tensorrt.session import EngineSession
@@ -300,3 +300,17 @@ def test_a_device_that_fails_a_run_that_was_begun_is_told_of_and_goes_on(
     device.fails = None
     run()
     echo(session, 4)
+
+
+def test_nothing_is_captured_while_another_thread_waits_for_the_device_and_later_it_is(
+    session: EngineSession, device: HostDevice, ran: list[object], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As a CUDA session does that is made in the same process."""
+    with whole_device():
+        for _ in range(CAPTURE_AFTER + 3):
+            echo(session, 2)
+        assert not device.graphs
+        assert len(set(map(id, ran))) == 1, "no context is made in vain"
+    echo(session, 2)
+    assert len(device.graphs) == 1
+    assert "without CUDA graphs" not in capfd.readouterr().err

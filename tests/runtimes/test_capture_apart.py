@@ -1,0 +1,140 @@
+"""Captures of graphs, and what waits for a whole device, beside each other in one process: sessions that are made and
+closed. The device is simulated; as CUDA does, it forbids to wait for all while something is captured, and spoils it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from appliance.domain.tensor import Datatype
+from appliance.runtimes import onnx
+from appliance.runtimes.device_graphs import NotNow, capturing, whole_device
+from appliance.runtimes.runtime import RuntimeSettings, Session
+from appliance.tools.conformance.memory import Memory
+from models.generate import write_model
+from tests.runtimes.cuda_bench import Bench
+from tests.workers.bench import spec, version_of
+
+MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
+MOMENT_S = 0.2
+PATIENCE_S = 20.0
+
+
+class Pair:
+    """A session that is run, and how others are made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bench = Bench()
+        self.version = version_of(write_model("mlp", folder) / "1" / "model.onnx", *MLP)
+        self.session = self.make()
+
+    def make(self) -> Session:
+        """Another one."""
+        return self.bench.load(self.version, RuntimeSettings())
+
+    def run(self, times: int = 6) -> set[bytes]:
+        """What it answers the same request."""
+        memory = Memory(np.ones((1, 64), np.float32))
+        return {memory.outputs(memory.run(self.session, (0,)))[0] for _ in range(times)}
+
+    @property
+    def captured(self) -> list[str]:
+        """What of it was captured."""
+        return sorted(set(self.bench.made[0].captured))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path)
+
+
+def beside_a_capture(pair: Pair, do: Callable[[], object]) -> bool:
+    """Whether what is done in another thread, begun while a run is captured, waits until that was."""
+    threads, waited = list[threading.Thread](), list[bool]()
+
+    def meanwhile() -> None:
+        pair.bench.made[0].meanwhile = bool
+        threads.append(threading.Thread(target=do))
+        threads[0].start()
+        threads[0].join(MOMENT_S)
+        waited.append(threads[0].is_alive())
+
+    pair.bench.made[0].meanwhile = meanwhile
+    assert len(pair.run()) == 1
+    threads[0].join(PATIENCE_S)
+    assert not threads[0].is_alive()
+    return waited[0]
+
+
+def test_a_session_that_is_made_waits_for_a_capture_and_both_come_to_be(
+    pair: Pair, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = list[Session]()
+    assert beside_a_capture(pair, lambda: made.append(pair.make()))
+    assert pair.captured == ["1"]
+    assert len(made) == 1
+    assert "without CUDA graphs" not in capfd.readouterr().err
+
+
+def test_a_session_that_is_closed_waits_for_a_capture(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+    other = pair.make()
+    del pair.bench.made[1:]
+    assert beside_a_capture(pair, other.close)
+    assert pair.captured == ["1"]
+    assert "without CUDA graphs" not in capfd.readouterr().err
+
+
+def test_while_a_session_is_made_runs_go_without_a_graph_and_later_ones_have_it(pair: Pair) -> None:
+    meanwhile = list[object]()
+
+    def run() -> None:
+        thread = threading.Thread(target=lambda: meanwhile.extend((pair.run(), pair.captured)))
+        thread.start()
+        thread.join(PATIENCE_S)
+
+    pair.bench.meanwhile = run
+    pair.make()
+    answer, captured = meanwhile
+    assert captured == []
+    assert pair.run() == answer
+    assert pair.captured == ["1"]
+
+
+def test_a_capture_that_fails_leaves_later_sessions_to_be_made(pair: Pair) -> None:
+    pair.bench.made[0].fail = True
+    assert len(pair.run()) == 1
+    assert not pair.make().memory()
+
+
+def test_a_session_that_takes_texts_is_made_apart_from_captures_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made as those on the processor are, as this one is."""
+    version = version_of(write_model("mlp", tmp_path) / "1" / "model.onnx", *MLP)
+    real, refused = onnxruntime.InferenceSession, list[bool]()
+
+    def make(*arguments: object, **options: object) -> object:
+        with pytest.raises(NotNow), capturing():
+            pass
+        refused.append(True)
+        return real(*arguments, **options)
+
+    runtime = onnx.OnnxRuntime()
+    monkeypatch.setattr(onnxruntime, "InferenceSession", make)
+    runtime.load(version, RuntimeSettings()).close()
+    assert refused == [True]
+
+
+def test_two_may_wait_at_once_and_the_last_one_lets_captures_go_on() -> None:
+    with whole_device():
+        with whole_device():
+            pass
+        with pytest.raises(NotNow), capturing():
+            pass
+    with capturing(), capturing():
+        pass
