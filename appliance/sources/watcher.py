@@ -64,6 +64,7 @@ class Watcher:
         )  # a model is read for milliseconds: threads with the daemon's short turns go before it at once
         self._stirred = asyncio.Event()
         self._notices: Notices | None = None
+        self._watched: frozenset[str] = frozenset()
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
         self._unwatched = ""
@@ -135,8 +136,9 @@ class Watcher:
             raise OperatorError(f"for a reason that nobody foresaw: {what[:500]}") from error
 
     async def _watch(self) -> None:
-        """What stirs is looked at at once, and again after a while: two equal looks tell that it has settled."""
-        unsettled = await self._survived(self._rewatch)
+        """What stirs is looked at at once, and again after a while: two equal looks tell that it has settled. So is
+        what may have stirred before there were notices of it."""
+        unsettled = await self._survived(self._rewatch) and await self._survived(self._look)
         while True:
             if unsettled:
                 await asyncio.sleep(self._config.quiet_ms / 1000)
@@ -180,22 +182,28 @@ class Watcher:
             self._troubled("")
         if self._owed:
             scan = scan or await self._asked(self._source.scan)
+        more = False
         if scan is not None:
             self._owed = True
             self._take(scan)
             self._owed = False
-            await self._rewatch()
-        return look.unsettled
+            more = await self._rewatch()
+        return look.unsettled or more
 
     async def _rewatch(self) -> bool:
-        if self._notices is not None and (
-            problem := await self.apart(lambda: self._watch_all(self._notices))
-        ):
+        """Have notices of all that is there now; whether of more than before, which may have changed since it was
+        looked at."""
+        notices, before = self._notices, self._watched
+        if notices is None:
+            return False
+        self._watched, problem = await self.apart(lambda: self._watch_all(notices))
+        if problem:
             self._cannot_watch(problem)
-        return False
+        return not self._watched <= before
 
-    def _watch_all(self, notices: Notices | None) -> str:
-        return notices.watch(self._source.directories()) if notices is not None else ""
+    def _watch_all(self, notices: Notices) -> tuple[frozenset[str], str]:
+        directories = frozenset(self._source.directories())
+        return directories, notices.watch(directories)
 
     def _cannot_watch(self, reason: str) -> None:
         if reason != self._unwatched:

@@ -47,6 +47,7 @@ def test_it_ends_in_the_moment_in_which_something_stirs(
     monkeypatch.setattr(watcher, "Notices", TimedNotices)
     source = DirectorySource(tmp_path, RepositoryConfig())
     source.read()
+    monkeypatch.setattr(source, "directories", set)
 
     async def stir_and_stop() -> None:
         watched = Watcher(source, ReloadConfig(poll_s=60), lambda scan: None, lambda event, **more: None)
@@ -59,6 +60,41 @@ def test_it_ends_in_the_moment_in_which_something_stirs(
         await watched.stop()
 
     asyncio.run(stir_and_stop())
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("at_start", [True, False])
+def test_what_stirs_before_there_are_notices_of_it_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_start: bool
+) -> None:
+    """A version comes after the look, in the moment in which the directories are named that are to be watched."""
+    source, directories = DirectorySource(tmp_path, RepositoryConfig()), DirectorySource.directories
+    source.read()
+    coming = [at_start]
+
+    def named(self: DirectorySource) -> Collection[str]:
+        found = directories(self)
+        if coming and coming[0]:
+            coming.clear()
+            write_version(tmp_path, "m", plain_model(), 2)
+        return found
+
+    monkeypatch.setattr(DirectorySource, "directories", named)
+
+    async def look_on() -> None:
+        taken: asyncio.Queue[RepositoryScan] = asyncio.Queue()
+        config = ReloadConfig(poll_s=600, quiet_ms=10)
+        watched = Watcher(source, config, taken.put_nowait, lambda event, **more: None)
+        watched.start()
+        if not at_start:
+            await asyncio.sleep(0)  # the task has asked for the turn before this one
+            await watched.apart(lambda: coming.__setitem__(0, True))
+            write_version(tmp_path, "m", plain_model(), 1)
+        while not any(each.model.version == 2 for each in (await taken.get()).servable):
+            pass
+        await watched.stop()
+
+    asyncio.run(look_on())
 
 
 class TrippedSource(DirectorySource):

@@ -66,20 +66,20 @@ class Log:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    opened = Log(tmp_path / "log", JSON)
-    yield opened
-    opened.control.close()
-
-
-@pytest.fixture
 def root_logger() -> Iterator[None]:
-    """Leave the standard library's logging as it was."""
+    """Leave the standard library's logging as it was: at the level of debug all tests after these would take longer."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     yield
     root.handlers[:] = before
     root.setLevel(level)
+
+
+@pytest.fixture
+def log(tmp_path: Path, root_logger: None) -> Iterator[Log]:
+    opened = Log(tmp_path / "log", JSON)
+    yield opened
+    opened.control.close()
 
 
 def test_an_event_is_one_json_line(log: Log) -> None:
