@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -114,7 +114,8 @@ def make_parts(
     ticker, watch = Ticker(loop, partial(end.failed_part, "the engine")), find_devices()
     tell: Callable[[PoolEvent], None] = lambda event: engine.pool_event(event)  # noqa: E731, PLW0108  it is made of it
     pool = WorkerPool(arena, config.workers, loop, tell, config.repository.runtimes, rings=lane_memory(kind))
-    repository = settled(config.repository, watch, partial(_tell_auto_device, log))
+    decided: list[AutoDevice] = []
+    repository = settled(config.repository, watch, decided.append)
     config = replace(config, repository=repository)
     devices = DeviceCare(watch, log.event, driver_changed)
     engine = _make_engine(config, arena, pool, records, devices, _make_shell(ticker, log, tracer))
@@ -131,7 +132,15 @@ def make_parts(
     )
     failed = partial(end.failed_part, "the native front end")
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
-    reconciler = Reconciler(source, engine, config.reload, config.repository, records, log.event)
+    reconciler = Reconciler(
+        source,
+        engine,
+        config.reload,
+        config.repository,
+        records,
+        log.event,
+        partial(_tell_auto_device, log, decided),
+    )
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
     certificates = CertificateEnds({"grpc": config.grpc, "http": config.http})
     meters = _make_meters(
@@ -175,8 +184,11 @@ def make_parts(
     )
 
 
-def _tell_auto_device(log: LogControl, decided: AutoDevice) -> None:
-    log.event("models of KIND_AUTO run", on=decided.kind.value, reason=decided.reason)
+def _tell_auto_device(log: LogControl, decided: Sequence[AutoDevice]) -> None:
+    """To be called when there is such a model. It is a warning where a GPU may be passed over."""
+    for each in decided:
+        why = {"reason" if each.troubled else "why": each.reason}
+        log.event("models of KIND_AUTO run", on=each.kind.value, **why)
 
 
 def _count_energy(

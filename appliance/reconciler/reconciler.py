@@ -36,7 +36,8 @@ AS_ASKED: Final = frozenset({Outlook.AS_WANTED, Outlook.SUCCESSOR_ON_TRIAL, Outl
 
 class Reconciler:
     """The source, what was changed by hand, and what the engine was told of both. ``records`` tell what was
-    proven last of each model, and which requests were heeded; ``report`` writes a log line."""
+    proven last of each model, and which requests were heeded; ``report`` writes a log line, and ``tell_auto`` the one
+    about KIND_AUTO, when the first model that says it is found."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Reconciler:
         repository: RepositoryConfig,
         records: Records,
         report: Callable[..., None],
+        tell_auto: Callable[[], None] = lambda: None,
     ) -> None:
         self._source = source
         self._engine = engine
@@ -57,6 +59,7 @@ class Reconciler:
         self._stand_ins = StandIns(source, engine, records.incumbents, self._read_apart, self._again)
         self._fallbacks: dict[str, RepositoryScan] = {}
         self._told: frozenset[Problem] = frozenset()
+        self._tell_auto: Callable[[], None] | None = tell_auto
         self._scan = RepositoryScan(servable=(), broken=(), notes=())
         self._generation = 0
         self._one_by_one = asyncio.Lock()
@@ -189,6 +192,9 @@ class Reconciler:
             if note not in self._told:
                 self._report("setting has no effect", file=note.file, key=note.key, note=note.text)
         self._told = frozenset((*wanted.problems, *wanted.notes))
+        if wanted.auto and self._tell_auto is not None:
+            self._tell_auto()
+            self._tell_auto = None
         asked = self._requests.heeded(found, asked, self._fallbacks)
         served = with_fallbacks(wanted, self._fallbacks)
         slots = ((entry.model.name, entry.model.version) for entry in served.servable)

@@ -37,7 +37,9 @@ def compared(output: str) -> Comparison:
         cases=12,
         candidates=(
             Candidate(method="original", file_bytes=size, load_ns=load, accuracy=(original,), speeds=speeds(1)),
-            Candidate(method="int8-dynamic", file_bytes=size, load_ns=load, accuracy=(outside, original), speeds=speeds(4)),
+            Candidate(
+                method="int8-dynamic", file_bytes=size, load_ns=load, accuracy=(outside, original), speeds=speeds(4)
+            ),
             Candidate(method="fp16", problem="the runtime refuses it"),
         ),
     )  # fmt: skip
