@@ -19,6 +19,7 @@ from typing import NamedTuple
 from appliance import __version__
 from appliance.cli.failure import EXIT_HELP, CommandFailed, Exit
 from appliance.cli.help_text import HelpFormatter
+from appliance.cli.terminal import print_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class CommandTable:
             sys.stdout.flush()
             return status
         except CommandFailed as failure:
-            print(f"{program}: {failure}", file=sys.stderr)
+            print_text(f"{program}: {failure}", sys.stderr)
             return failure.status
         except KeyboardInterrupt:
             return Exit.INTERRUPTED

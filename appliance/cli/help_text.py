@@ -1,6 +1,6 @@
-"""How ``--help`` sets what is written about a command: as wide as the screen is, and no word is broken.
+"""How texts are set, help first of all: as wide as the screen is, and no word is broken.
 
-Paragraphs are filled. A line that is set in stands by itself, as in a list, and goes on below its text.
+In help, paragraphs are filled. A line that is set in stands by itself, as in a list, and goes on below its text.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ class HelpFormatter(argparse.HelpFormatter):
         return filled(text.replace("``", "'"), min(width, WIDTH_MAX))
 
 
+def folded(text: str, width: int, below: str = "") -> str:
+    """Each line of ``text`` by itself; where it goes on, that begins with ``below``, or below its text where it is set
+    in."""
+    return "\n".join(_set(line, width, below) for line in text.splitlines())
+
+
 def filled(text: str, width: int) -> str:
     """``text`` in lines of at most ``width`` cells, but for words that are longer."""
     return "\n".join(_set(part, width) for part in _parts(text.strip("\n")))
@@ -44,9 +50,9 @@ def _parts(text: str) -> Iterator[str]:
         yield " ".join(paragraph)
 
 
-def _set(part: str, width: int) -> str:
+def _set(part: str, width: int, below: str = "") -> str:
     item = _ITEM.match(part)
-    below = " " * (item.end() if item else 0)
+    below = " " * item.end() if item else below
     first = item[0] if item else ""
     return fill(
         part[len(first) :],
