@@ -436,8 +436,8 @@ def _read_instances(section: Section, settings: RepositoryConfig, wish: DeviceWi
         section.problem("instance_group", f"asks for {count} instances; the limit is {INSTANCES_MAX}")
     written = tuple(each for group in groups for each in group.groups)
     on_cpu = groups[0].device.kind is DeviceKind.CPU
-    auto = _named_kind(written_groups) is None
-    return Instances(count=count, device=ON_CPU if on_cpu else wish, groups=written, auto=auto)
+    decided = _named_kind(written_groups) is None
+    return Instances(count=count, device=ON_CPU if on_cpu else wish, groups=written, auto=decided)
 
 
 def _named_kind(groups: Sequence[Section]) -> DeviceKind | None:
