@@ -342,6 +342,24 @@ def test_what_is_no_time_is_told_readably(
     assert (said in told, "_seconds" in told) == (True, False)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["infer", "m", "--timeout-ms"], "'x' is no number of milliseconds"),
+        (["infer", "m", "--classes"], "'x' is no whole number"),
+        (["model", "golden", "m", "--promise"], "'x' is no whole number"),
+        (["model", "bench", "m", "--rows"], "'x' is no whole number"),
+    ],
+)
+def test_what_is_no_number_is_told_readably(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "x"])
+    assert ended.value.code == Exit.USAGE
+    assert capsys.readouterr().err.endswith(f"{words[-1]}: {said}\n")
+
+
 def test_how_long_to_wait_without_waiting_is_refused(appliance: Run, pack: Pack, state: Path) -> None:
     appliance("model", "install", str(pack()), str(pack(2)))
     before = read_catalog(state)
