@@ -99,10 +99,12 @@ def test_a_trial_is_the_end_for_whoever_asked_for_it_alone() -> None:
     ],
 )
 def test_status_and_the_end_of_waiting_say_the_same_of_a_trial(header: str, text: str) -> None:
-    found = document(trial={**TRIAL, "stage": "canary", "percent": 100.0, "header": header, "failed": 2})
+    found = document(
+        trial={**TRIAL, "stage": "canary", "before": 7, "percent": 100.0, "header": header, "failed": 2}
+    )
     said = f"{text}, 0 answered, 2 failed"
     assert at(found, trial=True) == Done(text=f"is on trial (canary: {said})")
-    assert parse(json.dumps(found).encode(), "there").models[0].trial == f"canary, after version 1, {said}"
+    assert parse(json.dumps(found).encode(), "there").models[0].trial == f"canary, after version 7, {said}"
 
 
 def test_how_it_ends() -> None:
