@@ -12,8 +12,9 @@ from rich.text import Text
 
 from appliance.cli.activity import Activity, Interval, WorkerActivity
 from appliance.cli.failure import printable
+from appliance.cli.notes import fitted, wrapped
 from appliance.cli.snapshot import DeviceSnapshot, ModelSnapshot, Snapshot
-from appliance.cli.text_table import Column, TextTable, wrapped
+from appliance.cli.text_table import Column, TextTable
 from appliance.core.rollout.phase import Phase
 from appliance.domain.device import CPU
 from appliance.domain.energy import cost_text, joules_text, watts_text
@@ -27,6 +28,8 @@ STATE_STYLES: Mapping[str, str] = {
     "SHADOW": "cyan",
     "UNLOADING": "yellow",
 }
+NOTE_STYLES: Final = ("red", "yellow", "cyan", "yellow")
+"""Of reasons, of clients that are held, of what is on its way, and of what was noted: the most urgent first."""
 MEBIBYTE = 1 << 20
 RATES: Final = Column(title="2 minutes", leaves=1)
 JOULES: Final = Column(title="energy/row", leaves=3)
@@ -59,6 +62,10 @@ DEVICES_MAX: Final = 8
 OTHERS: Final = "clients without a name"
 LINES_FOR_WORKERS: Final = 8
 """With fewer there are models only."""
+ALERTS_PART: Final = 4
+"""What the box says of itself may take one line in so many, where lines are counted."""
+TOLD_IN: Final = "'appliance status'"
+"""What of the notes has no room on a screen."""
 KEPT_FROM: Final = ("files", "network", "signals", "calls")
 """All that a worker can be kept from."""
 WORKER_COLUMNS: Final = (
@@ -76,11 +83,12 @@ WORKER_COLUMNS: Final = (
 def view(
     found: Interval, lines: int | None = None, *, workers: bool = False, rates: bool = False
 ) -> RenderableType:
-    """Heading, table and the reasons of what is not ready; then that of the ``workers``, if it is wanted. With
-    ``rates`` each model has those of the last minutes as bars. All of that in at most ``lines`` lines, when given: of
-    those the workers get half, or none of fewer than LINES_FOR_WORKERS, and the models what is left."""
+    """Heading, table, and the reasons of what is not ready before other notes; then that of the ``workers``, if it is
+    wanted. With ``rates`` each model has those of the last minutes as bars. All of that in at most ``lines`` lines,
+    when given: of those the workers get half, or none of fewer than LINES_FOR_WORKERS, and the models what is left."""
     return _View(
-        heading=_heading(found.now, found.over_quota),
+        heading=_heading(found.now),
+        alerts=list(_alerts(found.now, found.over_quota)),
         versions=found.versions,
         columns=list(_columns(found, rates)),
         workers=TextTable(
@@ -97,6 +105,7 @@ class _View:
     """To be printed by rich; see view."""
 
     heading: Text
+    alerts: Sequence[Text]
     versions: Sequence[Activity]
     columns: Sequence[Column]
     workers: TextTable
@@ -106,6 +115,8 @@ class _View:
         """See rich's console protocol."""
         width, lines = options.max_width, self.lines
         heading, below = wrapped(self.heading, width), list[Text]()
+        alerts_lines = None if lines is None else max(lines // ALERTS_PART, 2)
+        heading += fitted(self.alerts, width, alerts_lines, TOLD_IN)
         if self.workers.rows and (lines is None or lines >= LINES_FOR_WORKERS):
             half = None if lines is None else lines // 2 - 1
             below = [Text(), *replace(self.workers, lines=half).texts(width)]
@@ -127,7 +138,8 @@ class _View:
                 ]
                 for each in self.versions
             ],
-            notes=[list(_reasons(each.model)) for each in self.versions],
+            notes=list(_notes([each.model for each in self.versions])),
+            notes_in=TOLD_IN,
             lines=lines,
         )
 
@@ -224,13 +236,13 @@ def _model_json(activity: Activity) -> dict[str, Any]:
     }
 
 
-def _heading(snapshot: Snapshot, over_quota: Mapping[str, float]) -> Text:
+def _heading(snapshot: Snapshot) -> Text:
     text = Text(f"{printable(snapshot.server)}, up {_duration(snapshot.uptime_s)}, ")
     text.append("serving" if snapshot.accepting else "draining", "green" if snapshot.accepting else "yellow")
     used, limit = snapshot.arena_used_bytes / MEBIBYTE, snapshot.arena_limit_bytes / MEBIBYTE
     text.append(
         f"; {snapshot.queued_requests} queued, {snapshot.running_requests} running, "
-        f"{used:.1f} of {limit:.0f} MiB"
+        f"tensors {used:.1f} of {limit:.0f} MiB"
     )
     if snapshot.slots:
         text.append(f", {snapshot.slots_used} slots")
@@ -244,25 +256,28 @@ def _heading(snapshot: Snapshot, over_quota: Mapping[str, float]) -> Text:
         text.append(f"\n{_device(each, snapshot.models)}", "yellow" if each.troubles else "")
     if len(snapshot.devices) > DEVICES_MAX:
         text.append(f"\n... {len(snapshot.devices) - DEVICES_MAX} more in devices of /status.json")
+    return text
+
+
+def _alerts(snapshot: Snapshot, over_quota: Mapping[str, float]) -> Iterator[Text]:
+    """What people should see of the box as a whole, the most urgent first."""
+    if snapshot.trouble:
+        text = f"The store cannot be read, and what serves goes on: {printable(snapshot.trouble)}"
+        yield Text(text, "bold red")
     if over_quota:
         names = [
             f"{OTHERS if name == '*' else printable(name)} {_rate(rate)}/s"
             for name, rate in over_quota.items()
         ]
         more = f", {len(names) - PROBLEMS_MAX} more clients" if len(names) > PROBLEMS_MAX else ""
-        text.append(f"\nRefused for their quota: {', '.join(names[:PROBLEMS_MAX])}{more}", "yellow")
-    if snapshot.trouble:
-        text.append(
-            f"\nThe store cannot be read, and what serves goes on: {printable(snapshot.trouble)}", "bold red"
-        )
+        yield Text(f"Refused for their quota: {', '.join(names[:PROBLEMS_MAX])}{more}", "yellow")
     for problem in snapshot.problems[:PROBLEMS_MAX]:
-        text.append(f"\nMemory for models: {printable(problem)}", "yellow")
+        yield Text(f"Memory for models: {printable(problem)}", "yellow")
     if len(snapshot.problems) > PROBLEMS_MAX:
         left_out = len(snapshot.problems) - PROBLEMS_MAX
-        text.append(f"\n... {left_out} more in residency.problems of /status.json", "yellow")
+        yield Text(f"... {left_out} more in residency.problems of /status.json", "yellow")
     for notice in snapshot.notices:
-        text.append(f"\n{printable(notice)}", "yellow")
-    return text
+        yield Text(printable(notice), "yellow")
 
 
 def _device(device: DeviceSnapshot, models: Sequence[ModelSnapshot]) -> str:
@@ -354,18 +369,28 @@ def _pids(activity: Activity) -> str:
     return said if device == CPU.kind.value else f"{said} {printable(device)}"
 
 
-def _reasons(model: ModelSnapshot) -> Iterator[Text]:
-    waits = model.reason and not model.loading and model.trial.startswith("loading")
-    if said := [word for word in ("" if waits else model.trial, model.loading) if word]:
-        yield Text(printable(f"{model.key}: {', '.join(said)}"), style="cyan")
-    if model.held_clients:
-        held = f"{model.held_clients} client{'s' * (model.held_clients > 1)} held, whose requests ended its workers"
-        yield Text(printable(f"{model.key}: {held}"), style="yellow")
+def _notes(models: Sequence[ModelSnapshot]) -> Iterator[Text]:
+    """What is said of versions, the most urgent first, and what is said of several once, behind the names of all."""
+    said: dict[tuple[int, str], list[str]] = {}
+    for model in models:
+        for told in _said(model):
+            said.setdefault(told, []).append(model.key)
+    for (urgency, text), keys in sorted(said.items(), key=lambda each: each[0][0]):
+        yield Text(printable(f"{', '.join(keys)}: {text}"), style=NOTE_STYLES[urgency])
+
+
+def _said(model: ModelSnapshot) -> Iterator[tuple[int, str]]:
+    """Each with its place in NOTE_STYLES."""
     if model.reason:
-        reason = with_next_try(model.reason, model.next_try_ms)
-        yield Text(printable(f"{model.key}: {reason}"), style="red")
+        yield 0, with_next_try(model.reason, model.next_try_ms)
+    if model.held_clients:
+        clients = f"{model.held_clients} client{'s' * (model.held_clients > 1)}"
+        yield 1, f"{clients} held, whose requests ended its workers"
+    waits = model.reason and not model.loading and model.trial.startswith("loading")
+    if words := [word for word in ("" if waits else model.trial, model.loading) if word]:
+        yield 2, ", ".join(words)
     for note in model.notes:
-        yield Text(printable(f"{model.key}: Noted: {note}"), style="yellow")
+        yield 3, f"Noted: {note}"
 
 
 def _memory(count: int) -> str:

@@ -8,12 +8,15 @@ from math import isfinite
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from appliance.cli.array import decode, nested
 from appliance.cli.failure import printable
 from appliance.cli.oip_client import Reply
+from appliance.cli.text_table import PIPE_CELLS
 from appliance.domain.inference import OutputTensor
 
 SHOWN_VALUES = 8
@@ -75,32 +78,39 @@ def _json_value(value: Any) -> Any:
 
 
 def show(console: Console, reply: Reply, classes: Mapping[str, int]) -> None:
-    """Print the answer as a table."""
-    table = Table(
-        title=Text(
-            printable(f"{reply.model} version {reply.version} answered in {reply.milliseconds:.1f} ms")
-        ),
-        title_justify="left",
-        title_style="",
-    )
-    for heading in ("output", "datatype", "shape"):
-        table.add_column(heading, no_wrap=True, vertical="top")
+    """Print the answer as a table; values stand below their outputs where they have no room beside them."""
+    title = Text(printable(f"{reply.model} version {reply.version} answered in {reply.milliseconds:.1f} ms"))
+    rows = [(_about(output, asked), _values(output, asked)) for output, asked in _asked(reply, classes)]
+    table = Table(title=title, title_justify="left", title_style="")
+    for index, heading in enumerate(("output", "datatype", "shape")):
+        widest = max((about[index].cell_len for about, _ in rows), default=0)
+        table.add_column(heading, no_wrap=True, vertical="top", min_width=widest)
     table.add_column("values")
-    for output in reply.outputs:
-        table.add_row(Text(printable(output.name)), *_cells(output, classes.get(output.name, 0)))
-    console.print(table)
+    for about, values in rows:
+        table.add_row(*about, values)
+    any_width = console.options.update(width=PIPE_CELLS)
+    if Measurement.get(console, any_width, table).minimum <= console.width:
+        console.print(table)
+        return
+    console.print(title)
+    for about, values in rows:
+        console.print(Text("  ").join(about), Padding(values, (0, 0, 0, 2)), sep="\n")
 
 
-def _cells(output: OutputTensor, asked: int) -> Iterator[RenderableType]:
-    """Datatype, shape and values; classes are words on the wire, which says nothing to a person."""
-    if asked:
-        yield "classes"
-        yield f"top {output.shape[-1]}"
-        yield _classes_view(top_classes(output))
-    else:
-        yield output.datatype.wire
-        yield Text(str(list(output.shape)))
-        yield Text(_abbreviated(output))
+def _asked(reply: Reply, classes: Mapping[str, int]) -> Iterator[tuple[OutputTensor, int]]:
+    return ((output, classes.get(output.name, 0)) for output in reply.outputs)
+
+
+def _about(output: OutputTensor, asked: int) -> tuple[Text, Text, Text]:
+    """Name, datatype and shape; classes are words on the wire, which says nothing to a person."""
+    words = (
+        ("classes", f"top {output.shape[-1]}") if asked else (output.datatype.wire, str(list(output.shape)))
+    )
+    return Text(printable(output.name)), Text(words[0]), Text(words[1])
+
+
+def _values(output: OutputTensor, asked: int) -> RenderableType:
+    return _classes_view(top_classes(output)) if asked else Text(_abbreviated(output))
 
 
 def _classes_view(rows: Sequence[Sequence[TopClass]]) -> RenderableType:
@@ -113,6 +123,9 @@ def _classes_view(rows: Sequence[Sequence[TopClass]]) -> RenderableType:
 def _bars(row: Sequence[TopClass]) -> Table:
     """Bars are shares of 1 for probabilities, else of the best score."""
     grid = Table.grid(padding=(0, 1))
+    grid.add_column(overflow="fold")
+    for _ in ("bar", "score"):
+        grid.add_column(no_wrap=True)
     scores = [top.score for top in row]
     full = 1.0 if all(0 <= score <= 1 for score in scores) else max(*scores, 1e-9)
     for top in row:

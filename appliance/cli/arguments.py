@@ -79,7 +79,10 @@ def natural(smallest: int) -> Callable[[str], int]:
     """The type of an option that takes a whole number of at least ``smallest``."""
 
     def read(text: str) -> int:
-        value = int(text)
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"'{text}' is no whole number") from None
         if value < smallest:
             raise argparse.ArgumentTypeError(f"must be at least {smallest}")
         return value

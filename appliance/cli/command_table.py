@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 from appliance import __version__
 from appliance.cli.failure import EXIT_HELP, CommandFailed, Exit
+from appliance.cli.help_text import HelpFormatter
+from appliance.cli.terminal import print_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class CommandTable:
             sys.stdout.flush()
             return status
         except CommandFailed as failure:
-            print(f"{program}: {failure}", file=sys.stderr)
+            print_text(f"{program}: {failure}", sys.stderr)
             return failure.status
         except KeyboardInterrupt:
             return Exit.INTERRUPTED
@@ -88,10 +90,10 @@ class CommandTable:
         listing = "\n".join(f"  {name:{width}}  {entry.text}" for name, entry in self.commands.items())
         parser = argparse.ArgumentParser(
             prog=self.program,
-            usage=f"{self.program} COMMAND ... ({self.program} COMMAND --help says more)",
+            usage=f"{self.program} COMMAND ... (COMMAND --help says more)",
             description=f"{self.about}\n\ncommands:\n{listing}",
             epilog=EXIT_HELP,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
         )
         parser.add_argument("--version", action="version", version=f"appliance {__version__}")
         if not words:
@@ -113,7 +115,7 @@ def _run(program: str, entry: Entry, words: Sequence[str]) -> int:
         prog=program,
         description=command.about,
         epilog=EXIT_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
         allow_abbrev=False,  # '--timeout' of one command is in seconds, '--timeout-ms' of another is not
     )
     command.add_arguments(parser)

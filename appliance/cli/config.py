@@ -12,15 +12,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from appliance import configuration
 from appliance.cli.arguments import add_models, given_models
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.terminal import print_problems
+from appliance.cli.terminal import print_problems, print_text
 from appliance.config import loading
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import ConfigInvalid
+
+COMMENT: Final = "# "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +72,14 @@ def _show(file: Path | None, json_wanted: bool) -> int:
     except ConfigInvalid as error:
         problems = map(str, error.problems)
         raise CommandFailed("the configuration has problems:", Exit.REFUSED, lines=problems) from error
-    print(json.dumps(as_plain(config), indent=2) if json_wanted else as_toml(config), end="")
+    if json_wanted:
+        print(json.dumps(as_plain(config), indent=2))
+        return Exit.OK
+    for line in as_toml(config).splitlines():
+        if line.startswith(COMMENT):
+            print_text(line, below=COMMENT)
+        else:
+            print(line)
     return Exit.OK
 
 
@@ -133,11 +142,11 @@ def _toml(value: Any) -> str:
 
 def _comment(field: Field[Any]) -> Iterator[str]:
     notes = [str(field.metadata["help"])] if "help" in field.metadata else []
-    if "unit" in field.metadata and not field.name.endswith(f"_{field.metadata['unit']}"):
+    if "unit" in field.metadata and field.metadata["unit"] not in field.name.split("_"):
         notes.append(f"in {field.metadata['unit']}")
     notes += _bounds(field)
     if notes:
-        yield f"# {'; '.join(notes)}"
+        yield f"{COMMENT}{'; '.join(notes)}"
 
 
 def _bounds(field: Field[Any]) -> list[str]:

@@ -27,7 +27,7 @@ from appliance.cli.diagnosis.collection import Taken, collect
 from appliance.cli.diagnosis.redaction import Redactor
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.image.configure import IN_FORCE
-from appliance.cli.terminal import steps_bar
+from appliance.cli.terminal import print_text, steps_bar
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.moment import moment
 from appliance.store.full_disk import bytes_text
@@ -145,7 +145,10 @@ def _tell(target: Path, size: int, taken: Sequence[Taken]) -> None:
     print(
         f"{printable(str(target))}: {there} parts, {bytes_text(size)}; {len(missing)} are missing", flush=True
     )
+    paths: dict[str, list[str]] = {}
     for each in missing:
-        print(printable(f"  {each.part.path}: {each.note}"))
+        paths.setdefault(each.note, []).append(each.part.path)
+    for note, lacking in paths.items():
+        print_text(printable(f"  {', '.join(lacking)}: {note}"))
     if os.geteuid():
         print("As root it has more: the journal, and what belongs to the service's user.")

@@ -164,7 +164,10 @@ def _array(spec: TensorSpec, text: str) -> Array:
 
 
 def _deadline_ms(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of milliseconds") from None
     if not 0 < value <= DAY_MS:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most {DAY_MS}, which is a day")
     return value

@@ -307,7 +307,7 @@ def _model(fields: Mapping[str, Any], energies: Mapping[tuple[str, str], Mapping
         ModelSnapshot,
         fields,
         total=_read(HistogramSnapshot, fields["stages"]["total"]),
-        trial=_trial(fields.get("trial")),
+        trial=_trial(fields.get("trial"), fields["version"]),
         loading=_loading(fields.get("loading")),
         joules_per_inference=used.get("joules_per_inference"),
         cost_per_million_inferences=used.get("cost_per_million_inferences"),
@@ -357,15 +357,17 @@ def _loading(fields: Mapping[str, Any] | None) -> str:
     return f"{fields['stage']}{share}"
 
 
-def _trial(fields: Mapping[str, Any] | None) -> str:
-    """A version's trial in words."""
+def _trial(fields: Mapping[str, Any] | None, version: int) -> str:
+    """The trial of ``version`` in words. What was there before it may be the same version, from other files or without
+    its packed form."""
     if fields is None or is_plain_watch(fields):
         return ""
-    said, before = str(fields["stage"]), fields["before"]
+    said, number = str(fields["stage"]), fields["before"]
+    before = "what it was before" if number == version else f"version {number}"
     if said == WATCH:
-        said = f"watched since it went live; version {before} is kept to go back to"
-    elif before:
-        said += f", after version {before}"
+        said = f"watched since it went live; {before} is kept to go back to"
+    elif number:
+        said += f", after {before}"
     return ", ".join((said, *trial_words(fields)))
 
 

@@ -1,4 +1,4 @@
-"""What commands put on the terminal besides their tables: sizes in words, lists of problems, bars for work that lasts.
+"""What commands put on the terminal besides their tables: texts, lists of problems, bars for work that lasts.
 
 Bars are on standard error, if that is a terminal, and are gone when the work is done; where nothing is watched there
 are none.
@@ -6,11 +6,14 @@ are none.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TextIO
 
 from appliance.cli.failure import printable
+from appliance.cli.help_text import folded
 
 Advance = Callable[[int], None]
 """Told how many bytes were done since it was told last."""
@@ -18,6 +21,13 @@ ShowShare = Callable[[float, str], None]
 """Told which share of the work is done, and what it is at."""
 ShowSteps = Callable[[int, int, str], None]
 """Told how many steps are done, how many there are in all, and what is done next."""
+
+
+def print_text(text: str, file: TextIO | None = None, *, below: str = "") -> None:
+    """Print ``text`` to ``file``, or standard output. On a terminal no word of it is broken, and what goes on in a
+    further line begins with ``below``."""
+    stream = sys.stdout if file is None else file
+    print(folded(text, shutil.get_terminal_size().columns, below) if stream.isatty() else text, file=stream)
 
 
 def print_problems(problems: Sequence[tuple[str, str]], where: str = "place") -> None:

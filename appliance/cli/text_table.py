@@ -3,7 +3,7 @@
 Where a row does not fit, the columns that matter least leave first. A name that is longer than its column stands on a
 line of its own above its row, and so does the text at a row's end below it, with its title, or that of one row where a
 word of it would be broken beside the row. Only where lines are counted rows are left out, and notes below the table
-shortened; both is said.
+bounded; both is said.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from appliance.cli.notes import fitted, wrapped
+
 GAP: Final = 1
 PIPE_CELLS: Final = 1000
 NAME_CELLS: Final = 24
 """What the first column gets, if its cells are so long, as long as another column may leave for it."""
-NOTE_LINES: Final = 2
-"""Of what is said of a row below the table, where lines are counted."""
-DOTS: Final = " ..."
+NOTES_PART: Final = 4
+"""Notes may take rows one line in so many, where lines are counted."""
 TAIL_CELLS: Final = 32
 """What the text at the end gets at least to stand on its row."""
 
@@ -46,13 +47,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTable:
-    """To be printed by rich. The first column is for names; a row may have a text at its end (``tail`` is its title),
-    and ``notes``, which stand below the table. ``lines``: at most so many, those of notes counted, with a word about
-    rows that are left out; a note has NOTE_LINES at most then."""
+    """To be printed by rich. The first column is for names; a row may have a text at its end (``tail`` is its title).
+    ``notes`` stand below the table, the most urgent first. ``lines``: at most so many, with a word about rows and about
+    notes that are left out, those being told in ``notes_in``. Rows come first: notes have what they leave, or one line
+    in NOTES_PART."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Text]]
-    notes: Sequence[Sequence[Text]] = ()
+    notes: Sequence[Text] = ()
+    notes_in: str = ""
     tail: str = ""
     lines: int | None = None
 
@@ -67,40 +70,24 @@ class TextTable:
         left = width - sum(widths) - GAP * len(widths)
         beside = bool(self.tail) and left >= min(self._tail_cells(), TAIL_CELLS)
         titles = _joined([*head, Text(self.tail, "bold")] if beside else head, widths, self._left(shown))
-        left_lines = sys.maxsize if self.lines is None else self.lines
         above = wrapped(titles, width)
         if self.tail and not beside and any(self._tail_of(row) for row in self.rows):
             above += _below(Text(self.tail, "bold"), width)
-        yield from (above := above[:left_lines])
-        left_lines -= len(above)
-        below: list[Text] = []
-        for number, row in enumerate(self.rows):
-            lines = list(self._lines(row, shown, widths, width, beside))
-            rest = len(self.rows) - number
-            room = left_lines - len(lines) - (rest > 1)
-            notes = self._notes(number, width)
-            if number == 0:
-                notes = notes[: max(room, 0)]
-            if room < len(notes):
-                if left_lines:
-                    yield Text(f"... {rest} more", style="dim")
-                break
-            left_lines -= len(lines) + len(notes)
-            yield from lines
-            below += notes
-        yield from below
+        rows = [list(self._lines(row, shown, widths, width, beside)) for row in self.rows]
+        if self.lines is None:
+            yield from (*above, *(line for row in rows for line in row))
+            yield from fitted(self.notes, width, None)
+            return
+        yield from (above := above[: self.lines])
+        room = self.lines - len(above)
+        yield from (seen := _first_of(rows, room - self._kept_for_notes(rows, width, room)))
+        yield from fitted(self.notes, width, room - len(seen), self.notes_in)
 
-    def _notes(self, number: int, width: int) -> list[Text]:
-        """Lines of what is said of a row below the table; what is cut off of them ends with dots."""
-        lines: list[Text] = []
-        for note in self.notes[number] if self.notes else ():
-            whole = wrapped(note, width)
-            if self.lines is not None and len(whole) > NOTE_LINES:
-                whole = whole[:NOTE_LINES]
-                whole[-1].truncate(width - len(DOTS))
-                whole[-1].append(DOTS)
-            lines += whole
-        return lines
+    def _kept_for_notes(self, rows: Sequence[Sequence[Text]], width: int, room: int) -> int:
+        """Of the lines below the titles."""
+        left = room - sum(map(len, rows))
+        kept = max(left, room // NOTES_PART, min(room // 2, 1))
+        return len(fitted(self.notes, width, kept, self.notes_in))
 
     def _fitted(self, width: int) -> tuple[list[int], list[int]]:
         """Columns that there is room for, and the cells of each."""
@@ -172,6 +159,13 @@ def _longest_word(text: Text) -> int:
     return max(map(cell_len, text.plain.split()), default=0)
 
 
-def wrapped(text: Text, width: int) -> list[Text]:
-    """Lines of at most ``width`` cells; words that are longer go on in the next line."""
-    return list(text.wrap(Console(width=width), width, overflow="fold"))
+def _first_of(rows: Sequence[Sequence[Text]], lines: int) -> list[Text]:
+    """Lines of as many rows as there is room for, and how many more there are."""
+    seen: list[Text] = []
+    for number, row in enumerate(rows):
+        rest = len(rows) - number
+        if len(seen) + len(row) + (rest > 1) > lines:
+            more = Text(f"... {rest} more", style="dim")
+            return [*seen, more] if lines > 0 else []
+        seen += row
+    return seen

@@ -14,15 +14,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.text_table import GAP, Column, TextTable
 from appliance.config.telemetry import TRACES
 from appliance.domain.manifest import INT64_MAX
 
 BAR_CELLS = 40
+BAR_CELLS_MIN = 8
+TITLES = ("stage", "from", "takes", "share")
 PATHS = {"leased": "served by the front end under a lease", "asked": "served through the engine"}
 
 
@@ -146,21 +149,31 @@ def _attributes(pairs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def view(traced: TracedRequest) -> RenderableType:
     """Heading, and a line for each stage."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("stage")
-    for column in ("from", "takes", "share"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for stage in traced.stages:
+    return Group(*_heading(traced), _Stages(traced))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """To be printed by rich: bars have what room is left beside the figures, and are left out where that is little."""
+
+    traced: TracedRequest
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """See rich's console protocol."""
+        rows = [self._words(stage) for stage in self.traced.stages]
+        used = sum(max(cell_len(row[index]) for row in (TITLES, *rows)) + GAP for index in range(len(TITLES)))
+        room = min(options.max_width - used, BAR_CELLS)
+        bars = [_bar(stage, self.traced.total_ns, room) for stage in self.traced.stages]
+        beside = room >= BAR_CELLS_MIN
+        columns = [Column(title=title, left=title == TITLES[0]) for title in TITLES]
+        cells = [[*map(Text, row), *([bar] if beside else [])] for row, bar in zip(rows, bars, strict=True)]
+        bar = [Column(title="", left=True)] if beside else []
+        yield from TextTable(columns=[*columns, *bar], rows=cells).texts(options.max_width)
+
+    def _words(self, stage: StageSpan) -> tuple[str, ...]:
         takes_ns = stage.end_ns - stage.start_ns
-        table.add_row(
-            Text(printable(stage.name)),
-            _microseconds(stage.start_ns),
-            _microseconds(takes_ns),
-            f"{takes_ns / max(traced.total_ns, 1):.0%}",
-            _bar(stage, traced.total_ns),
-        )
-    return Group(*_heading(traced), table)
+        share = f"{takes_ns / max(self.traced.total_ns, 1):.0%}"
+        return printable(stage.name), _microseconds(stage.start_ns), _microseconds(takes_ns), share
 
 
 def _heading(traced: TracedRequest) -> Iterator[Text]:
@@ -186,14 +199,13 @@ def _heading(traced: TracedRequest) -> Iterator[Text]:
         yield Text(printable(f"{fields.get('appliance.outcome', 'failed')}: {traced.error}"), style="red")
 
 
-def _bar(stage: StageSpan, total_ns: int) -> Text:
-    """Where the stage lies in the whole; at least a thin mark."""
+def _bar(stage: StageSpan, total_ns: int, cells: int) -> Text:
+    """Where the stage lies in the whole, for which ``cells`` stand; at least a thin mark."""
     start, end = (
-        min(max(round(ns * BAR_CELLS / max(total_ns, 1)), 0), BAR_CELLS)
-        for ns in (stage.start_ns, stage.end_ns)
+        min(max(round(ns * cells / max(total_ns, 1)), 0), cells) for ns in (stage.start_ns, stage.end_ns)
     )
     mark = "█" * (end - start) or "▏"
-    return Text(" " * min(start, BAR_CELLS - 1) + mark, style="cyan")
+    return Text(" " * min(start, cells - 1) + mark, style="cyan")
 
 
 def _microseconds(ns: int) -> str:

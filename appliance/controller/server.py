@@ -114,6 +114,16 @@ async def serve(home: Home, ready: Callable[[str], None], tell: Tell) -> None:
         ) from error
     finally:
         await runner.cleanup()
+        await end_tasks()
+
+
+async def end_tasks() -> None:
+    """Cancel what else runs in this loop, again until nothing does: a connection that had been taken, and whose
+    handshake ends meanwhile, begins one more task, which nobody would await."""
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _tidy(home: Home) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
+from appliance.config.repository import SettledRepository
 from appliance.config.store import PackagesConfig, Unsigned
 from appliance.config.tree import ApplianceConfig
 from appliance.core.memory.budget import Budget, ResidencyPolicy
@@ -25,7 +26,7 @@ from appliance.core.scheduling.scheduler import Scheduler
 from appliance.daemon.device_care import DeviceCare
 from appliance.daemon.signals import Rereading, Shutdown
 from appliance.devices.processor import ProcessorAccount
-from appliance.devices.watch import find_devices
+from appliance.devices.watch import DeviceWatch, find_devices
 from appliance.domain.binding import extended
 from appliance.domain.device import DeviceName
 from appliance.domain.device_reading import DeviceState
@@ -114,7 +115,7 @@ def make_parts(
     ticker, watch = Ticker(loop, partial(end.failed_part, "the engine")), find_devices()
     tell: Callable[[PoolEvent], None] = lambda event: engine.pool_event(event)  # noqa: E731, PLW0108  it is made of it
     pool = WorkerPool(arena, config.workers, loop, tell, config.repository.runtimes, rings=lane_memory(kind))
-    repository = settled(config.repository, watch, partial(_tell_auto_device, log))
+    repository, decided = _settled(config, watch)
     config = replace(config, repository=repository)
     devices = DeviceCare(watch, log.event, driver_changed)
     engine = _make_engine(config, arena, pool, records, devices, _make_shell(ticker, log, tracer))
@@ -131,7 +132,7 @@ def make_parts(
     )
     failed = partial(end.failed_part, "the native front end")
     front_end = make_front_end(kind, backend, config, failed, engine.leases, quotas)
-    reconciler = Reconciler(source, engine, config.reload, config.repository, records, log.event)
+    reconciler = _make_reconciler(source, engine, config, records, log, decided)
     scrubbing, figures = _make_scrubbing(config, source, reconciler, log)
     certificates = CertificateEnds({"grpc": config.grpc, "http": config.http})
     meters = _make_meters(
@@ -175,8 +176,31 @@ def make_parts(
     )
 
 
-def _tell_auto_device(log: LogControl, decided: AutoDevice) -> None:
-    log.event("models of KIND_AUTO run", on=decided.kind.value, reason=decided.reason)
+def _tell_auto_device(log: LogControl, decided: Sequence[AutoDevice]) -> None:
+    """To be called when there is such a model. It is a warning where a GPU may be passed over."""
+    for each in decided:
+        if each.troubled:
+            log.event("models of KIND_AUTO run", on=each.kind.value, reason=each.reason)
+        else:
+            log.event("models of KIND_AUTO run", on=each.kind.value, why=each.reason)
+
+
+def _settled(config: ApplianceConfig, watch: DeviceWatch) -> tuple[SettledRepository, Sequence[AutoDevice]]:
+    """The section, and what was decided of KIND_AUTO where there is something to tell of it."""
+    decided: list[AutoDevice] = []
+    return settled(config.repository, watch, decided.append), decided
+
+
+def _make_reconciler(
+    source: Source,
+    engine: Engine,
+    config: ApplianceConfig,
+    records: Records,
+    log: LogControl,
+    decided: Sequence[AutoDevice],
+) -> Reconciler:
+    tell_auto = partial(_tell_auto_device, log, decided)
+    return Reconciler(source, engine, config.reload, config.repository, records, log.event, tell_auto)
 
 
 def _count_energy(

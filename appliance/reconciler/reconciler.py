@@ -16,13 +16,14 @@ from typing import Final
 
 from appliance.config.repository import ReloadConfig, RepositoryConfig
 from appliance.core.rollout.reasons import Outlook
-from appliance.domain.errors import InvalidRequest, NotReady, OperatorError, Problem, Stopping, UnknownModel
+from appliance.domain.errors import InvalidRequest, NotReady, OperatorError, Stopping, UnknownModel
 from appliance.domain.model import VersionState
 from appliance.domain.model_names import which_may_be_meant
 from appliance.engine.engine import Engine
 from appliance.engine.versions.records import Records
 from appliance.reconciler.by_hand import ModelsByHand
 from appliance.reconciler.requests import OperatorRequests
+from appliance.reconciler.scan_news import ScanNews
 from appliance.reconciler.stand_ins import StandIns, Way
 from appliance.reconciler.wanted import catalog_of, with_fallbacks
 from appliance.repository.directory import RepositoryScan
@@ -36,7 +37,7 @@ AS_ASKED: Final = frozenset({Outlook.AS_WANTED, Outlook.SUCCESSOR_ON_TRIAL, Outl
 
 class Reconciler:
     """The source, what was changed by hand, and what the engine was told of both. ``records`` tell what was
-    proven last of each model, and which requests were heeded; ``report`` writes a log line."""
+    proven last of each model, and which requests were heeded; ``report`` and ``tell_auto`` are those of ScanNews."""
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Reconciler:
         repository: RepositoryConfig,
         records: Records,
         report: Callable[..., None],
+        tell_auto: Callable[[], None] = lambda: None,
     ) -> None:
         self._source = source
         self._engine = engine
@@ -56,7 +58,7 @@ class Reconciler:
         self._requests = OperatorRequests(records)
         self._stand_ins = StandIns(source, engine, records.incumbents, self._read_apart, self._again)
         self._fallbacks: dict[str, RepositoryScan] = {}
-        self._told: frozenset[Problem] = frozenset()
+        self._news = ScanNews(report, tell_auto)
         self._scan = RepositoryScan(servable=(), broken=(), notes=())
         self._generation = 0
         self._one_by_one = asyncio.Lock()
@@ -139,7 +141,7 @@ class Reconciler:
         except OperatorError as error:
             self._report("models cannot be read; everything stays as it is", error=str(error))
             return
-        self._told = frozenset()
+        self._news.forget()
         self.take(found, {entry.model.name for entry in found.servable})
 
     def _troubled(self, trouble: str) -> None:
@@ -180,15 +182,7 @@ class Reconciler:
         if not self._fallbacks:
             self._generation = found.generation
         wanted = self._by_hand.over(found)
-        for problem in wanted.problems:
-            if problem not in self._told:
-                self._report(
-                    "model cannot be served", file=problem.file, key=problem.key, reason=problem.text
-                )
-        for note in wanted.notes:
-            if note not in self._told:
-                self._report("setting has no effect", file=note.file, key=note.key, note=note.text)
-        self._told = frozenset((*wanted.problems, *wanted.notes))
+        self._news.tell(wanted)
         asked = self._requests.heeded(found, asked, self._fallbacks)
         served = with_fallbacks(wanted, self._fallbacks)
         slots = ((entry.model.name, entry.model.version) for entry in served.servable)

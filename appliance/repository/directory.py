@@ -52,7 +52,8 @@ class BrokenVersion:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryScan:
     """What was read of a repository at one moment, or of one model in it, by name and ascending version. ``notes`` tell
-    of settings that are accepted without effect. ``generation`` is that of the store's catalog that asked for them (0:
+    of settings that are accepted without effect; ``auto`` is whether KIND_AUTO says where any of them runs.
+    ``generation`` is that of the store's catalog that asked for them (0:
     nothing counts), and ``asked_ms`` by name and version when it did: any change of that is one more request for a
     version. ``orders`` are the versions that an operator wants whatever serves now, by name and version,
     ``interface_changes`` those of which clients change along; ``uninstalled`` are the digests of packages that may
@@ -61,6 +62,7 @@ class RepositoryScan:
     servable: tuple[ServableVersion, ...] = ()
     broken: tuple[BrokenVersion, ...] = ()
     notes: tuple[Problem, ...] = ()
+    auto: bool = False
     generation: int = 0
     asked_ms: Mapping[tuple[str, int], int] = field(default_factory=dict)
     orders: frozenset[tuple[str, int]] = frozenset()
@@ -80,4 +82,5 @@ def merged(readings: Iterable[RepositoryScan | None]) -> RepositoryScan:
         servable=tuple(version for reading in found for version in reading.servable),
         broken=tuple(version for reading in found for version in reading.broken),
         notes=tuple(note for reading in found for note in reading.notes),
+        auto=any(reading.auto for reading in found),
     )

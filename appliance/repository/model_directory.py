@@ -181,6 +181,7 @@ class _ModelReader:
             servable=tuple(reading for reading in readings if isinstance(reading, ServableVersion)),
             broken=(*(reading for reading in readings if isinstance(reading, BrokenVersion)), *misnamed),
             notes=self._findings.notes,
+            auto=config.instances.auto,
         )
 
     def _config(self) -> ModelConfig | None:

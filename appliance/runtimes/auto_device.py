@@ -32,11 +32,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoDevice:
-    """What KIND_AUTO stands for, and why; ``usable`` are the GPUs that can be used."""
+    """What KIND_AUTO stands for, and why; ``usable`` are the GPUs that can be used. ``troubled``: none can, although
+    there are some, or the driver does not tell."""
 
     kind: DeviceKind
     reason: str
     usable: tuple[Device, ...] = ()
+    troubled: bool = False
 
 
 def decide(found: Found) -> AutoDevice:
@@ -47,7 +49,7 @@ def decide(found: Found) -> AutoDevice:
         return AutoDevice(kind=DeviceKind.CUDA, reason=f"{names} can be used", usable=usable)
     faulty = [f"{device.called} {fault}" for device, fault in found.devices.items() if fault]
     reason = found.lacking or found.problem or "; ".join(faulty) or "the driver tells of no GPU"
-    return AutoDevice(kind=DeviceKind.CPU, reason=reason)
+    return AutoDevice(kind=DeviceKind.CPU, reason=reason, troubled=bool(found.devices or found.problem))
 
 
 def look(watch: DeviceWatch, lacking: str) -> Found:
@@ -65,7 +67,7 @@ def settled(
     tell: Callable[[AutoDevice], None] = lambda decided: None,
 ) -> SettledRepository:
     """``repository`` with a device in the place of "auto". Without a ``watch`` devices are looked for, where a runtime
-    can use them: that takes a second. ``tell`` is told where anything of a GPU is here."""
+    can use them: that takes a second. ``tell`` is told where anything of a GPU is here, whatever models say."""
     section = extended(SettledRepository, repository)
     if section.auto_device != AUTO:
         return section

@@ -181,11 +181,11 @@ def on_trial(stage: str, *, before: int) -> dict[str, Any]:
 
 
 def test_what_is_on_trial_is_told_from_what_loads() -> None:
-    canary = {**model("a", [1]), "phase": "canary", "trial": on_trial("canary", before=1)}
-    shadow = {**model("b", [1]), "phase": "shadow", "state": "LOADING", "trial": on_trial("shadow", before=1)}
+    canary = {**model("a", [1]), "phase": "canary", "trial": on_trial("canary", before=7)}
+    shadow = {**model("b", [1]), "phase": "shadow", "state": "LOADING", "trial": on_trial("shadow", before=7)}
     said = shown(canary, shadow)
     assert "a/1 READY" in said
-    assert "a/1: canary, after version 1, 10 % of the requests, 3 answered, 1 failed" in said
+    assert "a/1: canary, after version 7, 10 % of the requests, 3 answered, 1 failed" in said
     assert "b/1 SHADOW" in said
     assert "LOADING" not in said
     documents = as_json(between(None, document(1, [canary, shadow])))["models"]
@@ -197,7 +197,7 @@ def test_what_is_on_trial_is_told_from_what_loads() -> None:
 
 def with_rates(width: int, encoding: str = "utf-8") -> list[str]:
     """The rows of three models that ``top`` shows on a screen of this width."""
-    canary = {**on_trial("canary", before=1), "wanted": 100}
+    canary = {**on_trial("canary", before=7), "wanted": 100}
     models = [
         {**model("image-classifier", [4, 3]), "rates_per_s": [0, 1, 5.5, 9, 12, 3, 0, 0, 7, 8, 9, 10]},
         {**model("digits", [1]), "phase": "canary", "trial": canary, "rates_per_s": [0.0, 0.0]},
@@ -222,14 +222,17 @@ def test_top_shows_the_rates_of_the_last_minutes_as_bars(
     assert (busy in rows["image-classifier"], quiet in rows["digits"]) == (True, True)
     assert not {busy, quiet} & set(rows["of-an-earlier-release"])
     said = " ".join(" ".join(lines).split())
-    assert "digits/1: canary, after version 1, 10 % of the requests, 3 of 100 answered, 1 failed" in said
+    assert "digits/1: canary, after version 7, 10 % of the requests, 3 of 100 answered, 1 failed" in said
     assert not any(bar in shown(model("a", [1])) for bar in (busy, quiet)), "status shows none"
 
 
 def test_a_watch_is_told_where_there_is_a_version_to_go_back_to() -> None:
     assert "watch" not in shown({**model("a", [1]), "phase": "watched", "trial": on_trial("watch", before=0)})
-    said = shown({**model("a", [1]), "phase": "watched", "trial": on_trial("watch", before=7)})
-    assert "a/1: watched since it went live; version 7 is kept to go back to, 3 answered, 1 failed" in said
+    for before, kept in ((7, "version 7"), (1, "what it was before")):
+        said = shown({**model("a", [1]), "phase": "watched", "trial": on_trial("watch", before=before)})
+        assert f"a/1: watched since it went live; {kept} is kept to go back to, 3 answered, 1 failed" in said
+    said = shown({**model("a", [1]), "phase": "canary", "trial": on_trial("canary", before=1)})
+    assert "a/1: canary, after what it was before, 10 %" in said
 
 
 def test_a_quiet_interval_has_no_latency() -> None:

@@ -24,6 +24,7 @@ from appliance.cli.diagnosis.readings import TABLE
 from appliance.cli.diagnosis.redaction import REDACTED, Redactor
 from appliance.cli.diagnosis.secrets import kept
 from appliance.cli.failure import Exit
+from appliance.cli.main import main
 from appliance.config.http import HttpConfig
 from appliance.config.tree import ApplianceConfig
 from appliance.package.keys import make_key
@@ -446,3 +447,17 @@ def test_gpus_are_told_of_as_the_driver_does(
     board.errors["nvmlDeviceGetCount_v2"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
     assert TABLE.run(["gpus"]) == Exit.USAGE
     assert "no GPU can be looked at: NVML: Driver Not Loaded" in capsys.readouterr().err
+
+
+def test_what_is_missing_for_the_same_reason_is_told_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "it.tar.gz"
+    assert main(["diagnose", "--state-dir", str(tmp_path / "none"), "-o", str(target)]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    told = [line.strip().partition(": ") for line in lines if line.startswith("  ")]
+    paths = [path for names, _, _ in told for path in names.split(", ")]
+    assert head.endswith(f"; {len(paths)} are missing")
+    assert len({why for _, _, why in told}) == len(told) < len(paths)
+    with tarfile.open(target) as written:
+        assert not {path for name in written.getnames() for path in paths if name.endswith(path)}

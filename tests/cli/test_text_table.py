@@ -19,8 +19,9 @@ from appliance.cli.activity import between
 from appliance.cli.activity_view import COLUMNS, COST, JOULES, RATES, view
 from appliance.cli.fleet.session import table
 from appliance.cli.main import main
-from appliance.cli.snapshot import parse
-from appliance.cli.text_table import NOTE_LINES, Column, TextTable, wrapped
+from appliance.cli.notes import fitted
+from appliance.cli.snapshot import Snapshot, parse
+from appliance.cli.text_table import Column, TextTable
 from appliance.runtimes.runtime import offers
 from appliance.telemetry.status_document import status_document
 from appliance.tools.commands import runtime
@@ -90,28 +91,107 @@ def test_a_screen_with_few_lines_is_not_overrun_and_says_how_many_are_left_out(
         assert any(line.startswith("... ") and line.endswith(" more") for line in lines)
 
 
+def broken(count: int, **fields: Any) -> Snapshot:
+    """As many models that do not serve, each with more to say than fits a line, and one more that has been noted."""
+    document: dict[str, Any] = json.loads(json.dumps(status_document(made_up_snapshot())))
+    one = {**document["models"][2], "reason": ""}
+    noted = {**one, "name": "model-noted", "notes": ["has no effect here"]}
+    failed = [
+        {**one, "name": f"model-{number}", "reason": f"{number} is broken " * 60} for number in range(count)
+    ]
+    document["models"] = [noted, *failed]
+    document.update(fields)
+    return parse(json.dumps(document).encode(), "there")
+
+
+@pytest.mark.parametrize("lines", [10, 18, 26, 40])
+def test_versions_have_the_screen_before_what_is_said_of_them(lines: int) -> None:
+    seen = shown(view(between(None, broken(40)), lines), 100)
+    assert len(seen) <= lines
+    rows = [line for line in seen if "UNAVAILABLE" in line]
+    first = next(number for number, line in enumerate(seen) if line.startswith("model "))
+    below = seen[first + 1 :]
+    assert len(rows) + 1 >= len(below) * 3 / 4 - 1
+    assert f"... {41 - len(rows)} more" in below
+    said = [line for line in seen if "/1: " in line]
+    assert all(f"model-{number}/1: " in line for number, line in enumerate(said)), (
+        "the most urgent come first"
+    )
+    assert seen[-1] == f"... {41 - len(said)} more notes in 'appliance status'"
+    assert sum(line.endswith(" ...") for line in seen) == len(said), "what is cut off is told"
+
+
+def test_notes_have_all_that_versions_leave() -> None:
+    whole = shown(view(between(None, broken(3))), 100)
+    assert shown(view(between(None, broken(3)), len(whole)), 100) == whole
+    seen = shown(view(between(None, broken(3)), len(whole) - 1), 100)
+    assert sum("UNAVAILABLE" in line for line in seen) == 4
+    assert sum(line.endswith(" ...") for line in seen) == 3
+    assert seen[-1].startswith("model-noted/1: Noted: has no effect here")
+
+
+def test_what_is_said_of_several_versions_is_said_once() -> None:
+    document: dict[str, Any] = json.loads(json.dumps(status_document(made_up_snapshot())))
+    one = {**document["models"][2], "reason": "", "notes": ["has no effect here"]}
+    document["models"] = [{**one, "name": name} for name in "abc"]
+    seen = shown(view(between(None, parse(json.dumps(document).encode(), "there"))), 100)
+    assert seen[-1] == "a/1, b/1, c/1: Noted: has no effect here"
+    assert sum("Noted" in line for line in seen) == 1
+
+
 @pytest.mark.parametrize("workers", [0, 30])
 @pytest.mark.parametrize("lines", [5, 10, 26, 60])
-def test_reasons_are_those_of_the_rows_that_are_shown(lines: int, workers: int) -> None:
-    """Forty broken models, each with more to say than fits a line, and a store that cannot be read."""
-    document: dict[str, Any] = json.loads(json.dumps(status_document(made_up_snapshot())))
-    document["store"]["trouble"] = "the disk does not answer any more " * 5
-    document["models"] = [
-        {**document["models"][2], "name": f"model-{number}", "reason": "is broken " * 60}
-        for number in range(40)
-    ]
-    document["workers"] = [{**document["workers"][0], "worker": number} for number in range(workers)]
-    snapshot = parse(json.dumps(document).encode(), "there")
-    found = view(between(None, snapshot), lines, workers=True)
-    seen = shown(found, 100)
+def test_what_a_box_says_of_itself_leaves_the_screen_to_its_models(lines: int, workers: int) -> None:
+    store = {"trouble": "the disk does not answer any more " * 5}
+    snapshot = broken(40, store=store, notices=[f"notice {number} " * 30 for number in range(9)])
+    worker = replace(snapshot.workers[0], models=())
+    snapshot = replace(snapshot, workers=tuple(replace(worker, worker=number) for number in range(workers)))
+    seen = shown(view(between(None, snapshot), lines, workers=True), 100)
     assert len(seen) <= lines
-    assert "cannot be read" in "\n".join(seen)
-    rows = [line.split()[0].removesuffix("/1") for line in seen if "UNAVAILABLE" in line]
-    said = [line.partition("/1: ")[0] for line in seen if "/1: " in line]
-    assert said == rows
+    assert any(line.startswith("The store cannot be read") for line in seen)
+    assert any(line.endswith("more notes in 'appliance status'") for line in seen)
     if lines >= 26:
-        assert (len(rows) > (workers > 0), f"... {40 - len(rows)} more" in seen) == (True, True)
-        assert sum(line.endswith(" ...") for line in seen) == len(rows), "what is cut off is told"
+        assert sum("UNAVAILABLE" in line for line in seen) >= lines // (8 if workers else 3)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (0, []),
+        (1, ["... 3 more notes in there"]),
+        (2, ["1 so so so so so so so so so ...", "... 2 more notes in there"]),
+        (
+            3,
+            [
+                "1 so so so so so so so so so so",
+                "so so so so so so so so so so ...",
+                "... 2 more notes in there",
+            ],
+        ),
+        (
+            4,
+            [
+                "1 so so so so so so so so so so",
+                "so so so so so so so so so so ...",
+                "2 brief",
+                "... 1 more note in there",
+            ],
+        ),
+        (
+            5,
+            [
+                "1 so so so so so so so so so so",
+                "so so so so so so so so so so ...",
+                "2 brief",
+                "3 so so so so so so so so so so",
+                "so",
+            ],
+        ),
+    ],
+)
+def test_notes_are_the_first_ones_and_how_many_more_there_are(lines: int, expected: list[str]) -> None:
+    notes = [Text("1" + " so" * 40), Text("2 brief"), Text("3" + " so" * 11)]
+    assert [line.plain.rstrip() for line in fitted(notes, 33, lines, "there")] == expected
 
 
 def test_a_row_of_a_short_name_stays_one_line_and_a_tail_goes_below() -> None:
@@ -229,12 +309,13 @@ def test_lines_are_counted_as_a_screen_shows_them(
     table = TextTable(
         columns=columns,
         rows=[[Text(name), Text(key), Text(tail)] for name, key, tail, _ in rows],
-        notes=[[Text(note)] for _, _, _, note in rows],
+        notes=[Text(note) for _, _, _, note in rows],
         tail="t",
     )
-    assert len(shown(replace(table, lines=most), width)) <= most
-    if any(len(wrapped(note, width)) > NOTE_LINES for (note,) in table.notes):
-        table = replace(table, notes=())  # long ones are cut where lines are counted
+    seen = shown(replace(table, lines=most), width)
+    assert len(seen) <= most
+    if most > 3 and len(seen) < len(shown(table, width)):
+        assert any(line.startswith("... ") or line.endswith(" ...") for line in seen)
     assert shown(replace(table, lines=999), width) == shown(table, width)
 
 

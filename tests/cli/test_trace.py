@@ -65,6 +65,23 @@ def test_stages_are_shown_with_their_times_and_shares(capsys: pytest.CaptureFixt
     assert rows["reply"] == ["60.0", "40.0", "40%", "█" * 16]
 
 
+@pytest.mark.parametrize(("width", "mark"), [(200, 16), (60, 13), (44, 7), (34, 0)])
+def test_bars_give_way_to_stages_and_figures(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    file: Path,
+    width: int,
+    mark: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = show(capsys, file, "with parent").splitlines()
+    assert max(map(len, lines)) <= width
+    table = lines[next(number for number, line in enumerate(lines) if line.startswith("stage")) :]
+    assert table[0].split() == ["stage", "from", "takes", "share"]
+    assert [line.split()[0] for line in table[1:]][-2:] == ["scatter", "reply"]
+    assert table[-1].split() == ["reply", "60.0", "40.0", "40%", *(["█" * mark] if mark else [])]
+
+
 def test_the_latest_of_several_is_shown_and_an_error_is_told(
     capsys: pytest.CaptureFixture[str], file: Path
 ) -> None:

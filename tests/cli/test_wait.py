@@ -99,10 +99,12 @@ def test_a_trial_is_the_end_for_whoever_asked_for_it_alone() -> None:
     ],
 )
 def test_status_and_the_end_of_waiting_say_the_same_of_a_trial(header: str, text: str) -> None:
-    found = document(trial={**TRIAL, "stage": "canary", "percent": 100.0, "header": header, "failed": 2})
+    found = document(
+        trial={**TRIAL, "stage": "canary", "before": 7, "percent": 100.0, "header": header, "failed": 2}
+    )
     said = f"{text}, 0 answered, 2 failed"
     assert at(found, trial=True) == Done(text=f"is on trial (canary: {said})")
-    assert parse(json.dumps(found).encode(), "there").models[0].trial == f"canary, after version 1, {said}"
+    assert parse(json.dumps(found).encode(), "there").models[0].trial == f"canary, after version 7, {said}"
 
 
 def test_how_it_ends() -> None:
@@ -340,6 +342,24 @@ def test_what_is_no_time_is_told_readably(
     assert ended.value.code == Exit.USAGE
     told = capsys.readouterr().err
     assert (said in told, "_seconds" in told) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["infer", "m", "--timeout-ms"], "'x' is no number of milliseconds"),
+        (["infer", "m", "--classes"], "'x' is no whole number"),
+        (["model", "golden", "m", "--promise"], "'x' is no whole number"),
+        (["model", "bench", "m", "--rows"], "'x' is no whole number"),
+    ],
+)
+def test_what_is_no_number_is_told_readably(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "x"])
+    assert ended.value.code == Exit.USAGE
+    assert capsys.readouterr().err.endswith(f"{words[-1]}: {said}\n")
 
 
 def test_how_long_to_wait_without_waiting_is_refused(appliance: Run, pack: Pack, state: Path) -> None:

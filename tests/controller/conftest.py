@@ -28,7 +28,7 @@ from zstandard import ZstdCompressor
 from appliance.controller.blobs import DirectoryBlobs
 from appliance.controller.fleet_store import FleetStore
 from appliance.controller.home import Home, Settings, make_home, open_home
-from appliance.controller.server import NO_CHECK_TIME, application, server_tls
+from appliance.controller.server import NO_CHECK_TIME, application, end_tasks, server_tls
 from appliance.fleet import messages
 from appliance.fleet.messages import Acknowledged, Batch, Enrolled, Enrolment, Poll, Polled, Refusal
 
@@ -155,6 +155,7 @@ def running(served: Served) -> Iterator[Served]:
         loop.run_until_complete(start())
         loop.run_forever()
         loop.run_until_complete(runner.cleanup())
+        loop.run_until_complete(end_tasks())
         loop.close()
 
     thread = threading.Thread(target=turn)

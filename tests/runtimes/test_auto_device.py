@@ -4,6 +4,7 @@ driver. No GPU is here."""
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pynvml
@@ -17,6 +18,7 @@ from appliance.runtimes import auto_device
 from appliance.runtimes.auto_device import AutoDevice, Found, decide, settled
 from appliance.runtimes.distributions import cuda_remedy
 from appliance.tools.evaluation.jobs import MeasureJob, from_plain, to_plain
+from tests.appliance_process import ApplianceProcess
 from tests.conftest import Serve
 from tests.devices.simulated_nvml import Board, SimulatedNvml
 from tests.faults.clients import FAKE_SECTIONS
@@ -24,6 +26,7 @@ from tests.faults.fake_models import write_fake
 from tests.faults.test_workers import version_in
 
 AUTO = RepositoryConfig()
+AUTO_RUNS = '"models of KIND_AUTO run"'
 LACKING = "onnxruntime-gpu is not installed"
 FIRST, SECOND = (
     Device(kind=DeviceKind.CUDA, index=index, uuid=f"GPU-{index}", name="L4", driver="1", capability=(8, 9))
@@ -55,7 +58,8 @@ pynvml.nvmlLib = SimulatedNvml(Board(uuid="GPU-5f"))
 def test_a_gpu_that_can_be_used_is_what_auto_means(
     found: Found, kind: DeviceKind, reason: str, usable: tuple[Device, ...]
 ) -> None:
-    assert decide(found) == AutoDevice(kind=kind, reason=reason, usable=usable)
+    troubled = not usable and found != Found(devices={})
+    assert decide(found) == AutoDevice(kind=kind, reason=reason, usable=usable, troubled=troubled)
 
 
 @pytest.fixture
@@ -96,7 +100,7 @@ def test_a_gpu_without_a_runtime_for_it_does_not_and_is_told(monkeypatch: pytest
     told: list[AutoDevice] = []
     found = settled(AUTO, watch, told.append)
     assert (found.auto_device, found.unused) == ("cpu", f"{LACKING}; {cuda_remedy()}")
-    assert told == [AutoDevice(kind=DeviceKind.CPU, reason=LACKING)]
+    assert told == [AutoDevice(kind=DeviceKind.CPU, reason=LACKING, troubled=True)]
 
 
 def test_a_gpu_that_is_used_by_nobody_is_told_of_if_it_is_sound(
@@ -175,9 +179,22 @@ def test_a_job_of_another_process_is_told_what_was_decided(driver: Board) -> Non
 
 
 @pytest.mark.parametrize(
-    ("before", "device"), [(DRIVER + PROCESS, "cuda:0"), (DRIVER, "cpu"), (PROCESS, "cpu")]
+    ("before", "device", "level", "why"),
+    [
+        (DRIVER + PROCESS, "cuda:0", "info", {"on": "cuda", "why": "cuda:0 can be used"}),
+        (DRIVER, "cpu", "warning", {"on": "cpu", "reason": LACKING}),
+        (
+            DRIVER.replace('Board(uuid="GPU-5f")', "Board(mig=True)") + PROCESS,
+            "cpu",
+            "warning",
+            {"on": "cpu"},
+        ),
+        (PROCESS, "cpu", "warning", {"on": "cpu", "reason": "NVML: NVML Shared Library Not Found"}),
+    ],
 )
-def test_a_daemon_decides_it_when_it_starts(serve: Serve, tmp_path: Path, before: str, device: str) -> None:
+def test_a_daemon_decides_it_when_it_starts(
+    serve: Serve, tmp_path: Path, before: str, device: str, level: str, why: dict[str, str]
+) -> None:
     write_fake(tmp_path, "auto", extra="instance_group { kind: KIND_AUTO }")
     write_fake(tmp_path, "unsaid", extra="instance_group { count: 1 }")
     write_fake(tmp_path, "plain")
@@ -190,9 +207,31 @@ def test_a_daemon_decides_it_when_it_starts(serve: Serve, tmp_path: Path, before
     for name, kind in expected.items():
         assert (version_in(status, name)["device"], version_in(status, name)["state"]) == (kind, "READY")
     notes = version_in(status, "none_such")["notes"]
-    why = "KIND_AUTO is the processor here: no GPU that can be used is what the model asks for"
-    assert any(why in note for note in notes) is (device != "cpu")
-    assert "models of KIND_AUTO run" in daemon.log()
+    noted = "KIND_AUTO is the processor here: no GPU that can be used is what the model asks for"
+    assert any(noted in note for note in notes) is (device != "cpu")
+    said = line_about_auto(daemon)
+    assert {key: said.get(key) for key in ("level", *why)} == {"level": level, **why}
     told = [each for each in status["notices"] if "KIND_AUTO" in each]
     assert bool(told) is (before == DRIVER)
     assert all("as onnxruntime-gpu is not installed; install onnxruntime-gpu in its" in each for each in told)
+
+
+def test_a_daemon_says_where_such_models_run_when_there_is_the_first(serve: Serve, tmp_path: Path) -> None:
+    write_fake(tmp_path, "plain")
+    write_fake(tmp_path, "named", extra="instance_group { kind: KIND_CPU }")
+    daemon = serve(tmp_path, FAKE_SECTIONS, before=DRIVER)
+    daemon.wait_log('"serving"')
+    assert AUTO_RUNS not in daemon.log()
+    for name in ("auto", "one_more"):
+        write_fake(tmp_path, name, extra="instance_group { kind: KIND_AUTO }")
+        daemon.signal(signal.SIGHUP)
+        daemon.until(f"{name} served", lambda status, name=name: f"'{name}'" in str(status["models"]))
+        assert line_about_auto(daemon)["level"] == "warning"
+
+
+def line_about_auto(daemon: ApplianceProcess) -> dict[str, str]:
+    """The only one."""
+    daemon.wait_log(AUTO_RUNS)
+    (line,) = [line for line in daemon.log().splitlines() if AUTO_RUNS in line]
+    said: dict[str, str] = json.loads(line)
+    return said

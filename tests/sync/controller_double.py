@@ -30,6 +30,7 @@ from zstandard import ZstdDecompressor
 
 from appliance.controller.online_keys import OnlineKeys
 from appliance.controller.root import RootPlan, make_root, sign_root
+from appliance.controller.server import end_tasks
 from appliance.controller.signing import DeviceMetadata, sign_document, sign_timestamp
 from appliance.domain.digest import digest_of
 from appliance.fleet import messages
@@ -223,6 +224,7 @@ class ControllerDouble:
         self._ready.set()
         self._loop.run_forever()
         self._loop.run_until_complete(self._runner.cleanup())
+        self._loop.run_until_complete(end_tasks())
         self._loop.close()
 
     async def _start(self) -> None:

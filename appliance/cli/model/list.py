@@ -177,10 +177,9 @@ def _show(listed: list[ListedVersion]) -> None:
         Column(title="p50", leaves=4),
     )
     rows = [[Text(printable(word)) for word in _words(each)] for each in listed]
-    output().print(TextTable(columns=columns, rows=rows))
-    for each in listed:
-        if each.reason:
-            print(printable(f"{each.key}: {with_next_try(each.reason, each.next_try_ms)}"))
+    said = ((each.key, with_next_try(each.reason, each.next_try_ms)) for each in listed if each.reason)
+    notes = [Text(printable(f"{key}: {reason}")) for key, reason in said]
+    output().print(TextTable(columns=columns, rows=rows, notes=notes))
 
 
 def _words(each: ListedVersion) -> tuple[str, ...]:

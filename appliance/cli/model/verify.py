@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from appliance.cli import package_policy
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.terminal import bytes_bar, print_problems
+from appliance.cli.terminal import bytes_bar, print_problems, print_text
 
 if TYPE_CHECKING:
     from appliance.package.trust import Verdict
@@ -85,7 +85,7 @@ def _show(path: Path, found: Verification) -> None:
     if found.manifest:
         print(f"  manifest   {found.digest}")
     for each in found.trust.verdicts:
-        print(f"  signed by  {printable(each.keyid)}: {_said(each)}")
+        print_text(f"  signed by  {printable(each.keyid)}: {_said(each)}")
     if found.manifest and not found.trust.verdicts:
         print("  signed by  nobody")
     if found.problems:

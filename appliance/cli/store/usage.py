@@ -45,17 +45,16 @@ def _show(usage: StoreUsage) -> None:
         *(Column(title=title) for title in ("bytes", "only its own", "packed form")),
     )
     rows = [[Text(printable(word)) for word in _words(each)] for each in usage.versions]
-    output().print(TextTable(columns=columns, rows=rows))
     quota = bytes_text(usage.quota_bytes) if usage.quota_bytes else "none"
-    print(
+    total = (
         f"{usage.blobs} blobs, {bytes_text(usage.bytes)}, of that garbage "
         f"{bytes_text(usage.garbage_bytes)}; packed forms {bytes_text(usage.form_bytes)}; "
         f"quota {quota}; free on the disk "
         f"{bytes_text(usage.free_bytes)}, to be left free "
         f"{bytes_text(usage.free_floor_bytes)}"
     )
-    if usage.unsaid:
-        print(printable(usage.unsaid))
+    notes = [Text(total), *([Text(printable(usage.unsaid))] if usage.unsaid else [])]
+    output().print(TextTable(columns=columns, rows=rows, notes=notes))
 
 
 def _words(each: VersionUsage) -> tuple[str, ...]:

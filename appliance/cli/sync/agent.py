@@ -16,6 +16,7 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.sync import session
 from appliance.cli.sync.status import step_documents
+from appliance.cli.terminal import print_text
 from appliance.sync.agent import Agent
 from appliance.sync.plan import Reason, converged
 from appliance.sync.reporting import waiting_words, words
@@ -73,9 +74,15 @@ def _add_once(parser: argparse.ArgumentParser) -> None:
     session.add_arguments(parser)
 
 
+def _say_what_is_done(event: str, **fields: object) -> None:
+    """What waits is told at the end."""
+    if event != "waits":
+        session.say(event, **fields)
+
+
 def _once(arguments: argparse.Namespace) -> int:
     """One pass; the exit status says how the box stands after it."""
-    with session.agent_of(arguments, session.say) as (agent, talk):
+    with session.agent_of(arguments, _say_what_is_done) as (agent, talk):
         box = agent.box
         asyncio.run(agent.once())
         if arguments.json:
@@ -85,7 +92,7 @@ def _once(arguments: argparse.Namespace) -> int:
                 )
             )
         for step in () if arguments.json else agent.steps:
-            print(printable(f"{words(step)}: {waiting_words(step.waits)}"))
+            print_text(printable(f"{words(step)}: {waiting_words(step.waits)}"))
         if agent.disk:
             raise CommandFailed(f"box cannot be looked at: {agent.disk}")
         if talk.trouble is not None:

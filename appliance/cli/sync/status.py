@@ -12,6 +12,7 @@ from appliance.cli.arguments import check_known
 from appliance.cli.command_table import Command
 from appliance.cli.failure import Exit, printable
 from appliance.cli.sync import session
+from appliance.cli.terminal import print_text
 from appliance.domain.moment import moment
 from appliance.store.full_disk import bytes_text
 from appliance.sync.freshness import freshness
@@ -63,7 +64,7 @@ def _status(arguments: argparse.Namespace) -> int:
         rows.append([Text(printable(cell)) for cell in cells])
     columns = tuple(Column(title=title, left=True) for title in titles)
     for line in _head(found):
-        print(printable(line))
+        print_text(printable(line))
     output().print(TextTable(columns=columns, rows=rows, tail="why it waits"))
     return Exit.OK
 
@@ -84,7 +85,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         lines += ["", *_story(name, found, [step for step in steps if step.name == name])]
     rest = [step for step in steps if not step.name]
     lines += [f"The box: {words(step)}; {waiting_words(step.waits)}." for step in rest]
-    print("\n".join(map(printable, lines)))
+    print_text("\n".join(map(printable, lines)))
     return Exit.OK
 
 

@@ -225,7 +225,4 @@ def _promise(text: str) -> int:
     """Microseconds; 0 stands for what is measured."""
     if text == "measured":
         return 0
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
+    return natural(1)(text)

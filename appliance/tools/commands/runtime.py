@@ -109,8 +109,7 @@ def _print(titles: Sequence[str], rows: Sequence[Sequence[str]], said: Sequence[
     names: dict[str, list[str]] = {}
     for row, text in zip(rows, said, strict=False):
         names.setdefault(text, []).append(row[0])
-    told = {of[0]: f"{', '.join(of)}: {printable(text)}" for text, of in names.items() if text}
-    notes = [[Text(told[row[0]])] if row[0] in told else [] for row in rows]
+    notes = [Text(f"{', '.join(of)}: {printable(text)}") for text, of in names.items() if text]
     cells = [[Text(printable(cell)) for cell in row] for row in rows]
     output().print(TextTable(columns=columns, rows=cells, notes=notes, tail=tail))
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from appliance.controller.home import Home, Settings, make_home, open_home
-from appliance.controller.server import application, server_tls
+from appliance.controller.server import application, end_tasks, server_tls
 from appliance.fleet import messages
 from appliance.fleet.messages import Batch, Enrolled, Enrolment, Poll, Polled, Refusal, Report
 
@@ -65,10 +65,7 @@ class Desk:
 
     async def _end(self, runner: web.AppRunner) -> None:
         await runner.cleanup()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await end_tasks()
 
     async def _start(self) -> int:
         self._runner = web.AppRunner(
