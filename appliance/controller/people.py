@@ -146,7 +146,7 @@ class People:
         with self._store.look() as rows:
             found = rows.all(tables.devices, *SHOWN, **key)
             expiries = rows.certified(key)
-            own = _scoped(rows)
+            own = _scoped(rows, "device/")
             behind = self._publisher.behind(rows, key)
         return [
             _standing(
@@ -171,7 +171,7 @@ class People:
             scopes = {
                 row.scope for table in (tables.wishes, tables.settings) for row in rows.all(table, "scope")
             }
-            own = _scoped(rows)
+            own = _scoped(rows, f"group/{group}")
         names = counts.keys() | {each.removeprefix("group/") for each in scopes if each.startswith("group/")}
         names = names & {group} if group else names - {""}
         return [Group(name, counts.get(name, 0), *own(f"group/{name}")) for name in sorted(names)]
@@ -362,14 +362,16 @@ def _installed(row: Row[Any], model: str) -> tuple[int, ...]:
     return next((each.installed for each in report_of(row).models if each.name == model), ())
 
 
-def _scoped(rows: View) -> Callable[[str], tuple[dict[str, Wish], dict[str, Setting]]]:
-    """What is wished and set, by its scope."""
+def _scoped(rows: View, of: str) -> Callable[[str], tuple[dict[str, Wish], dict[str, Setting]]]:
+    """What is wished and set, by its scope, for scopes that begin with ``of``."""
     wishes: dict[str, dict[str, Wish]] = {}
     settings: dict[str, dict[str, Setting]] = {}
     for row in rows.all(tables.wishes):
-        wishes.setdefault(row.scope, {})[row.model] = msgspec.json.decode(row.wish, type=Wish)
+        if row.scope.startswith(of):
+            wishes.setdefault(row.scope, {})[row.model] = msgspec.json.decode(row.wish, type=Wish)
     for row in rows.all(tables.settings):
-        settings.setdefault(row.scope, {})[row.name] = json.loads(row.value)
+        if row.scope.startswith(of):
+            settings.setdefault(row.scope, {})[row.name] = json.loads(row.value)
     return lambda scope: (wishes.get(scope, {}), settings.get(scope, {}))
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from typing import Any, Final
 
 import msgspec
@@ -404,4 +405,6 @@ def _plain(text: str) -> str:
 
 
 def _json(status: int, value: Any) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")
+    """The answer, sent by and by: as one piece, that of a large fleet would keep the event loop from all boxes."""
+    body = BytesIO(msgspec.json.encode(value))
+    return web.Response(status=status, body=body, content_type="application/json")

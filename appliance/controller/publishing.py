@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +16,7 @@ from sqlalchemy import Row
 
 from appliance.controller import tables
 from appliance.controller.authority import utc
-from appliance.controller.desired import Question, desired
+from appliance.controller.desired import Question, VersionOf, desired
 from appliance.controller.fleet_store import Rows, View
 from appliance.controller.online_keys import OnlineKeys
 from appliance.controller.releases import wished_version
@@ -64,27 +65,31 @@ class Publisher:
         assert metadata is not None
         if metadata is before and is_due(metadata.timestamp, utc(now_ms)):
             metadata = sign_timestamp(self._keys, metadata, utc(now_ms))
-        if metadata is not before or device.revision != revision:
+        if metadata is not before:
             _keep(rows, device.name, metadata, revision)
+        elif device.revision != revision:
+            rows.change(tables.devices, {"name": device.name}, revision=revision)
         return metadata
 
     def behind(self, rows: View, key: Mapping[str, Any]) -> frozenset[str]:
         """The names of devices that have ``key`` and of which another thing is wanted than their documents say: each
-        gets the next generation when it asks next. What is wanted of a group is found once."""
+        gets the next generation when it asks next. What is wanted of a group is found once, and each release."""
         own = {row.scope for table in (tables.wishes, tables.settings) for row in rows.all(table, "scope")}
         questions: dict[str, Question] = {}
+        version_of = cache(partial(wished_version, rows))
         found = set()
         for device in rows.behind(ACTIVE, rows.number("revision"), key):
             scope = f"device/{device.name}"
             scope = scope if scope in own else f"group/{device.in_group}"
             if scope not in questions:
-                questions[scope] = Question(self.wanted(rows, device))
+                questions[scope] = Question(self.wanted(rows, device, version_of))
             if not questions[scope].is_in(device.document):
                 found.add(device.name)
         return frozenset(found)
 
-    def wanted(self, rows: View, device: Row[Any]) -> DesiredState:
-        """What the device should run: what is wished for it goes before what is for its group."""
+    def wanted(self, rows: View, device: Row[Any], version_of: VersionOf | None = None) -> DesiredState:
+        """What the device should run: what is wished for it goes before what is for its group. ``version_of`` gives
+        releases that who asks for many devices has found already."""
         wishes: dict[str, Wish] = {}
         settings: dict[str, Any] = {}
         for scope in (f"group/{device.in_group}", f"device/{device.name}"):
@@ -93,9 +98,7 @@ class Publisher:
             for row in rows.all(tables.settings, scope=scope):
                 value = json.loads(row.value)
                 settings[row.name] = tuple(value) if isinstance(value, list) else value
-        return desired(
-            device.name, wishes, settings, lambda model, version: wished_version(rows, model, version)
-        )
+        return desired(device.name, wishes, settings, version_of or partial(wished_version, rows))
 
     def resume(self, rows: Rows, device: Row[Any], now_ms: int) -> None:
         """Have versions beyond those that the device told, and give it what is wanted here."""
