@@ -61,7 +61,7 @@ LOOKS: Final[Mapping[str, Sequence[tuple[str, str, Any]]]] = {
     "devices, nobody polled since a wish": (("GET", "/devices", None),),
     "one device": (("GET", "/devices/box-123", None),),
     "groups": (("GET", "/groups", None),),
-    "--wait for a group": (("GET", f"/devices?group={GROUP}", None), ("GET", "/groups", None)),
+    "--wait for a group": (("GET", f"/devices?group={GROUP}", None), ("GET", f"/groups?group={GROUP}", None)),
     "drift": (("GET", "/drift", None),),
     "release --withdraw, refused": (("POST", f"/releases/{MODEL}/2/withdraw", None),),
     "want": (("POST", "/want", {"model": MODEL, "group": GROUP, "wish": {"version": 2}}),),
