@@ -54,6 +54,8 @@ VERSIONS: Final = 3
 GROUP: Final = "group-7"
 LOOK_S: Final = 2.0
 STARTS: Final = 3
+SETTLE_S: Final = 5.0
+"""What controllers that have just started do by themselves is no part of what is measured."""
 MODEL: Final = "model-3"
 LOOKS: Final[Mapping[str, Sequence[tuple[str, str, Any]]]] = {
     "nobody looks": (),
@@ -357,13 +359,14 @@ def main() -> int:
         for number, tree in enumerate(trees):
             shutil.copytree(folder / "controller", folder / str(number) / "controller")
             sides.append(stack.enter_context(side(tree, folder / str(number), admin)))
-        for _ in range(options.rounds):
+        time.sleep(SETTLE_S)
+        for number in range(options.rounds):
             for name in options.only or LOOKS:
-                for which in sides:
+                for which in sides[:: -1 if number % 2 else 1]:
                     print(f"{name}, {which.tree}", file=sys.stderr)
                     _turn(which, name, identities, options)
             for name in () if options.only else COMMANDS:
-                for which in sides:
+                for which in sides[:: -1 if number % 2 else 1]:
                     commanded(which, name)
         print(json.dumps({str(number): results(each) for number, each in enumerate(sides)}, indent=2))
     return 0

@@ -71,7 +71,7 @@ class Asked:
         """The group of the query; "": none is named. Raises BadRequest."""
         found = self.query.get("group", "")
         if found and not is_name(found):
-            raise BadRequest(f"'group' is not a name: {NAME_RULE}")
+            raise BadRequest(f"'group' is no name: {NAME_RULE}")
         return found
 
 

@@ -181,7 +181,7 @@ def test_what_is_no_group_is_refused(desk: Desk, path: str, group: str) -> None:
     person = desk.person()
     found = person.get(f"{path}?group={group}")
     assert (person.status, found["code"]) == (400, "bad-request")
-    assert found["error"].startswith("'group' is not a name: ")
+    assert found["error"].startswith("'group' is no name: ")
 
 
 def test_the_document_of_the_api_names_the_group(desk: Desk) -> None:
