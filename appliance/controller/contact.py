@@ -26,7 +26,7 @@ from appliance.controller.authority import (
 )
 from appliance.controller.bodies import Refused
 from appliance.controller.bundles import batch_in, device_of
-from appliance.controller.fleet_store import FleetStore, Rows
+from appliance.controller.fleet_store import FleetStore, Rows, View
 from appliance.controller.publishing import Publisher
 from appliance.domain.digest import digest_of
 from appliance.domain.manifest import NAME_RULE, is_name
@@ -223,11 +223,11 @@ class Contact:
 
     def known(self, certificate: x509.Certificate | None, now_ms: int) -> str:
         """The device's name, for what needs no more. Raises Refused."""
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             return str(self._device(rows, certificate, now_ms).name)
 
     def _device(
-        self, rows: Rows, certificate: x509.Certificate | None, now_ms: int, *, expired: bool = False
+        self, rows: View, certificate: x509.Certificate | None, now_ms: int, *, expired: bool = False
     ) -> Row[Any]:
         """Who shows the certificate; ``expired``: it may have expired. Raises Refused."""
         if certificate is None:

@@ -1,7 +1,8 @@
 """What the controller knows, in a database: every change is a transaction that is on the disk when it ends.
 
 The database is SQLite in a file, or whatever else SQLAlchemy reaches by a URL: the statements stand here once. One
-change at a time; the engine's own locks are for processes beside this one, such as a backup.
+change at a time; the engine's own locks are for processes beside this one, such as a backup. Who only looks waits for
+no change, and no change waits for him: the boxes of a large fleet poll while people look at all of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,19 @@ from typing import Any, Final
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import Connection, Engine, Row, create_engine, delete, event, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Row,
+    create_engine,
+    delete,
+    event,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -28,6 +41,8 @@ from appliance.fleet.records import Lost
 
 MIGRATIONS: Final = Path(__file__).with_name("migrations")
 BUSY_MS: Final = 10_000
+LOOKS: Final = "appliance_looks"
+"""Of a connection: nothing is changed over it."""
 ROW_BYTES: Final = 160
 """What a row of telemetry takes besides the record, about: many small ones fill a disk, too."""
 
@@ -41,7 +56,9 @@ class FleetStore:
 
     def __init__(self, url: str) -> None:
         self._lock = threading.Lock()
-        self._engine: Engine = create_engine(url)
+        # A look takes a connection of its own, so there are as many as threads: none waits for one that is held.
+        self._engine: Engine = create_engine(url, max_overflow=-1)
+        self._looks = self._engine.execution_options(**{LOOKS: True})
         if self._engine.dialect.name == "sqlite":
             _prepare_sqlite(self._engine)
         try:
@@ -70,27 +87,112 @@ class FleetStore:
             except SQLAlchemyError as error:
                 raise DatabaseTrouble(f"the database failed: {_cause(error)}; nothing was changed") from error
 
+    @contextmanager
+    def look(self) -> Iterator[View]:
+        """All as it is at one moment, to look at. Raises DatabaseTrouble."""
+        try:
+            with self._looks.begin() as connection:
+                yield View(connection)
+        except SQLAlchemyError as error:
+            raise DatabaseTrouble(f"the database failed: {_cause(error)}; nothing was changed") from error
+
     def close(self) -> None:
         """Let go of the database."""
         self._engine.dispose()
 
 
-class Rows:
-    """What is in the database, within a transaction."""
+class View:
+    """What is in the database, at one moment."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-
-    # --- one row of any table
 
     def one(self, table: Any, **key: Any) -> Row[Any] | None:
         """The row whose columns have these values."""
         return self._connection.execute(_where(select(table), table, key)).first()
 
-    def all(self, table: Any, **key: Any) -> Sequence[Row[Any]]:
-        """The rows whose columns have these values, in the order of their keys."""
+    def all(self, table: Any, *columns: str, **key: Any) -> Sequence[Row[Any]]:
+        """The rows whose columns have these values, in the order of their keys; of each the ``columns``, or all."""
         order = list(table.primary_key.columns)
-        return self._connection.execute(_where(select(table), table, key).order_by(*order)).all()
+        found: Any = select(*(table.c[each] for each in columns)) if columns else select(table)
+        rows: Sequence[Row[Any]] = self._connection.execute(_where(found, table, key).order_by(*order)).all()
+        return rows
+
+    def number(self, key: str) -> int:
+        """A number of the fleet; 0 when it was never set."""
+        found = self.one(tables.state, key=key)
+        return int(found.value) if found else 0
+
+    # --- devices, of which there may be many: no more of each than is needed
+
+    def documents(self, but: str) -> Sequence[Row[Any]]:
+        """Name and document of each device that has one and another state than ``but``."""
+        table = tables.devices
+        found: Any = select(table.c.name, table.c.document).where(
+            table.c.document != b"", table.c.state != but
+        )
+        rows: Sequence[Row[Any]] = self._connection.execute(found).all()
+        return rows
+
+    def behind(self, state: str, revision: int, key: Mapping[str, Any]) -> Sequence[Row[Any]]:
+        """Name, group and document of devices in that ``state`` that have ``key``, as far as the document was not made
+        for the ``revision``, or is none."""
+        table = tables.devices
+        other = or_(table.c.revision != revision, func.length(table.c.document) == 0)
+        found: Any = select(table.c.name, table.c.in_group, table.c.document).where(
+            table.c.state == state, other
+        )
+        rows: Sequence[Row[Any]] = self._connection.execute(_where(found, table, key)).all()
+        return rows
+
+    def certified(self, key: Mapping[str, Any]) -> dict[str, int]:
+        """Until when devices that have ``key`` are certified, in milliseconds."""
+        table, devices = tables.certificates, tables.devices
+        found: Any = select(table.c.device, func.max(table.c.expires_ms)).where(table.c.revoked.is_(False))
+        if key:
+            found = found.where(table.c.device.in_(_where(select(devices.c.name), devices, key)))
+        rows = self._connection.execute(found.group_by(table.c.device)).all()
+        return {device: int(expires_ms) for device, expires_ms in rows}
+
+    def counts(self, key: Mapping[str, Any]) -> dict[str, int]:
+        """How many devices each group has, of those that have ``key``."""
+        table = tables.devices
+        found = _where(select(table.c.in_group, func.count()), table, key).group_by(table.c.in_group)
+        return {group: int(count) for group, count in self._connection.execute(found).all()}
+
+    # --- what happened
+
+    def audit_lines(self, after: int, most: int) -> list[Line]:
+        """Lines of the audit log with numbers greater than ``after``, ascending."""
+        table = tables.audit
+        found = self._connection.execute(
+            select(table).where(table.c.number > after).order_by(table.c.number).limit(most)
+        )
+        return [Line(*row) for row in found]
+
+    def telemetry(self, device: str, after_ms: int, most: int, bytes_most: int) -> list[Row[Any]]:
+        """The newest records of a device that came at ``after_ms`` or later, in the order in which they came: at most
+        so many, of so many bytes."""
+        table, taken, size = tables.telemetry, list[Row[Any]](), 0
+        found = self._connection.execute(
+            _where(select(table), table, {"device": device} if device else {})
+            .where(table.c.at_ms >= after_ms)
+            .order_by(table.c.at_ms.desc(), table.c.stream.desc(), table.c.number.desc())
+            .limit(most)
+        )
+        with closing(found):
+            for row in found:
+                size += len(row.record)
+                if size > bytes_most:
+                    break
+                taken.append(row)
+        return taken[::-1]
+
+
+class Rows(View):
+    """What is in the database, within a transaction, and changes of it."""
+
+    # --- one row of any table
 
     def put(self, table: Any, **values: Any) -> None:
         """The row with these values, in the place of the one with its key."""
@@ -109,32 +211,11 @@ class Rows:
         """Remove the rows whose columns have these values; gives how many."""
         return self._connection.execute(_where(delete(table), table, key)).rowcount
 
-    # --- numbers of the whole fleet
-
-    def number(self, key: str) -> int:
-        """A number of the fleet; 0 when it was never set."""
-        found = self.one(tables.state, key=key)
-        return int(found.value) if found else 0
-
     def count_up(self, key: str) -> int:
-        """One more than it was."""
+        """A number of the fleet, one more than it was."""
         value = self.number(key) + 1
         self.put(tables.state, key=key, value=value)
         return value
-
-    # --- what devices were given
-
-    def documents(self, but: str) -> Sequence[Row[Any]]:
-        """Name and document of each device that has one and another state than ``but``; no more of it, since there
-        may be many."""
-        table = tables.devices
-        found: Any = select(table.c.name, table.c.document).where(
-            table.c.document != b"", table.c.state != but
-        )
-        rows: Sequence[Row[Any]] = self._connection.execute(found).all()
-        return rows
-
-    # --- audit
 
     def note(self, at_ms: int, who: str, what: str, **detail: object) -> None:
         """A line of the audit log."""
@@ -143,14 +224,6 @@ class Rows:
         ).first()
         line = next_line(Line(*last) if last else None, at_ms, who[:128], what, detail)
         self._connection.execute(insert(tables.audit).values(**line._asdict()))
-
-    def audit_lines(self, after: int, most: int) -> list[Line]:
-        """Lines of the audit log with numbers greater than ``after``, ascending."""
-        table = tables.audit
-        found = self._connection.execute(
-            select(table).where(table.c.number > after).order_by(table.c.number).limit(most)
-        )
-        return [Line(*row) for row in found]
 
     # --- telemetry
 
@@ -205,24 +278,6 @@ class Rows:
             gone.append(self._connection.execute(delete(table).where(old)).rowcount)
         return gone[0]
 
-    def telemetry(self, device: str, after_ms: int, most: int, bytes_most: int) -> list[Row[Any]]:
-        """The newest records of a device that came at ``after_ms`` or later, in the order in which they came: at most
-        so many, of so many bytes."""
-        table, taken, size = tables.telemetry, list[Row[Any]](), 0
-        found = self._connection.execute(
-            _where(select(table), table, {"device": device} if device else {})
-            .where(table.c.at_ms >= after_ms)
-            .order_by(table.c.at_ms.desc(), table.c.stream.desc(), table.c.number.desc())
-            .limit(most)
-        )
-        with closing(found):
-            for row in found:
-                size += len(row.record)
-                if size > bytes_most:
-                    break
-                taken.append(row)
-        return taken[::-1]
-
 
 def _where(statement: Any, table: Any, key: Mapping[str, Any]) -> Any:
     for name, value in key.items():
@@ -241,7 +296,8 @@ def _prepare_sqlite(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def begun(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        looks = connection.get_execution_options().get(LOOKS, False)
+        connection.exec_driver_sql("BEGIN" if looks else "BEGIN IMMEDIATE")
 
 
 def _cause(error: SQLAlchemyError) -> str:

@@ -19,6 +19,7 @@ from appliance.controller import tables
 from appliance.controller.blobs import BlobStore, Reclaimed
 from appliance.controller.bundles import pieces_of
 from appliance.controller.contact import REVOKED
+from appliance.controller.desired import Parts, asked
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
 from appliance.domain.errors import OperatorError
 from appliance.fleet.documents import DocumentInvalid
@@ -52,11 +53,17 @@ def told_of(devices: Sequence[Row[Any]]) -> frozenset[str]:
     """All blobs that documents of devices name. Raises Unreadable for one that cannot be read, as of a newer release:
     nobody knows then what is needed. Pure."""
     found: set[str] = set()
+    read: set[Parts] = set()
     for row in devices:
+        said = asked(row.document)
+        if said in read:  # as of most devices of a group
+            continue
         try:
             found |= pieces_of(row.document).keys()
         except DocumentInvalid as error:
             raise Unreadable(f"the document of '{row.name}' cannot be read: {error}") from error
+        if said is not None:
+            read.add(said)
     return frozenset(found)
 
 
@@ -85,7 +92,7 @@ class Leftovers:
 
     def _due(self, here: frozenset[str]) -> frozenset[str]:
         """Asked while no blob is kept, so that each which a row will name has its row already."""
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             releases, ways = rows.all(tables.releases), rows.all(tables.transfers)
             devices = rows.documents(but=REVOKED)
         named = named_by(releases, ways) | told_of(devices)

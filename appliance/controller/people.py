@@ -4,7 +4,7 @@ event loop."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +13,7 @@ from sqlalchemy import Row
 from appliance.controller import tables, tokens
 from appliance.controller.audit import FIRST, Line, first_wrong
 from appliance.controller.authority import Authority
-from appliance.controller.fleet_store import FleetStore, Rows
+from appliance.controller.fleet_store import FleetStore, View
 from appliance.controller.publishing import Publisher
 from appliance.controller.releases import Releases, release
 from appliance.controller.schemas import (
@@ -50,6 +50,8 @@ POLL_SETTING: Final = "fleet.poll_s"
 POLL_DIGITS: Final = 5
 """A day has 86,400 seconds: what is longer is no pause between polls."""
 EMPTY: Final = Report(device="none")
+SHOWN: Final = ("name", "in_group", "state", "seen_ms", "generation", "told_generation", "report")
+"""Columns of a device that people are shown: those that it is given are many times as large."""
 
 
 class Unknown(OperatorError):
@@ -111,7 +113,7 @@ class People:
 
     def tokens(self) -> list[TokenInfo]:
         """All tokens, without themselves."""
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             found = rows.all(tables.tokens)
         return [
             TokenInfo(
@@ -130,37 +132,49 @@ class People:
 
     # --- devices and groups
 
-    def devices(self, name: str = "") -> list[Device]:
-        """All devices, or the one. Raises Unknown."""
-        with self._store.transaction() as rows:
-            found = [_device(rows, name)] if name else rows.all(tables.devices)
-            expiries: dict[str, int] = {}
-            for row in rows.all(tables.certificates):
-                if not row.revoked:
-                    expiries[row.device] = max(expiries.get(row.device, 0), row.expires_ms)
-            own = _scoped(rows)
-            newest = self._publisher.generations(rows, found)
+    def devices(self, group: str = "") -> list[Device]:
+        """All devices, or those of the group."""
+        return self._devices({"in_group": group} if group else {})
+
+    def device(self, name: str) -> Device:
+        """The device. Raises Unknown."""
+        if not (found := self._devices({"name": name})):
+            raise _unknown(name)
+        return found[0]
+
+    def _devices(self, key: Mapping[str, Any]) -> list[Device]:
+        with self._store.look() as rows:
+            found = rows.all(tables.devices, *SHOWN, **key)
+            expiries = rows.certified(key)
+            own = _scoped(rows, "device/")
+            behind = self._publisher.behind(rows, key)
         return [
-            _standing(row, newest[row.name], expiries.get(row.name, 0), *own(f"device/{row.name}"))
+            _standing(
+                row,
+                row.generation + (row.name in behind),
+                expiries.get(row.name, 0),
+                *own(f"device/{row.name}"),
+            )
             for row in found
         ]
 
     def drift(self) -> list[DriftEntry]:
         """What operators of boxes decided there, of all devices."""
-        return [entry for device in self.devices() for entry in device.drift]
+        with self._store.look() as rows:
+            found = rows.all(tables.devices, "name", "report")
+        return [entry for row in found for entry in _drift(row.name, report_of(row))]
 
-    def groups(self) -> list[Group]:
-        """All groups that have devices, wishes or settings."""
-        with self._store.transaction() as rows:
-            devices = rows.all(tables.devices)
-            scopes = {row.scope for row in (*rows.all(tables.wishes), *rows.all(tables.settings))}
-            own = _scoped(rows)
-        names = {row.in_group for row in devices if row.in_group}
-        names |= {each.removeprefix("group/") for each in scopes if each.startswith("group/")}
-        return [
-            Group(name, sum(row.in_group == name for row in devices), *own(f"group/{name}"))
-            for name in sorted(names - {""})
-        ]
+    def groups(self, group: str = "") -> list[Group]:
+        """All groups that have devices, wishes or settings, or the one, if it has."""
+        with self._store.look() as rows:
+            counts = rows.counts({"in_group": group} if group else {})
+            scopes = {
+                row.scope for table in (tables.wishes, tables.settings) for row in rows.all(table, "scope")
+            }
+            own = _scoped(rows, f"group/{group}")
+        names = counts.keys() | {each.removeprefix("group/") for each in scopes if each.startswith("group/")}
+        names = names & {group} if group else names - {""}
+        return [Group(name, counts.get(name, 0), *own(f"group/{name}")) for name in sorted(names)]
 
     def regroup(self, name: str, group: str, who: str, now_ms: int) -> Changed:
         """The device belongs to that group from now on. Raises Unknown."""
@@ -184,7 +198,7 @@ class People:
         """The device, or all of them ("") that are in conflict, get what is wanted here, above what they have; one that
         has come too far for that is left as it is. Raises Unknown, and OperatorError where it was named."""
         with self._store.transaction() as rows:
-            found = [_device(rows, name)] if name else rows.all(tables.devices)
+            found = [_device(rows, name)] if name else rows.all(tables.devices, state="conflict")
             found = [row for row in found if row.state == "conflict"]
             near = [row for row in found if _told(row) < TOLD_MAX]
             if name and len(near) < len(found):
@@ -201,7 +215,7 @@ class People:
         """The wish counts from the next poll of each device on. Raises NoRelease, Unknown and OperatorError."""
         scope, wish = _scope(request.group, request.device), request.wish
         with self._store.transaction() as rows:
-            concerned = _concerned(rows, request.group, request.device)
+            concerned = _concerned(rows, request.group, request.device, "report")
             for version in versions_of(wish):
                 release(rows, request.model, version)
             before = rows.one(tables.wishes, scope=scope, model=request.model)
@@ -232,7 +246,7 @@ class People:
         if request.value is not None and (wrong := setting_problems({request.name: request.value})):
             raise OperatorError("; ".join(wrong))
         with self._store.transaction() as rows:
-            concerned = _concerned(rows, request.group, request.device)
+            concerned = _concerned(rows, request.group, request.device, "name")
             there = rows.one(tables.settings, scope=scope, name=request.name)
             if request.value is None:
                 rows.remove(tables.settings, scope=scope, name=request.name)
@@ -244,7 +258,7 @@ class People:
 
     def all_releases(self) -> list[Release]:
         """What was uploaded, and not withdrawn."""
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             found, ways = rows.all(tables.releases), rows.all(tables.transfers)
         return [
             Release(
@@ -266,7 +280,7 @@ class People:
 
     def logs(self, device: str, after_ms: int, most: int) -> list[LogEntry]:
         """The newest records of a device ("": of all), within ``most`` and LOG_BYTES_MAX. Raises Unknown."""
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             if device:
                 _device(rows, device)
             found = rows.telemetry(device, after_ms, min(most, LOG_MAX), LOG_BYTES_MAX)
@@ -277,13 +291,13 @@ class People:
 
     def audit(self, after: int, most: int) -> list[AuditEntry]:
         """Lines of the audit log after the number ``after``."""
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             return [AuditEntry(*line) for line in rows.audit_lines(after, min(most, AUDIT_PAGE))]
 
     def check_audit(self) -> AuditCheck:
         """Whether no line was changed or left out."""
         lines: list[Line] = []
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             while page := rows.audit_lines(lines[-1].number if lines else 0, AUDIT_PAGE):
                 lines += page
         return AuditCheck(len(lines), first_wrong(lines), lines[-1].digest if lines else FIRST)
@@ -295,15 +309,22 @@ def _scope(group: str, device: str) -> str:
     return f"group/{group}" if group else f"device/{device}"
 
 
-def _concerned(rows: Rows, group: str, device: str) -> Sequence[Row[Any]]:
-    return [_device(rows, device)] if device else rows.all(tables.devices, in_group=group)
+def _concerned(rows: View, group: str, device: str, column: str) -> Sequence[Row[Any]]:
+    """The ``column`` of the device, or of all that are in the group. Raises Unknown."""
+    if device:
+        _device(rows, device)
+    return rows.all(tables.devices, column, **({"name": device} if device else {"in_group": group}))
 
 
-def _device(rows: Rows, name: str) -> Row[Any]:
+def _device(rows: View, name: str) -> Row[Any]:
     found = rows.one(tables.devices, name=name)
     if found is None:
-        raise Unknown(f"there is no device '{name}'")
+        raise _unknown(name)
     return found
+
+
+def _unknown(name: str) -> Unknown:
+    return Unknown(f"there is no device '{name}'")
 
 
 def _told(row: Row[Any]) -> int:
@@ -341,15 +362,24 @@ def _installed(row: Row[Any], model: str) -> tuple[int, ...]:
     return next((each.installed for each in report_of(row).models if each.name == model), ())
 
 
-def _scoped(rows: Rows) -> Callable[[str], tuple[dict[str, Wish], dict[str, Setting]]]:
-    """What is wished and set, by its scope."""
+def _scoped(rows: View, of: str) -> Callable[[str], tuple[dict[str, Wish], dict[str, Setting]]]:
+    """What is wished and set, by its scope, for scopes that begin with ``of``."""
     wishes: dict[str, dict[str, Wish]] = {}
     settings: dict[str, dict[str, Setting]] = {}
     for row in rows.all(tables.wishes):
-        wishes.setdefault(row.scope, {})[row.model] = msgspec.json.decode(row.wish, type=Wish)
+        if row.scope.startswith(of):
+            wishes.setdefault(row.scope, {})[row.model] = msgspec.json.decode(row.wish, type=Wish)
     for row in rows.all(tables.settings):
-        settings.setdefault(row.scope, {})[row.name] = json.loads(row.value)
+        if row.scope.startswith(of):
+            settings.setdefault(row.scope, {})[row.name] = json.loads(row.value)
     return lambda scope: (wishes.get(scope, {}), settings.get(scope, {}))
+
+
+def _drift(name: str, report: Report) -> tuple[DriftEntry, ...]:
+    return tuple(
+        DriftEntry(name, each.model, each.what, each.version, each.who, each.since_ms)
+        for each in report.drift
+    )
 
 
 def _standing(
@@ -383,10 +413,7 @@ def _standing(
             )
             for each in report.models
         ),
-        drift=tuple(
-            DriftEntry(row.name, each.model, each.what, each.version, each.who, each.since_ms)
-            for each in report.drift
-        ),
+        drift=_drift(row.name, report),
         problems=report.problems,
         outbox_bytes=report.outbox_bytes,
         certificate_expires_ms=certificate_expires_ms,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from typing import Any, Final
 
 import msgspec
@@ -44,7 +45,7 @@ from appliance.controller.schemas import (
 )
 from appliance.controller.withdrawal import withdraw
 from appliance.domain.errors import ApplianceError
-from appliance.domain.manifest import INT64_MAX
+from appliance.domain.manifest import INT64_MAX, NAME_RULE, is_name
 
 API: Final = "/api/v1"
 BODY_BYTES_MAX: Final = 1 << 20
@@ -65,6 +66,13 @@ class Asked:
     def number(self, name: str, otherwise: int) -> int:
         """A number of the query. Raises BadRequest."""
         return whole(self.query.get(name, str(otherwise)), name)
+
+    def group(self) -> str:
+        """The group of the query; "": none is named. Raises BadRequest."""
+        found = self.query.get("group", "")
+        if found and not is_name(found):
+            raise BadRequest(f"'group' is no name: {NAME_RULE}")
+        return found
 
 
 class BadRequest(ApplianceError):
@@ -117,9 +125,15 @@ class PeopleApi:
     def _views(self) -> tuple[Operation, ...]:
         people = self._people
         return (
-            _get("/devices", "devices and how they stand", list[Device], lambda asked: people.devices()),
-            _get("/devices/{name}", "one device", Device, lambda asked: people.devices(asked.path["name"])[0]),
-            _get("/groups", "groups, and what is wanted in them", list[Group], lambda asked: people.groups()),
+            _get(
+                "/devices", "devices of a group, or of all, and how they stand", list[Device],
+                lambda asked: people.devices(asked.group()), query=("group",),
+            ),
+            _get("/devices/{name}", "one device", Device, lambda asked: people.device(asked.path["name"])),
+            _get(
+                "/groups", "groups, or the one, and what is wanted in them", list[Group],
+                lambda asked: people.groups(asked.group()), query=("group",),
+            ),
             _get("/releases", "versions that were uploaded", list[Release], lambda asked: people.all_releases()),
             _get("/drift", "what operators decided at boxes", list[DriftEntry], lambda asked: people.drift()),
             _get("/tokens", "tokens, without themselves", list[TokenInfo], lambda asked: people.tokens(), "admin"),
@@ -251,7 +265,7 @@ class PeopleApi:
         kind, _, text = request.headers.get("Authorization", "").partition(" ")
 
         def known() -> Any:
-            with self._store.transaction() as rows:
+            with self._store.look() as rows:
                 return tokens.person(rows, text.strip(), self._wall_ms())
 
         found = await asyncio.to_thread(known) if kind.lower() == "bearer" else None
@@ -391,4 +405,6 @@ def _plain(text: str) -> str:
 
 
 def _json(status: int, value: Any) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")
+    """The answer, sent by and by: as one piece, that of a large fleet would keep the event loop from all boxes."""
+    body = BytesIO(msgspec.json.encode(value))
+    return web.Response(status=status, body=body, content_type="application/json")

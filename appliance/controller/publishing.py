@@ -7,7 +7,8 @@ backup was restored. It is given nothing then, until a person has the counters r
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -15,13 +16,13 @@ from sqlalchemy import Row
 
 from appliance.controller import tables
 from appliance.controller.authority import utc
-from appliance.controller.desired import desired, same
-from appliance.controller.fleet_store import Rows
+from appliance.controller.desired import Question, VersionOf, desired
+from appliance.controller.fleet_store import Rows, View
 from appliance.controller.online_keys import OnlineKeys
 from appliance.controller.releases import wished_version
 from appliance.controller.schemas import Wish
 from appliance.controller.signing import DeviceMetadata, is_due, sign_document, sign_timestamp
-from appliance.fleet.documents import DesiredState, decode
+from appliance.fleet.documents import DesiredState
 from appliance.fleet.messages import Poll
 from appliance.fleet.metadata import Counters
 
@@ -57,37 +58,38 @@ class Publisher:
         metadata = before
         if before is None or device.revision != revision:
             state = self.wanted(rows, device)
-            if not _says(device, state):
+            if not Question(state).is_in(device.document):
                 counters = before.counters if before else _counters(device)
                 state = msgspec.structs.replace(state, generation=counters.targets + 1, issued_ms=now_ms)
                 metadata = sign_document(self._keys, state, counters, utc(now_ms))
         assert metadata is not None
         if metadata is before and is_due(metadata.timestamp, utc(now_ms)):
             metadata = sign_timestamp(self._keys, metadata, utc(now_ms))
-        if metadata is not before or device.revision != revision:
+        if metadata is not before:
             _keep(rows, device.name, metadata, revision)
+        elif device.revision != revision:
+            rows.change(tables.devices, {"name": device.name}, revision=revision)
         return metadata
 
-    def generations(self, rows: Rows, devices: Sequence[Row[Any]]) -> dict[str, int]:
-        """By the names of devices, the generation of what is wanted of each now, although it may be signed only when it
-        asks next. What is wanted of a group is found once."""
-        revision = rows.number("revision")
-        own = {row.scope for table in (tables.wishes, tables.settings) for row in rows.all(table)}
-        states: dict[str, DesiredState] = {}
-        found = {}
-        for device in devices:
-            found[device.name] = int(device.generation)
-            if device.state != ACTIVE or (device.document and device.revision == revision):
-                continue
+    def behind(self, rows: View, key: Mapping[str, Any]) -> frozenset[str]:
+        """The names of devices that have ``key`` and of which another thing is wanted than their documents say: each
+        gets the next generation when it asks next. What is wanted of a group is found once, and each release."""
+        own = {row.scope for table in (tables.wishes, tables.settings) for row in rows.all(table, "scope")}
+        questions: dict[str, Question] = {}
+        version_of = cache(partial(wished_version, rows))
+        found = set()
+        for device in rows.behind(ACTIVE, rows.number("revision"), key):
             scope = f"device/{device.name}"
             scope = scope if scope in own else f"group/{device.in_group}"
-            if scope not in states:
-                states[scope] = self.wanted(rows, device)
-            found[device.name] += not _says(device, states[scope])
-        return found
+            if scope not in questions:
+                questions[scope] = Question(self.wanted(rows, device, version_of))
+            if not questions[scope].is_in(device.document):
+                found.add(device.name)
+        return frozenset(found)
 
-    def wanted(self, rows: Rows, device: Row[Any]) -> DesiredState:
-        """What the device should run: what is wished for it goes before what is for its group."""
+    def wanted(self, rows: View, device: Row[Any], version_of: VersionOf | None = None) -> DesiredState:
+        """What the device should run: what is wished for it goes before what is for its group. ``version_of`` gives
+        releases that who asks for many devices has found already."""
         wishes: dict[str, Wish] = {}
         settings: dict[str, Any] = {}
         for scope in (f"group/{device.in_group}", f"device/{device.name}"):
@@ -96,9 +98,7 @@ class Publisher:
             for row in rows.all(tables.settings, scope=scope):
                 value = json.loads(row.value)
                 settings[row.name] = tuple(value) if isinstance(value, list) else value
-        return desired(
-            device.name, wishes, settings, lambda model, version: wished_version(rows, model, version)
-        )
+        return desired(device.name, wishes, settings, version_of or partial(wished_version, rows))
 
     def resume(self, rows: Rows, device: Row[Any], now_ms: int) -> None:
         """Have versions beyond those that the device told, and give it what is wanted here."""
@@ -115,11 +115,6 @@ class Publisher:
         fresh = rows.one(tables.devices, name=device.name)
         assert fresh is not None
         self.publish(rows, fresh, now_ms)
-
-
-def _says(device: Row[Any], state: DesiredState) -> bool:
-    """Whether the device's document asks for the same as ``state``."""
-    return bool(device.document) and same(state, decode(device.document))
 
 
 def _counters(device: Row[Any]) -> Counters:

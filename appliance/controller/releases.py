@@ -22,7 +22,7 @@ from appliance.config.repository import RepositoryConfig
 from appliance.config.store import Unsigned
 from appliance.controller import tables
 from appliance.controller.blobs import BlobStore, is_intact, write_blob
-from appliance.controller.fleet_store import FleetStore, Rows
+from appliance.controller.fleet_store import FleetStore, Rows, View
 from appliance.controller.signatures import (
     Succession,
     lacking,
@@ -98,7 +98,7 @@ class Releases:
     def golden_before(self, model: str, version: int) -> int:
         """The newest version below ``version`` that has golden answers, where that has none; 0: nothing is lost. A
         package that cannot be read any more has none: it stands in the way of no release."""
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             found = [row for row in rows.all(tables.releases, model=model) if row.version <= version]
         for row in sorted(found, key=lambda each: each.version, reverse=True):
             if self._holds_answers(row.package):
@@ -186,7 +186,7 @@ class Releases:
     def judge_again(self) -> None:
         """Note of every release who signed it, as the root says now: it may be another one than when they came. A
         package that cannot be read keeps the word that it has."""
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             found = rows.all(tables.releases)
         for row in found:
             with suppress(PackageInvalid, OSError):
@@ -290,7 +290,7 @@ def _note(rows: Rows, model: str, version: int, built: Built) -> None:
     )
 
 
-def release(rows: Rows, model: str, version: int) -> Row[Any]:
+def release(rows: View, model: str, version: int) -> Row[Any]:
     """The release. Raises NoRelease, with those that there are."""
     found = rows.one(tables.releases, model=model, version=version)
     if found is not None and not found.package:
@@ -303,7 +303,7 @@ def release(rows: Rows, model: str, version: int) -> Row[Any]:
     return found
 
 
-def wished_version(rows: Rows, model: str, version: int) -> WishedVersion:
+def wished_version(rows: View, model: str, version: int) -> WishedVersion:
     """The release as documents name it, with all ways to get it, those from a base first. Raises NoRelease."""
     found = release(rows, model, version)
     ways = sorted(

@@ -7,6 +7,7 @@ import logging
 import resource
 import signal
 import ssl
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,6 +39,9 @@ SHARES: Final = 4
 """How many addresses together take all connections that there can be."""
 KEEP_MS: Final = 30 * 24 * 3_600_000
 """How long telemetry is kept."""
+SWITCH_INTERVAL_S: Final = 0.0005
+"""How long a poll waits at most, at each of its steps, for a thread that has the interpreter: one who looks at all
+devices has it for long."""
 TIDY_S: Final = 3600.0
 RECLAIM_S: Final = 600.0
 """Between looks for blobs that nothing names; what two in a row find goes."""
@@ -89,6 +93,7 @@ def server_tls(home: Home) -> ssl.SSLContext:
 async def serve(home: Home, ready: Callable[[str], None], tell: Tell) -> None:
     """Serve until SIGTERM or SIGINT; ``ready`` is told where, and ``tell`` what becomes of leftovers. Raises
     OperatorError where it cannot listen."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy import Row
 
 from appliance.controller import tables
-from appliance.controller.fleet_store import Rows
+from appliance.controller.fleet_store import Rows, View
 from appliance.domain.digest import digest_of
 
 ROLES: Final = ("viewer", "operator", "admin")
@@ -49,13 +49,13 @@ def make_enrolment(
     return name, PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def person(rows: Rows, text: str, now_ms: int) -> Row[Any] | None:
+def person(rows: View, text: str, now_ms: int) -> Row[Any] | None:
     """Whose token it is; None: nobody's, or not any more."""
     name, _, secret = text.partition(":")
     return _known(rows, name, PERSON, secret.encode(), now_ms)
 
 
-def enrolment(rows: Rows, name: str, secret: bytes, now_ms: int) -> Row[Any] | None:
+def enrolment(rows: View, name: str, secret: bytes, now_ms: int) -> Row[Any] | None:
     """The token of a box, used or not."""
     return _known(rows, name, ENROLMENT, secret, now_ms)
 
@@ -96,7 +96,7 @@ def _put(
     )
 
 
-def _known(rows: Rows, name: str, kind: str, secret: bytes, now_ms: int) -> Row[Any] | None:
+def _known(rows: View, name: str, kind: str, secret: bytes, now_ms: int) -> Row[Any] | None:
     found = rows.one(tables.tokens, name=name, kind=kind)
     right = hmac.compare_digest(found.digest if found else "", digest_of(secret))
     return found if found and right and not found.revoked and now_ms < found.expires_ms else None

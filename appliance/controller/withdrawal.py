@@ -15,7 +15,7 @@ from sqlalchemy import Row
 from appliance.controller import tables
 from appliance.controller.blobs import BlobStore
 from appliance.controller.contact import REVOKED
-from appliance.controller.fleet_store import FleetStore, Rows
+from appliance.controller.fleet_store import FleetStore, View
 from appliance.controller.leftovers import named_by
 from appliance.controller.people import report_of, versions_of
 from appliance.controller.releases import release
@@ -31,15 +31,10 @@ def withdraw(
 ) -> Withdrawn:
     """Take the release back. Raises NoRelease, and OperatorError where somebody needs it."""
     key = {"model": model, "version": version}
+    with store.look() as view:  # most are refused, and boxes need not wait for that
+        _unneeded(view, model, version)
     with store.transaction() as rows:
-        found = release(rows, model, version)
-        if needed := list(dict.fromkeys(_uses(rows, found))):  # a box may say it a thousand times
-            more = f", and {len(needed) - TOLD} more" if len(needed) > TOLD else ""
-            raise OperatorError(
-                f"{model}/{version} is needed: {', '.join(needed[:TOLD])}{more}; wish for another version there, or "
-                f"take the wish back ('appliance fleet want {model} --withdraw --group NAME'), and revoke devices that "
-                "are gone"
-            )
+        found = _unneeded(rows, model, version)
         own = named_by([found], rows.all(tables.transfers, **key))
         rows.remove(tables.transfers, **key)
         rows.change(tables.releases, key, package="")
@@ -48,13 +43,27 @@ def withdraw(
     return Withdrawn(model, version, sum(blobs.size(each) or 0 for each in own - left))
 
 
-def _uses(rows: Rows, found: Row[Any]) -> Iterator[str]:
+def _unneeded(rows: View, model: str, version: int) -> Row[Any]:
+    """The release. Raises NoRelease, and OperatorError where somebody needs it."""
+    found = release(rows, model, version)
+    if needed := list(dict.fromkeys(_uses(rows, found))):  # a box may say it a thousand times
+        more = f", and {len(needed) - TOLD} more" if len(needed) > TOLD else ""
+        raise OperatorError(
+            f"{model}/{version} is needed: {', '.join(needed[:TOLD])}{more}; wish for another version there, or "
+            f"take the wish back ('appliance fleet want {model} --withdraw --group NAME'), and revoke devices that "
+            "are gone"
+        )
+    return found
+
+
+def _uses(rows: View, found: Row[Any]) -> Iterator[str]:
     wishes = {
         row.scope: msgspec.json.decode(row.wish, type=Wish)
         for row in rows.all(tables.wishes, model=found.model)
     }
     ways = rows.all(tables.transfers, model=found.model, base=found.manifest)
-    devices = [row for row in rows.all(tables.devices) if row.state != REVOKED]
+    told = rows.all(tables.devices, "name", "in_group", "state", "report")
+    devices = [row for row in told if row.state != REVOKED]
     return uses(found, wishes, devices, {int(way.version) for way in ways})
 
 

@@ -174,7 +174,9 @@ class Watch:
             if wished.device:
                 (device,) = devices_in([controller.get(f"/devices/{wished.device}")])
                 return [device], device["wishes"].get(wished.model)
-            devices, groups = devices_in(controller.get("/devices")), groups_in(controller.get("/groups"))
+            # A controller of an earlier release tells of all devices and groups: who is concerned is looked at here.
+            devices = devices_in(controller.get("/devices", group=wished.group))
+            groups = groups_in(controller.get("/groups", group=wished.group))
         except MessageInvalid as error:
             raise controller.stranger() from error
         wishes = next((each["wishes"] for each in groups if each["name"] == wished.group), {})

@@ -308,6 +308,29 @@ def test_a_controller_that_fails_for_a_while_has_ended_nothing(
     assert "the database failed" in out
 
 
+@pytest.mark.parametrize("knows_groups", [True, False])
+def test_who_waits_for_a_group_asks_for_it_alone_and_is_right_where_the_controller_tells_of_all(
+    fleet: Fleet, desk: Desk, box: Box, between: Between, new_box: NewBox, monkeypatch: pytest.MonkeyPatch,
+    knows_groups: bool,
+) -> None:  # fmt: skip
+    """A controller of an earlier release takes no notice of what it does not know."""
+    new_box("far", group="other")
+    fleet("want", "m=2", "--group", "other")
+    asked, get = list[tuple[str, dict[str, Any]]](), Controller.get
+
+    def noted(self: Controller, path: str, **query: Any) -> Any:
+        asked.append((path, query))
+        return get(self, path, **(query if knows_groups else {}))
+
+    monkeypatch.setattr(Controller, "get", noted)
+    between.append(lambda: follows(box, desk, SERVES_ONE))
+    status, out, error = fleet(*WANT, "--timeout", "20")
+    assert (status, error) == (Exit.OK, "")
+    assert "m/1 serves on 1 of 1 device after " in out
+    looks = {(path, *query.items()) for path, query in asked}
+    assert looks == {("/devices", ("group", "site")), ("/groups", ("group", "site"))}
+
+
 def test_who_may_not_ask_any_more_is_told(fleet: Fleet, desk: Desk, box: Box, between: Between) -> None:
     between.append(lambda: setattr(desk, "now_ms", desk.now_ms + 366 * 24 * HOUR_MS))
     status, _, error = fleet(*WANT, "--timeout", "20")
