@@ -27,7 +27,7 @@ ASKED_EACH: Final = 25
 LINE: Final = re.compile(r"[0-9-]{10}T[0-9:.]{15}Z \[[a-z]+ *\] .*")
 OF_LIBRARY: Final = re.compile(r"ExecuteBatchError|\[grpc\._cython\.cygrpc\]|_server_main_loop")
 """What gRPC's library has a traceback for: clients that go away within a stream, and paths that are not UTF-8, after
-which another server takes its place."""
+which another server takes its place; whoever waited for the one before is sent away."""
 BACK_S: Final = 10.0
 DEFECT: Final = re.compile(r"Traceback|panicked|nobody foresaw|Unhandled|\[(?:error|critical) ")
 TENSOR: Final = {"datatype": "INT32", "shape": [1, 16], "data": list(range(16))}
@@ -121,7 +121,7 @@ class Served:
         while True:
             try:
                 return self._connect(to)
-            except (ConnectionRefusedError, FileNotFoundError):
+            except (ConnectionRefusedError, ConnectionResetError, FileNotFoundError):
                 if time.monotonic() > end or self.daemon.process.poll() is not None:
                     raise RuleBroken(
                         f"nobody listens any more; its log:\n{self.daemon.log()[-3000:]}"
