@@ -18,6 +18,8 @@ from types import TracebackType
 from typing import Any, Self
 
 START_S = 60.0
+PAUSE_S = 0.01
+"""Between two looks: without it they take the processor from what is waited for."""
 STOP_S = 40.0
 
 
@@ -83,7 +85,7 @@ class ApplianceProcess:
         end = time.monotonic() + timeout_s
         while text not in self.log():
             assert time.monotonic() < end, f"never said '{text}':\n{self.log()}"
-            time.sleep(0.01)
+            time.sleep(PAUSE_S)
 
     def wait_for(self, text: str, timeout_s: float = START_S) -> str:
         """Wait for a message to the service manager that holds ``text``; fails with the log when it ends instead."""
@@ -143,6 +145,7 @@ class ApplianceProcess:
                 return document
             if time.monotonic() > end:
                 raise AssertionError(f"never saw {what}; last status: {document}\nlog:\n{self.log()}")
+            time.sleep(PAUSE_S)
 
     def signal(self, number: int) -> None:
         """Send the daemon a signal."""

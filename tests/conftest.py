@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,12 +30,26 @@ os.register_at_fork(after_in_child=gc.freeze)
 
 Serve = Callable[..., ApplianceProcess]
 
+LONG_S = 120
+"""What is given so long or longer begins before everything else: one of these that begins last would be waited for by
+all other processes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In the order in which they were shuffled, but for long ones."""
+    given = ((item, item.get_closest_marker("timeout")) for item in items)
+    long = {item for item, marker in given if marker is not None and marker.args[0] >= LONG_S}
+    items.sort(key=lambda item: item not in long)
+
 
 @pytest.fixture(autouse=True)
 def _swept() -> Iterator[None]:
     """Let what a test had frozen, as loading does in a worker, be swept: garbage that is in it would keep its memory
-    and its descriptors as long as this process lives."""
+    and its descriptors as long as this process lives. And leave the level of libraries' logs as it was: at that of
+    debug, pytest keeps a line for each header of HTTP/2."""
+    level = logging.getLogger().level
     yield
+    logging.getLogger().setLevel(level)
     gc.unfreeze()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,9 +53,7 @@ def test_a_model_directory_with_a_newline_in_its_name(
     models = model_directory("mlp")
     (models / BROKEN / "1").mkdir(parents=True)
     process = serve(models)
-    end = time.monotonic() + 30.0
-    while "Try:" not in process.log():
-        assert time.monotonic() < end, process.log()
+    process.wait_log("Try:")
     (line,) = [line for line in process.log().splitlines() if line.startswith("Not ready:")]
     assert line.startswith(f"Not ready: {SHOWN}: is not a name")
     for command in (["status"], ["top", "--once", "--interval", "0.1"]):

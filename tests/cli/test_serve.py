@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,9 +105,7 @@ def test_the_line_to_copy_uses_a_golden_picture(tmp_path: Path) -> None:
 
 def test_the_line_to_copy_works(serve: Any, model_directory: Any, capsys: pytest.CaptureFixture[str]) -> None:
     process: ApplianceProcess = serve(model_directory("mlp"))
-    end = time.monotonic() + 30.0
-    while "Try:" not in process.log():
-        assert time.monotonic() < end, process.log()
+    process.wait_log("Try:")
     (line,) = [line for line in process.log().splitlines() if line.startswith("Try:")]
     words = shlex.split(line.removeprefix("Try:"))
     assert main(words[1:]) == Exit.OK

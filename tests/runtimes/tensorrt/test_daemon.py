@@ -33,6 +33,7 @@ SECTIONS = {
     "packages": {"unsigned": "allow"},
     "repository": {"runtimes": ["onnx", "tensorrt"]},
     "swap": {"watch_s": 0.3},
+    "reload": {"poll_s": 0.2},
 }
 SIMULATED = """
 from types import MappingProxyType
