@@ -1,15 +1,17 @@
 """What the controller knows, in a database: every change is a transaction that is on the disk when it ends.
 
-The database is SQLite in a file, or whatever else SQLAlchemy reaches by a URL: the statements stand here once. One
-change at a time; the engine's own locks are for processes beside this one, such as a backup. Who only looks waits for
-no change, and no change waits for him: the boxes of a large fleet poll while people look at all of it.
+The database is SQLite in a file; the statements stand here once. One change at a time; the engine's own locks are for
+processes beside this one, such as a backup. Who only looks waits for no change, and no change waits for him: the boxes
+of a large fleet poll while people look at all of it.
 """
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +45,10 @@ MIGRATIONS: Final = Path(__file__).with_name("migrations")
 BUSY_MS: Final = 10_000
 LOOKS: Final = "appliance_looks"
 """Of a connection: nothing is changed over it."""
+LOG_BYTES: Final = 64 << 20
+"""Beyond it SQLite's log of changes is begun anew."""
+LOG_WAIT_S: Final = 5.0
+"""For how long that may wait for who looks."""
 ROW_BYTES: Final = 160
 """What a row of telemetry takes besides the record, about: many small ones fill a disk, too."""
 
@@ -56,6 +62,8 @@ class FleetStore:
 
     def __init__(self, url: str) -> None:
         self._lock = threading.Lock()
+        self._lookers = _Lookers()
+        self._log_most = LOG_BYTES
         # A look takes a connection of its own, so there are as many as threads: none waits for one that is held.
         self._engine: Engine = create_engine(url, max_overflow=-1)
         self._looks = self._engine.execution_options(**{LOOKS: True})
@@ -86,19 +94,69 @@ class FleetStore:
                     yield Rows(connection)
             except SQLAlchemyError as error:
                 raise DatabaseTrouble(f"the database failed: {_cause(error)}; nothing was changed") from error
+            self._shorten_log()
 
     @contextmanager
     def look(self) -> Iterator[View]:
         """All as it is at one moment, to look at. Raises DatabaseTrouble."""
         try:
-            with self._looks.begin() as connection:
+            with self._lookers.one(), self._looks.begin() as connection:
                 yield View(connection)
         except SQLAlchemyError as error:
             raise DatabaseTrouble(f"the database failed: {_cause(error)}; nothing was changed") from error
 
+    def _shorten_log(self) -> None:
+        """Begin SQLite's log of changes anew once it is long. By itself SQLite does so only when nobody looks, and at a
+        large fleet somebody always may."""
+        if (size := self._log_bytes()) < self._log_most:
+            return
+        with self._lookers.none(LOG_WAIT_S) as away:
+            if away:
+                _checkpoint(self._engine)
+        self._log_most = LOG_BYTES if self._log_bytes() < LOG_BYTES else size + LOG_BYTES
+
+    def _log_bytes(self) -> int:
+        try:
+            return os.stat(f"{self._engine.url.database}-wal").st_size
+        except OSError:
+            return 0
+
     def close(self) -> None:
         """Let go of the database."""
         self._engine.dispose()
+
+
+class _Lookers:
+    """Who looks, and when nobody does."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+        self._kept_out = False
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """For one who looks."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._kept_out)
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._count -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def none(self, wait_s: float) -> Iterator[bool]:
+        """Let nobody begin, and wait for those that look; whether they ended in time."""
+        with self._changed:
+            self._kept_out = True
+            try:
+                yield self._changed.wait_for(lambda: not self._count, wait_s)
+            finally:
+                self._kept_out = False
+                self._changed.notify_all()
 
 
 class View:
@@ -298,6 +356,18 @@ def _prepare_sqlite(engine: Engine) -> None:
     def begun(connection: Connection) -> None:
         looks = connection.get_execution_options().get(LOOKS, False)
         connection.exec_driver_sql("BEGIN" if looks else "BEGIN IMMEDIATE")
+
+
+def _checkpoint(engine: Engine) -> None:
+    """Bring the log into the database and begin it anew, unless another process is reading, or the disk fails: the next
+    change tells that."""
+    with suppress(SQLAlchemyError, sqlite3.Error), closing(engine.raw_connection()) as connection:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA busy_timeout = 0")
+        try:
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
 
 
 def _cause(error: SQLAlchemyError) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.controller import tables
+from appliance.controller import fleet_store, tables
 from appliance.controller.desired import Question, same
 from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
 from appliance.controller.leftovers import Unreadable, told_of
@@ -29,6 +32,7 @@ from tests.controller.api.desk import Box, Desk
 __all__ = ["desk", "new_box"]
 
 NewBox = Callable[..., Box]
+LOG_BYTES = 256 << 10
 DIGESTS = st.sampled_from(["0" * 64, "1" * 64])
 VERSIONS = st.builds(
     WishedVersion,
@@ -113,6 +117,46 @@ def test_there_may_be_many_looks_at_once(store: FleetStore) -> None:
         rows.count_up("revision")
     for each in looks:
         each.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("kept_open", [False, True])
+def test_the_log_of_changes_is_begun_anew_although_somebody_always_looks(
+    store: FleetStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_open: bool
+) -> None:
+    """Two take turns so that one of them always does; ``kept_open``: a third never ends, and holds nobody up for
+    long."""
+    monkeypatch.setattr(fleet_store, "LOG_BYTES", LOG_BYTES)
+    monkeypatch.setattr(fleet_store, "LOG_WAIT_S", 0.01 if kept_open else 30.0)
+    store._log_most = LOG_BYTES
+    over, log = threading.Event(), tmp_path / "fleet.db-wal"
+    most = 0
+
+    def look() -> None:
+        while not over.is_set():
+            with store.look() as view:
+                view.number("revision")
+                over.wait(0.02)
+
+    with ExitStack() as stack:
+        if kept_open:
+            stack.enter_context(store.look()).number("revision")
+        for _ in range(2):
+            thread = threading.Thread(target=look)
+            thread.start()
+            stack.callback(thread.join)
+        stack.callback(over.set)
+        for number in range(100):
+            with store.transaction() as rows:
+                rows.put(tables.state, key="revision", value=number)
+                rows.note(number, "somebody", "did", much="x" * 20_000)
+            most = max(most, log.stat().st_size)
+    assert (most > 8 * LOG_BYTES) == kept_open
+    with store.transaction() as rows:
+        rows.put(tables.state, key="revision", value=1)
+    store._log_most = LOG_BYTES
+    with store.transaction() as rows:
+        rows.put(tables.state, key="revision", value=2)
+    assert log.stat().st_size < LOG_BYTES
 
 
 def test_a_look_at_a_database_that_fails_says_so(store: FleetStore) -> None:
