@@ -116,11 +116,11 @@ cgroup-test: $(TEST_STAMP) ## the bounds of workers' cgroups, on a kernel that i
 GPU_PYTHON ?=
 test-gpu: ## the tests that need a GPU, which `make test` skips (GPU_PYTHON=FILE: a Python with onnxruntime-gpu, else .venv)
 	@if [ -z "$(GPU_PYTHON)" ]; then \
-	  said=$$($(PYTHON) -c 'import ctypes; ctypes.CDLL("libnvidia-ml.so.1")' 2>&1) || { \
+	  said=$$($(PYTHON) -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2() and "it does not answer")' 2>&1) || { \
 	    why=$$(printf '%s\n' "$$said" | tail -n 1); \
 	    echo "make: there is no driver of NVIDIA's here ($$why); docs/GPU.md says what it takes" >&2; exit 1; }; \
 	  $(MAKE) --no-print-directory RUNTIME=gpu install-test install-native || exit 1; fi
-	@python=$(or $(GPU_PYTHON),$(BIN)/python); \
+	@python='$(or $(GPU_PYTHON),$(BIN)/python)'; \
 	said=$$($$python -c 'from appliance.devices.nvml import Nvml; print(*Nvml().devices, sep="\n")' 2>&1) || { \
 	  why=$$(printf '%s\n' "$$said" | tail -n 1); \
 	  echo "make: nothing tells of a GPU here ($$why); docs/GPU.md says what it takes" >&2; exit 1; }; printf '%s\n' "$$said"; \

@@ -75,7 +75,7 @@ def _show(file: Path | None, json_wanted: bool) -> int:
     if json_wanted:
         print(json.dumps(as_plain(config), indent=2))
         return Exit.OK
-    for line in as_toml(config).splitlines():
+    for line in as_toml(config).removesuffix("\n").split("\n"):
         if line.startswith(COMMENT):
             print_text(line, below=COMMENT)
         else:

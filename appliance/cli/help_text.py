@@ -15,6 +15,7 @@ WIDTH_MAX: Final = 118
 """Longer lines are hard to read."""
 _ITEM: Final = re.compile(r" +(?:\S+(?: \S+)*  +)?")
 """Before the text of a line that is set in: a name and a gap, where it has them."""
+_BLANKS: Final = re.compile(" +")
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -31,7 +32,7 @@ def folded(text: str, width: int, below: str = "") -> str:
 
 
 def filled(text: str, width: int) -> str:
-    """``text`` in lines of at most ``width`` cells, but for words that are longer."""
+    """``text`` in lines of at most ``width`` characters, but for words that are longer."""
     return "\n".join(_set(part, width) for part in _parts(text.strip("\n")))
 
 
@@ -52,6 +53,8 @@ def _parts(text: str) -> Iterator[str]:
 
 def _set(part: str, width: int, below: str = "") -> str:
     item = _ITEM.match(part)
+    if item and item.end() > 2 * width // 3:  # two spaces within a text, or a screen too narrow for names
+        item = _BLANKS.match(part)
     below = " " * item.end() if item else below
     first = item[0] if item else ""
     return fill(

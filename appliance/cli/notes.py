@@ -47,7 +47,7 @@ def _shortened(note: list[Text], width: int, lines: int) -> list[Text]:
     last = last.copy()
     last.truncate(max(width - len(DOTS), 0))
     last.rstrip()
-    return [*firsts, last.append(DOTS)]
+    return [*firsts, last.append(DOTS[-width:])]
 
 
 def _rest(count: int, width: int, told_in: str) -> list[Text]:

@@ -6,6 +6,7 @@ are none.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,14 @@ def print_text(text: str, file: TextIO | None = None, *, below: str = "") -> Non
     """Print ``text`` to ``file``, or standard output. On a terminal no word of it is broken, and what goes on in a
     further line begins with ``below``."""
     stream = sys.stdout if file is None else file
-    print(folded(text, shutil.get_terminal_size().columns, below) if stream.isatty() else text, file=stream)
+    print(folded(text, _columns(stream), below) if stream.isatty() else text, file=stream)
+
+
+def _columns(terminal: TextIO) -> int:
+    """Of this one: standard output may be a file."""
+    if terminal is sys.stdout or os.environ.get("COLUMNS"):
+        return shutil.get_terminal_size().columns
+    return os.get_terminal_size(terminal.fileno()).columns or shutil.get_terminal_size().columns
 
 
 def print_problems(problems: Sequence[tuple[str, str]], where: str = "place") -> None:

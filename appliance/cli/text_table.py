@@ -21,7 +21,8 @@ from rich.text import Text
 from appliance.cli.notes import fitted, wrapped
 
 GAP: Final = 1
-PIPE_CELLS: Final = 1000
+PIPE_CELLS: Final = 10_000
+"""More than any text has that is told: programs get each on one line."""
 NAME_CELLS: Final = 24
 """What the first column gets, if its cells are so long, as long as another column may leave for it."""
 NOTES_PART: Final = 4

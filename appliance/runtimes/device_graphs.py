@@ -52,9 +52,10 @@ class _Apart:
     @contextmanager
     def wait(self) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._captures)
-            self._waits += 1
+            self._waits += 1  # nothing more is captured from here on: it waits for what is under way alone
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._captures)
             yield
         finally:
             with self._changed:

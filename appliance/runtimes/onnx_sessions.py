@@ -27,6 +27,7 @@ from appliance.domain.errors import (
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import Datatype, aligned, element_count
 from appliance.runtimes.arrays import decode_strings, encode_strings
+from appliance.runtimes.device_graphs import whole_device
 from appliance.runtimes.device_limit import DeviceLimit, memory_problem
 from appliance.runtimes.onnx_elements import BY_DATATYPE, ElementType
 from appliance.runtimes.onnx_reasons import runtime_reason
@@ -113,7 +114,8 @@ class BoundSession:
     def close(self) -> None:
         """Drop the bindings, then the session, then the file of its weights."""
         self._bound.clear()
-        self._session = None
+        with whole_device():
+            self._session = None
         if self.weights is not None:
             self.weights.close()
 
@@ -263,7 +265,8 @@ class TextSession:
 
     def close(self) -> None:
         """Drop the session, then the file of its weights."""
-        self._session = None
+        with whole_device():
+            self._session = None
         if self.weights is not None:
             self.weights.close()
 

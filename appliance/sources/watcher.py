@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from inotify_simple import INotify, flags
 
@@ -64,7 +64,6 @@ class Watcher:
         )  # a model is read for milliseconds: threads with the daemon's short turns go before it at once
         self._stirred = asyncio.Event()
         self._notices: Notices | None = None
-        self._watched: frozenset[str] = frozenset()
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
         self._unwatched = ""
@@ -193,17 +192,13 @@ class Watcher:
     async def _rewatch(self) -> bool:
         """Have notices of all that is there now; whether of more than before, which may have changed since it was
         looked at."""
-        notices, before = self._notices, self._watched
+        notices = self._notices
         if notices is None:
             return False
-        self._watched, problem = await self.apart(lambda: self._watch_all(notices))
-        if problem:
-            self._cannot_watch(problem)
-        return not self._watched <= before
-
-    def _watch_all(self, notices: Notices) -> tuple[frozenset[str], str]:
-        directories = frozenset(self._source.directories())
-        return directories, notices.watch(directories)
+        found = await self.apart(lambda: notices.watch(self._source.directories()))
+        if found.problem:
+            self._cannot_watch(found.problem)
+        return found.more
 
     def _cannot_watch(self, reason: str) -> None:
         if reason != self._unwatched:
@@ -227,6 +222,14 @@ def watch_problem(error: OSError, limit: str, path: str = "") -> str:
     return f"'{path}': {said}" if path else said
 
 
+class Watched(NamedTuple):
+    """Why some directories cannot be watched, "" when all are; whether some are that were not, or are others of the
+    same names."""
+
+    problem: str
+    more: bool
+
+
 class Notices:
     """Calls ``changed`` when something happened in one of the directories, or when notices of it were lost.
 
@@ -242,9 +245,9 @@ class Notices:
         self._paths: dict[int, str] = {}
         loop.add_reader(self._notify.fileno(), self._read)
 
-    def watch(self, directories: Collection[str]) -> str:
-        """Watch exactly these; gives why some cannot be watched, "" when all are."""
-        wanted = set(directories)
+    def watch(self, directories: Collection[str]) -> Watched:
+        """Watch exactly these."""
+        wanted, more = set(directories), False
         for path in self._watches.keys() - wanted:
             self._drop(path)
         for path in wanted:
@@ -253,9 +256,10 @@ class Notices:
             except OSError as error:
                 if isinstance(error, FileNotFoundError | NotADirectoryError):
                     continue  # it went meanwhile, of which its parent tells
-                return watch_problem(error, "fs.inotify.max_user_watches", path)
+                return Watched(watch_problem(error, "fs.inotify.max_user_watches", path), more)
+            more = more or self._watches.get(path) != number
             self._paths[number], self._watches[path] = path, number
-        return ""
+        return Watched("", more)
 
     def close(self) -> None:
         """No more notices."""

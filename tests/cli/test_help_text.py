@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
+import pty
+import struct
+import termios
 from collections.abc import Iterator
 
 import pytest
@@ -85,6 +90,10 @@ def test_lines_are_set_by_themselves_and_go_on_below_their_text() -> None:
         "             not",
         "             trusted",
     ]
+    assert folded("  a/b: the service is not there  and more", 24).splitlines() == [
+        "  a/b: the service is",
+        "  not there  and more",
+    ]
     assert folded("# bytes over the link; 0: no bound", 20, "# ").splitlines() == [
         "# bytes over the",
         "# link; 0: no bound",
@@ -98,6 +107,17 @@ def test_texts_are_set_for_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> N
         print_text("the command TOKEN enrols it", stream)
     assert screen.getvalue() == "the command TOKEN\nenrols it\n"
     assert pipe.getvalue() == "the command TOKEN enrols it\n"
+
+
+def test_texts_are_set_for_the_terminal_that_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard output goes to a file, as that of a command whose failures somebody sees."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    master, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
+    with open(end, "w") as screen:
+        print_text("the command TOKEN enrols it", screen)
+    assert os.read(master, 100) == b"the command TOKEN\r\nenrols it\r\n"
+    os.close(master)
 
 
 def test_a_failure_and_the_configuration_are_set_for_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -126,8 +127,15 @@ def test_a_session_that_takes_texts_is_made_apart_from_captures_as_well(
 
     runtime = onnx.OnnxRuntime()
     monkeypatch.setattr(onnxruntime, "InferenceSession", make)
-    runtime.load(version, RuntimeSettings()).close()
+    session = runtime.load(version, RuntimeSettings())
     assert refused == [True]
+    thread = threading.Thread(target=session.close)
+    with capturing():
+        thread.start()
+        thread.join(MOMENT_S)
+        assert thread.is_alive(), "it is closed apart from them, too"
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
 
 
 def test_two_may_wait_at_once_and_the_last_one_lets_captures_go_on() -> None:
@@ -138,3 +146,25 @@ def test_two_may_wait_at_once_and_the_last_one_lets_captures_go_on() -> None:
             pass
     with capturing(), capturing():
         pass
+
+
+def test_captures_one_after_the_other_keep_nobody_waiting() -> None:
+    """Who waits is let in once those that are under way have ended: nothing else is captured before."""
+    waits, over = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with whole_device():
+            waits.set()
+            over.wait(PATIENCE_S)
+
+    thread = threading.Thread(target=wait)
+    with capturing():
+        thread.start()
+        with suppress(NotNow):  # once it has come to wait
+            while thread.is_alive():
+                with capturing():
+                    thread.join(0.001)
+        assert not waits.is_set()
+    assert waits.wait(PATIENCE_S)
+    over.set()
+    thread.join(PATIENCE_S)

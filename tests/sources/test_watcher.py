@@ -15,7 +15,7 @@ from appliance.repository.directory import RepositoryScan
 from appliance.sources import watcher
 from appliance.sources.directory import DirectorySource
 from appliance.sources.source import Look
-from appliance.sources.watcher import Watcher, watch_problem
+from appliance.sources.watcher import Notices, Watched, Watcher, watch_problem
 from appliance.workers.priority import SHORT_TURN_NS, USUAL_TURN_NS, take_turns, turn_ns
 from tests.repository.onnx_files import plain_model, write_version
 
@@ -29,9 +29,9 @@ class TimedNotices:
         self._loop = loop
         made.append(self)
 
-    def watch(self, directories: Collection[str]) -> str:
+    def watch(self, directories: Collection[str]) -> Watched:
         self._loop.call_soon_threadsafe(self.watching.set)
-        return ""
+        return Watched("", False)
 
     def close(self) -> None:
         pass
@@ -47,7 +47,6 @@ def test_it_ends_in_the_moment_in_which_something_stirs(
     monkeypatch.setattr(watcher, "Notices", TimedNotices)
     source = DirectorySource(tmp_path, RepositoryConfig())
     source.read()
-    monkeypatch.setattr(source, "directories", set)
 
     async def stir_and_stop() -> None:
         watched = Watcher(source, ReloadConfig(poll_s=60), lambda scan: None, lambda event, **more: None)
@@ -93,6 +92,21 @@ def test_what_stirs_before_there_are_notices_of_it_is_seen(
         while not any(each.model.version == 2 for each in (await taken.get()).servable):
             pass
         await watched.stop()
+
+    asyncio.run(look_on())
+
+
+def test_a_directory_that_another_one_replaced_is_more_to_look_at(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+
+    async def look_on() -> None:
+        notices = Notices(asyncio.get_running_loop(), lambda: None)
+        assert [notices.watch([str(folder)]) for _ in range(2)] == [Watched("", True), Watched("", False)]
+        folder.rename(tmp_path / "other")
+        folder.mkdir()
+        assert notices.watch([str(folder)]) == Watched("", True)
+        notices.close()
 
     asyncio.run(look_on())
 
