@@ -1,8 +1,8 @@
 """What the controller knows, in a database: every change is a transaction that is on the disk when it ends.
 
 The database is SQLite in a file; the statements stand here once. One change at a time; the engine's own locks are for
-processes beside this one, such as a backup. Who only looks waits for no change, and no change waits for him: the boxes
-of a large fleet poll while people look at all of it.
+processes beside this one, such as a backup. Who only looks waits for no change, and no change waits for him, but for
+a moment once the log of changes is long: the boxes of a large fleet poll while people look at all of it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class DatabaseTrouble(OperatorError):
 
 
 class FleetStore:
-    """See the module. ``url`` is SQLAlchemy's. Brings the database to its present form. Raises DatabaseTrouble."""
+    """See the module. ``url`` is SQLAlchemy's of the file. Brings the database to its present form. Raises
+    DatabaseTrouble."""
 
     def __init__(self, url: str) -> None:
         self._lock = threading.Lock()
@@ -67,8 +68,7 @@ class FleetStore:
         # A look takes a connection of its own, so there are as many as threads: none waits for one that is held.
         self._engine: Engine = create_engine(url, max_overflow=-1)
         self._looks = self._engine.execution_options(**{LOOKS: True})
-        if self._engine.dialect.name == "sqlite":
-            _prepare_sqlite(self._engine)
+        _prepare(self._engine)
         try:
             with self._engine.connect() as connection:
                 config = Config()
@@ -343,7 +343,7 @@ def _where(statement: Any, table: Any, key: Mapping[str, Any]) -> Any:
     return statement
 
 
-def _prepare_sqlite(engine: Engine) -> None:
+def _prepare(engine: Engine) -> None:
     """Transactions as SQLite has them, and what was committed on the disk."""
 
     @event.listens_for(engine, "connect")

@@ -182,9 +182,9 @@ class Reconciler:
         if not self._fallbacks:
             self._generation = found.generation
         wanted = self._by_hand.over(found)
-        self._news.tell(wanted)
         asked = self._requests.heeded(found, asked, self._fallbacks)
         served = with_fallbacks(wanted, self._fallbacks)
+        self._news.tell(served)
         slots = ((entry.model.name, entry.model.version) for entry in served.servable)
         changes = found.interface_changes.union(slot for slot in slots if slot[0] == loaded)
         catalog = catalog_of(served, self._source.trials(), found.orders, changes)

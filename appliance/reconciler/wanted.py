@@ -16,7 +16,8 @@ def with_fallbacks(found: RepositoryScan, fallbacks: Mapping[str, RepositoryScan
         return found
     wanted = [entry for entry in found.servable if entry.model.name not in fallbacks]
     stands = [entry for name in sorted(fallbacks) for entry in fallbacks[name].servable]
-    return replace(found, servable=(*wanted, *stands))
+    auto = found.auto or any(each.auto for each in fallbacks.values())
+    return replace(found, servable=(*wanted, *stands), auto=auto)
 
 
 def catalog_of(

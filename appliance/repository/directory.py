@@ -53,11 +53,10 @@ class BrokenVersion:
 class RepositoryScan:
     """What was read of a repository at one moment, or of one model in it, by name and ascending version. ``notes`` tell
     of settings that are accepted without effect; ``auto`` is whether KIND_AUTO says where any of them runs.
-    ``generation`` is that of the store's catalog that asked for them (0:
-    nothing counts), and ``asked_ms`` by name and version when it did: any change of that is one more request for a
-    version. ``orders`` are the versions that an operator wants whatever serves now, by name and version,
-    ``interface_changes`` those of which clients change along; ``uninstalled`` are the digests of packages that may
-    still serve, and are not to any more."""
+    ``generation`` is that of the store's catalog that asked for them (0: nothing counts), and ``asked_ms`` by name and
+    version when it did: any change of that is one more request for a version. ``orders`` are the versions that an
+    operator wants whatever serves now, by name and version, ``interface_changes`` those of which clients change along;
+    ``uninstalled`` are the digests of packages that may still serve, and are not to any more."""
 
     servable: tuple[ServableVersion, ...] = ()
     broken: tuple[BrokenVersion, ...] = ()

@@ -436,22 +436,21 @@ def _read_instances(section: Section, settings: RepositoryConfig, wish: DeviceWi
         section.problem("instance_group", f"asks for {count} instances; the limit is {INSTANCES_MAX}")
     written = tuple(each for group in groups for each in group.groups)
     on_cpu = groups[0].device.kind is DeviceKind.CPU
-    decided = _named_kind(written_groups) is None
+    decided = not _named_kinds(written_groups)
     return Instances(count=count, device=ON_CPU if on_cpu else wish, groups=written, auto=decided)
 
 
-def _named_kind(groups: Sequence[Section]) -> DeviceKind | None:
-    """The one that groups name; None where KIND_AUTO decides."""
+def _named_kinds(groups: Sequence[Section]) -> frozenset[DeviceKind]:
+    """Those that groups name; none where KIND_AUTO decides."""
     named = {group.name("kind") for group in groups}
-    kinds = {kind for word, kind in NAMED_KINDS.items() if word in named}
-    return kinds.pop() if len(kinds) == 1 else None
+    return frozenset(kind for word, kind in NAMED_KINDS.items() if word in named)
 
 
 def _auto_kind(groups: Sequence[Section], settings: RepositoryConfig, wish: DeviceWish) -> DeviceKind:
     """What KIND_AUTO stands for: the kind that other groups of the model name, so that no model is refused for what
     machine it is on, else the machine's for the ``wish``."""
-    if (named := _named_kind(groups)) is not None:
-        return named
+    if len(named := _named_kinds(groups)) == 1:
+        return next(iter(named))
     found = settings.auto_kind(wish)
     if found is not settings.auto_kind(ON_CUDA):
         groups[0].note("KIND_AUTO is the processor here: no GPU that can be used is what the model asks for")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
 import ssl
-import time
+import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +17,6 @@ from aiohttp import web
 from appliance.controller.home import Settings, make_home, open_home
 from appliance.controller.server import application, end_tasks, server_tls
 from tests.controller.api.desk import START_MS
-
-READ_SETTLES_S = 0.05
-"""For bytes to go through the loopback."""
 
 
 @contextmanager
@@ -38,6 +37,11 @@ def half_shaken(port: int) -> Iterator[tuple[socket.socket, bytes]]:
         yield connection, sent.read()
 
 
+def unsent(connection: socket.socket) -> int:
+    """How many bytes the other end has yet to take (SIOCOUTQ)."""
+    return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
 def test_a_connection_whose_handshake_ends_in_its_last_moment_leaves_no_task(tmp_path: Path) -> None:
     folder = tmp_path / "controller"
     make_home(folder, Settings(url="https://127.0.0.1:1", address="127.0.0.1:0"), (), (), START_MS)
@@ -53,7 +57,8 @@ def test_a_connection_whose_handshake_ends_in_its_last_moment_leaves_no_task(tmp
             await runner.cleanup()
             assert asyncio.all_tasks() - {asyncio.current_task()}, "the connection has not been made"
             connection.sendall(last)
-            time.sleep(READ_SETTLES_S)  # noqa: ASYNC251  the loop is to find them after it was told to end
+            while unsent(connection):  # not awaited: the loop is to find them after it was told to end
+                pass
             await asyncio.sleep(0)
             await end_tasks()
             return asyncio.all_tasks() - {asyncio.current_task()}

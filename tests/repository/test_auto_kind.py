@@ -7,6 +7,7 @@ import pytest
 from appliance.domain.device import Device, DeviceKind
 from appliance.domain.device_wish import ON_CPU, ON_CUDA, DeviceWish
 from appliance.domain.session_options import OF_ENGINES, ON_GPU_ALONE
+from appliance.reconciler.wanted import with_fallbacks
 from tests.repository.conftest import ReadModel
 from tests.repository.outcomes import served
 
@@ -49,6 +50,28 @@ def test_what_is_for_a_gpu_alone_is_noted_on_the_processor(
     backend = 'backend: "tensorrt"' if key in OF_ENGINES else ""
     for group in ("instance_group { kind: KIND_GPU }", "instance_group { kind: KIND_AUTO }"):
         assert not read_model(backend + said + group, auto_device="cuda", runtimes=("onnx", "tensorrt")).notes
+
+
+@pytest.mark.parametrize(
+    ("groups", "auto"),
+    [
+        ("", False),
+        ("{ count: 2 }", True),
+        ("{ kind: KIND_AUTO }", True),
+        ("{ kind: KIND_AUTO }, { kind: KIND_GPU }", False),
+        ("{ kind: KIND_CPU }, { kind: KIND_GPU }", False),
+    ],
+)
+def test_a_scan_knows_whether_kind_auto_decides(read_model: ReadModel, groups: str, auto: bool) -> None:
+    found = read_model(f"instance_group [ {groups} ]" if groups else "", auto_device="cpu")
+    assert found.auto == auto
+
+
+def test_what_stands_in_counts_as_well(read_model: ReadModel) -> None:
+    config = "instance_group { kind: KIND_%s }"
+    wanted, stands = (read_model(config % each, auto_device="cpu") for each in ("CPU", "AUTO"))
+    assert not with_fallbacks(wanted, {}).auto
+    assert with_fallbacks(wanted, {"m": stands}).auto
 
 
 @pytest.mark.parametrize(("named", "device"), [("KIND_CPU", ON_CPU), ("KIND_GPU", ON_CUDA)])
