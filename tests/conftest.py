@@ -23,6 +23,9 @@ _PATHS = (
     os.environ.get("PYTHONPATH"),
 )
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
+# What one of them compiled is there for the next: an environment that forbids it costs each process that starts more
+# than half a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # What is forked has none of the threads that this process has. Garbage of gRPC that waits for one of them when it is
 # swept would wait for ever there, so what was made before is not swept by a child.
