@@ -99,7 +99,7 @@ def head_length(header: str | None, body_bytes: int) -> int:
 
 def parse_document(text: bytes) -> Steps[dict[str, Any]]:
     """The JSON of a head; raises InvalidRequest."""
-    document = yield from read_json(text, "request")
+    document = yield from read_json(text)
     if not isinstance(document, dict):
         raise InvalidRequest("request must be a JSON object with 'inputs'")
     return document
@@ -244,9 +244,9 @@ def tensors_of(request: InferHead, plan: RequestPlan, binary: memoryview) -> Ste
 
 def _check_all_nesting(document: dict[str, Any], inputs: Sequence[dict[str, Any]]) -> None:
     # tensor data is the one thing that may be large; its nesting is checked where it is flattened
-    check_nesting({key: value for key, value in document.items() if key != "inputs"}, "request")
+    check_nesting({key: value for key, value in document.items() if key != "inputs"})
     for entry in inputs:
-        check_nesting({key: value for key, value in entry.items() if key != "data"}, "request")
+        check_nesting({key: value for key, value in entry.items() if key != "data"})
 
 
 def _objects(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
