@@ -27,6 +27,7 @@ VALUES_MAX: Final = 1_024
 _TRUE: Final = frozenset({"true", "True", "t", "1"})
 _FALSE: Final = frozenset({"false", "False", "f", "0"})
 SHOWN_MAX: Final = 40  # bytes of a value in a problem
+NO_EFFECT: Final = "is accepted and shown to clients, but has no effect here"
 _SIMILAR: Final = 0.6  # above which a known name is suggested
 
 Choice = TypeVar("Choice", bound=Enum)
