@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.domain.errors import InvalidRequest
-from appliance.domain.steps import finished
 from appliance.frontend.http.json_document import (
     MAX_NESTING,
     MEMBERS_MAX,
@@ -19,6 +18,7 @@ from appliance.frontend.http.json_document import (
     parse_json,
     read_json,
 )
+from tests.steps import finished
 
 
 @pytest.mark.parametrize("text", ['{"a":[1,2.5,"x",true,null]}', "[]", '"\\u20ac"', " 3 "])
