@@ -7,7 +7,7 @@ refused, first for ``hold_ms`` and each time for twice as long, at most for ``cr
 there are, no version is to blame that has run anything through: one machine may have many addresses, and a new worker,
 which is made to run the version before it serves, says by itself when that does not go any more. Only one that nothing
 is known of is, where something else can serve in its place and cannot be asked the same. What another version says is
-not decided here (``engine/requests/inquests``).
+not decided here (``engine/requests/crashes``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Sentence(NamedTuple):
 
 
 class Blame:
-    """By version id and client, those blamed last at the end. Owner: the inquests."""
+    """By version id and client, those blamed last at the end. Owner: ``Crashes``."""
 
     def __init__(self, config: RestartPolicy) -> None:
         self._config = config
