@@ -153,7 +153,7 @@ class Crashes:
 
     def _request_died(self, served: Served, client: str) -> None:
         now_ns = self._clock()
-        hold_ns, guilty = self._blame.request_died(
+        hold_ns, version_blamed = self._blame.request_died(
             served.id,
             client,
             now_ns,
@@ -168,7 +168,7 @@ class Crashes:
         if hold_ns:
             for request in self._table.queued_of(served, client):
                 self._table.withdraw(request)
-        if guilty:
+        if version_blamed:
             self._blame.forgive(served.id)
             self._versions.blame(served, "requests end its workers", repeated=True)
 
