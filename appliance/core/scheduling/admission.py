@@ -67,9 +67,8 @@ def admit(group: Group, entry: QueuedRequest, now_ns: int, margin_ns: int) -> in
     if overtakes:
         missing_ns = _overtake(group, entry, now_ns, margin_ns)
         if missing_ns:
-            return max(
-                missing_ns, min(frees) - now_ns
-            )  # the overtaken ones stay the same until the next batch leaves
+            # The overtaken ones stay the same until the next batch leaves.
+            return max(missing_ns, min(frees) - now_ns)
         known_ns = group.promises.spare_ns.get(level, NO_BOUND)
     if spare_ns < known_ns:
         group.promises.spare_ns[level] = spare_ns

@@ -183,10 +183,9 @@ class Dispatch:
             try:
                 self._by_kind[event[0]](*event[1:])
             except Exception as error:  # noqa: BLE001  a defect ends its own call, not the handling of events
+                # What tells of no call leaves accounts wrong, or a client waiting in vain.
                 if event[0] in (NEWS, HTTP):
-                    self._failed(
-                        error
-                    )  # it tells of no call: accounts are no longer right, or a client waits in vain
+                    self._failed(error)
                     return
                 end_call(self._server, event[1], status_for(error, "an event of the server"))
 
