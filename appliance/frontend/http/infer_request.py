@@ -51,7 +51,6 @@ class InferHead:
     ``data``; IN_REGION: in ``sources``) and ``data`` the JSON value. ``binary_outputs`` says per output name what was
     asked, ``binary_default`` for the others, but for those that go to ``windows`` of shared memory."""
 
-    request_id: str
     head: RequestHead
     sizes: tuple[int, ...]
     data: tuple[Any, ...]
@@ -137,8 +136,9 @@ def parse_head(
             if size == IN_REGION
         }
         regions.check_inputs(sources.values())
+    if "id" in document:
+        _text(document, "id", "request")  # what is no text is refused
     return InferHead(
-        request_id=_text(document, "id", "request") if "id" in document else "",
         head=RequestHead(
             model_name=name,
             model_version=version,
@@ -180,9 +180,7 @@ def raw_request(model: ModelVersion, version: str, body: memoryview) -> tuple[In
         model_version=version,
         inputs=(TensorHead(spec.name, spec.datatype.wire, shape),),
     )
-    raw = InferHead(
-        request_id="", head=head, sizes=(len(tensor),), data=(None,), binary_outputs={}, binary_default=True
-    )
+    raw = InferHead(head=head, sizes=(len(tensor),), data=(None,), binary_outputs={}, binary_default=True)
     return raw, tensor
 
 
