@@ -86,13 +86,6 @@ class Digester:
             self._end_piece()
         return Digests(size=self._size, digest=self._whole.hexdigest(), pieces=tuple(self._done))
 
-    def copy(self) -> Digester:
-        """Another one that has taken in the same."""
-        twin = Digester(pieces=self._pieces)
-        twin._whole, twin._piece = self._whole.copy(), self._piece.copy()
-        twin._in_piece, twin._done, twin._size = self._in_piece, list(self._done), self._size
-        return twin
-
     def _end_piece(self) -> None:
         self._done.append(self._piece.hexdigest())
         self._piece = blake3()

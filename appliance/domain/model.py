@@ -26,7 +26,9 @@ def run_timeout_ms(said: str) -> int | None:
 
 
 def run_timeout_problem(said: str) -> str:
-    """What is wrong with ``said`` where ``run_timeout_ms`` gives None."""
+    """What is wrong with ``said`` as the value of RUN_TIMEOUT_PARAMETER; "" when nothing is."""
+    if run_timeout_ms(said) is not None:
+        return ""
     return f"{RUN_TIMEOUT_PARAMETER} must be milliseconds above 0 and at most {RUN_TIMEOUT_MS_MAX}, not '{said[:40]}'"
 
 

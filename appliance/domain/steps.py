@@ -14,13 +14,3 @@ Steps: TypeAlias = Generator[None, None, T]
 
 STEP_ELEMENTS: Final = 2048
 """Elements of a tensor that one step looks at."""
-
-
-def finished(steps: Steps[T]) -> T:
-    """Do what is left of the work at once, and give what it comes to."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result

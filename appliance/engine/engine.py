@@ -39,8 +39,8 @@ from appliance.engine.inbox import Inbox
 from appliance.engine.port import IndexEntry, Submission, Tensor
 from appliance.engine.requests.admission import Admission
 from appliance.engine.requests.completion import Completion
+from appliance.engine.requests.crashes import Crashes
 from appliance.engine.requests.dispatch import Dispatch
-from appliance.engine.requests.inquests import Inquests
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.outcome import Accounts
 from appliance.engine.requests.rerouting import Rerouting
@@ -107,14 +107,14 @@ class Engine:
         accounts = Accounts(self._routes, shell.log, shell.wall_ms, terms.engine.slow_request_ms)
         rerouting = Rerouting(self._routes, table)
         mirroring = Mirroring(terms.swap.config, arena, shell.pace)
-        inquests = Inquests(Blame(terms.restart), self._rollouts.convictions, table, self.leases, shell)
+        crashes = Crashes(Blame(terms.restart), self._rollouts.version_blame, table, self.leases, shell)
         completion = Completion(
             pool=pool,
             accounts=accounts,
             table=table,
             rerouting=rerouting,
             mirroring=mirroring,
-            inquests=inquests,
+            crashes=crashes,
         )
         displaced = Displaced(rerouting, completion, shell.pace)
         self._cache = self._make_cache(terms.residency, pool, WaitingRoom(table, completion, displaced))
@@ -126,7 +126,7 @@ class Engine:
             leases=self.leases,
             table=table,
             completion=completion,
-            inquests=inquests,
+            crashes=crashes,
             displaced=displaced,
         )
         self._admission = Admission(
@@ -314,7 +314,7 @@ class Engine:
         running = self._turn.batches.running_by_model() + self.leases.running_by_model()
         parked = self.leases.parked_by_model()
         scheduled, usage = self._inbox.scheduler.statistics(), self._arena.statistics()
-        queued, held = parked + Counter(scheduled.queued_by_model), self._turn.inquests.held_clients()
+        queued, held = parked + Counter(scheduled.queued_by_model), self._turn.crashes.held_clients()
         versions = self._rollouts.version_statuses(queued, running, held)
         return EngineStatus(
             now_ns=self._shell.clock(),

@@ -13,8 +13,8 @@ from appliance.engine.control.rollouts import Rollouts
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
 from appliance.engine.requests.completion import Completion
+from appliance.engine.requests.crashes import Crashes, blames
 from appliance.engine.requests.dispatch import Batches, Dispatch
-from appliance.engine.requests.inquests import Inquests, blames
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.request import Request
 from appliance.workers import port as workers
@@ -89,9 +89,9 @@ class Turn:
         return self._completion.hand_out(now_ns)
 
     @property
-    def inquests(self) -> Inquests:
+    def crashes(self) -> Crashes:
         """To be asked only."""
-        return self._dispatch.inquests
+        return self._dispatch.crashes
 
     @property
     def batches(self) -> Batches:
@@ -109,7 +109,7 @@ class Turn:
         for served, difference in report.compared:
             self._rollouts.compared(served, difference)
         for served in report.died:
-            self._rollouts.convictions.convict(
+            self._rollouts.version_blame.blame(
                 served, "its worker died with a request that was answered", repeated=False
             )
         self._rollouts.count_mirrored(report.mirrored, report.left_out)
@@ -151,9 +151,9 @@ class Turn:
         served = ran[0].served if ran else self._rollouts.served(leased.model)
         if served is not None and at_work:
             at_work = not (
-                blames(event.cause) and self._rollouts.convictions.form_died(served, event, now_ns)
+                blames(event.cause) and self._rollouts.version_blame.form_died(served, event, now_ns)
             )
-        final = at_work and self._dispatch.inquests.open(event, ran, leased)
+        final = at_work and self._dispatch.crashes.worker_died(event, ran, leased)
         held = Held(running=bool(ran), leased=leased.had, final=final, asked=served)
         self._rollouts.worker_exited(event, held, now_ns)
         self._cache.exited(event, away, now_ns)

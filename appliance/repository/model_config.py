@@ -10,57 +10,37 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.device import DeviceKind
-from appliance.domain.device_wish import ON_CPU, ON_CUDA, WISH_PARAMETERS, DeviceWish, gpu_wish, wish_problem
-from appliance.domain.flag import flag_problem
-from appliance.domain.interface import ALLOWED_PARAMETER, allowance_problem
+from appliance.domain.device_wish import ON_CPU, ON_CUDA, DeviceWish, gpu_wish
 from appliance.domain.model import (
-    OWN_WORKER_PARAMETER,
-    RUN_TIMEOUT_PARAMETER,
     Batching,
     QueuePolicy,
     TimeoutAction,
     VersionChoice,
     VersionPolicy,
-    run_timeout_ms,
-    run_timeout_problem,
-)
-from appliance.domain.session_options import (
-    ENGINE_REFIT,
-    INTRA_OP,
-    LARGEST,
-    OF_ENGINES,
-    ON_GPU_ALONE,
-    option_problem,
 )
 from appliance.repository.findings import Findings, Place
 from appliance.repository.noted import NOTED, OPTIMIZATION, Json, noted_in, read_noted
 from appliance.repository.onnx.foreign import backend_advice
+from appliance.repository.parameters import judge_parameters
 from appliance.repository.pbtxt import Message
-from appliance.repository.section import INT64_MAX, Section
+from appliance.repository.section import INT64_MAX, NO_EFFECT, Section
 from appliance.repository.tensor_config import TensorConfig, read_input, read_output
 from appliance.repository.warmup_config import WARMUPS_MAX, WarmupConfig, read_warmup
 from appliance.runtimes.runtime import READ_ONNX, known_runtimes
 
 ONNX_RUNTIME: Final = "onnx"
 ONNX_BACKEND: Final = "onnxruntime"
-ENGINE_BACKEND: Final = "tensorrt"
 ONNX_PLATFORM: Final = "onnxruntime_onnx"
 MODEL_FILE: Final = "model.onnx"
 VERSIONS_MAX: Final = 1_000
 """Version directories of one model: all are listed on every look, and a handful is kept."""
 LATEST: Final = VersionPolicy()
-FLAGS: Final = frozenset((OWN_WORKER_PARAMETER, ENGINE_REFIT))
-OBEYED: Final = frozenset((RUN_TIMEOUT_PARAMETER, ALLOWED_PARAMETER, *FLAGS, *LARGEST, *WISH_PARAMETERS))
-"""Parameters that have an effect."""
-SIMILAR: Final = 0.75
-"""Above which a parameter is taken for one of those that was misspelt: Triton has many that are none."""
 
 PRIORITY_LEVELS_MAX: Final = (1 << 30) - 1
 """Below the level of requests that are served after all others."""
@@ -88,7 +68,6 @@ GPUS_MAX: Final = 64
 INSTANCES_MAX: Final = 64
 """Worker processes of one model version: more than any edge box has processors for."""
 
-NO_EFFECT: Final = "is accepted and shown to clients, but has no effect here"
 GRAPH_LEVELS: Final = (-1, 0, 1, 2)
 """Basic optimisations, all, all but those of layout, none."""
 ACCELERATORS: Final = (
@@ -199,7 +178,8 @@ def read_model_config(
     parameters = {key: inner.text("string_value") for key, inner in entries}
     instances = _read_instances(section, settings, gpu_wish(parameters))
     kind = _read_kind(section, settings)
-    _judge_parameters(entries, parameters, instances.device.kind, kind)
+    on_cpu = instances.device.kind is DeviceKind.CPU
+    judge_parameters(entries, parameters, on_cpu=on_cpu, backend=kind.backend)
     batching = section.section("dynamic_batching")
     preferred_place = (
         batching.place("preferred_batch_size") if batching else section.place("dynamic_batching")
@@ -324,34 +304,6 @@ def _read_policy(section: Section) -> VersionPolicy:
         if choice:
             choice.close()
     return policy
-
-
-def _judge_parameters(
-    entries: Iterable[tuple[str, Section]], parameters: Mapping[str, str], device: DeviceKind, kind: Kind
-) -> None:
-    """Tell what is wrong with parameters, and which have no effect where the model runs."""
-    for key, inner in entries:
-        said = parameters[key]
-        if key == RUN_TIMEOUT_PARAMETER and run_timeout_ms(said) is None:
-            inner.problem("string_value", run_timeout_problem(said))
-        if key == ALLOWED_PARAMETER and (wrong := allowance_problem(said)):
-            inner.problem("string_value", wrong)
-        if key in FLAGS and (wrong := flag_problem(key, said)):
-            inner.problem("string_value", wrong)
-        if key in LARGEST and (wrong := option_problem(key, said)):
-            inner.problem("string_value", wrong)
-        if key in WISH_PARAMETERS and (wrong := wish_problem(key, said)):
-            inner.problem("string_value", wrong)
-        inner.close()
-        if key not in OBEYED:
-            near = get_close_matches(key, sorted(OBEYED), n=1, cutoff=SIMILAR)
-            inner.note(f"{NO_EFFECT}; did you mean '{near[0]}'?" if near else NO_EFFECT)
-        if key in ON_GPU_ALONE | WISH_PARAMETERS and device is DeviceKind.CPU:
-            inner.note(f"{NO_EFFECT}: the model runs on the processor")
-        elif key in OF_ENGINES and kind.backend != ENGINE_BACKEND:
-            inner.note(f'{NO_EFFECT}: it is for models with backend: "{ENGINE_BACKEND}"')
-        if key == INTRA_OP and said == "0":
-            inner.note("0 leaves it to the setting workers.threads")
 
 
 def wanted_versions(policy: VersionPolicy, present: Iterable[int]) -> tuple[int, ...]:

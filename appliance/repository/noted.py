@@ -16,18 +16,6 @@ Fields = Mapping[str, Reader]
 GRAPH_LEVEL_MIN: Final = -1
 
 
-def _flag(section: Section, name: str) -> Json:
-    return section.flag(name)
-
-
-def _whole(section: Section, name: str) -> Json:
-    return section.integer(name)
-
-
-def _text(section: Section, name: str) -> Json:
-    return section.text(name)
-
-
 def _sizes(section: Section, name: str) -> Json:
     return list[Json](section.integers(name, maximum=INT64_MAX))
 
@@ -71,29 +59,29 @@ def _one_of(*names: str) -> Reader:
 
 
 _SHAPES: Final = _mapped({"dim": _sizes})
-_PINNED: Final = _message({"enable": _flag})
+_PINNED: Final = _message({"enable": Section.flag})
 OPTIMIZATION: Final[Fields] = MappingProxyType(
     {
         "graph": _message({"level": _level}),
         "priority": _one_of("PRIORITY_DEFAULT", "PRIORITY_MAX", "PRIORITY_MIN"),
         "cuda": _message(
             {
-                "graphs": _flag,
-                "busy_wait_events": _flag,
+                "graphs": Section.flag,
+                "busy_wait_events": Section.flag,
                 "graph_spec": _messages(
                     {
-                        "batch_size": _whole,
+                        "batch_size": Section.integer,
                         "input": _SHAPES,
-                        "graph_lower_bound": _message({"batch_size": _whole, "input": _SHAPES}),
+                        "graph_lower_bound": _message({"batch_size": Section.integer, "input": _SHAPES}),
                     }
                 ),
-                "output_copy_stream": _flag,
+                "output_copy_stream": Section.flag,
             }
         ),
         "input_pinned_memory": _PINNED,
         "output_pinned_memory": _PINNED,
-        "gather_kernel_buffer_threshold": _whole,
-        "eager_batching": _flag,
+        "gather_kernel_buffer_threshold": Section.integer,
+        "eager_batching": Section.flag,
     }
 )
 NOTED: Final[Fields] = MappingProxyType(
@@ -103,13 +91,13 @@ NOTED: Final[Fields] = MappingProxyType(
             {
                 "metric_control": _messages(
                     {
-                        "metric_identifier": _message({"family": _text}),
+                        "metric_identifier": _message({"family": Section.text}),
                         "histogram_options": _message({"buckets": _decimals}),
                     }
                 )
             }
         ),
-        "response_cache": _message({"enable": _flag}),
+        "response_cache": _message({"enable": Section.flag}),
     }
 )
 

@@ -27,6 +27,7 @@ VALUES_MAX: Final = 1_024
 _TRUE: Final = frozenset({"true", "True", "t", "1"})
 _FALSE: Final = frozenset({"false", "False", "f", "0"})
 SHOWN_MAX: Final = 40  # bytes of a value in a problem
+NO_EFFECT: Final = "is accepted and shown to clients, but has no effect here"
 _SIMILAR: Final = 0.6  # above which a known name is suggested
 
 Choice = TypeVar("Choice", bound=Enum)
@@ -46,12 +47,11 @@ class Section:
         for field in message.fields:
             self._fields.setdefault(field.name, []).append(field)
 
-    def place(self, name: str = "", index: int | None = None) -> Place:
+    def place(self, name: str = "") -> Place:
         """Where a field of this message stands, or would stand."""
         fields = self._fields.get(name)
         at = fields[0] if fields else self._message
-        key = name if index is None else f"{name}[{index}]"
-        return Place(file=f"{self._file}:{at.line}:{at.column}", key=self._path(key))
+        return Place(file=f"{self._file}:{at.line}:{at.column}", key=self._path(name))
 
     def problem(self, name: str, text: str) -> None:
         """Report a problem at the field ``name`` ("" for the message itself)."""
@@ -93,13 +93,10 @@ class Section:
                 )
         return tuple(found)
 
-    def text(self, name: str, *, default: str = "", longest: int = TEXT_BYTES_MAX) -> str:
-        """A string of no more than ``longest`` bytes."""
+    def text(self, name: str, *, longest: int = TEXT_BYTES_MAX) -> str:
+        """A string of no more than ``longest`` bytes; "" when it is missing or wrong."""
         value = self._single(name)
-        if value is None:
-            return default
-        found = self._text(self.place(name), value, longest)
-        return default if found is None else found
+        return "" if value is None else self._text(self.place(name), value, longest)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """True or false."""
@@ -231,18 +228,18 @@ class Section:
             return number
         return None
 
-    def _text(self, place: Place, value: Value, longest: int) -> str | None:
+    def _text(self, place: Place, value: Value, longest: int) -> str:
         if not isinstance(value, Scalar) or value.kind is not ScalarKind.STRING:
             self._findings.problem(place, f"expected a string in quotes, found {_shown(value)}")
-            return None
+            return ""
         if len(value.data) > longest:
             self._findings.problem(place, f"has {len(value.data)} bytes; at most {longest} are allowed")
-            return None
+            return ""
         try:
             return value.data.decode()
         except UnicodeDecodeError:
             self._findings.problem(place, f"{_shown(value)} is not UTF-8")
-            return None
+            return ""
 
     def _entries(self, name: str, maximum: int | None = None) -> Iterable[tuple[str | int, Section]]:
         """Entries of a map; a key given twice is a problem. ``maximum``: keys are numbers up to it, else

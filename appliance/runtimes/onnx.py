@@ -343,9 +343,8 @@ _GRAPH_LEVELS: Final = MappingProxyType(
 
 def _options(settings: RuntimeSettings, version: ModelVersion) -> Any:
     asked = session_options(version.parameters)
-    most = max(
-        settings.threads, len(os.sched_getaffinity(0))
-    )  # a model's word alone starts no more than can run
+    # A model's word alone starts no more than can run.
+    most = max(settings.threads, len(os.sched_getaffinity(0)))
     options = _threads(min(asked.threads, most) or settings.threads)
     options.graph_optimization_level = _GRAPH_LEVELS[version.graph_level]
     options.enable_cpu_mem_arena, options.enable_mem_pattern = asked.arena, asked.pattern

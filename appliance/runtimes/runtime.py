@@ -126,24 +126,26 @@ def _say_nothing(done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSettings:
-    """``threads`` a session may compute with; it runs on the calling thread when 1. ``quick``: weights stay as they are
-    in their file and the graph as it is, for the sake of a session that is ready at once. ``packed``: the graph is a
-    packed form (see Packer), to be run as it is. ``device`` is the one that was chosen of those that the version asks
-    for, by the driver's count, in the order of the bus; ``room_bytes`` are what a session may take of its memory (0:
-    what there is). ``original`` is the version with its own files, verified, where ``packed`` may be asked for more
-    than that can run; None else. For building a form: ``kept`` is what was kept when one of the version was built
-    before, as it was written then (b"": nothing), ``donors`` are forms of other versions that it may be made from, and
-    ``progress`` is told so many parts done, of so many; what it raises is to end the building."""
+    """How a version is to be loaded, or its form built."""
 
     threads: int = 1
+    """What a session may compute with; 1: on the calling thread."""
     quick: bool = False
+    """Weights stay as they are in their file and the graph as it is, for a session that is ready at once."""
     packed: bool = False
+    """The graph is a packed form (see Packer), to be run as it is."""
     device: DeviceName = CPU
+    """Which was chosen of those that the version asks for, by the driver's count, in the order of the bus."""
     room_bytes: int = 0
+    """What a session may take of the device's memory; 0: what there is."""
     original: ModelVersion | None = None
+    """The version with its own files, verified, where ``packed`` may be asked for more than that can run."""
     kept: bytes = b""
+    """To build a form: what was kept when one of the version was built before, as it was written then."""
     donors: tuple[Donor, ...] = ()
+    """To build a form: those of other versions that it may be made from."""
     progress: Callable[[int, int], None] = _say_nothing
+    """Takes the parts of a form that are done, and of how many; what it raises is to end the building."""
 
 
 @runtime_checkable

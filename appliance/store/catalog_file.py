@@ -70,9 +70,8 @@ def check_may_begin(folder: Folder, name: str) -> None:
     found = folder.status(INCOMING)
     names = folder.names(INCOMING) if found is not None and found.is_directory else []
     begun = names == [CATALOG] and all(folder.status(each) is not None for each in (BLOBS, VIEWS))
-    if (
-        names and not begun
-    ):  # a writer that was killed while it began leaves the first catalog, and all directories
+    # A writer that was killed while it began leaves the first catalog, and all directories.
+    if names and not begun:
         raise StoreUnavailable(
             f"'{name}' holds no store, but '{INCOMING}/{names[0]}', which a store would remove; give the store a "
             "directory of its own"

@@ -69,9 +69,8 @@ def _mode(found: os.stat_result, name: str, root: os.stat_result) -> int:
     """What the permissions of an entry should be."""
     own = found.st_mode & 0o700
     if stat.S_ISDIR(found.st_mode):
-        return (
-            SHARED if _shared(root) else own | found.st_mode & stat.S_ISGID
-        )  # as made below such a directory
+        # As made below such a directory.
+        return SHARED if _shared(root) else own | found.st_mode & stat.S_ISGID
     return own | (own & 0o400) >> 3 if _shared(root) and not name.endswith((".lock", ".key")) else own
 
 

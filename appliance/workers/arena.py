@@ -50,12 +50,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaStatistics:
-    """``used_slots`` per class; bytes allocated now, at most so far, and allowed; ``idle_kept_bytes`` of large slots
-    that are free but resident; ``exhausted`` counts refusals."""
+    """``used_slots`` per class; bytes allocated now, and allowed; ``idle_kept_bytes`` of large slots that are free but
+    resident; ``exhausted`` counts refusals."""
 
     used_slots: tuple[int, ...]
     allocated_bytes: int
-    allocated_bytes_max: int
     limit_bytes: int
     idle_kept_bytes: int
     exhausted: int
@@ -114,7 +113,6 @@ class Arena:
         self._by_group: dict[int, MemoryObject] = {}
         self._by_worker: dict[int, MemoryObject] = {}
         self._allocated = 0
-        self._allocated_max = 0
         self._idle_kept = 0
         self._exhausted = 0
 
@@ -207,8 +205,6 @@ class Arena:
         memory.slots += 1
         slot.memory, slot.size = memory, charge
         self._allocated += charge
-        if self._allocated > self._allocated_max:
-            self._allocated_max = self._allocated
         return slot
 
     def slots_for(self, nbytes: int) -> int:
@@ -253,7 +249,6 @@ class Arena:
         return ArenaStatistics(
             used_slots=tuple(size_class.used for size_class in self._classes),
             allocated_bytes=self._allocated,
-            allocated_bytes_max=self._allocated_max,
             limit_bytes=self._config.memory_limit_bytes,
             idle_kept_bytes=self._idle_kept,
             exhausted=self._exhausted,

@@ -21,7 +21,6 @@ from appliance.workers.jail.calls import call
 
 IOPRIO_WHO_PROCESS: Final = 1
 IOPRIO_CLASS_SHIFT: Final = 13
-IOPRIO_NORMAL: Final = 0
 IOPRIO_IDLE: Final = 3 << IOPRIO_CLASS_SHIFT
 
 _MACHINE: Final = platform.machine()
@@ -82,11 +81,7 @@ def yield_processor() -> None:
 
 def yield_disk() -> None:
     """Put the calling thread into the idle I/O class; reads of others go first where the disk's scheduler knows it."""
-    _set_io_class(0, IOPRIO_IDLE)
-
-
-def _set_io_class(thread: int, value: int) -> None:
     number = _CALLS.get(_MACHINE)
     if number is not None:
         with suppress(OSError):
-            call(number, IOPRIO_WHO_PROCESS, thread, value)
+            call(number, IOPRIO_WHO_PROCESS, 0, IOPRIO_IDLE)

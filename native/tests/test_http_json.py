@@ -15,10 +15,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from appliance.domain.errors import InvalidRequest
-from appliance.domain.steps import finished
 from appliance.domain.tensor import Datatype
 from appliance.frontend.http.json_document import parse_json
 from appliance.frontend.http.json_tensor import json_pieces, raw_from_json
+from tests.steps import finished
 
 NUMBERS = [datatype for datatype in Datatype if datatype.code and datatype is not Datatype.FP16]
 FLOATS = [Datatype.FP32, Datatype.FP64]
@@ -64,7 +64,7 @@ elements = st.one_of(
 def edge_read(text: bytes, datatype: Datatype, count: int) -> bytes | None:
     """What the edge makes of an array; None when it refuses it."""
     try:
-        return bytes(finished(raw_from_json(parse_json(b"[" + text + b"]", "request"), datatype, count, "x")))
+        return bytes(finished(raw_from_json(parse_json(b"[" + text + b"]"), datatype, count, "x")))
     except InvalidRequest:
         return None
 

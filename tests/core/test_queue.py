@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.core.scheduling.charges import FINE_SHIFT, Charges
-from appliance.core.scheduling.group import BatchKey, Waiting
+from appliance.core.scheduling.group import BatchKey, QueuedRequest
 from appliance.core.scheduling.queue import Key, Queue
 from appliance.domain.inference import NO_DEADLINE
 
-NOBODY = Waiting(0, cast(BatchKey, None), 1, 0, 1, 0, 0, 0)
+NOBODY = QueuedRequest(0, cast(BatchKey, None), 1, 0, 1, 0, 0, 0)
 
 
-def key(level: int, deadline_ns: int, sequence: int) -> Key[Waiting]:
+def key(level: int, deadline_ns: int, sequence: int) -> Key[QueuedRequest]:
     """A key; who it stands for does not matter here."""
     return (level, deadline_ns, sequence, NOBODY)
 
 
-def starts(queue: Queue[Waiting]) -> list[tuple[int, int, int]]:
+def starts(queue: Queue[QueuedRequest]) -> list[tuple[int, int, int]]:
     """All keys in the queue's order."""
     return [entry[:3] for entry in queue]
 
@@ -38,7 +38,7 @@ OPERATIONS = st.lists(
 
 @given(OPERATIONS)
 def test_queue_is_a_sorted_list(operations: list[tuple[str, int, int]]) -> None:
-    queue, model = Queue[Waiting](), list[tuple[int, int, int]]()
+    queue, model = Queue[QueuedRequest](), list[tuple[int, int, int]]()
     for sequence, (what, first, second) in enumerate(operations):
         if what == "insert":
             queue.insert(key(first, second, sequence))

@@ -15,7 +15,7 @@ from appliance.core.scheduling.admission import (
     spend,
 )
 from appliance.core.scheduling.charges import FINE_SHIFT
-from appliance.core.scheduling.group import LEVEL_DELAYED, NEVER, BatchKey, Group, Lane, Model, Waiting
+from appliance.core.scheduling.group import LEVEL_DELAYED, NEVER, BatchKey, Group, Lane, Model, QueuedRequest
 from appliance.core.scheduling.profile import ServiceTime
 from appliance.core.scheduling.queueing import enqueue
 from appliance.domain.model import Batching
@@ -42,8 +42,8 @@ def key_of(group: Group, *, fixed: int = 8, per_row: int = 1, planned: int = 8) 
     return key
 
 
-def request(key: BatchKey, due: int, *, level: int = 1, rows: int = 1) -> Waiting:
-    return Waiting(1, key, rows, 0, level, due if due == NEVER else due * UNIT, 1 << 20, 0)
+def request(key: BatchKey, due: int, *, level: int = 1, rows: int = 1) -> QueuedRequest:
+    return QueuedRequest(1, key, rows, 0, level, due if due == NEVER else due * UNIT, 1 << 20, 0)
 
 
 def queue(key: BatchKey, due: int, *, level: int = 1, charge: int = 1, own: int = 0, waste: int = 0) -> None:

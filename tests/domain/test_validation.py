@@ -10,10 +10,10 @@ import pytest
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputHead, RequestHead, TensorHead
 from appliance.domain.model import Batching
-from appliance.domain.steps import finished
 from appliance.domain.tensor import Datatype, TensorSpec, encode_bytes
 from appliance.domain.validation import BYTES_ELEMENTS_MAX, check_raw, plan_request
 from tests.domain.sample import make_version
+from tests.steps import finished
 
 TWO = (
     TensorSpec(name="a", datatype=Datatype.INT32, shape=(-1, 3)),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import tracemalloc
 
 from appliance.domain.inference import NO_DEADLINE, Answer
-from appliance.domain.steps import finished
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine.port import Submission
 from appliance.frontend.grpc.envelope import EnvelopeLimits, scan
@@ -18,6 +17,7 @@ from appliance.frontend.grpc.response import response_parts
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.domain.sample import make_version
 from tests.engine.rig import Rig, outcomes_of
+from tests.steps import finished
 
 SHAPE = (3, 224, 224)
 BYTES = 4 * 3 * 224 * 224

@@ -21,7 +21,7 @@ from aiohttp.test_utils import make_mocked_request
 from appliance.config.grpc import GrpcConfig
 from appliance.config.http import HttpConfig
 from appliance.config.quotas import QuotasConfig
-from appliance.domain.steps import Steps, finished
+from appliance.domain.steps import Steps
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.engine import port
 from appliance.engine.port import Tensor
@@ -41,6 +41,7 @@ from tests.domain.sample import make_version
 from tests.frontend.grpc.engine_double import EngineDouble, LogDouble
 from tests.frontend.http.engine_figures import NO_HTTP, PYTHON_FRONT_END, made_up_status
 from tests.fronts import EVERY_FRONT_END
+from tests.steps import finished
 
 SCORES = 300_000
 STRINGS = 1_000_000

@@ -18,7 +18,6 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from appliance.domain.errors import CallerError, InvalidRequest
-from appliance.domain.steps import finished
 from appliance.domain.tensor import encode_bytes
 from appliance.frontend.grpc.envelope import Envelope, EnvelopeLimits, request_id_text, scan
 from appliance.frontend.grpc.request import take_in
@@ -26,6 +25,7 @@ from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.domain.sample import make_version
 from tests.frontend.grpc.engine_double import EngineDouble
 from tests.frontend.grpc.messages import infer_request, two_inputs
+from tests.steps import finished
 
 CORPUS = Path(__file__).with_name("corpus")
 LIMITS = EnvelopeLimits(tensors_max=64)

@@ -77,10 +77,8 @@ class MemoryStatistics:
     leaving_bytes: int
     other_bytes: int
     arriving: int
-    waiting_models: int
     waiting_requests: int
     waiting_bytes: int
-    span_ns: int
 
 
 class Books:
@@ -152,10 +150,8 @@ class Books:
             leaving_bytes=self.table.leaving_bytes,
             other_bytes=self.reservations.other_bytes,
             arriving=len(self.table.arriving),
-            waiting_models=len(self.waiting.queue),
             waiting_requests=self.waiting.requests,
             waiting_bytes=self.waiting.size_bytes,
-            span_ns=self.popularity.span_ns,
         )
 
     def check_integrity(self) -> None:

@@ -25,8 +25,6 @@ class ResidencyPolicy(ResidencyConfig):
     early_bytes: int = 32 << 20
     """Models with at least so much in a file of weights answer while their fast session is still made: that of a
     smaller one is made before it would be noticed."""
-    verify: bool = True
-    """Hold weights that come back to memory against their digests: a disk that rots must not answer."""
     loads_at_once: int = 2
     """Models that load while requests wait: one that is slow does not hold up the next, and two share one disk well."""
     hold_factor: float = 1.0

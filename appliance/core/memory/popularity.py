@@ -51,11 +51,6 @@ class Popularity:
         self._span = FIRST_SPAN
         self._arrivals = 0
 
-    @property
-    def span_ns(self) -> int:
-        """The span that counts now."""
-        return SPANS_NS[self._span]
-
     def set_budget(self, budget_bytes: int) -> None:
         """So many bytes each shadow has to play with."""
         for shadow in self._shadows:

@@ -7,7 +7,7 @@ refused, first for ``hold_ms`` and each time for twice as long, at most for ``cr
 there are, no version is to blame that has run anything through: one machine may have many addresses, and a new worker,
 which is made to run the version before it serves, says by itself when that does not go any more. Only one that nothing
 is known of is, where something else can serve in its place and cannot be asked the same. What another version says is
-not decided here (``engine/requests/inquests``).
+not decided here (``engine/requests/crashes``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Record:
     suspect_until_ns: int = 0
 
 
-class Sentence(NamedTuple):
+class Blamed(NamedTuple):
     """The client is held for ``hold_ns`` (0: it is not); ``version``: the version is to blame, too."""
 
     hold_ns: int
@@ -40,14 +40,14 @@ class Sentence(NamedTuple):
 
 
 class Blame:
-    """By version id and client, those blamed last at the end. Owner: the inquests."""
+    """By version id and client, those blamed last at the end. Owner: ``Crashes``."""
 
     def __init__(self, config: RestartPolicy) -> None:
         self._config = config
         self.window_ns = config.crash_window_s * SECOND_NS
         self._records: dict[tuple[int, str], _Record] = {}
 
-    def request_died(self, model: int, client: str, now_ns: int, *, untried: bool) -> Sentence:
+    def request_died(self, model: int, client: str, now_ns: int, *, untried: bool) -> Blamed:
         """A request of ``client`` ended a worker that ran nothing else. ``untried``: the version has run nothing
         through yet, and what else can serve in its place cannot be asked the same."""
         record = self._accuse(model, client)
@@ -59,7 +59,7 @@ class Blame:
         hold_ns = (self._config.hold_ms * 1_000_000) << min(record.deaths - 2, 20) if record.deaths > 1 else 0
         hold_ns = min(hold_ns, self.window_ns)
         record.until_ns = now_ns + hold_ns
-        return Sentence(hold_ns, untried and self._deaths(model, now_ns) >= self._config.quarantine_after)
+        return Blamed(hold_ns, untried and self._deaths(model, now_ns) >= self._config.quarantine_after)
 
     def suspect(self, model: int, client: str, now_ns: int) -> None:
         """A request of ``client`` may have been what ended a worker."""

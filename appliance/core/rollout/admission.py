@@ -196,16 +196,12 @@ class Admission:
         version = Version(spec=spec)
         if refusal is not None:
             yield from self._refuse(version, refusal)
-        if refusal is not None and serving:
-            registry.setbacks[slot] = refusal
+            if serving:
+                registry.setbacks[slot] = refusal
+            else:
+                yield from self._take_slot(version, current, now_ns)
             return
-        yield do.Add(version, current.id if current is not None and not serving else None)
-        if serving:
-            registry.incoming[slot] = version
-        else:
-            yield from self._succession.place(version, now_ns)
-        if refusal is not None:
-            return
+        yield from self._take_slot(version, current, now_ns)
         registry.versions[version.id] = version
         background = before is not None or self._calm
         self._trials.begin(
@@ -220,6 +216,15 @@ class Admission:
             free=self._is_free(entry, before),
             allowed=entry.may_change_interface,
         )
+
+    def _take_slot(self, version: Version, current: Version | None, now_ns: int) -> Steps:
+        """Have its name and number, at once or, where ``current`` serves under them, when that has left."""
+        if current is not None and current.phase in SERVING:
+            yield do.Add(version, None)
+            self._registry.incoming[version.slot] = version
+        else:
+            yield do.Add(version, None if current is None else current.id)
+            yield from self._succession.place(version, now_ns)
 
     def _held_back(self, entry: CatalogVersion, before: Version | None) -> InterfaceChanged | None:
         """Why a version must not take the place of ``before``: clients of that could not talk to it. What an operator
@@ -267,8 +272,3 @@ class Admission:
 def _is_of(change: Change, version: Version) -> bool:
     same = (change.identity, change.artifact) == (version.identity, version.spec.artifact)
     return same and change.ending is not Ending.ABANDONED
-
-
-def _is_on_trial(entry: CatalogVersion) -> bool:
-    """Whether it is to be tried until the catalog wants otherwise, and does not serve."""
-    return entry.trial is not None and entry.trial.hold

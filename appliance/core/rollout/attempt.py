@@ -61,35 +61,40 @@ def held_back(model: ModelVersion, before: ModelVersion) -> InterfaceChanged | N
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Attempt:
-    """``before`` is what it would replace; ``background``: no request waits for it; ``ordered``: an operator does;
-    ``known``: it was proven here before.
-
-    ``again``: it had been given up, and nothing else of its model serves; ``fallen``: its history says last that it was
-    given up or withdrawn, and not yet that it serves again; ``free``: clients of ``before`` do not keep it from taking
-    its place; ``allowed``: somebody said that they change along with it. ``began_ns`` is when its load began;
-    ``again_ns``: when to ask for memory for it again; ``kept``: that is kept for it. ``counted``: its attempt is, and
-    was not given back.
-    ``reference`` are the figures of ``before`` when it stopped serving; ``missed`` counts requests that it refused as
-    invalid and ``before`` would have taken.
-    """
+    """One try of a version to serve."""
 
     version: Version
     before: Version | None
+    """What it would replace."""
     trial: Trial
     background: bool
+    """No request waits for it."""
     ordered: bool
+    """An operator waits for it."""
     known: bool
+    """It was proven here before."""
     again: bool
+    """It had been given up, and nothing else of its model serves."""
     fallen: bool
+    """Its history says last that it was given up or withdrawn, and not yet that it serves again."""
     free: bool
+    """Clients of ``before`` do not keep it from taking its place."""
     allowed: bool
+    """Somebody said that its clients change along with it."""
     began_ns: int | None = None
+    """When its load began."""
     again_ns: int = 0
+    """When to ask for memory for it again."""
     kept: bool = False
+    """Memory is kept for it."""
     counted: bool = False
+    """The attempt is on the disk, and was not given back."""
     due_ns: int = 0
+    """When its trial is looked at next."""
     reference: Figures | None = None
+    """Figures of ``before`` when it stopped serving."""
     missed: int = 0
+    """Requests that it refused as invalid and ``before`` would have taken."""
 
     @property
     def phase(self) -> Phase:

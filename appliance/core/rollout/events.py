@@ -104,19 +104,23 @@ class FiguresRead(NamedTuple):
 
 
 class MemoryAnswered(NamedTuple):
-    """Answers ReserveMemory; ``asked``: with what became of its ``reserve``. ``rests``: it begins out of memory, for
-    there is no room; else ``there``: it may be loaded; else ``reason`` says what it waits for if that may never come,
-    ``again_ns`` when to ask again (0: soon), and ``kept`` that memory is kept for it; ``refused``: why that can never
-    be on this machine, in words."""
+    """Answers ReserveMemory. At most one of ``rests``, ``there`` and ``refused`` is so; of none, it waits."""
 
     version: int
     asked: bool = True
+    """Memory was asked for, as ``reserve`` said."""
     rests: bool = False
+    """It begins out of memory, for there is no room."""
     there: bool = False
+    """It may be loaded."""
     reason: WaitsForMemory | None = None
+    """What it waits for, if that may never come."""
     again_ns: int = 0
+    """When to ask again; 0: soon."""
     kept: bool = False
+    """Memory is kept for it meanwhile."""
     refused: str = ""
+    """Why it can never be on this machine, in words."""
 
 
 class AttemptsRecorded(NamedTuple):

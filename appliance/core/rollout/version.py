@@ -34,22 +34,26 @@ class VersionSpec:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Version:
-    """A version that is here, or was. ``waiting`` is what it waits for before it can serve, ``refusal`` why it never
-    will; ``retiring``: it serves until what replaces it does. ``deferred``: there was no memory to load it with the
-    first ones. ``assessment`` is what it proved, here or earlier, ``seeds`` how long runs of so many rows took
-    when it was loaded; ``packed``: it runs from a form that was built on this
-    box; ``untried`` is why it went live without the trial that is configured, None where it did not."""
+    """A version that is here, or was."""
 
     spec: VersionSpec
     phase: Phase = Phase.QUEUED
     waiting: WaitReason | None = None
+    """What it waits for before it can serve."""
     refusal: Refusal | None = None
+    """Why it never will."""
     retiring: bool = False
+    """It serves until what replaces it does."""
     deferred: bool = False
+    """There was no memory to load it with the first ones."""
     assessment: Assessment | None = None
+    """What it proved, here or earlier."""
     seeds: tuple[tuple[int, int], ...] = ()
+    """Rows, and how long runs of so many took when it was loaded."""
     packed: bool = False
+    """It runs from a form that was built on this box."""
     untried: Untried | None = None
+    """Why it went live without the trial that is configured; None where it did not."""
 
     def enter(self, phase: Phase) -> None:
         """Go on to ``phase``; nothing else changes it."""

@@ -24,7 +24,7 @@ checks that. Where nothing is known of a batch key its estimate is zero and ever
 
 from __future__ import annotations
 
-from appliance.core.scheduling.group import LEVEL_DELAYED, BatchKey, Group, Waiting
+from appliance.core.scheduling.group import LEVEL_DELAYED, BatchKey, Group, QueuedRequest
 
 NO_BOUND = 1 << 62
 NOWHERE = (NO_BOUND, 0)
@@ -36,7 +36,7 @@ RECOUNT_EVERY = 16
 """Requests that would overtake too much and are refused, for one for which the charges is looked through."""
 
 
-def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
+def admit(group: Group, entry: QueuedRequest, now_ns: int, margin_ns: int) -> int:
     """0 when ``entry`` can be promised its deadline, with its charge set and the spares of others reduced; else in how
     many ns one like it, with as long a deadline, would be promised that if nothing else came."""
     batch_key = entry.batch_key
@@ -67,16 +67,15 @@ def admit(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
     if overtakes:
         missing_ns = _overtake(group, entry, now_ns, margin_ns)
         if missing_ns:
-            return max(
-                missing_ns, min(frees) - now_ns
-            )  # the overtaken ones stay the same until the next batch leaves
+            # The overtaken ones stay the same until the next batch leaves.
+            return max(missing_ns, min(frees) - now_ns)
         known_ns = group.promises.spare_ns.get(level, NO_BOUND)
     if spare_ns < known_ns:
         group.promises.spare_ns[level] = spare_ns
     return 0
 
 
-def _charge_planned(batch_key: BatchKey, entry: Waiting) -> None:
+def _charge_planned(batch_key: BatchKey, entry: QueuedRequest) -> None:
     rows, planned, plan_ns = entry.rows, batch_key.plan_rows, batch_key.plan_ns
     entry.own_ns = plan_ns
     if not entry.uneven:
@@ -95,7 +94,7 @@ def _charge_planned(batch_key: BatchKey, entry: Waiting) -> None:
         entry.charge_ns += entry.waste_ns
 
 
-def _tight(entry: Waiting, frees: list[int], ahead_ns: int, latest_ns: int) -> int:
+def _tight(entry: QueuedRequest, frees: list[int], ahead_ns: int, latest_ns: int) -> int:
     """The spare of ``entry`` as a tight request, charged as such; negative when it would be late all the
     same."""
     batch_key = entry.batch_key
@@ -132,7 +131,7 @@ def _start(frees: list[int], ahead_ns: int) -> int:
     return start_ns
 
 
-def _overtake(group: Group, entry: Waiting, now_ns: int, margin_ns: int) -> int:
+def _overtake(group: Group, entry: QueuedRequest, now_ns: int, margin_ns: int) -> int:
     """0 when those behind ``entry`` can bear its cost, which is then taken from their spares; else what is
     missing."""
     level = entry.level

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 from appliance.core.scheduling.admission import RECOUNT_MAX, recount, smallest_spare, spend
-from appliance.core.scheduling.group import LANE_DEPTH, NEVER, BatchKey, Group, Lane, Waiting
+from appliance.core.scheduling.group import LANE_DEPTH, NEVER, BatchKey, Group, Lane, QueuedRequest
 
 
 class Verdict(Enum):
@@ -93,7 +93,9 @@ def rows_max(group: Group, batch_key: BatchKey) -> int:
     return batch_key.model.max_batch if len(group.heads) == 1 else batch_key.plan_rows
 
 
-def judge(group: Group, entry: Waiting, lane: Lane, start_ns: int, now_ns: int, margin_ns: int) -> Verdict:
+def judge(
+    group: Group, entry: QueuedRequest, lane: Lane, start_ns: int, now_ns: int, margin_ns: int
+) -> Verdict:
     """Whether ``entry``, the most urgent request, goes to ``lane``, where it would start at ``start_ns``."""
     batch_key = entry.batch_key
     estimate_ns = batch_key.fixed_ns + batch_key.per_row_ns * entry.rows
@@ -125,7 +127,7 @@ def hold_until(group: Group, batch_key: BatchKey, now_ns: int, margin_ns: int) -
 
 def gather(
     group: Group, batch_key: BatchKey, lane: Lane, start_ns: int, margin_ns: int, now_ns: int
-) -> tuple[list[Waiting], int]:
+) -> tuple[list[QueuedRequest], int]:
     """The first requests of ``batch_key`` that make its next batch when it starts in ``lane`` at ``start_ns``, and
     their rows; beside leased work not more than was planned.
 
@@ -136,7 +138,7 @@ def gather(
     if batch_key.model.delay_ns:
         limit = _preferred(group, batch_key, now_ns) or limit
     fixed_ns, per_row_ns = batch_key.fixed_ns + start_ns + margin_ns, batch_key.per_row_ns
-    entries: list[Waiting] = []
+    entries: list[QueuedRequest] = []
     rows = 0
     earliest_ns = 0
     for _, deadline_ns, _, entry in batch_key.queue:

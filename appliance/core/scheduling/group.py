@@ -28,7 +28,7 @@ LEAST_ROWS = 2
 learned about larger ones, and a plan that was too small once would stay so."""
 
 
-class Waiting:
+class QueuedRequest:
     """A request in the scheduler. Changed only by ``Scheduler`` and what it calls."""
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Waiting:
         self.retried = False
 
 
-class Running:
+class RunningBatch:
     """A batch in a lane. ``estimate_ns`` is the service time it was planned with."""
 
     __slots__ = ("batch", "company", "entries", "estimate_ns", "lane", "rows", "batch_key", "start_ns")
@@ -90,7 +90,7 @@ class Running:
         batch: int,
         lane: Lane,
         batch_key: BatchKey,
-        entries: list[Waiting],
+        entries: list[QueuedRequest],
         rows: int,
         start_ns: int,
         estimate_ns: int,
@@ -125,7 +125,7 @@ class Lane:
     def __init__(self, lane: int, group: Group, leasable: bool = False) -> None:
         self.lane = lane
         self.group = group
-        self.batches: list[Running] = []
+        self.batches: list[RunningBatch] = []
         self.free_ns = 0
         """When batches and leased work, if there are any, should have ended."""
         self.leasable = leasable
@@ -190,7 +190,7 @@ class Model:
         policy = self.batching.policy_of(level if self.batching.priority_levels else 0)
         return policy.default_timeout_us * 1000, policy.timeout_action is TimeoutAction.DELAY
 
-    def set_terms(self, entry: Waiting, priority: int, now_ns: int) -> None:
+    def set_terms(self, entry: QueuedRequest, priority: int, now_ns: int) -> None:
         """Give a request that arrives its level, and the time-out of that."""
         entry.level = self.level_of(priority)
         time_out_ns, delays = self.time_out(entry.level)
@@ -215,7 +215,7 @@ class Refusals:
         self.probe: int | None = None
         self.ran_ns = 0
 
-    def take_probe(self, entries: Sequence[Waiting]) -> bool:
+    def take_probe(self, entries: Sequence[QueuedRequest]) -> bool:
         """Whether the probe is among ``entries``, which run now."""
         found = self.probe is not None and any(entry.request == self.probe for entry in entries)
         if found:
@@ -255,7 +255,7 @@ class BatchKey:
         self.batch_key = batch_key
         self.model = model
         self.profile = profile
-        self.queue: Queue[Waiting] = Queue()
+        self.queue: Queue[QueuedRequest] = Queue()
         self.queued_rows = 0
         self.uneven = 0
         """How many of its queued requests are uneven."""
@@ -285,7 +285,7 @@ class BatchKey:
         if self.queued_rows:
             self.model.group.partial_ns += self.plan_ns - before_ns
 
-    def sized(self, entry: Waiting, tolerance: float) -> None:
+    def sized(self, entry: QueuedRequest, tolerance: float) -> None:
         """Note by its first request how large a row is. When nothing else is known, the profile starts from that
         of the most recent batch key of the model, in proportion to that size."""
         self.row_bytes = max(entry.nbytes // entry.rows, 1)
@@ -391,7 +391,7 @@ class Group:
         self.charges = Charges()
         self.partial_ns = 0
         self.promises = Promises()
-        self.delays: Queue[Waiting] = Queue()
+        self.delays: Queue[QueuedRequest] = Queue()
         """Requests whose queue time-out will move them, by the time it does."""
         self.eager = True
         """A lane can take what arrives: it is idle, or waits for a full batch to prefetch."""

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from appliance.core.scheduling.actions import Action, GrantLease, RevokeLease
 from appliance.core.scheduling.admission import spend
 from appliance.core.scheduling.events import LeasedRan
-from appliance.core.scheduling.group import NEVER, BatchKey, Group, Lane, Model, Running
+from appliance.core.scheduling.group import NEVER, BatchKey, Group, Lane, Model, RunningBatch
 
 DOUBTFUL = 1
 MIXED = 2
@@ -146,7 +146,7 @@ def drained(group: Group) -> int:
     )
 
 
-def joined(lane: Lane, running: Running, now_ns: int) -> int:
+def joined(lane: Lane, running: RunningBatch, now_ns: int) -> int:
     """``running`` goes to ``lane``; when that is done with all else. What of that is leased work stands back from now
     on."""
     end_ns = lane.free_at(now_ns)
@@ -159,7 +159,7 @@ def joined(lane: Lane, running: Running, now_ns: int) -> int:
     return end_ns
 
 
-def service_ns(running: Running, passed_ns: int, told_ns: int) -> int:
+def service_ns(running: RunningBatch, passed_ns: int, told_ns: int) -> int:
     """How long a batch in company took, for which ``passed_ns`` passed and the worker told ``told_ns`` (0: nothing); 0
     when that cannot be said."""
     if told_ns:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from appliance.core.scheduling.group import LEVEL_DELAYED, NEVER, BatchKey, Group, Waiting
+from appliance.core.scheduling.group import LEVEL_DELAYED, NEVER, BatchKey, Group, QueuedRequest
 
 
-def enqueue(group: Group, entry: Waiting) -> None:
+def enqueue(group: Group, entry: QueuedRequest) -> None:
     """Put ``entry`` into its batch key's queue and all sums."""
     batch_key = entry.batch_key
     model = batch_key.model
@@ -36,7 +36,7 @@ def enqueue(group: Group, entry: Waiting) -> None:
             group.delays.insert((0, entry.delay_at_ns, entry.sequence, entry))
 
 
-def remove(group: Group, entry: Waiting) -> None:
+def remove(group: Group, entry: QueuedRequest) -> None:
     """Take one entry out of the middle of its queue."""
     batch_key = entry.batch_key
     batch_key.queue.remove(entry.level, entry.deadline_ns, entry.sequence)
@@ -55,7 +55,7 @@ def remove(group: Group, entry: Waiting) -> None:
     _left(group, batch_key)
 
 
-def take(group: Group, batch_key: BatchKey, entries: list[Waiting]) -> None:
+def take(group: Group, batch_key: BatchKey, entries: list[QueuedRequest]) -> None:
     """Take ``entries``, the first ones of ``batch_key``'s queue, out of it."""
     batch_key.queue.take(len(entries))
     model = batch_key.model
@@ -109,7 +109,7 @@ def next_due(group: Group) -> int:
     return due_ns
 
 
-def _uncount(group: Group, entry: Waiting) -> None:
+def _uncount(group: Group, entry: QueuedRequest) -> None:
     queued_at = entry.batch_key.model.queued_at
     queued_at[entry.level] -= 1
     if not queued_at[entry.level]:

@@ -42,8 +42,8 @@ from appliance.core.scheduling.group import (
     Group,
     Lane,
     Model,
-    Running,
-    Waiting,
+    QueuedRequest,
+    RunningBatch,
 )
 from appliance.core.scheduling.membership import Membership
 from appliance.core.scheduling.queueing import delay_due, next_due, take
@@ -96,11 +96,13 @@ class Scheduler(Membership):
         self._enqueue(entry)
         return []
 
-    def _entry(self, event: on.Arrived, batch_key: BatchKey, now_ns: int) -> Waiting:
+    def _entry(self, event: on.Arrived, batch_key: BatchKey, now_ns: int) -> QueuedRequest:
         """The request with its level and with one deadline, the earliest of all that hold for it."""
         request, _, rows, nbytes, priority, deadline_ns, timeout_us, retried = event
         self._sequence += 1
-        entry = Waiting(request, batch_key, rows, nbytes, LEVEL_ORDINARY, deadline_ns, self._sequence, now_ns)
+        entry = QueuedRequest(
+            request, batch_key, rows, nbytes, LEVEL_ORDINARY, deadline_ns, self._sequence, now_ns
+        )
         if timeout_us:
             entry.deadline_ns = min(deadline_ns, now_ns + timeout_us * 1000)
         if retried:
@@ -109,7 +111,7 @@ class Scheduler(Membership):
             batch_key.model.set_terms(entry, priority, now_ns)
         return entry
 
-    def _bound_reached(self, model: Model, entry: Waiting) -> Refusal | None:
+    def _bound_reached(self, model: Model, entry: QueuedRequest) -> Refusal | None:
         config = self._config
         if self._queued_bytes + entry.nbytes > config.max_queued_bytes:
             return Refusal.QUEUE_BYTES
@@ -123,7 +125,7 @@ class Scheduler(Membership):
     def _retry_after(self, group: Group, now_ns: int) -> int:
         return min(group.lane_times(now_ns)) - now_ns
 
-    def _may_probe(self, batch_key: BatchKey, entry: Waiting, now_ns: int) -> bool:
+    def _may_probe(self, batch_key: BatchKey, entry: QueuedRequest, now_ns: int) -> bool:
         """Whether a request that seems too late is run all the same, to see whether the estimate is right: for long it
         was nothing but a reason to refuse, and no other request pays for it now. One whose deadline is over before it
         could begin shows nothing."""
@@ -258,7 +260,7 @@ class Scheduler(Membership):
             self._queued_bytes -= entry.nbytes
         self._batches += 1
         estimate_ns = batch_key.fixed_ns + batch_key.per_row_ns * rows
-        running = Running(self._batches, lane, batch_key, entries, rows, now_ns, estimate_ns)
+        running = RunningBatch(self._batches, lane, batch_key, entries, rows, now_ns, estimate_ns)
         self._running[running.batch] = running
         if lane.leasable:
             start_ns = leases.joined(lane, running, now_ns)

@@ -11,7 +11,7 @@ from statistics import NormalDist
 
 from appliance.core.scheduling import leases
 from appliance.core.scheduling.actions import Action, Evicted, Lost
-from appliance.core.scheduling.group import NEVER, BatchKey, Group, Lane, Model, Running, Waiting
+from appliance.core.scheduling.group import NEVER, BatchKey, Group, Lane, Model, QueuedRequest, RunningBatch
 from appliance.core.scheduling.integrity import check_grants, check_group
 from appliance.core.scheduling.planning import Planning
 from appliance.core.scheduling.queueing import enqueue, remove
@@ -62,8 +62,8 @@ class State:
         self._models: dict[int, Model] = {}
         self._batch_keys: dict[int, BatchKey] = {}
         self._lanes: dict[int, Lane] = {}
-        self._waiting: dict[int, Waiting] = {}
-        self._running: dict[int, Running] = {}
+        self._waiting: dict[int, QueuedRequest] = {}
+        self._running: dict[int, RunningBatch] = {}
         self._queued_bytes = 0
         self._sequence = 0
         self._batches = 0
@@ -116,7 +116,7 @@ class State:
 
     # --- queued requests
 
-    def _enqueue(self, entry: Waiting) -> None:
+    def _enqueue(self, entry: QueuedRequest) -> None:
         group = entry.batch_key.model.group
         assert entry.request not in self._waiting, "a request arrived twice"
         self._waiting[entry.request] = entry
@@ -132,7 +132,7 @@ class State:
         if at_ns < group.due_ns:
             self._agenda.set(group, at_ns)
 
-    def _unlist(self, entry: Waiting) -> None:
+    def _unlist(self, entry: QueuedRequest) -> None:
         """Forget a queued request that leaves otherwise than in a batch; its group has yet to."""
         del self._waiting[entry.request]
         self._queued_bytes -= entry.nbytes
@@ -140,7 +140,7 @@ class State:
         if group.eager:
             self._dirty[group] = None
 
-    def _remove(self, entry: Waiting) -> None:
+    def _remove(self, entry: QueuedRequest) -> None:
         self._unlist(entry)
         remove(entry.batch_key.model.group, entry)
 
@@ -151,7 +151,7 @@ class State:
             self._remove(entry)
         return [entry.request for entry in entries]
 
-    def _again(self, entries: list[Waiting], now_ns: int, *, ran: bool, final: bool) -> list[Action]:
+    def _again(self, entries: list[QueuedRequest], now_ns: int, *, ran: bool, final: bool) -> list[Action]:
         """Queue a batch of a worker that died once more, where that can still help: only one that ``ran`` counts as
         tried, and is not tried again where that was ``final``."""
         actions: list[Action] = []

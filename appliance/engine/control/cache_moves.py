@@ -132,7 +132,7 @@ class CacheMoves:
         holders = self._rollouts.groups.holders(cached.served)
         cached.pending = set(holders)
         for worker in holders:
-            self._workers.page_in(worker, cached.served.id, self._config.verify)
+            self._workers.page_in(worker, cached.served.id, verify=True)  # a disk that rots must not answer
         return [] if holders else self._fail(cached, now_ns)
 
     def evict(self, cached: Cached) -> None:
@@ -254,8 +254,7 @@ class CacheMoves:
         if cached is None:
             return []
         served = cached.served
-        if self._config.verify or self._early.awaits(event.model, event.worker):
-            self._tally.paged_in(served.model, event)
+        self._tally.paged_in(served.model, event)
         if event.failure is not None:
             return self._not_as_stored(cached, event, event.failure, now_ns)
         if self._early.arrived(served, event.worker, now_ns):

@@ -32,10 +32,6 @@ class EarlySessions:
         """A worker runs its quick session."""
         self._arriving.setdefault(served.id, set()).add(worker)
 
-    def awaits(self, model: int, worker: int) -> bool:
-        """Whether the weights of its quick session in that worker are still arriving."""
-        return worker in self._arriving.get(model, ())
-
     def arrived(self, served: Served, worker: int, now_ns: int) -> bool:
         """Its weights are there; True: that worker is to make the fast session now."""
         if not _leave(self._arriving, served.id, worker):

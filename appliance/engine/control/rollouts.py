@@ -24,13 +24,13 @@ from appliance.domain.errors import ApplianceError
 from appliance.domain.inference import RequestHead
 from appliance.domain.model import Batching
 from appliance.domain.validation import plan_request
-from appliance.engine.control.convictions import Convictions
 from appliance.engine.control.forms import Forms
 from appliance.engine.control.instance_group import Held, Here
 from appliance.engine.control.instance_groups import InstanceGroups
 from appliance.engine.control.memory_port import MemoryPort, memory_answered
 from appliance.engine.control.recorder import Recorder, SwapTerms
 from appliance.engine.control.traffic import Traffic
+from appliance.engine.control.version_blame import VersionBlame
 from appliance.engine.environment import Shell
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.versions.batch_keys import BatchKeys
@@ -96,7 +96,7 @@ class Rollouts:
         )
         ids, history = self._core.registry, batch_keys.history
         self.forms = Forms(workers=workers, processes=terms.workers, ids=ids, history=history, shell=shell)
-        self.convictions = Convictions(
+        self.version_blame = VersionBlame(
             served=served,
             routes=routes,
             restarts=self._restarts,
@@ -206,7 +206,7 @@ class Rollouts:
             case do.RefuseForm():
                 served = self._served[action.version]
                 if not served.memory.quick:  # that session runs from no form
-                    known, reason = self.convictions.knows(served), remark_text(action.reason)
+                    known, reason = self.version_blame.knows(served), remark_text(action.reason)
                     self.forms.refuse(served, reason, known=known and not action.passing)
                     if action.serving is not None:
                         self.forms.goes_without(self._served[action.serving], reason)
@@ -244,7 +244,7 @@ class Rollouts:
     def tick(self, now_ns: int) -> None:
         """Time passed: start what is due, look at trials, let go what has drained."""
         self._groups.tick(now_ns)
-        self._convicted(now_ns)
+        self._tell_blame(now_ns)
         self._tell(told.Tick(frozenset(self._groups.loading_aside()), self._shell.wall_ms()), now_ns)
         self.forms.tick(now_ns)
         if self._core.calm:
@@ -364,8 +364,8 @@ class Rollouts:
             wish = worker.loading.get(culprit.id)
             quick = wish is not None and wish.quick
             certain = worker.did_only(culprit.id) and not (held.running or held.leased)
-            self.convictions.loaded(culprit, event, now_ns, quick=quick, known=certain)
-        self._convicted(now_ns)
+            self.version_blame.loaded(culprit, event, now_ns, quick=quick, known=certain)
+        self._tell_blame(now_ns)
         self._open(self._groups.resume(group, now_ns), now_ns)
 
     def load_to_blame(self, event: WorkerExited, *, running: bool) -> Served | None:
@@ -373,8 +373,8 @@ class Rollouts:
         loads_new = self._core.registry.is_new(event.loading)
         return self.served(culprit_of(event, running=running, loads_new=loads_new))
 
-    def _convicted(self, now_ns: int) -> None:
-        for event in self.convictions.take(now_ns):
+    def _tell_blame(self, now_ns: int) -> None:
+        for event in self.version_blame.take(now_ns):
             self._tell(event, now_ns)
 
     # --- what memory wants

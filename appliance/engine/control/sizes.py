@@ -181,9 +181,8 @@ class Sizes:
         return known.load_ns or size.load_ns, known.page_in_ns
 
     def _of(self, served: Served, size: Size) -> Footprint:
-        if (
-            not served.model.on_cpu
-        ):  # one session, in the one process that all on the device share, or in its own
+        # One session, in the one process that all on the device share, or in its own.
+        if not served.model.on_cpu:
             return Footprint(size.memory_bytes + size.weights_bytes + _context_bytes(served.model), 0)
         return size.footprint(served.model.instance_count, evict_weights=self._evict_weights)
 

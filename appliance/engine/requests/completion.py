@@ -16,7 +16,7 @@ from appliance.domain.errors import (
     RunFailed,
 )
 from appliance.domain.inference import Answer, Outcome
-from appliance.engine.requests.inquests import Inquests
+from appliance.engine.requests.crashes import Crashes
 from appliance.engine.requests.mirroring import Mirroring
 from appliance.engine.requests.outcome import Accounts, died
 from appliance.engine.requests.request import Request
@@ -40,14 +40,14 @@ class Completion:
         table: RequestTable,
         rerouting: Rerouting,
         mirroring: Mirroring,
-        inquests: Inquests,
+        crashes: Crashes,
     ) -> None:
         self._pool = pool
         self._accounts = accounts
         self._table = table
         self._rerouting = rerouting
         self._mirroring = mirroring
-        self._inquests = inquests
+        self._crashes = crashes
         self._outcomes: list[tuple[Request, Outcome, Result]] = []
         self._fetching: dict[int, Request] = {}
 
@@ -145,7 +145,7 @@ class Completion:
         assert not request.done
         request.done = True
         if request.past.death is not None:
-            self._inquests.close(request, outcome)
+            self._crashes.request_ended(request, outcome)
         self._outcomes.append((request, outcome, result))
 
     def hand_out(self, now_ns: int) -> bool:

@@ -15,7 +15,7 @@ from appliance.engine.environment import Pace
 from appliance.engine.fastpath.leases import Leases
 from appliance.engine.inbox import Inbox
 from appliance.engine.requests.completion import ATTEMPTS_MAX, Completion
-from appliance.engine.requests.inquests import Inquests
+from appliance.engine.requests.crashes import Crashes
 from appliance.engine.requests.outcome import Ended, died, end_of
 from appliance.engine.requests.request import Batch, Request
 from appliance.engine.requests.table import RequestTable
@@ -108,7 +108,7 @@ class Dispatch:
         leases: Leases,
         table: RequestTable,
         completion: Completion,
-        inquests: Inquests,
+        crashes: Crashes,
         displaced: Displaced,
     ) -> None:
         self._inbox = inbox
@@ -118,7 +118,7 @@ class Dispatch:
         self._leases = leases
         self._table = table
         self._completion = completion
-        self.inquests = inquests
+        self.crashes = crashes
         self._displaced = displaced
         self.batches = Batches(table.arena)
 
@@ -139,7 +139,7 @@ class Dispatch:
         if request.attempts >= ATTEMPTS_MAX:
             self._table.blame(request)
             return died(request), Result.FAILED
-        held = self.inquests.refusal(request)
+        held = self.crashes.refusal(request)
         return (held, Result.REFUSED) if held is not None else None
 
     def arrive(self, request: Request, now_ns: int) -> Ended | None:
@@ -178,7 +178,7 @@ class Dispatch:
             self._displaced.add(request)
         elif type(action) is actions.Lost:
             self._completion.died(request)
-        elif type(action) is actions.Dropped and (refused := self.inquests.refusal(request)) is not None:
+        elif type(action) is actions.Dropped and (refused := self.crashes.refusal(request)) is not None:
             self._completion.end(request, refused, Result.REFUSED)
         else:
             self._completion.end(request, *end_of(request, action))

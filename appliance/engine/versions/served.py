@@ -46,15 +46,18 @@ class TrialRouting:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class InMemory:
-    """``residency`` is how much of a version is in memory while it is not open; ``returning``: it is loaded to serve
-    again, ``quick``: with sessions that are there at once and are exchanged for fast ones later; ``device`` is where it
-    is, or is to be; ``barred`` is why it cannot be anywhere now, "" where it can. Changed by the model cache alone."""
+    """Where a version is in memory, and how. Changed by the model cache alone."""
 
     residency: Residency = Residency.RESIDENT
+    """How much of it is in memory while it is not open."""
     returning: bool = False
+    """It is loaded to serve again."""
     quick: bool = False
+    """It is loaded with sessions that are there at once, and are exchanged for fast ones later."""
     device: DeviceName = CPU
+    """Where it is, or is to be."""
     barred: str = ""
+    """Why it cannot be anywhere now; "" where it can."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

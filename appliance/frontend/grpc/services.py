@@ -20,7 +20,7 @@ from appliance.frontend.grpc.health import FILE as HEALTH_FILE
 from appliance.frontend.grpc.health import HEALTH_SERVICE, SERVICE, HealthService
 from appliance.frontend.grpc.inference import NOBODY, Caller, Inference
 from appliance.frontend.grpc.reflection import METHOD, V1, V1ALPHA, Reflection
-from appliance.frontend.grpc.stream import Handed, Read, StreamSession, StreamWindow, Write, as_it_came
+from appliance.frontend.grpc.stream import Handed, Read, StreamSession, StreamWindow, Write
 from appliance.frontend.grpc.wire_pb import descriptor_files
 from appliance.frontend.port import Backend
 
@@ -38,7 +38,7 @@ class Terms(NamedTuple):
     deadline_ns: int
     metadata: Iterable[tuple[str, str | bytes]]
     sender: Caller = NOBODY
-    handed: Callable[[], Handed] = as_it_came
+    handed: Callable[[], Handed] = Handed
     end_input: Callable[[], None] | None = None
 
 

@@ -28,17 +28,13 @@ Write = Callable[[bytes], Awaitable[None]]
 class Handed(NamedTuple):
     """What a transport that serves requests by itself knows of one that it hands over: how often workers died with it
     already, its deadline (0: that of the stream), why it is not to be served, if its client's quota forbids it, and
-    when it arrived (0: now)."""
+    when it arrived (0: now). The defaults are those of a message that was not tried
+    yet."""
 
     attempts: int = 0
     deadline_ns: int = 0
     over_quota: QuotaExceeded | None = None
     arrived_ns: int = 0
-
-
-def as_it_came() -> Handed:
-    """Of a message that was not tried yet."""
-    return Handed()
 
 
 class StreamWindow:
@@ -100,7 +96,7 @@ class StreamSession:
         deadline_ns: int,
         real_statuses: bool,
         caller: Callable[[], Caller] = lambda: NOBODY,
-        handed: Callable[[], Handed] = as_it_came,
+        handed: Callable[[], Handed] = Handed,
         end_input: Callable[[], None] | None = None,
     ) -> None:
         self._inference = inference

@@ -51,7 +51,6 @@ class InferHead:
     ``data``; IN_REGION: in ``sources``) and ``data`` the JSON value. ``binary_outputs`` says per output name what was
     asked, ``binary_default`` for the others, but for those that go to ``windows`` of shared memory."""
 
-    request_id: str
     head: RequestHead
     sizes: tuple[int, ...]
     data: tuple[Any, ...]
@@ -99,7 +98,7 @@ def head_length(header: str | None, body_bytes: int) -> int:
 
 def parse_document(text: bytes) -> Steps[dict[str, Any]]:
     """The JSON of a head; raises InvalidRequest."""
-    document = yield from read_json(text, "request")
+    document = yield from read_json(text)
     if not isinstance(document, dict):
         raise InvalidRequest("request must be a JSON object with 'inputs'")
     return document
@@ -137,8 +136,9 @@ def parse_head(
             if size == IN_REGION
         }
         regions.check_inputs(sources.values())
+    if "id" in document:
+        _text(document, "id", "request")  # what is no text is refused
     return InferHead(
-        request_id=_text(document, "id", "request") if "id" in document else "",
         head=RequestHead(
             model_name=name,
             model_version=version,
@@ -180,9 +180,7 @@ def raw_request(model: ModelVersion, version: str, body: memoryview) -> tuple[In
         model_version=version,
         inputs=(TensorHead(spec.name, spec.datatype.wire, shape),),
     )
-    raw = InferHead(
-        request_id="", head=head, sizes=(len(tensor),), data=(None,), binary_outputs={}, binary_default=True
-    )
+    raw = InferHead(head=head, sizes=(len(tensor),), data=(None,), binary_outputs={}, binary_default=True)
     return raw, tensor
 
 
@@ -244,9 +242,9 @@ def tensors_of(request: InferHead, plan: RequestPlan, binary: memoryview) -> Ste
 
 def _check_all_nesting(document: dict[str, Any], inputs: Sequence[dict[str, Any]]) -> None:
     # tensor data is the one thing that may be large; its nesting is checked where it is flattened
-    check_nesting({key: value for key, value in document.items() if key != "inputs"}, "request")
+    check_nesting({key: value for key, value in document.items() if key != "inputs"})
     for entry in inputs:
-        check_nesting({key: value for key, value in entry.items() if key != "data"}, "request")
+        check_nesting({key: value for key, value in entry.items() if key != "data"})
 
 
 def _objects(document: dict[str, Any], key: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Strict reading of JSON that came from outside: one value, UTF-8, no duplicate keys, bounded nesting.
+"""Strict reading of JSON that a request has: one value, UTF-8, no duplicate keys, bounded nesting.
 
 Pure. Large integers are left to the reader that knows the range they must have.
 """
@@ -20,46 +20,46 @@ MAX_NESTING: Final = 100
 """Deepest nesting of arrays and objects that is read."""
 
 
-def parse_json(text: bytes | bytearray | memoryview, what: str) -> Any:
-    """The value of ``text``; ``what`` names it in errors. Raises InvalidRequest saying where and why."""
-    with _refusing(what):
+def parse_json(text: bytes | bytearray | memoryview) -> Any:
+    """The value of ``text``. Raises InvalidRequest saying where and why."""
+    with _refusing():
         return _DECODER.decode(str(text, "utf-8"))
 
 
-def read_json(text: bytes, what: str) -> Steps[Any]:
+def read_json(text: bytes) -> Steps[Any]:
     """What ``parse_json`` gives, in steps where ``text`` is long."""
     if len(text) <= WINDOW:
-        return parse_json(text, what)
-    with _refusing(what):
+        return parse_json(text)
+    with _refusing():
         return (yield from _Reader(str(text, "utf-8")).document())
 
 
 @contextmanager
-def _refusing(what: str) -> Iterator[None]:
+def _refusing() -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from None
+        raise InvalidRequest(f"request is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
-        raise InvalidRequest(f"{what} is nested deeper than {MAX_NESTING} levels") from None
+        raise InvalidRequest(f"request is nested deeper than {MAX_NESTING} levels") from None
     except (json.JSONDecodeError, _KeyTwice) as error:
-        raise InvalidRequest(f"{what} is not valid JSON: {error}") from None
+        raise InvalidRequest(f"request is not valid JSON: {error}") from None
     except ValueError:  # the interpreter's only other reason, whose words tell clients of its settings
         digits = sys.get_int_max_str_digits()
-        raise InvalidRequest(f"{what} holds a whole number of more than {digits} digits") from None
+        raise InvalidRequest(f"request holds a whole number of more than {digits} digits") from None
 
 
-def check_nesting(value: object, what: str) -> None:
+def check_nesting(value: object) -> None:
     """Refuse a value nested deeper than MAX_NESTING, or with more in it than MEMBERS_MAX, with InvalidRequest."""
     level, members = [value], 0
     for _ in range(MAX_NESTING):
         members += sum(len(each) for each in level if isinstance(each, (dict, list)))
         if members > MEMBERS_MAX:
-            raise InvalidRequest(f"{what} has more than {MEMBERS_MAX} members outside of tensors")
+            raise InvalidRequest(f"request has more than {MEMBERS_MAX} members outside of tensors")
         level = [inner for outer in level for inner in _children(outer)]
         if not level:
             return
-    raise InvalidRequest(f"{what} is nested deeper than {MAX_NESTING} levels")
+    raise InvalidRequest(f"request is nested deeper than {MAX_NESTING} levels")
 
 
 def _children(value: object) -> list[object]:

@@ -167,8 +167,8 @@ class ProtocolHandler:
         self._bodies.release(held)
         if not held.data.strip():
             return {}
-        document = parse_json(held.data, "request")
-        check_nesting(document, "request")
+        document = parse_json(held.data)
+        check_nesting(document)
         if not isinstance(document, dict):
             raise InvalidRequest("request must be a JSON object")
         return document

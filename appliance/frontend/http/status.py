@@ -72,7 +72,7 @@ def quotable(header: str) -> str:
     return header[:QUOTED_MAX].encode(errors="backslashreplace").decode()
 
 
-def json_response(value: object, headers: Mapping[str, str] = NO_HEADERS) -> web.Response:
+def json_response(value: object) -> web.Response:
     """200 with ``value`` as JSON."""
     body = json.dumps(value, separators=(",", ":")).encode()
-    return web.Response(body=body, content_type="application/json", headers=headers)
+    return web.Response(body=body, content_type="application/json")

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 from edge_appliance_native import (
@@ -53,6 +54,8 @@ _LOG = logging.getLogger(__name__)
 _INFER_INDEX: Final = 0
 _NS: Final = 1_000_000_000
 
+Metadata = tuple[tuple[str, str], ...]
+
 
 class Methods:
     """What a server serves, by the index that its events name: ModelInfer, then the other unary RPCs, then streams."""
@@ -91,7 +94,6 @@ class Dispatch:
         quotas: Quotas,
     ) -> None:
         self._server = server
-        self._quotas = quotas
         self._http = http
         self._failed = failed
         self._methods = methods
@@ -106,6 +108,20 @@ class Dispatch:
         self._leaving = deque[int]()
         """Streams whose clients went, and which are still to be told so."""
         self._streams_from = len(methods.answers)
+        self._by_kind: Mapping[int, Callable[..., None]] = MappingProxyType(
+            {
+                CALL: self._called,
+                MESSAGE: self._received,
+                SENT: self._sent,
+                GONE: self._gone,
+                NEWS: self._news,
+                TURNED_AWAY: _turned_away,
+                HTTP: http.adopted,
+                OVER_QUOTA: quotas.tell,
+                HANDSHAKE: _not_shaken,
+            }
+        )
+        """What takes the fields of each kind of event, as ``edge_appliance_native`` has them."""
         self._watched = -1
 
     def start(self) -> None:
@@ -163,66 +179,54 @@ class Dispatch:
             self._watch_no_more()  # its descriptor stays readable
             self._failed(error)
             return
-        begin, nosy = self._infers.begin, self._inference.nosy
         for event in events:
             try:
-                if event[0] == CALL and event[2] == _INFER_INDEX:
-                    caller = Caller(event[8], account=event[6], user=event[10])
-                    if nosy:
-                        caller = self._inference.caller(caller, INFER, event[9], event[5])
-                    begin(event[1], event[3], event[4], event[7], caller, event[9])
-                else:
-                    self._take(event)
+                self._by_kind[event[0]](*event[1:])
             except Exception as error:  # noqa: BLE001  a defect ends its own call, not the handling of events
+                # What tells of no call leaves accounts wrong, or a client waiting in vain.
                 if event[0] in (NEWS, HTTP):
-                    self._failed(
-                        error
-                    )  # it tells of no call: accounts are no longer right, or a client waits in vain
+                    self._failed(error)
                     return
                 end_call(self._server, event[1], status_for(error, "an event of the server"))
 
-    def _take(self, event: tuple[Any, ...]) -> None:
-        kind = event[0]
-        if kind == CALL:
-            if event[2] < len(self._methods.of_users):
-                self._serve_user(event[1], event[2], bytes(event[3]), event[10])
-            elif event[2] < self._streams_from:
-                self._serve(event[1], event[2], bytes(event[3]), event[6])
-            else:
-                self._open_stream(event)
-        elif kind == NEWS:
-            if self._direct is not None:
-                self._direct.told()
-        elif kind == GONE:
-            self._gone(event[1])
-        elif kind == TURNED_AWAY:
-            _LOG.warning(
-                "a client was turned away: %s.tls_client_names has no %r, from %s",
-                event[3],
-                event[2],
-                event[1],
-            )
-        elif kind == HANDSHAKE:
-            _LOG.warning(
-                "a TLS handshake at the gRPC port came to nothing (%s): %s, from %s; "
-                "others like it are only counted for a minute",
-                event[2],
-                event[3],
-                event[1],
-            )
-        elif kind == OVER_QUOTA:
-            self._quotas.tell(event[1], event[2])
-        elif kind == HTTP:
-            self._http.adopted(*event[1:])
-        elif kind == MESSAGE:
-            stream = self._streams.get(event[1])
-            if stream is not None:
-                message = None if event[2] is None else view_of(event[2])
-                stream[0].received(message, *event[3:7])
-        elif kind == SENT:
-            stream = self._streams.get(event[1])
-            if stream is not None:
-                stream[0].sent()
+    def _called(
+        self,
+        call: int,
+        method: int,
+        message: Any,
+        deadline_ns: int,
+        metadata: Metadata,
+        account: str,
+        attempts: int,
+        client: str,
+        arrived_ns: int,
+        user: int,
+    ) -> None:
+        if method == _INFER_INDEX:
+            caller = Caller(client, account=account, user=user)
+            if self._inference.nosy:
+                caller = self._inference.caller(caller, INFER, arrived_ns, metadata)
+            self._infers.begin(call, message, deadline_ns, attempts, caller, arrived_ns)
+        elif method < len(self._methods.of_users):
+            self._serve_user(call, method, bytes(message), user)
+        elif method < self._streams_from:
+            self._serve(call, method, bytes(message), account)
+        else:
+            self._open_stream(call, method, deadline_ns, metadata, Caller(client, account=account, user=user))
+
+    def _received(self, call: int, message: Any, *handed: Any) -> None:
+        stream = self._streams.get(call)
+        if stream is not None:
+            stream[0].received(None if message is None else view_of(message), *handed)
+
+    def _sent(self, call: int) -> None:
+        stream = self._streams.get(call)
+        if stream is not None:
+            stream[0].sent()
+
+    def _news(self) -> None:
+        if self._direct is not None:
+            self._direct.told()
 
     def _serve_user(self, call: int, method: int, message: bytes, user: int) -> None:
         answer = self._methods.of_users[method]
@@ -276,12 +280,12 @@ class Dispatch:
         if self._leaving:
             asyncio.get_running_loop().call_soon(self._leave_some)
 
-    def _open_stream(self, event: tuple[Any, ...]) -> None:
-        _, call, method, _, deadline_ns, metadata, account, _, client, _, user = event
+    def _open_stream(
+        self, call: int, method: int, deadline_ns: int, metadata: Metadata, sender: Caller
+    ) -> None:
         serve = self._methods.serves[method]
         assert serve is not None
         stream = NativeStream(self._server, call)
-        sender = Caller(client, account=account, user=user)
         terms = Terms(deadline_ns or NO_DEADLINE, metadata, sender, stream.handed, stream.end_input)
         behave = partial(serve, stream.read, stream.write, terms)
         remaining_s = (deadline_ns - self._inference.engine.now_ns()) / _NS if deadline_ns else None
@@ -293,6 +297,25 @@ class Dispatch:
 
     def _ended(self, call: int, _: asyncio.Task[None]) -> None:
         del self._streams[call]
+
+
+def _turned_away(peer: str, client: str, section: str) -> None:
+    _LOG.warning(
+        "a client was turned away: %s.tls_client_names has no %r, from %s",
+        section,
+        client,
+        peer,
+    )
+
+
+def _not_shaken(peer: str, reason: str, text: str) -> None:
+    _LOG.warning(
+        "a TLS handshake at the gRPC port came to nothing (%s): %s, from %s; "
+        "others like it are only counted for a minute",
+        reason,
+        text,
+        peer,
+    )
 
 
 def _templates(

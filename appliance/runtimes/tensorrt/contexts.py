@@ -118,9 +118,8 @@ class Contexts:
         for number in numbers:
             self._contexts.append(self.another(number, stream))
         position = {spec.name: place for place, spec in enumerate(self._version.inputs)}
-        inputs = sorted(
-            self.inputs, key=lambda port: position.get(port.name, len(position))
-        )  # as in requests
+        # As in requests.
+        inputs = sorted(self.inputs, key=lambda port: position.get(port.name, len(position)))
         most = [
             {name: limits.most for name, limits in profile.inputs.items()}
             for profile in self._engine.profiles

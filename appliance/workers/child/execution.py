@@ -187,7 +187,8 @@ class Executor:
         if fetch.out_capacity == 0:
             return None
         if outputs is None:
-            return _failed(fetch.ticket, "the outputs are no longer held")
+            reason = "the outputs are no longer held"
+            return RunResult(fetch.ticket, ItemStatus.FAILED, (), (), 0, reason)
         return self._store(fetch.ticket, fetch.out_offset, fetch.out_capacity, outputs)
 
     def forget(self, ticket: int) -> _Outputs | None:
@@ -430,10 +431,6 @@ def _element_starts(raw: memoryview) -> list[int]:
         position += 4 + int.from_bytes(raw[position : position + 4], "little")
         starts.append(position)
     return starts
-
-
-def _failed(ticket: int, reason: str) -> RunResult:
-    return RunResult(ticket, ItemStatus.FAILED, (), (), 0, reason)
 
 
 def reason_of(problem: Exception) -> str:

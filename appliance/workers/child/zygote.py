@@ -158,9 +158,8 @@ class Zygote:
             arrange([lane_end, *ring])
             confine(self._pid, request.settings)
             close_others(1 + len(ring), self._enter_jail(request))
-            if (
-                request.settings.visible
-            ):  # nothing has asked CUDA for devices yet, which looks once in its life
+            # Nothing has asked CUDA for devices yet, which looks once in its life.
+            if request.settings.visible:
                 os.environ[VISIBLE] = request.settings.visible
             rename("appliance-wkr")
             end = socket.socket(fileno=LANE_DESCRIPTOR)

@@ -15,8 +15,9 @@ from appliance.domain import classification
 from appliance.domain.errors import InvalidRequest
 from appliance.domain.inference import OutputTensor
 from appliance.domain.protocol import output_classification
-from appliance.domain.steps import STEP_ELEMENTS, finished
+from appliance.domain.steps import STEP_ELEMENTS
 from appliance.domain.tensor import Datatype, split_bytes
+from tests.steps import finished
 
 DTYPES: dict[Datatype, DTypeLike] = {
     Datatype.BOOL: np.bool_,

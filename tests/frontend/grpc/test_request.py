@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from appliance.domain.errors import InvalidRequest, UnknownModel, Unsupported
-from appliance.domain.steps import finished
 from appliance.domain.tensor import Datatype, encode_bytes
 from appliance.frontend.grpc.envelope import EnvelopeLimits, scan
 from appliance.frontend.grpc.request import Intake, take_in
@@ -16,6 +15,7 @@ from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.domain.sample import make_version
 from tests.frontend.grpc.engine_double import EngineDouble, bytes_of
 from tests.frontend.grpc.messages import ROW, infer_request, one_input, two_inputs
+from tests.steps import finished
 
 TYPED: dict[Datatype, tuple[str, list[Any], bytes]] = {
     Datatype.BOOL: ("bool_contents", [True, False], b"\x01\x00"),

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from appliance.domain.classification import asked_outputs
 from appliance.domain.inference import Answer, OutputHead, OutputTensor, RequestHead, RequestPlan, TensorHead
 from appliance.domain.model import ModelVersion
-from appliance.domain.steps import finished
 from appliance.domain.tensor import Datatype, TensorSpec, split_bytes
 from appliance.domain.validation import plan_request
 from appliance.engine.port import Buffer
 from appliance.frontend.grpc.response import response_parts, stream_error, stream_response, varint
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from tests.domain.sample import make_version
+from tests.steps import finished
 
 
 def model_of(*outputs: TensorSpec) -> ModelVersion:

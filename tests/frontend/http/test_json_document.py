@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.domain.errors import InvalidRequest
-from appliance.domain.steps import finished
 from appliance.frontend.http.json_document import (
     MAX_NESTING,
     MEMBERS_MAX,
@@ -19,11 +18,12 @@ from appliance.frontend.http.json_document import (
     parse_json,
     read_json,
 )
+from tests.steps import finished
 
 
 @pytest.mark.parametrize("text", ['{"a":[1,2.5,"x",true,null]}', "[]", '"\\u20ac"', " 3 "])
 def test_a_value_is_read(text: str) -> None:
-    parse_json(text.encode(), "request")
+    parse_json(text.encode())
 
 
 @pytest.mark.parametrize(
@@ -43,27 +43,27 @@ def test_a_value_is_read(text: str) -> None:
 )
 def test_anything_else_is_refused_with_the_reason(text: bytes, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
-        parse_json(text, "request")
+        parse_json(text)
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 def test_nesting_far_beyond_reason_is_refused_not_a_crash(opening: bytes) -> None:
     with pytest.raises(InvalidRequest, match=r"nested deeper|not valid JSON"):
-        check_nesting(parse_json(opening * 200_000, "request"), "request")
+        check_nesting(parse_json(opening * 200_000))
 
 
 def test_nesting_is_bounded_exactly() -> None:
-    check_nesting(parse_json(b"[" * MAX_NESTING + b"]" * MAX_NESTING, "request"), "request")
+    check_nesting(parse_json(b"[" * MAX_NESTING + b"]" * MAX_NESTING))
     deeper = MAX_NESTING + 1
     with pytest.raises(InvalidRequest, match="nested deeper"):
-        check_nesting(parse_json(b"[" * deeper + b"]" * deeper, "request"), "request")
+        check_nesting(parse_json(b"[" * deeper + b"]" * deeper))
 
 
 @pytest.mark.parametrize("value", [[1] * MEMBERS_MAX, {"a": [[]] * MEMBERS_MAX}])
 def test_only_so_many_members_are_looked_at(value: Any) -> None:
-    check_nesting([1] * MEMBERS_MAX, "request")
+    check_nesting([1] * MEMBERS_MAX)
     with pytest.raises(InvalidRequest, match="more than 65536 members outside of tensors"):
-        check_nesting([value, 1], "request")
+        check_nesting([value, 1])
 
 
 LONG = " " * WINDOW
@@ -82,14 +82,14 @@ VALUES = st.recursive(
 def _read(text: str) -> Any:
     """What comes of a text that is long; the reason where it is refused."""
     try:
-        return finished(read_json((text + LONG).encode(), "request"))
+        return finished(read_json((text + LONG).encode()))
     except InvalidRequest as error:
         return str(error)
 
 
 def _parsed(text: str) -> Any:
     try:
-        return parse_json((text + LONG).encode(), "request")
+        return parse_json((text + LONG).encode())
     except InvalidRequest as error:
         return str(error)
 
@@ -119,7 +119,7 @@ def test_a_long_text_that_is_no_json_is_refused_as_a_short_one(value: Any, data:
 def test_large_arrays_are_read_in_pieces(element: str, depth: int) -> None:
     count = min(3 * WINDOW // len(element), MEMBERS_MAX // 4)
     text = "[" * depth + ",".join([element] * count) + "]" * depth
-    steps = read_json(text.encode(), "request")
+    steps = read_json(text.encode())
     taken = sum(1 for _ in steps)
     assert taken >= len(text) // WINDOW
     assert _read(text) == json.loads(text)

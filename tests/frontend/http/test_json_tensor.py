@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.domain.errors import InvalidRequest
-from appliance.domain.steps import finished
 from appliance.domain.tensor import Datatype, encode_bytes
 from appliance.frontend.http import json_tensor
 from appliance.frontend.http.json_tensor import PIECE_ELEMENTS, RAW_ONLY, json_pieces
+from tests.steps import finished
 
 
 def raw_from_json(data: object, datatype: Datatype, elements: int, name: str) -> bytes:

@@ -74,7 +74,6 @@ def planned(
 ) -> Planned:
     head = RequestHead(model_name="m", model_version="", inputs=())
     request = InferHead(
-        request_id="",
         head=head,
         sizes=(4, JSON_DATA) if json_input else (4,),
         data=(None, [1]) if json_input else (None,),

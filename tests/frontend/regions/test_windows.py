@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from appliance.domain.errors import InvalidRequest, QueueFull
-from appliance.domain.steps import finished
 from appliance.frontend.regions import window as module
 from appliance.frontend.regions.registry import INPUT_BYTES_MAX, Regions
 from appliance.frontend.regions.writer import PIECE_BYTES, Scratch
@@ -26,6 +25,7 @@ from tests.frontend.regions.rig import (
     output,
     part,
 )
+from tests.steps import finished
 
 
 async def test_what_is_in_a_region_is_read_and_written(regions: Regions, folder: Path) -> None:

@@ -25,7 +25,7 @@ BLAMELESS: Final = frozenset({ExitCause.STOPPED, ExitCause.ZYGOTE})
 """Ends of workers that have nothing to do with what they ran."""
 
 
-class Jury(Protocol):
+class Versions(Protocol):
     """What knows of versions, and does with one what it is to blame for."""
 
     def served(self, model: int) -> Served | None:
@@ -34,17 +34,19 @@ class Jury(Protocol):
     def replaceable(self, served: Served) -> bool:
         """Whether something else could serve in its place, and cannot be asked for the same."""
 
-    def convict(self, served: Served, detail: str, *, repeated: bool) -> None:
+    def blame(self, served: Served, detail: str, *, repeated: bool) -> None:
         """A worker ended because of a version; ``repeated``: once too often."""
 
 
-class Inquests:
+class Crashes:
     """Whose requests workers die of is held, or suspect, by ``blame``; for as long the front end leaves what it asks of
     the version to the engine."""
 
-    def __init__(self, blame: Blame, jury: Jury, table: RequestTable, leases: Leases, shell: Shell) -> None:
+    def __init__(
+        self, blame: Blame, versions: Versions, table: RequestTable, leases: Leases, shell: Shell
+    ) -> None:
         self._blame = blame
-        self._jury = jury
+        self._versions = versions
         self._table = table
         self._leases = leases
         self._latest: dict[Served, Death] = {}
@@ -52,12 +54,12 @@ class Inquests:
         self._clock: Callable[[], int] = shell.clock
         self._log = shell.log
 
-    def open(self, event: WorkerExited, ran: Sequence[Request], leased: Leased) -> bool:
+    def worker_died(self, event: WorkerExited, ran: Sequence[Request], leased: Leased) -> bool:
         """A worker died while it ``ran`` these, beside ``leased`` work. Whether they are not tried there again."""
         if event.cause in BLAMELESS:
             return False
         if not ran:
-            served = self._jury.served(leased.model)
+            served = self._versions.served(leased.model)
             if served is not None and blames(event.cause):
                 self._died(served, leased.clients)
             return False
@@ -86,7 +88,7 @@ class Inquests:
         if before.served is not request.served:
             self._request_died(before.served, request.submission.account)
 
-    def close(self, request: Request, outcome: Outcome) -> None:
+    def request_ended(self, request: Request, outcome: Outcome) -> None:
         """A request that was there when a worker died has ended."""
         death, request.past.death = request.past.death, None
         if death is None:
@@ -108,7 +110,7 @@ class Inquests:
         if death.suspects:
             self._died(death.served, [client] if death.alone else sorted(death.suspects), alone=death.alone)
         elif death.answered:
-            self._jury.convict(death.served, death.detail, repeated=False)
+            self._versions.blame(death.served, death.detail, repeated=False)
 
     def _ended(self, death: Death) -> None:
         """One of its requests has. What another version answered counts when all have: the first ones would look like
@@ -151,11 +153,11 @@ class Inquests:
 
     def _request_died(self, served: Served, client: str) -> None:
         now_ns = self._clock()
-        hold_ns, guilty = self._blame.request_died(
+        hold_ns, version_blamed = self._blame.request_died(
             served.id,
             client,
             now_ns,
-            untried=not served.has_run and self._jury.replaceable(served),
+            untried=not served.has_run and self._versions.replaceable(served),
         )
         self._log.event(
             "a request ended a worker", model=served.key, client=client, held_ms=hold_ns // 1_000_000
@@ -166,9 +168,9 @@ class Inquests:
         if hold_ns:
             for request in self._table.queued_of(served, client):
                 self._table.withdraw(request)
-        if guilty:
+        if version_blamed:
             self._blame.forgive(served.id)
-            self._jury.convict(served, "requests end its workers", repeated=True)
+            self._versions.blame(served, "requests end its workers", repeated=True)
 
 
 def blames(cause: ExitCause) -> bool:

@@ -37,7 +37,7 @@ def model(version: int = 1, width: int = 8, rows: int = 8) -> ModelVersion:
     )
 
 
-class Court(Losing):
+class Rig(Losing):
     """Requests of several clients, and what became of them."""
 
     def __init__(self, *versions: ModelVersion) -> None:
@@ -125,296 +125,296 @@ class Court(Losing):
 def test_a_request_that_was_alone_is_tried_once_and_its_client_held_at_the_second(
     cause: port.ExitCause,
 ) -> None:
-    court = Court(model())
+    rig = Rig(model())
     for name in ("one", "two"):
-        court.ends(name, "a", cause)
-        assert isinstance(court.ended[name], WorkerDied)
-        assert f"which ran alone: {cause.value}, scripted" in str(court.ended[name])
+        rig.ends(name, "a", cause)
+        assert isinstance(rig.ended[name], WorkerDied)
+        assert f"which ran alone: {cause.value}, scripted" in str(rig.ended[name])
     with pytest.raises(QuotaExceeded) as refused:
-        court.ask("three", "a")
+        rig.ask("three", "a")
     assert 0 < refused.value.retry_after_ns <= 1_000_000_000
-    court.ask("lawful", "b")
-    court.turns()
-    court.answer()
-    assert isinstance(court.ended["lawful"], Answer)
-    assert court.states == [VersionState.READY]
-    court.release()
+    rig.ask("lawful", "b")
+    rig.turns()
+    rig.answer()
+    assert isinstance(rig.ended["lawful"], Answer)
+    assert rig.states == [VersionState.READY]
+    rig.release()
 
 
 def test_it_is_seen_how_many_clients_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Court, "clock", lambda court: 1_000_000_000)
-    court = Court(model())
+    monkeypatch.setattr(Rig, "clock", lambda rig: 1_000_000_000)
+    rig = Rig(model())
     for client in "ab":
         for _ in range(2):
-            court.ends(client, client)
-    court.ends("c", "c")
-    (version,) = court.engine.status().versions
+            rig.ends(client, client)
+    rig.ends("c", "c")
+    (version,) = rig.engine.status().versions
     assert version.held_clients == 2
 
 
 def test_what_somebody_else_killed_is_tried_once_more() -> None:
-    court = Court(model())
-    court.ends("one", "a", port.ExitCause.KILLED)
-    assert not court.ended
-    court.die(port.ExitCause.KILLED)
-    assert isinstance(court.ended["one"], WorkerDied)
-    assert "died with the request" in str(court.ended["one"])
-    court.ends("two", "a")
+    rig = Rig(model())
+    rig.ends("one", "a", port.ExitCause.KILLED)
+    assert not rig.ended
+    rig.die(port.ExitCause.KILLED)
+    assert isinstance(rig.ended["one"], WorkerDied)
+    assert "died with the request" in str(rig.ended["one"])
+    rig.ends("two", "a")
     with pytest.raises(QuotaExceeded):
-        court.ask("three", "a")
+        rig.ask("three", "a")
 
 
-class Rehearsed(Court):
+class Rehearsed(Rig):
     """Its versions are run with zeros when they are loaded."""
 
     seeds = ((1, 1_000),)
 
 
-@pytest.mark.parametrize("court_type", [Court, Rehearsed])
-def test_addresses_take_nothing_away_that_nothing_could_replace(court_type: type[Court]) -> None:
-    court = court_type(model())
+@pytest.mark.parametrize("rig_type", [Rig, Rehearsed])
+def test_addresses_take_nothing_away_that_nothing_could_replace(rig_type: type[Rig]) -> None:
+    rig = rig_type(model())
     for client in "abcd":
-        court.ends(client, client)
-    assert court.states == [VersionState.READY]
-    court.ask("lawful", "lawful")
-    court.turns()
-    court.answer()
-    assert isinstance(court.ended["lawful"], Answer)
-    court.release()
+        rig.ends(client, client)
+    assert rig.states == [VersionState.READY]
+    rig.ask("lawful", "lawful")
+    rig.turns()
+    rig.answer()
+    assert isinstance(rig.ended["lawful"], Answer)
+    rig.release()
 
 
 def test_different_clients_do_not_take_away_what_has_proven_itself() -> None:
-    court = Court(model())
-    court.ask("first", "lawful")
-    court.turns()
-    court.answer()
+    rig = Rig(model())
+    rig.ask("first", "lawful")
+    rig.turns()
+    rig.answer()
     for client in "abcd":
-        court.ends(client, client)
-        court.ends(f"{client} again", client)
+        rig.ends(client, client)
+        rig.ends(f"{client} again", client)
         with pytest.raises(QuotaExceeded):
-            court.ask("held", client)
-    assert court.states == [VersionState.READY]
-    court.ask("lawful", "lawful")
-    court.turns()
-    court.answer()
-    assert isinstance(court.ended["lawful"], Answer)
-    court.release()
+            rig.ask("held", client)
+    assert rig.states == [VersionState.READY]
+    rig.ask("lawful", "lawful")
+    rig.turns()
+    rig.answer()
+    assert isinstance(rig.ended["lawful"], Answer)
+    rig.release()
 
 
 def test_when_it_is_known_whose_it_was_the_others_are_suspect_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    court = Court(model())
-    leases = court.engine.leases
+    rig = Rig(model())
+    leases = rig.engine.leases
     held: dict[str, int] = {}
     monkeypatch.setattr(leases, "hold", lambda client, model, until_ns: held.__setitem__(client, until_ns))
-    court.ask("first")
-    court.turns()
-    worker = court.lanes[0][0]
-    court.answer()
-    leased = Leased(court.engine.epoch(model()) >> EPOCH_BITS, 2, ("hostile", "lawful"))
+    rig.ask("first")
+    rig.turns()
+    worker = rig.lanes[0][0]
+    rig.answer()
+    leased = Leased(rig.engine.epoch(model()) >> EPOCH_BITS, 2, ("hostile", "lawful"))
     with monkeypatch.context() as context:
         context.setattr(leases, "worker_exited", lambda worker, *, last: leased)
-        court.exit(worker)
-        court.turns()
-    assert all(until_ns > court.engine.now_ns() for until_ns in held.values())
-    court.ends("poison", "hostile")
+        rig.exit(worker)
+        rig.turns()
+    assert all(until_ns > rig.engine.now_ns() for until_ns in held.values())
+    rig.ends("poison", "hostile")
     assert held["lawful"] == 0, "the front end serves it again"
-    assert held["hostile"] > court.engine.now_ns()
-    court.release()
+    assert held["hostile"] > rig.engine.now_ns()
+    rig.release()
 
 
 def test_a_client_whose_request_was_refused_meanwhile_is_suspect_as_well() -> None:
-    court = Court(model())
-    court.ask("first")
-    court.turns()
-    court.ask("poison", "hostile")
-    gone = court.ask("lawful", "lawful")
-    court.answer()
+    rig = Rig(model())
+    rig.ask("first")
+    rig.turns()
+    rig.ask("poison", "hostile")
+    gone = rig.ask("lawful", "lawful")
+    rig.answer()
     for name in ("two", "three"):
-        court.ask(name, "hostile", within_ns=10_000_000_000)
-    court.die()
-    court.engine.cancel(gone)
-    while "poison" not in court.ended:
-        court.die()
-    assert isinstance(court.ended["poison"], QuotaExceeded), "refused when others had ended workers"
-    assert court.states == [VersionState.READY]
-    court.ends("a slip", "lawful")
-    court.ask("lawful again", "lawful")
-    court.turns()
-    court.answer()
-    assert isinstance(court.ended["lawful again"], Answer)
-    court.release()
+        rig.ask(name, "hostile", within_ns=10_000_000_000)
+    rig.die()
+    rig.engine.cancel(gone)
+    while "poison" not in rig.ended:
+        rig.die()
+    assert isinstance(rig.ended["poison"], QuotaExceeded), "refused when others had ended workers"
+    assert rig.states == [VersionState.READY]
+    rig.ends("a slip", "lawful")
+    rig.ask("lawful again", "lawful")
+    rig.turns()
+    rig.answer()
+    assert isinstance(rig.ended["lawful again"], Answer)
+    rig.release()
 
 
 def test_of_several_each_is_tried_alone_and_only_what_ran_counts_as_tried() -> None:
-    court = Court(model())
-    court.ask("first")
-    court.turns()
+    rig = Rig(model())
+    rig.ask("first")
+    rig.turns()
     for name in ("poison", "lawful"):
-        court.ask(name, name)
-    court.answer()
-    assert [len(run.items) for _, run in court.lanes] == [2]
-    court.die()
-    assert [len(run.items) for _, run in court.lanes] == [1]
-    court.die()
-    assert isinstance(court.ended["poison"], WorkerDied)
-    court.answer()
-    assert isinstance(court.ended["lawful"], Answer)
-    court.release()
+        rig.ask(name, name)
+    rig.answer()
+    assert [len(run.items) for _, run in rig.lanes] == [2]
+    rig.die()
+    assert [len(run.items) for _, run in rig.lanes] == [1]
+    rig.die()
+    assert isinstance(rig.ended["poison"], WorkerDied)
+    rig.answer()
+    assert isinstance(rig.ended["lawful"], Answer)
+    rig.release()
 
 
 def test_where_the_others_are_answered_it_was_the_one_that_nobody_waits_for() -> None:
-    court = Court(model())
-    court.ask("first")
-    court.turns()
-    gone = court.ask("poison", "hostile")
-    court.ask("lawful", "lawful")
-    court.answer()
-    court.engine.cancel(gone)
-    court.die()
-    court.answer()
-    assert isinstance(court.ended["poison"], Cancelled)
-    assert isinstance(court.ended["lawful"], Answer)
-    court.ends("second", "hostile")
+    rig = Rig(model())
+    rig.ask("first")
+    rig.turns()
+    gone = rig.ask("poison", "hostile")
+    rig.ask("lawful", "lawful")
+    rig.answer()
+    rig.engine.cancel(gone)
+    rig.die()
+    rig.answer()
+    assert isinstance(rig.ended["poison"], Cancelled)
+    assert isinstance(rig.ended["lawful"], Answer)
+    rig.ends("second", "hostile")
     with pytest.raises(QuotaExceeded):
-        court.ask("third", "hostile")
-    court.ask("lawful again", "lawful")
-    court.release()
+        rig.ask("third", "hostile")
+    rig.ask("lawful again", "lawful")
+    rig.release()
 
 
 def test_what_is_queued_of_a_client_that_is_held_is_refused_with_it() -> None:
-    court = Court(model())
-    court.ends("one")
-    handles = [court.ask("two"), court.ask("three"), court.ask("four", "b")]
-    court.turns()
-    assert [len(run.items) for _, run in court.lanes] == [1], "a suspect's request runs alone"
-    court.die()
-    assert isinstance(court.ended["two"], WorkerDied)
-    assert isinstance(court.ended["three"], QuotaExceeded)
-    assert "four" not in court.ended
+    rig = Rig(model())
+    rig.ends("one")
+    handles = [rig.ask("two"), rig.ask("three"), rig.ask("four", "b")]
+    rig.turns()
+    assert [len(run.items) for _, run in rig.lanes] == [1], "a suspect's request runs alone"
+    rig.die()
+    assert isinstance(rig.ended["two"], WorkerDied)
+    assert isinstance(rig.ended["three"], QuotaExceeded)
+    assert "four" not in rig.ended
     assert len(handles) == 3
-    court.answer()
-    assert isinstance(court.ended["four"], Answer)
-    court.release()
+    rig.answer()
+    assert isinstance(rig.ended["four"], Answer)
+    rig.release()
 
 
 def test_what_another_version_answers_is_the_versions_own_doing() -> None:
-    court = Court(model(1), model(2))
-    assert court.served_by == 2
-    court.ends("one")
-    assert court.versions == [1], "the other is asked"
-    assert court.served_by == 2
-    court.answer()
-    assert isinstance(court.ended["one"], Answer)
-    court.turns()
-    assert court.served_by == 1
-    court.release()
+    rig = Rig(model(1), model(2))
+    assert rig.served_by == 2
+    rig.ends("one")
+    assert rig.versions == [1], "the other is asked"
+    assert rig.served_by == 2
+    rig.answer()
+    assert isinstance(rig.ended["one"], Answer)
+    rig.turns()
+    assert rig.served_by == 1
+    rig.release()
 
 
 def test_what_a_worker_died_of_is_said_before_those_that_another_version_answered_count() -> None:
     """Some of them are answered before others: a share of failures is not the reason to go back."""
-    court = Court(model(1, rows=1), model(2))
+    rig = Rig(model(1, rows=1), model(2))
     for name in ("one", "two", "three"):
-        court.ask(name)
-    court.turns()
-    (ran,) = court.lanes
+        rig.ask(name)
+    rig.turns()
+    (ran,) = rig.lanes
     assert len(ran[1].items) == 3, "at once"
-    court.die(port.ExitCause.HUNG)
-    court.answer()
-    court.answer()
-    assert len(court.ended) == 2
-    assert court.fallen == 0
-    assert court.served_by == 2
-    court.answer()
-    court.turns()
-    assert court.served_by == 1
-    assert "hung" in court.reason
-    court.release()
+    rig.die(port.ExitCause.HUNG)
+    rig.answer()
+    rig.answer()
+    assert len(rig.ended) == 2
+    assert rig.fallen == 0
+    assert rig.served_by == 2
+    rig.answer()
+    rig.turns()
+    assert rig.served_by == 1
+    assert "hung" in rig.reason
+    rig.release()
 
 
 def test_one_that_waits_for_ever_hides_nothing_once_the_next_worker_dies() -> None:
     """Else who has a request of each batch wait would keep a version that ends each of its workers."""
-    court = Court(model(1, rows=1), model(2))
+    rig = Rig(model(1, rows=1), model(2))
     for name in ("one", "two", "three"):
-        court.ask(name)
-    waits = court.ask("waits")
-    court.turns()
-    court.die()
-    court.answer()
-    court.answer()
-    assert (court.fallen, court.served_by) == (0, 2)
+        rig.ask(name)
+    waits = rig.ask("waits")
+    rig.turns()
+    rig.die()
+    rig.answer()
+    rig.answer()
+    assert (rig.fallen, rig.served_by) == (0, 2)
     for name in ("four", "five"):
-        court.ask(name)
-    court.turns()
-    court.lanes.insert(0, court.lanes.pop())
-    assert [len(run.items) for _, run in court.lanes] == [2, 1], (
+        rig.ask(name)
+    rig.turns()
+    rig.lanes.insert(0, rig.lanes.pop())
+    assert [len(run.items) for _, run in rig.lanes] == [2, 1], (
         "those of the version that is to be tried, and one"
     )
-    court.die()
-    assert (court.fallen, court.served_by) == (2, 2)
-    court.answer()
-    assert (court.fallen, court.served_by, list(court.ended)) == (3, 2, ["one", "two", "three"])
-    court.engine.cancel(waits)
-    court.turns()
-    while court.lanes:
-        court.answer()
-    assert isinstance(court.ended["waits"], Cancelled)
-    assert court.served_by == 1, "by the second death, of which nothing is open"
-    court.release()
+    rig.die()
+    assert (rig.fallen, rig.served_by) == (2, 2)
+    rig.answer()
+    assert (rig.fallen, rig.served_by, list(rig.ended)) == (3, 2, ["one", "two", "three"])
+    rig.engine.cancel(waits)
+    rig.turns()
+    while rig.lanes:
+        rig.answer()
+    assert isinstance(rig.ended["waits"], Cancelled)
+    assert rig.served_by == 1, "by the second death, of which nothing is open"
+    rig.release()
 
 
 @pytest.mark.parametrize("dies_first", [True, False])
 def test_what_another_version_answered_counts_where_its_neighbour_was_to_blame(dies_first: bool) -> None:
-    court = Court(model(1, rows=1), model(2))
+    rig = Rig(model(1, rows=1), model(2))
     for name, client in (("one", "a"), ("two", "b")):
-        court.ask(name, client)
-    court.turns()
-    court.die()
-    for end in (Court.die, Court.answer) if dies_first else (Court.answer, Court.die):
-        end(court)
-    assert {type(outcome) for outcome in court.ended.values()} == {WorkerDied, Answer}
-    assert (court.fallen, court.served_by) == (1, 2)
-    court.release()
+        rig.ask(name, client)
+    rig.turns()
+    rig.die()
+    for end in (Rig.die, Rig.answer) if dies_first else (Rig.answer, Rig.die):
+        end(rig)
+    assert {type(outcome) for outcome in rig.ended.values()} == {WorkerDied, Answer}
+    assert (rig.fallen, rig.served_by) == (1, 2)
+    rig.release()
 
 
 def test_what_another_version_dies_of_as_well_is_the_requests_own_doing() -> None:
-    court = Court(model(1), model(2))
+    rig = Rig(model(1), model(2))
     for name in ("one", "two"):
-        court.ends(name)
-        court.die()
-        assert isinstance(court.ended[name], WorkerDied)
-        assert court.served_by == 2
+        rig.ends(name)
+        rig.die()
+        assert isinstance(rig.ended[name], WorkerDied)
+        assert rig.served_by == 2
     for version in ("1", "2", ""):
         with pytest.raises(QuotaExceeded):
-            court.ask("three", "a", version)
-    assert court.states == [VersionState.READY, VersionState.READY]
+            rig.ask("three", "a", version)
+    assert rig.states == [VersionState.READY, VersionState.READY]
 
 
-@pytest.mark.parametrize("end", [Court.die, Court.fail])
+@pytest.mark.parametrize("end", [Rig.die, Rig.fail])
 def test_what_is_watched_and_what_is_kept_for_it_do_not_hand_a_request_to_and_fro(
-    end: Callable[[Court], None],
+    end: Callable[[Rig], None],
 ) -> None:
-    court = Court(model(1))
-    court.engine.apply(Catalog(versions=(CatalogVersion(model=model(2), fingerprint=""),)))
-    court.turns()
-    assert court.served_by == 2
-    court.ask("one")
-    court.turns()
-    end(court)
-    assert court.versions == [1], "the one before is asked"
-    end(court)
-    assert not court.lanes, "and it alone"
-    assert isinstance(court.ended["one"], WorkerDied | RunFailed)
-    assert court.served_by == 2
+    rig = Rig(model(1))
+    rig.engine.apply(Catalog(versions=(CatalogVersion(model=model(2), fingerprint=""),)))
+    rig.turns()
+    assert rig.served_by == 2
+    rig.ask("one")
+    rig.turns()
+    end(rig)
+    assert rig.versions == [1], "the one before is asked"
+    end(rig)
+    assert not rig.lanes, "and it alone"
+    assert isinstance(rig.ended["one"], WorkerDied | RunFailed)
+    assert rig.served_by == 2
 
 
-@pytest.mark.parametrize(("court_type", "serves"), [(Court, 1), (Rehearsed, 2)])
+@pytest.mark.parametrize(("rig_type", "serves"), [(Rig, 1), (Rehearsed, 2)])
 def test_one_that_can_be_compared_with_nothing_goes_when_it_has_run_nothing(
-    court_type: type[Court], serves: int
+    rig_type: type[Rig], serves: int
 ) -> None:
-    court = court_type(model(1), model(2, width=16))
-    court.ends("one")
-    assert court.served_by == 2
-    court.ends("two", "b")
-    assert court.served_by == serves
+    rig = rig_type(model(1), model(2, width=16))
+    rig.ends("one")
+    assert rig.served_by == 2
+    rig.ends("two", "b")
+    assert rig.served_by == serves

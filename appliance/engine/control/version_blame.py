@@ -17,9 +17,9 @@ from appliance.engine.versions.served import Served
 from appliance.workers.port import WorkerExited
 
 
-class Convictions:
-    """Implements Jury, and gives what the rollout is to be told. ``served`` are the versions that are here,
-    ``attempts`` those of versions on their way, by id."""
+class VersionBlame:
+    """Implements ``Versions`` of ``requests/crashes``, and gives what the rollout is to be told. ``served`` are the
+    versions that are here, ``attempts`` those of versions on their way, by id."""
 
     def __init__(
         self,
@@ -43,18 +43,18 @@ class Convictions:
         self._events: list[told.Event] = []
 
     def served(self, model: int) -> Served | None:
-        """See Jury."""
+        """The version with model id ``model``, if it is here."""
         return self._served.get(model)
 
     def replaceable(self, served: Served) -> bool:
-        """See Jury."""
+        """Whether what it replaces, or shares requests with, could serve instead, and cannot be asked for the same."""
         attempt, other = self._attempts.get(served.id), self._routes.other(served)
         models = [attempt.before.model] if attempt is not None and attempt.before is not None else []
         models += [other.model] if other is not None else []
         return bool(models) and not any(interchangeable(served.model, model) for model in models)
 
-    def convict(self, served: Served, detail: str, *, repeated: bool) -> None:
-        """See Jury. Taken in with the next turn."""
+    def blame(self, served: Served, detail: str, *, repeated: bool) -> None:
+        """A worker ended because of a version, ``repeated``: once too often. Taken in with the next turn."""
         self._waiting.append((served, detail, repeated))
         self._pace.soon()
 
