@@ -13,7 +13,7 @@ from dataclasses import asdict
 from appliance import __version__
 from appliance.domain.histogram import BOUNDS_US, HistogramValue
 from appliance.domain.protocol import SERVER_NAME
-from appliance.telemetry.device_work import device_document, processor_document
+from appliance.telemetry.device_work import Json, device_document, processor_document
 from appliance.telemetry.meter import Result, Stage, VersionStatistics
 from appliance.telemetry.notices import notices
 from appliance.telemetry.snapshot import (
@@ -26,18 +26,9 @@ from appliance.telemetry.snapshot import (
 
 FORMAT = 1
 
-Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
-
-
-def status_document(snapshot: Snapshot) -> dict[str, Json]:
-    """The whole document; every value is JSON."""
-    document = status_header(snapshot)
-    document["models"] = [model_document(version) for version in snapshot.engine.versions]
-    return document
-
 
 def status_header(snapshot: Snapshot) -> dict[str, Json]:
-    """The document without its models, which is cheap however many there are."""
+    """The document without its ``models``, which is cheap however many there are."""
     status, store, quotas = snapshot.engine, snapshot.store, snapshot.quotas
     return {
         "format": FORMAT,
@@ -70,7 +61,6 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
         "quotas": None if quotas is None else _quotas_document(quotas),
         "bounds_us": list(BOUNDS_US),
         "workers": [_worker_document(worker) for worker in status.workers],
-        "models": [],
     }
 
 

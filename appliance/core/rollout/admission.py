@@ -267,8 +267,3 @@ class Admission:
 def _is_of(change: Change, version: Version) -> bool:
     same = (change.identity, change.artifact) == (version.identity, version.spec.artifact)
     return same and change.ending is not Ending.ABANDONED
-
-
-def _is_on_trial(entry: CatalogVersion) -> bool:
-    """Whether it is to be tried until the catalog wants otherwise, and does not serve."""
-    return entry.trial is not None and entry.trial.hold
