@@ -21,7 +21,7 @@ from appliance.domain.errors import ApplianceError
 from appliance.fleet.messages import Report
 from appliance.fleet.settings import shown
 from appliance.sync import by_hand
-from appliance.sync.box import Box
+from appliance.sync.box import Box, machine_problems
 from appliance.sync.contact import Conversation
 from appliance.sync.freshness import freshness
 from appliance.sync.link import LinkFailed
@@ -41,7 +41,7 @@ from appliance.sync.plan import (
     streams_to_keep,
     subject,
 )
-from appliance.sync.reporting import Standing, report_of, waiting_words, words
+from appliance.sync.reporting import Standing, report_of, waiting_words, without_figures, words
 from appliance.sync.situation import Situation, stuck_of
 from appliance.sync.situation import write as write_situation
 from appliance.sync.step_order import HELD, Outcome, StepOrder, StoreStep, encode, outcome_of
@@ -153,7 +153,7 @@ class Agent:
         after a while, so that an idle poll carries no report."""
         box, now_s = self.box, self.box.clock.monotonic_s()
         fresh = freshness(box.progress.contact, box.clock.instant())
-        problems = (box.progress.problem, box.damage, self.disk, *box.machine_problems)
+        problems = (box.progress.problem, box.damage, self.disk, *machine_problems(box.settings.state))
         standing = Standing(
             box.identity.device,
             box.trusted.counters.targets,
@@ -168,8 +168,7 @@ class Agent:
             stable = structs.replace(stable, converged=False)
         if self._report is not None:
             before, at_s = self._report
-            same = structs.replace(before, wall_ms=0, outbox_bytes=0, budget_left_bytes=-1) == stable
-            if same and now_s - at_s < REPORT_ANEW_S:
+            if without_figures(before) == stable and now_s - at_s < REPORT_ANEW_S:
                 return before
         report = structs.replace(stable, wall_ms=max(box.clock.wall_ms(), 0), **self._figures())
         self._report = (report, now_s)
