@@ -90,13 +90,7 @@ class DeviceSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSnapshot:
-    """A model version. ``requests`` counts those that ended, by outcome, ``leased`` those answered without the engine,
-    ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not.
-    ``trial`` says how far it is on its way to serving, "" when that is behind it or has nothing to show; ``phase`` is
-    that of its life ("": not told), ``residency`` how much of it is in memory; ``notes`` are what of its configuration
-    has no effect; ``rates_per_s`` those of the last minutes, oldest first; ``device`` is what it runs on,
-    ``joules_per_inference`` what a row takes of that and ``cost_per_million_inferences`` what that costs (None: not
-    known)."""
+    """A model version, as far as it is shown."""
 
     name: str
     version: int
@@ -106,24 +100,37 @@ class ModelSnapshot:
     running: int
     workers: tuple[int, ...]
     requests: Mapping[str, int]
+    """Those that ended, by outcome."""
     inferences: int
+    """Rows answered."""
     executions: int
+    """Batches that ran."""
     executed_rows: int
+    """Their rows, answered or not."""
     batch_mean: float | None
     total: HistogramSnapshot
     residency: str = "resident"
+    """How much of it is in memory."""
     phase: str = ""
+    """That of its life; "": not told."""
     leased: int = 0
+    """Requests that were answered without the engine."""
     trial: str = ""
+    """How far it is on its way to serving; "" when that is behind it or has nothing to show."""
     loading: str = ""
     tries_left: int = 0
     next_try_ms: int = 0
     notes: tuple[str, ...] = ()
+    """What of its configuration has no effect."""
     held_clients: int = 0
     rates_per_s: tuple[float, ...] = ()
+    """Those of the last minutes, oldest first."""
     device: str = CPU.kind.value
+    """What it runs on."""
     joules_per_inference: float | None = None
+    """What a row takes of that; None: not known."""
     cost_per_million_inferences: float | None = None
+    """What that costs; None: not known."""
 
     @property
     def key(self) -> str:
@@ -138,12 +145,7 @@ class ModelSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """An appliance at one moment. ``slots`` are places that the front end keeps for requests it serves by itself;
-    ``trouble`` is why its store cannot be read, "" when it can. Models and their workers take ``models_used_bytes`` of
-    ``models_budget_bytes`` (0: not told); ``problems`` are what of that cannot be as it is configured. ``over_quota``
-    counts requests that were refused for their client's quota, by its name (``*``: all that have none). The store takes
-    ``store_taken_bytes`` of ``store_quota_bytes`` (0: no bound), and its disk has ``store_free_bytes`` left (None:
-    there is none, or it is not told); ``notices`` say what people should see coming; ``devices`` are accelerators."""
+    """An appliance at one moment."""
 
     server: str
     accepting: bool
@@ -154,20 +156,30 @@ class Snapshot:
     arena_used_bytes: int
     arena_limit_bytes: int
     slots: int
+    """Places that the front end keeps for requests it serves by itself."""
     slots_used: int
     bounds_us: tuple[float, ...]
     workers: tuple[WorkerSnapshot, ...]
     models: tuple[ModelSnapshot, ...]
     trouble: str = ""
+    """Why its store cannot be read; "" when it can."""
     models_used_bytes: int = 0
+    """What models and their workers take."""
     models_budget_bytes: int = 0
+    """What they may take; 0: not told."""
     problems: tuple[str, ...] = ()
+    """What of that cannot be as it is configured."""
     over_quota: Mapping[str, int] = field(default_factory=dict)
+    """Requests that were refused for their client's quota, by its name; ``*``: of all that have none."""
     store_taken_bytes: int = 0
     store_quota_bytes: int = 0
+    """What the store may take; 0: no bound."""
     store_free_bytes: int | None = None
+    """What the store's disk has left; None: there is none, or it is not told."""
     notices: tuple[str, ...] = ()
+    """What people should see coming."""
     devices: tuple[DeviceSnapshot, ...] = ()
+    """Accelerators."""
 
     @property
     def uptime_s(self) -> float:

@@ -148,20 +148,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStatus:
-    """A model version for people: state, queue, how it batches, where it runs, how it stands: ``tries_left`` before it
-    is out for good unless nothing else of its model serves, ``next_try_ms`` when, by the wall clock, it is tried again
-    because of that (0: it is not), ``run_p50_ns`` and ``run_p99_ns`` as assessed (0: it was not), ``fallen_back``
-    requests that failed on it and that the version before has answered; ``trust`` is who vouches for its package (see
-    ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way;
-    ``phase`` how far its life has come, ``outlook`` what it is, while it serves, to what is wanted in its place;
-    ``waiting`` what it waits for, or what is to serve in its place does ("memory", "trial", or NEVER; "": nothing);
-    ``untried`` why it went live without the trial that is configured ("": it did not); ``notes`` what of its
-    configuration has no effect; ``held_clients`` those of which it takes no requests for a while, because theirs have
-    ended its workers; ``memory_bytes`` what it takes in memory now with its processes, ``weights_bytes`` those of its
-    weights among them; ``restarts`` how often a worker that held it was started again, by why the one before had ended;
-    ``packed``: it runs from a packed form; ``golden`` what its golden set showed (None: it has none, or was not
-    assessed); ``interface`` what keeps clients of the version that serves from talking to it, for which it is held
-    back; ``device`` is what it runs on; ``homeless``: nothing, as none was found for it."""
+    """A model version for people: its state, its queue, how it batches, where it runs and how it stands."""
 
     name: str
     version: int
@@ -172,29 +159,50 @@ class VersionStatus:
     workers: tuple[int, ...]
     statistics: VersionStatistics
     device: DeviceName = CPU
+    """What it runs on."""
+    homeless: bool = False
+    """Whether it runs on nothing, as no device was found for it."""
     residency: str = "resident"
     trial: TrialStatus | None = None
     tries_left: int = 0
+    """Before it is out for good, unless nothing else of its model serves."""
     next_try_ms: int = 0
+    """When, by the wall clock, it is tried again because of that; 0: it is not."""
     run_p50_ns: int = 0
+    """As assessed, like ``run_p99_ns``; 0: it was not."""
     run_p99_ns: int = 0
     fallen_back: int = 0
+    """Requests that failed on it and that the version before has answered."""
     untried: str = ""
+    """Why it went live without the trial that is configured; "": it did not."""
     notes: tuple[str, ...] = ()
+    """What of its configuration has no effect."""
     memory_bytes: int = 0
+    """What it takes in memory now, with its processes."""
     weights_bytes: int = 0
+    """Those of its weights among them."""
     restarts: Mapping[str, int] = field(default_factory=dict)
+    """How often a worker that held it was started again, by why the one before had ended."""
     packed: bool = False
+    """Whether it runs from a packed form."""
     golden: GoldenStatus | None = None
+    """What its golden set showed; None: it has none, or was not assessed."""
     interface: tuple[InterfaceRow, ...] = ()
+    """What keeps clients of the version that serves from talking to it, for which it is held back."""
     trust: str = ""
+    """Who vouches for its package: see ModelVersion."""
     load_ns: int = 0
+    """How long its last load took."""
     loading: LoadStatus | None = None
+    """How far the load is that is under way."""
     outlook: Outlook = Outlook.AS_WANTED
+    """What it is, while it serves, to what is wanted in its place."""
     waiting: str = ""
+    """What it waits for, or what is to serve in its place does: "memory", "trial", or NEVER; "": nothing."""
     phase: Phase = Phase.FAILED
+    """How far its life has come."""
     held_clients: int = 0
-    homeless: bool = False
+    """Clients of which it takes no requests for a while, because theirs have ended its workers."""
 
     @property
     def placed(self) -> str:
@@ -316,30 +324,35 @@ class HttpStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """An appliance at one moment. ``front_end`` and ``http`` are what its front end did, ``store`` the store that is
-    served from (None: a directory is), ``quotas`` what clients were refused (None: no client is bounded), ``traces``
-    what became of them (None: there are none); ``certificates`` says of ports that speak TLS when the server's
-    certificate ends (seconds since 1970), on the wall clock that says ``wall_s`` now; ``pid`` is its process (0: not
-    told), ``addresses`` where it listens by protocol; ``devices`` are the accelerators that a driver tells of,
-    ``devices_problem`` why none does, ``unused_gpus`` why models of KIND_AUTO use none of the sound ones
-    (""); ``processor`` is what versions on the processor used (None: nothing tells);
-    ``kwh_price`` is what a kWh costs (0: not known)."""
+    """An appliance at one moment."""
 
     engine: EngineStatus
     front_end: FrontEndFigures
     http: HttpStatistics
     store: StoreFigures | None = None
+    """The store that is served from; None: a directory is."""
     quotas: QuotaFigures | None = None
+    """What clients were refused; None: no client is bounded."""
     traces: TraceFigures | None = None
+    """What became of them; None: there are none."""
     certificates: Mapping[str, int] = field(default_factory=dict)
+    """When the server's certificate ends (seconds since 1970), of ports that speak TLS."""
     wall_s: float = 0.0
+    """The wall clock now."""
     pid: int = 0
+    """Its process; 0: not told."""
     addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Where it listens, by protocol."""
     devices: tuple[DeviceFigures, ...] = ()
+    """The accelerators that a driver tells of."""
     devices_problem: str = ""
+    """Why no driver tells of any."""
     unused_gpus: str = ""
+    """Why models of KIND_AUTO use none of the sound GPUs; "": they do, or there is none."""
     processor: ProcessorEnergy | None = None
+    """What versions on the processor used; None: nothing tells."""
     kwh_price: float = 0.0
+    """What a kWh costs; 0: not known."""
 
     def inference_energy(self, version: VersionStatus) -> InferenceEnergy | None:
         """Of a row of ``version`` on the device that it runs on now; None where it is not known."""
