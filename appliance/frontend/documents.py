@@ -24,8 +24,8 @@ from appliance.domain.model import (
 from appliance.domain.protocol import EXTENSIONS, SYSTEM_SHARED_MEMORY
 from appliance.domain.tensor import FREE, TensorSpec
 from appliance.engine.port import IndexEntry
-from appliance.telemetry.device_work import Json
 from appliance.telemetry.meter import BatchStatistics, Result, Stage, VersionStatistics
+from appliance.telemetry.status_document import Json
 
 
 def server_metadata(name: str, shared_memory: bool = False) -> dict[str, Json]:

@@ -16,7 +16,7 @@ from appliance.domain.model import VersionState
 from appliance.domain.protocol import SERVER_NAME
 from appliance.domain.tensor import Datatype
 from appliance.frontend.http.infer_request import HEAD_LENGTH_HEADER
-from appliance.telemetry.device_work import Json
+from appliance.telemetry.status_document import Json
 
 Schema = dict[str, Json]
 
