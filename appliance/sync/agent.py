@@ -13,6 +13,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Final
 
 from msgspec import structs
@@ -229,8 +230,7 @@ class Agent:
             self._say("done", step=words(step))
             self._note_asked(step)
         elif outcome.reason != HELD:
-            again_s = float("inf") if outcome.again_s is None else outcome.again_s
-            self._note_stuck(step, Reason(outcome.reason), outcome.text, again_s)
+            self._note_stuck(step, Reason(outcome.reason), outcome.text, outcome.again_s)
 
     def _note_asked(self, step: Step) -> None:
         """Keep with which wish a version was asked for."""
@@ -243,10 +243,10 @@ class Agent:
             asked = {**kept, f"{name}/{number}": step.wish}
             self.box.note(structs.replace(self.box.progress, asked=asked))
 
-    def _note_stuck(self, step: Step, reason: Reason, text: str, for_s: float) -> None:
-        again_s = for_s if for_s != float("inf") else None
+    def _note_stuck(self, step: Step, reason: Reason, text: str, again_s: float | None) -> None:
         waits = Waiting(reason=reason, text=" ".join(text.split()), again_s=again_s)
-        self._stuck[subject(step)] = (waits, self.box.clock.monotonic_s() + for_s)
+        until_s = inf if again_s is None else self.box.clock.monotonic_s() + again_s
+        self._stuck[subject(step)] = (waits, until_s)
 
     def _trouble_with_disk(self, error: Exception) -> None:
         text = " ".join(str(error).split())

@@ -25,7 +25,7 @@ from appliance.domain.errors import (
     StoreRefused,
 )
 from appliance.package.servable import check_servable
-from appliance.package.trust import judge
+from appliance.package.trust import vouched
 from appliance.store.layout import view_root
 from appliance.store.writer import StoreWriter, open_store
 from appliance.sync.arrivals import arrival
@@ -87,7 +87,8 @@ def _want(step: Want, store: StoreWriter, now_ms: int) -> None:
 
 def _install(step: Install, store: StoreWriter, order: StepOrder) -> None:
     state = Path(order.state)
-    with arrival(state, step.way, partial(_trusted, order)) as package:
+    trust = partial(vouched, keys=order.trusted(), unsigned=order.unsigned, file="manifest")
+    with arrival(state, step.way, trust) as package:
         coming = package.version(order.now_ms)
         if (package.manifest.name, coming.version, coming.digest) != (
             step.name, step.version.version, step.version.manifest,
@@ -103,14 +104,6 @@ def _install(step: Install, store: StoreWriter, order: StepOrder) -> None:
                 view_root(state, digest), package.manifest, order.repository
             ),
         )
-
-
-def _trusted(order: StepOrder, manifest: bytes, signatures: bytes | None) -> str:
-    """The word about who vouches for a package. Raises PackageInvalid where that does not suffice here."""
-    trust = judge(manifest, signatures, order.trusted())
-    if problem := trust.problem(order.unsigned):
-        raise PackageInvalid([Problem(file="manifest", key="", text=problem)])
-    return trust.word
 
 
 def main() -> int:

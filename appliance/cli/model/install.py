@@ -8,22 +8,22 @@ replaced. A version that failed on this box is tried again.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import golden_loss, interface_change, wait
 from appliance.cli.terminal import bytes_bar
+from appliance.config.repository import RepositoryConfig
 from appliance.config.store import Unsigned
-from appliance.domain.errors import PackageInvalid, Problem
 from appliance.package.arrival import arrival_of
-from appliance.package.reader import PackageReader, open_package
+from appliance.package.reader import open_package
 from appliance.package.servable import check_servable
-from appliance.package.trust import judge
-from appliance.package.verification import Policy
+from appliance.package.trust import vouched
 from appliance.store.full_disk import bytes_text
-from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import view_root
 from appliance.store.scrub import forget_damage
 from appliance.store.writer import Installed, StoreWriter, eviction_words
@@ -51,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Install one after the other; the first that fails ends it."""
     config = store_session.configured(arguments)
-    policy = Policy(
+    trust = partial(
+        vouched,
         keys=package_policy.trusted_keys(arguments.config, config),
         unsigned=Unsigned.ALLOW if arguments.allow_unsigned else config.packages.unsigned,
-        repository=config.repository,
     )
     if arguments.wait and arguments.no_want:
         raise CommandFailed("--wait is for what is wanted; leave out --no-want")
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     with store_session.writing(arguments, make=True) as store:
         for path in arguments.packages:
             before, state = store.catalog, arguments.state_dir
-            told = _install(store, path, policy, arguments)
+            told = _install(store, path, trust, config.repository, arguments)
             again = not arguments.no_want and store_session.ask_again(
                 store, before, state, told.name, told.version
             )
@@ -78,10 +78,16 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse.Namespace) -> Installed:
+def _install(
+    store: StoreWriter,
+    path: Path,
+    trust: Callable[..., str],
+    repository: RepositoryConfig,
+    arguments: argparse.Namespace,
+) -> Installed:
     try:
         with store_session.told(), open_package(path) as reader:
-            arrival = _trusted(reader, path, policy)
+            arrival = arrival_of(reader, trust(reader.manifest_bytes, reader.signatures, file=path.name))
             total = arrival.manifest.total_bytes
             with bytes_bar(f"install {arrival.manifest.key}", total) as progress:
                 told = store.install(
@@ -92,7 +98,7 @@ def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse
                     now_ms=store_session.wall_ms(),
                     progress=progress,
                     accept=lambda digest: check_servable(
-                        view_root(arguments.state_dir, digest), arrival.manifest, policy.repository
+                        view_root(arguments.state_dir, digest), arrival.manifest, repository
                     ),
                 )
             with suppress(OSError):  # the next scrub finds it out
@@ -101,14 +107,6 @@ def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse
             return told
     except OSError as error:
         raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
-
-
-def _trusted(reader: PackageReader, path: Path, policy: Policy) -> IncomingPackage:
-    """The package with the word about who signed it. Raises PackageInvalid when that does not suffice here."""
-    trust = judge(reader.manifest_bytes, reader.signatures, policy.keys)
-    if policy.unsigned is not None and (problem := trust.problem(policy.unsigned)):
-        raise PackageInvalid([Problem(file=path.name, key="", text=problem)])
-    return arrival_of(reader, trust.word)
 
 
 def _line(told: Installed, arguments: argparse.Namespace, again: bool) -> str:
