@@ -16,13 +16,11 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from appliance.config.fleet import FleetConfig
+from appliance.config.fleet import TRAFFIC, FleetConfig
 from appliance.fleet.windows import opens_in_s, window_of
 from appliance.sync.contact_plan import Pass, next_in_s, pass_at
 
-CONTROL: Final = "control"
-TELEMETRY: Final = "telemetry"
-MODELS: Final = "models"
+CONTROL, TELEMETRY, MODELS = TRAFFIC
 FREE: Final = "free"
 METERED: Final = "metered"
 OFF: Final = "off"

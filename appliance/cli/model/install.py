@@ -8,21 +8,19 @@ replaced. A version that failed on this box is tried again.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import golden_loss, interface_change, wait
 from appliance.cli.terminal import bytes_bar
-from appliance.config.repository import RepositoryConfig
 from appliance.config.store import Unsigned
 from appliance.package.arrival import arrival_of
 from appliance.package.reader import open_package
 from appliance.package.servable import check_servable
 from appliance.package.trust import vouched
+from appliance.package.verification import Policy
 from appliance.store.full_disk import bytes_text
 from appliance.store.layout import view_root
 from appliance.store.scrub import forget_damage
@@ -51,10 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Install one after the other; the first that fails ends it."""
     config = store_session.configured(arguments)
-    trust = partial(
-        vouched,
+    policy = Policy(
         keys=package_policy.trusted_keys(arguments.config, config),
         unsigned=Unsigned.ALLOW if arguments.allow_unsigned else config.packages.unsigned,
+        repository=config.repository,
     )
     if arguments.wait and arguments.no_want:
         raise CommandFailed("--wait is for what is wanted; leave out --no-want")
@@ -63,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     with store_session.writing(arguments, make=True) as store:
         for path in arguments.packages:
             before, state = store.catalog, arguments.state_dir
-            told = _install(store, path, trust, config.repository, arguments)
+            told = _install(store, path, policy, arguments)
             again = not arguments.no_want and store_session.ask_again(
                 store, before, state, told.name, told.version
             )
@@ -78,16 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _install(
-    store: StoreWriter,
-    path: Path,
-    trust: Callable[..., str],
-    repository: RepositoryConfig,
-    arguments: argparse.Namespace,
-) -> Installed:
+def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse.Namespace) -> Installed:
+    assert policy.unsigned is not None, "who installs judges"
     try:
         with store_session.told(), open_package(path) as reader:
-            arrival = arrival_of(reader, trust(reader.manifest_bytes, reader.signatures, file=path.name))
+            signed, signatures = reader.manifest_bytes, reader.signatures
+            trust = vouched(signed, signatures, policy.keys, policy.unsigned, path.name)
+            arrival = arrival_of(reader, trust)
             total = arrival.manifest.total_bytes
             with bytes_bar(f"install {arrival.manifest.key}", total) as progress:
                 told = store.install(
@@ -98,7 +93,7 @@ def _install(
                     now_ms=store_session.wall_ms(),
                     progress=progress,
                     accept=lambda digest: check_servable(
-                        view_root(arguments.state_dir, digest), arrival.manifest, repository
+                        view_root(arguments.state_dir, digest), arrival.manifest, policy.repository
                     ),
                 )
             with suppress(OSError):  # the next scrub finds it out
