@@ -1,36 +1,25 @@
-"""The document of ``/status.json`` as typed values, and how it is fetched.
+"""The document of ``/status.json`` as typed values.
 
 Fields that are not known are ignored and fields that are missing are an error, as the document's format promises.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import ssl
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from functools import cache
-from http import HTTPStatus
-from http.client import HTTPException
 from types import UnionType
-from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from appliance.cli.connection import http_connection, other_port, spoken_at
-from appliance.cli.endpoint import endpoint_of
-from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.tls import GRPC, HTTP, refused, words
+from appliance.cli.failure import CommandFailed
+from appliance.cli.status_source import no_appliance
 from appliance.core.rollout.phase import Phase, stage_of
 from appliance.domain.device import CPU
 from appliance.domain.manifest import INT64_MAX
 
 FORMAT = 1
-STATUS: Final = "/status.json"
-METRICS: Final = "/metrics"
-BYTES_MAX = 64 << 20
-"""Of a document; who answers may be anybody, and the boot gate asks as root."""
 WATCH = stage_of(Phase.WATCHED)
 
 Read = TypeVar("Read")
@@ -187,57 +176,6 @@ class Snapshot:
         return (self.now_ns - self.started_ns) / 1e9
 
 
-class Source:
-    """Where the document comes from: an appliance as the arguments name it, by either of its ports."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        """``arguments`` are those of ``endpoint``. Raises CommandFailed."""
-        self._endpoint = endpoint_of(arguments, HTTP)
-
-    @property
-    def url(self) -> str:
-        """Its address, for people."""
-        return str(self._endpoint)
-
-    def fetch(self, page: str = STATUS) -> bytes:
-        """The document, or another ``page``. Raises CommandFailed when no server answers there with one."""
-        try:
-            return self._fetch(page)
-        except CommandFailed:
-            if spoken_at(self._endpoint) != GRPC:
-                raise
-        self._endpoint = other_port(self._endpoint, HTTP)
-        return self._fetch(page)
-
-    def _fetch(self, page: str) -> bytes:
-        where = self._endpoint
-        try:
-            with closing(http_connection(where)) as connection:
-                connection.request("GET", f"{where.prefix}{page}")
-                answer = connection.getresponse()
-                document = answer.read(BYTES_MAX)
-        except (HTTPException, ConnectionResetError):
-            raise self._no_answer() from None
-        except ssl.SSLError as error:
-            raise refused(self.url, words(error)) from None
-        except (OSError, ValueError) as error:
-            raise CommandFailed(
-                f"no server answers at {where} ({error}); start one with 'appliance serve', or give its --url",
-                Exit.UNREACHABLE,
-            ) from None
-        if answer.status != HTTPStatus.OK:
-            hint = "it speaks TLS, so give --ca FILE" if b"speaks TLS" in document else "is it an appliance?"
-            text = f"{where} answered {answer.status} {answer.reason}; {hint}"
-            raise CommandFailed(text, Exit.REFUSED)
-        return document
-
-    def _no_answer(self) -> CommandFailed:
-        if self._endpoint.tls is None:
-            return _no_appliance(self.url, "what it says is not HTTP; where that speaks TLS, give --ca FILE")
-        text = "but ended the connection; where clients must show a certificate, give --cert and --key"
-        return CommandFailed(f"something answers at {self.url}, {text}", Exit.UNREACHABLE)
-
-
 def _server_words(server: Mapping[str, Any]) -> str:
     """Its name and version, and what listens, where it tells."""
     words = f"{server['name']} {server['version']}"
@@ -261,15 +199,7 @@ def understood(document: bytes, url: str, read: Callable[[Mapping[str, Any]], Re
             )
         return read(fields)
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise _no_appliance(url, f"its status cannot be read: {error!r}") from error
-
-
-def _no_appliance(url: str, reason: str) -> CommandFailed:
-    return CommandFailed(
-        f"something answers at {url}, but it is not the HTTP port of an appliance ({reason}); "
-        f"give --url the address that 'appliance serve' shows",
-        Exit.UNREACHABLE,
-    )
+        raise no_appliance(url, f"its status cannot be read: {error!r}") from error
 
 
 def _snapshot(fields: Mapping[str, Any]) -> Snapshot:

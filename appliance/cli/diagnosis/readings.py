@@ -17,8 +17,8 @@ from appliance.cli.arguments import configuration_at
 from appliance.cli.command_table import Command, CommandTable, Entry
 from appliance.cli.config import as_plain
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.snapshot import METRICS as METRICS_PAGE
-from appliance.cli.snapshot import Source
+from appliance.cli.status_source import METRICS as METRICS_PAGE
+from appliance.cli.status_source import StatusSource
 from appliance.devices.nvml import Nvml
 from appliance.domain.errors import ArtefactError
 from appliance.domain.regular_file import read_file
@@ -42,8 +42,8 @@ def _asked(arguments: argparse.Namespace) -> bytes:
         if own:
             plain = argparse.Namespace(url=own, config=None, ca=None, cert=None, key=None, server_name="")
             with suppress(CommandFailed):
-                return Source(plain).fetch(METRICS_PAGE)
-    return Source(arguments).fetch(METRICS_PAGE)
+                return StatusSource(plain).fetch(METRICS_PAGE)
+    return StatusSource(arguments).fetch(METRICS_PAGE)
 
 
 def _gpus(_arguments: argparse.Namespace) -> int:
