@@ -60,29 +60,34 @@ NO_SWAPS: Final = SwapFigures()
 
 
 class ResidencyFigures(NamedTuple):
-    """Models in and out of memory. ``budget_bytes`` is for all of them and their workers, ``used_bytes`` are taken;
-    ``weights_evicted_bytes`` are the weights of models whose sessions are kept without. Counts: ``misses`` requests for
-    models that were not in memory, of which ``refused`` did not wait; what was loaded, paged in (and its bytes),
-    evicted (its weights) and unloaded; weights that were ``verified`` as they came into memory, whenever that was,
-    their bytes, and those that were ``not_as_stored``. ``waiting`` requests hold ``waiting_bytes`` now. ``problems``
-    are what cannot be as it is configured."""
+    """Models in and out of memory."""
 
     budget_bytes: int = 0
+    """For all models and their workers."""
     used_bytes: int = 0
     weights_evicted_bytes: int = 0
+    """The weights of models whose sessions are kept without."""
     misses: int = 0
+    """Requests for models that were not in memory."""
     refused: int = 0
+    """Those of them that did not wait."""
     waiting: int = 0
+    """Requests that wait now, with ``waiting_bytes``."""
     waiting_bytes: int = 0
     loads: int = 0
     page_ins: int = 0
+    """Models whose weights came back, of ``paged_in_bytes`` in all."""
     paged_in_bytes: int = 0
     evictions: int = 0
+    """Models whose weights left."""
     unloads: int = 0
     verified: int = 0
+    """Files of weights that were right as they came into memory, whenever that was, of ``verified_bytes`` in all."""
     verified_bytes: int = 0
     not_as_stored: int = 0
+    """Files of weights that were not right."""
     problems: tuple[str, ...] = ()
+    """What cannot be as it is configured."""
 
 
 NO_RESIDENCY: Final = ResidencyFigures()
@@ -254,28 +259,38 @@ class StoredArtifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFigures:
-    """``versions`` that are installed and the ``bytes`` of their blobs; ``wanted`` of them shall be served;
-    ``unsigned`` have no trusted signature. ``damaged`` blobs, ``passes`` of the scrub since the start and ``failures``
-    of it, and when the last whole one ended (seconds since 1970; 0: never). ``generation`` is that of the catalog that
-    is served, ``trouble`` why it cannot be read at present ("": it can). Blobs and packed forms take ``taken_bytes`` of
-    ``quota_bytes`` (0: of all there is), and the disk has ``free_bytes`` left, of which ``free_floor_bytes`` are not to
-    be used; ``artifacts`` are those of versions that shall be served."""
+    """What a store holds, how sound that is, and what it takes of its disk."""
 
     versions: int
+    """Those that are installed."""
     wanted: int
+    """Those of them that shall be served."""
     unsigned: int
+    """Those of them without a trusted signature."""
     bytes: int
+    """Of the blobs of installed versions."""
     damaged: int
+    """Blobs that are not what their name says."""
     passes: int
+    """Of the scrub that ended, since the start."""
     failures: int
+    """Of the scrub that failed, since the start."""
     scrubbed_at_s: float
+    """When the last whole pass ended, in seconds since 1970; 0: never."""
     generation: int
+    """That of the catalog that is served."""
     trouble: str
+    """Why the catalog cannot be read at present; "": it can."""
     taken_bytes: int = 0
+    """What blobs and packed forms take."""
     quota_bytes: int = 0
+    """What these may take; 0: all there is."""
     free_bytes: int = 0
+    """What the disk has left."""
     free_floor_bytes: int = 0
+    """What of that is not to be used."""
     artifacts: tuple[StoredArtifact, ...] = ()
+    """Those of versions that shall be served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
