@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -164,13 +164,13 @@ STATE: Final = Command(about=_state.__doc__ or "", add_arguments=_place, run=_st
 DISKS: Final = Command(about=_disks.__doc__ or "", add_arguments=_paths, run=_disks)
 
 
-def _entry_of(name: str) -> Entry:
-    return Entry("", f"{__name__}:{name.upper()}")
-
-
-def _table(names: Sequence[str]) -> CommandTable:
-    commands = MappingProxyType({name: _entry_of(name) for name in names})
-    return CommandTable(program="reading", about="Readings for a support archive.", commands=commands)
-
-
-TABLE: Final = _table(("metrics", "gpus", "identity", "state", "disks"))
+TABLE: Final = CommandTable(
+    program="reading",
+    about="Readings for a support archive.",
+    commands=MappingProxyType(
+        {
+            name: Entry("", f"{__name__}:{name.upper()}")
+            for name in ("metrics", "gpus", "identity", "state", "disks")
+        }
+    ),
+)
