@@ -16,12 +16,12 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import golden_loss, interface_change, wait
 from appliance.cli.terminal import bytes_bar
 from appliance.config.store import Unsigned
+from appliance.domain.quantity import bytes_text
 from appliance.package.arrival import arrival_of
 from appliance.package.reader import open_package
 from appliance.package.servable import check_servable
 from appliance.package.trust import vouched
 from appliance.package.verification import Policy
-from appliance.store.full_disk import bytes_text
 from appliance.store.layout import view_root
 from appliance.store.scrub import forget_damage
 from appliance.store.writer import Installed, StoreWriter, eviction_words

@@ -22,10 +22,10 @@ from appliance.cli.rollout_progress import TRIALS
 from appliance.cli.snapshot import is_plain_watch, understood
 from appliance.cli.status_source import StatusSource
 from appliance.domain.moment import moment
+from appliance.domain.quantity import bytes_text
 from appliance.engine.versions.record_files import last_requests
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.catalog import Catalog, InstalledVersion
-from appliance.store.full_disk import bytes_text
 from appliance.store.layout import SERVE
 
 DOUBTFUL = ("unsigned", "withdrawn")
