@@ -8,12 +8,11 @@ which opening repairs.
 
 from __future__ import annotations
 
-import signal
+import os
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from appliance.domain.errors import (
     ApplianceError,
@@ -31,10 +30,7 @@ from appliance.store.writer import StoreWriter, open_store
 from appliance.sync.arrivals import arrival
 from appliance.sync.plan import Install, Reason, StartTrial, StopTrial, Uninstall, Want
 from appliance.sync.step_order import HELD, Outcome, StepOrder, decode, encode
-from appliance.workers.jail.calls import prctl
-
-DIE_WITH_PARENT: Final = 1
-"""PR_SET_PDEATHSIG."""
+from appliance.workers.confinement import die_with_parent
 
 
 def perform(order: StepOrder) -> Outcome:
@@ -108,7 +104,7 @@ def _install(step: Install, store: StoreWriter, order: StepOrder) -> None:
 
 def main() -> int:
     """Read what to do, do it, and write what came of it."""
-    prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    die_with_parent(os.getppid())
     sys.stdout.buffer.write(encode(perform(decode(sys.stdin.buffer.read()))))
     return 0
 
