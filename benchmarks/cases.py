@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from benchmarks.case import Case
-from benchmarks.comparison import Comparison, RatioTarget
+from benchmarks.comparison import Comparison, ratio
 from benchmarks.front_end_cases import FRONT_END_CASES
 from benchmarks.generator import GeneratorCheck
 from benchmarks.load_cases import LOAD_CASES
@@ -25,30 +25,9 @@ CASES: Mapping[str, Case] = {
             peers=("appliance_python", "plain_aio", "triton_python", "mlserver"),
             concurrencies=(1, 8, 32),
             targets=(
-                RatioTarget(
-                    subject="appliance_python",
-                    metric="throughput",
-                    peer="plain_aio",
-                    concurrency=32,
-                    bound=Bound.AT_LEAST,
-                    limit=0.85,
-                ),
-                RatioTarget(
-                    subject="appliance_python",
-                    metric="p50",
-                    peer="plain_aio",
-                    concurrency=1,
-                    bound=Bound.AT_MOST,
-                    limit=1.5,
-                ),
-                RatioTarget(
-                    subject="appliance_python",
-                    metric="throughput",
-                    peer="mlserver",
-                    concurrency=8,
-                    bound=Bound.AT_LEAST,
-                    limit=2.0,
-                ),
+                ratio("throughput", "plain_aio", 32, Bound.AT_LEAST, 0.85, "appliance_python"),
+                ratio("p50", "plain_aio", 1, Bound.AT_MOST, 1.5, "appliance_python"),
+                ratio("throughput", "mlserver", 8, Bound.AT_LEAST, 2.0, "appliance_python"),
             ),
         ),
     ),
@@ -58,11 +37,7 @@ CASES: Mapping[str, Case] = {
             model="burn_2ms",
             peers=("plain_aio", "triton_python"),
             concurrencies=(32,),
-            targets=(
-                RatioTarget(
-                    metric="throughput", peer="plain_aio", concurrency=32, bound=Bound.AT_LEAST, limit=3.0
-                ),
-            ),
+            targets=(ratio("throughput", "plain_aio", 32, Bound.AT_LEAST, 3.0),),
         ),
     ),
     "overload": Case(
@@ -86,12 +61,8 @@ CASES: Mapping[str, Case] = {
             peers=("plain_aio",),
             concurrencies=(4, 8),
             targets=(
-                RatioTarget(
-                    metric="throughput", peer="plain_aio", concurrency=4, bound=Bound.AT_LEAST, limit=0.8
-                ),
-                RatioTarget(
-                    metric="throughput", peer="plain_aio", concurrency=8, bound=Bound.AT_LEAST, limit=0.8
-                ),
+                ratio("throughput", "plain_aio", 4, Bound.AT_LEAST, 0.8),
+                ratio("throughput", "plain_aio", 8, Bound.AT_LEAST, 0.8),
             ),
         ),
     ),

@@ -43,6 +43,15 @@ class RatioTarget:
     subject: str = ""
 
 
+def ratio(
+    metric: str, peer: str, concurrency: int, bound: Bound, limit: float, subject: str = ""
+) -> RatioTarget:
+    """See RatioTarget."""
+    return RatioTarget(
+        metric=metric, peer=peer, concurrency=concurrency, bound=bound, limit=limit, subject=subject
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitTarget:
     """The limit of a metric of the subject itself at one concurrency."""

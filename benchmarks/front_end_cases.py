@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from benchmarks.case import Case
-from benchmarks.comparison import LG, NATIVE, OWN, STREAM, Comparison, LimitTarget, RatioTarget
+from benchmarks.comparison import LG, NATIVE, OWN, STREAM, Comparison, LimitTarget, ratio
 from benchmarks.http_json import HttpJson
 from benchmarks.idle_connections import IdleConnections
 from benchmarks.loading import SERVER_CPU
@@ -15,10 +15,6 @@ from benchmarks.sizes import FrontEndMemory, ManyModels
 from benchmarks.stalls import Stalls
 
 SUBJECT = "appliance_native"
-
-
-def _ratio(metric: str, peer: str, concurrency: int, bound: Bound, limit: float) -> RatioTarget:
-    return RatioTarget(metric=metric, peer=peer, concurrency=concurrency, bound=bound, limit=limit)
 
 
 def _cpu_at_most(microseconds: float, concurrency: int) -> LimitTarget:
@@ -49,8 +45,8 @@ FRONT_END_CASES: Mapping[str, Case] = {
             tools=(NATIVE, LG),
             every_tool=True,
             targets=(
-                _ratio("p50", "native_echo", 1, Bound.AT_MOST, 1.3),
-                _ratio("p50", "triton_python", 1, Bound.AT_MOST, 0.4),
+                ratio("p50", "native_echo", 1, Bound.AT_MOST, 1.3),
+                ratio("p50", "triton_python", 1, Bound.AT_MOST, 0.4),
                 _cpu_at_most(55.0, 1),
             ),
         ),
@@ -65,9 +61,9 @@ FRONT_END_CASES: Mapping[str, Case] = {
             tools=(NATIVE, LG),
             every_tool=True,
             targets=(
-                _ratio("throughput", "native_echo", 32, Bound.AT_LEAST, 0.75),
-                _ratio("throughput", "triton_python", 32, Bound.AT_LEAST, 3.0),
-                _ratio("throughput", "appliance_python", 32, Bound.AT_LEAST, 7.0),
+                ratio("throughput", "native_echo", 32, Bound.AT_LEAST, 0.75),
+                ratio("throughput", "triton_python", 32, Bound.AT_LEAST, 3.0),
+                ratio("throughput", "appliance_python", 32, Bound.AT_LEAST, 7.0),
                 _cpu_at_most(15.0, 32),
             ),
         ),
@@ -81,7 +77,7 @@ FRONT_END_CASES: Mapping[str, Case] = {
             concurrencies=(8,),
             tools=(NATIVE, LG),
             every_tool=True,
-            targets=(_ratio("throughput", "plain_aio", 8, Bound.AT_LEAST, 5.0),),
+            targets=(ratio("throughput", "plain_aio", 8, Bound.AT_LEAST, 5.0),),
         ),
     ),
     "frontend_stream": Case(
@@ -93,9 +89,9 @@ FRONT_END_CASES: Mapping[str, Case] = {
             concurrencies=(1, 32),
             tools=(STREAM,),
             targets=(
-                _ratio("p50", "appliance_ungranted", 1, Bound.AT_MOST, 0.6),
-                _ratio("throughput", "appliance_ungranted", 32, Bound.AT_LEAST, 3.0),
-                _ratio("throughput", "appliance_python", 32, Bound.AT_LEAST, 7.0),
+                ratio("p50", "appliance_ungranted", 1, Bound.AT_MOST, 0.6),
+                ratio("throughput", "appliance_ungranted", 32, Bound.AT_LEAST, 3.0),
+                ratio("throughput", "appliance_python", 32, Bound.AT_LEAST, 7.0),
             ),
         ),
     ),
@@ -157,8 +153,8 @@ FRONT_END_CASES: Mapping[str, Case] = {
             concurrencies=(1, 32),
             tools=(NATIVE,),
             targets=(
-                _ratio(SERVER_CPU, SUBJECT, 1, Bound.AT_MOST, 1.35),
-                _ratio(SERVER_CPU, SUBJECT, 32, Bound.AT_MOST, 1.35),
+                ratio(SERVER_CPU, SUBJECT, 1, Bound.AT_MOST, 1.35),
+                ratio(SERVER_CPU, SUBJECT, 32, Bound.AT_MOST, 1.35),
             ),
         ),
     ),

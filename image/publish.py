@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from appliance.domain.digest import digest_of, digests_of_file
@@ -13,8 +12,6 @@ from appliance.package.keys import open_signer
 from appliance.package.trust import sign
 from appliance.transfer.pieces import PIECE_BYTES
 from image.place import Built
-
-Named = Callable[[Path], str]
 
 
 def publish(built: Built, variant: str, key: Path, folder: Path) -> Release:

@@ -18,8 +18,8 @@ from appliance.cli.text_table import Column, TextTable
 from appliance.core.rollout.phase import Phase
 from appliance.domain.device import CPU
 from appliance.domain.energy import cost_text, joules_text, watts_text
+from appliance.domain.quantity import bytes_text
 from appliance.engine.versions.wording import with_next_try
-from appliance.store.full_disk import bytes_text
 
 STATE_STYLES: Mapping[str, str] = {
     "READY": "green",

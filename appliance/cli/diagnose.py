@@ -30,7 +30,7 @@ from appliance.cli.image.configure import IN_FORCE
 from appliance.cli.terminal import print_text, steps_bar
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.moment import moment
-from appliance.store.full_disk import bytes_text
+from appliance.domain.quantity import bytes_text
 
 STATE: Final = Path("/var/lib/appliance")
 """Where the units have it, for where no configuration says so."""

@@ -20,7 +20,8 @@ from appliance.cli.activity import Interval, between
 from appliance.cli.arguments import check_known, seconds
 from appliance.cli.command_table import Command
 from appliance.cli.failure import Exit
-from appliance.cli.snapshot import Snapshot, Source, parse
+from appliance.cli.snapshot import Snapshot, parse
+from appliance.cli.status_source import StatusSource
 
 Show = Callable[[Interval], None]
 FRAME_LINES = 2
@@ -46,7 +47,7 @@ def _check_known(names: Sequence[str], snapshot: Snapshot) -> None:
 
 def _status(arguments: argparse.Namespace) -> int:
     """Fetch once and show."""
-    source = Source(arguments)
+    source = StatusSource(arguments)
     document = source.fetch()
     snapshot = parse(document, source.url)
     _check_known(arguments.names, snapshot)
@@ -76,7 +77,7 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
 
 def _top(arguments: argparse.Namespace) -> int:
     """Sample and show until told to stop."""
-    source = Source(arguments)
+    source = StatusSource(arguments)
     with ExitStack() as stack:
         live = sys.stdout.isatty() and sys.stdin.isatty() and not arguments.json and not arguments.once
         keys = stack.enter_context(_Keys(live))
@@ -90,7 +91,7 @@ def _top(arguments: argparse.Namespace) -> int:
 
 
 def _samples(
-    source: Source, keys: _Keys, arguments: argparse.Namespace
+    source: StatusSource, keys: _Keys, arguments: argparse.Namespace
 ) -> Iterator[tuple[Snapshot, Snapshot]]:
     before = parse(source.fetch(), source.url)
     _check_known(arguments.names, before)

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from appliance.cli.snapshot import trial_words
 from appliance.core.rollout.reasons import Outlook
+from appliance.domain.quantity import bytes_text
 from appliance.engine.port import NEVER
-from appliance.store.full_disk import bytes_text
 
 STEPS: Final[Mapping[str, tuple[float, str]]] = MappingProxyType(
     {

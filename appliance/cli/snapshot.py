@@ -1,36 +1,25 @@
-"""The document of ``/status.json`` as typed values, and how it is fetched.
+"""The document of ``/status.json`` as typed values.
 
 Fields that are not known are ignored and fields that are missing are an error, as the document's format promises.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import ssl
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from functools import cache
-from http import HTTPStatus
-from http.client import HTTPException
 from types import UnionType
-from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from appliance.cli.connection import http_connection, other_port, spoken_at
-from appliance.cli.endpoint import endpoint_of
-from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.tls import GRPC, HTTP, refused, words
+from appliance.cli.failure import CommandFailed
+from appliance.cli.status_source import no_appliance
 from appliance.core.rollout.phase import Phase, stage_of
 from appliance.domain.device import CPU
 from appliance.domain.manifest import INT64_MAX
 
 FORMAT = 1
-STATUS: Final = "/status.json"
-METRICS: Final = "/metrics"
-BYTES_MAX = 64 << 20
-"""Of a document; who answers may be anybody, and the boot gate asks as root."""
 WATCH = stage_of(Phase.WATCHED)
 
 Read = TypeVar("Read")
@@ -90,13 +79,7 @@ class DeviceSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSnapshot:
-    """A model version. ``requests`` counts those that ended, by outcome, ``leased`` those answered without the engine,
-    ``inferences`` rows answered, ``executions`` batches run and ``executed_rows`` their rows, answered or not.
-    ``trial`` says how far it is on its way to serving, "" when that is behind it or has nothing to show; ``phase`` is
-    that of its life ("": not told), ``residency`` how much of it is in memory; ``notes`` are what of its configuration
-    has no effect; ``rates_per_s`` those of the last minutes, oldest first; ``device`` is what it runs on,
-    ``joules_per_inference`` what a row takes of that and ``cost_per_million_inferences`` what that costs (None: not
-    known)."""
+    """A model version, as far as it is shown."""
 
     name: str
     version: int
@@ -106,24 +89,37 @@ class ModelSnapshot:
     running: int
     workers: tuple[int, ...]
     requests: Mapping[str, int]
+    """Those that ended, by outcome."""
     inferences: int
+    """Rows answered."""
     executions: int
+    """Batches that ran."""
     executed_rows: int
+    """Their rows, answered or not."""
     batch_mean: float | None
     total: HistogramSnapshot
     residency: str = "resident"
+    """How much of it is in memory."""
     phase: str = ""
+    """That of its life; "": not told."""
     leased: int = 0
+    """Requests that were answered without the engine."""
     trial: str = ""
+    """How far it is on its way to serving; "" when that is behind it or has nothing to show."""
     loading: str = ""
     tries_left: int = 0
     next_try_ms: int = 0
     notes: tuple[str, ...] = ()
+    """What of its configuration has no effect."""
     held_clients: int = 0
     rates_per_s: tuple[float, ...] = ()
+    """Those of the last minutes, oldest first."""
     device: str = CPU.kind.value
+    """What it runs on."""
     joules_per_inference: float | None = None
+    """What a row takes of that; None: not known."""
     cost_per_million_inferences: float | None = None
+    """What that costs; None: not known."""
 
     @property
     def key(self) -> str:
@@ -138,12 +134,7 @@ class ModelSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """An appliance at one moment. ``slots`` are places that the front end keeps for requests it serves by itself;
-    ``trouble`` is why its store cannot be read, "" when it can. Models and their workers take ``models_used_bytes`` of
-    ``models_budget_bytes`` (0: not told); ``problems`` are what of that cannot be as it is configured. ``over_quota``
-    counts requests that were refused for their client's quota, by its name (``*``: all that have none). The store takes
-    ``store_taken_bytes`` of ``store_quota_bytes`` (0: no bound), and its disk has ``store_free_bytes`` left (None:
-    there is none, or it is not told); ``notices`` say what people should see coming; ``devices`` are accelerators."""
+    """An appliance at one moment."""
 
     server: str
     accepting: bool
@@ -154,76 +145,35 @@ class Snapshot:
     arena_used_bytes: int
     arena_limit_bytes: int
     slots: int
+    """Places that the front end keeps for requests it serves by itself."""
     slots_used: int
     bounds_us: tuple[float, ...]
     workers: tuple[WorkerSnapshot, ...]
     models: tuple[ModelSnapshot, ...]
     trouble: str = ""
+    """Why its store cannot be read; "" when it can."""
     models_used_bytes: int = 0
+    """What models and their workers take."""
     models_budget_bytes: int = 0
+    """What they may take; 0: not told."""
     problems: tuple[str, ...] = ()
+    """What of that cannot be as it is configured."""
     over_quota: Mapping[str, int] = field(default_factory=dict)
+    """Requests that were refused for their client's quota, by its name; ``*``: of all that have none."""
     store_taken_bytes: int = 0
     store_quota_bytes: int = 0
+    """What the store may take; 0: no bound."""
     store_free_bytes: int | None = None
+    """What the store's disk has left; None: there is none, or it is not told."""
     notices: tuple[str, ...] = ()
+    """What people should see coming."""
     devices: tuple[DeviceSnapshot, ...] = ()
+    """Accelerators."""
 
     @property
     def uptime_s(self) -> float:
         """Seconds since the appliance started."""
         return (self.now_ns - self.started_ns) / 1e9
-
-
-class Source:
-    """Where the document comes from: an appliance as the arguments name it, by either of its ports."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        """``arguments`` are those of ``endpoint``. Raises CommandFailed."""
-        self._endpoint = endpoint_of(arguments, HTTP)
-
-    @property
-    def url(self) -> str:
-        """Its address, for people."""
-        return str(self._endpoint)
-
-    def fetch(self, page: str = STATUS) -> bytes:
-        """The document, or another ``page``. Raises CommandFailed when no server answers there with one."""
-        try:
-            return self._fetch(page)
-        except CommandFailed:
-            if spoken_at(self._endpoint) != GRPC:
-                raise
-        self._endpoint = other_port(self._endpoint, HTTP)
-        return self._fetch(page)
-
-    def _fetch(self, page: str) -> bytes:
-        where = self._endpoint
-        try:
-            with closing(http_connection(where)) as connection:
-                connection.request("GET", f"{where.prefix}{page}")
-                answer = connection.getresponse()
-                document = answer.read(BYTES_MAX)
-        except (HTTPException, ConnectionResetError):
-            raise self._no_answer() from None
-        except ssl.SSLError as error:
-            raise refused(self.url, words(error)) from None
-        except (OSError, ValueError) as error:
-            raise CommandFailed(
-                f"no server answers at {where} ({error}); start one with 'appliance serve', or give its --url",
-                Exit.UNREACHABLE,
-            ) from None
-        if answer.status != HTTPStatus.OK:
-            hint = "it speaks TLS, so give --ca FILE" if b"speaks TLS" in document else "is it an appliance?"
-            text = f"{where} answered {answer.status} {answer.reason}; {hint}"
-            raise CommandFailed(text, Exit.REFUSED)
-        return document
-
-    def _no_answer(self) -> CommandFailed:
-        if self._endpoint.tls is None:
-            return _no_appliance(self.url, "what it says is not HTTP; where that speaks TLS, give --ca FILE")
-        text = "but ended the connection; where clients must show a certificate, give --cert and --key"
-        return CommandFailed(f"something answers at {self.url}, {text}", Exit.UNREACHABLE)
 
 
 def _server_words(server: Mapping[str, Any]) -> str:
@@ -249,15 +199,7 @@ def understood(document: bytes, url: str, read: Callable[[Mapping[str, Any]], Re
             )
         return read(fields)
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise _no_appliance(url, f"its status cannot be read: {error!r}") from error
-
-
-def _no_appliance(url: str, reason: str) -> CommandFailed:
-    return CommandFailed(
-        f"something answers at {url}, but it is not the HTTP port of an appliance ({reason}); "
-        f"give --url the address that 'appliance serve' shows",
-        Exit.UNREACHABLE,
-    )
+        raise no_appliance(url, f"its status cannot be read: {error!r}") from error
 
 
 def _snapshot(fields: Mapping[str, Any]) -> Snapshot:

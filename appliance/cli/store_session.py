@@ -9,7 +9,7 @@ import argparse
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -91,12 +91,8 @@ def tell_held(state: Path, name: str) -> None:
 @contextmanager
 def looking(state: Path, what: str) -> Iterator[RealFolder]:
     """The state directory, for one who reads; ``what`` is being done there, for errors."""
-    with told(), trouble.told(str(state), what):
-        folder = RealFolder(state)
-        try:
-            yield folder
-        finally:
-            folder.close()
+    with told(), trouble.told(str(state), what), closing(RealFolder(state)) as folder:
+        yield folder
 
 
 def catalog_of(state: Path) -> Catalog:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
+
+TRAFFIC: Final = ("control", "telemetry", "models")
+"""All that goes over the link, by classes; the most urgent first, where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,7 @@ class FleetConfig:
         },
     )
     priorities: tuple[str, ...] = field(
-        default=("control", "telemetry", "models"),
+        default=TRAFFIC,
         metadata={"help": "what goes first over the link, the most urgent first"},
     )
     metered: tuple[str, ...] = field(

@@ -13,10 +13,7 @@ from appliance.domain.protocol import SERVER_NAME
 
 SYSTEMD: Final = "systemd"
 """An address that stands for the sockets that the service manager opened; ``systemd:NAME`` for those of one name."""
-
-
 SERVER_NAME_MAX: Final = 128
-
 OWN_USER: Final = "0600"
 """The mode of Unix sockets that were not opened up: the user that the appliance runs as, and root."""
 

@@ -12,14 +12,8 @@ from appliance.config.listening import client_name_problems
 from appliance.domain.address import address_of
 
 RATE_MAX: Final = 1_000_000.0
-
-
 COUNT_MAX: Final = 1_000_000
-
-
 _RATE: Final = {"min": 0, "max": RATE_MAX}
-
-
 _COUNT: Final = {"min": 0, "max": COUNT_MAX}
 
 
@@ -80,7 +74,7 @@ def _is_network(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuotasConfig:
+class QuotasConfig(ClientQuota):
     """The ``[quotas]`` section: the default, and ``clients`` by name. A client is who its certificate says it is, else
     its IPv4 address or IPv6 network of 64 bits. All who come over Unix sockets are the one client ``unix``, for whom
     there is no default. Raises ValueError as ClientQuota."""
@@ -92,16 +86,6 @@ class QuotasConfig:
             "help": "inference requests per second of each client that is not named; 0: no bound",
         },
     )
-    burst: int = field(
-        default=0,
-        metadata={
-            **_COUNT,
-            "help": "requests that may come at once; 0: as many as in one second, at least one",
-        },
-    )
-    in_flight: int = field(
-        default=0, metadata={**_COUNT, "help": "inference requests that are not answered yet; 0: no bound"}
-    )
     clients: Mapping[str, ClientQuota] = field(
         default_factory=dict,
         metadata={
@@ -111,10 +95,6 @@ class QuotasConfig:
             "check": client_problems,
         },
     )
-
-    def __post_init__(self) -> None:
-        if self.burst and not self.requests_per_s:
-            raise ValueError("burst bounds what comes at once of requests_per_s; give both, or neither")
 
     @property
     def default(self) -> ClientQuota:

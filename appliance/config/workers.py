@@ -76,8 +76,6 @@ class PlacementConfig:
 
 
 PAGE_BYTES: Final = mmap.PAGESIZE
-
-
 MAX_BYTES: Final = 1 << 46
 
 

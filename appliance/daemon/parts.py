@@ -55,7 +55,8 @@ from appliance.frontend.quotas import Quotas
 from appliance.frontend.regions.registry import Regions
 from appliance.frontend.regions.users import users_of
 from appliance.maintenance.interpreter import Collector
-from appliance.maintenance.scrubbing import Scrubbing, store_figures
+from appliance.maintenance.scrubbing import Scrubbing
+from appliance.maintenance.store_figures import store_figures
 from appliance.reconciler.reconciler import Reconciler
 from appliance.runtimes.auto_device import AutoDevice, settled
 from appliance.sources.directory import DirectorySource

@@ -15,7 +15,6 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from appliance.domain.energy import MILLION
 from appliance.domain.histogram import BOUNDS_NS
 from appliance.fleet.documents import Count, Name, Text
 
@@ -157,14 +156,6 @@ class Energy(Record, frozen=True, array_like=True, kw_only=True, tag="energy"):
     inferences: Count = 0
     model: Short = ""
     cost: Annotated[float, Meta(ge=0)] = 0.0
-
-    def joules_per_inference(self) -> float | None:
-        """The share of each; None where there was none."""
-        return self.joules / self.inferences if self.inferences else None
-
-    def cost_per_million(self) -> float | None:
-        """What a million of them cost; None where there was none, or no price."""
-        return self.cost * MILLION / self.inferences if self.inferences and self.cost else None
 
 
 class Lost(Record, frozen=True, array_like=True, kw_only=True, tag="lost"):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from appliance.config.fleet import FleetConfig
+from appliance.config.fleet import TRAFFIC, FleetConfig
 from appliance.domain.binding import Check, bind
 from appliance.domain.errors import ConfigInvalid
 from appliance.fleet.documents import Setting
@@ -29,12 +29,11 @@ KEYS: Final = (
     "windows",
 )
 NAMES: Final = tuple(f"{SECTION}{key}" for key in KEYS)
-CLASSES: Final = ("control", "telemetry", "models")
 
 
 def _classes(values: tuple[str, ...]) -> Iterator[str]:
-    if wrong := [each for each in values if each not in CLASSES]:
-        yield f"has {len(wrong)} entries that are not one of {', '.join(CLASSES)}"
+    if wrong := [each for each in values if each not in TRAFFIC]:
+        yield f"has {len(wrong)} entries that are not one of {', '.join(TRAFFIC)}"
 
 
 CHECKS: Final[Mapping[str, Check]] = {

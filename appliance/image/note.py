@@ -7,6 +7,7 @@ then: nothing that stands there is followed or written to, and what is made belo
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from appliance.durable import RealFolder, remove_file, replace_file
@@ -18,17 +19,11 @@ TEXT_MAX = 1024
 def leave(state: Path, text: str, name: str = MACHINE) -> None:
     """Leave the text, on one line, in the place of the one before. Raises OSError."""
     shown = "".join(each if each.isprintable() else " " for each in text[:TEXT_MAX])
-    folder = RealFolder(state)
-    try:
+    with closing(RealFolder(state)) as folder:
         replace_file(folder, name, f"{name}.new", shown.encode(errors="replace"))
-    finally:
-        folder.close()
 
 
 def remove(state: Path, name: str = MACHINE) -> None:
     """There is nothing to tell any more. Raises OSError."""
-    folder = RealFolder(state)
-    try:
+    with closing(RealFolder(state)) as folder:
         remove_file(folder, name)
-    finally:
-        folder.close()

@@ -135,11 +135,11 @@ def make_room(folder: Path, release: Release) -> None:
             path.unlink()
 
 
-def check_kernel(release: Release, folder: Path, certificate: Path = FIRMWARE_KEY) -> None:
+def check_kernel(release: Release, folder: Path) -> None:
     """See that the firmware of this machine will start the kernel of the release: one that it refuses is no failed
     start, so nothing would lead back. Raises ReleaseInvalid."""
     kernel = folder / release.kernel.name
-    command = ["sbverify", "--cert", str(certificate), str(kernel)]
+    command = ["sbverify", "--cert", str(FIRMWARE_KEY), str(kernel)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode != 0:
         text = "is not signed by the key that the firmware has from this image; it would not start"

@@ -1,5 +1,4 @@
-"""Have the store scrubbed while the daemon serves from it, and tell what was found and what the store holds. Owner: the
-event loop's thread."""
+"""Have the store scrubbed while the daemon serves from it, and tell what was found. Owner: the event loop's thread."""
 
 from __future__ import annotations
 
@@ -8,16 +7,14 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from appliance.config.store import StoreConfig
 from appliance.domain.errors import OperatorError
-from appliance.maintenance.space import Space, SpaceWatch
-from appliance.store.catalog import Catalog
+from appliance.maintenance.space import SpaceWatch
 from appliance.store.scrub import ScrubRecord, due_s, read_record
-from appliance.telemetry.snapshot import StoredArtifact, StoreFigures
 
 S_PER_H: Final = 3600
 RETRY_S: Final = 600.0
@@ -120,45 +117,3 @@ class Scrubbing:
         if process.returncode:
             words = said[-COMPLAINT_BYTES:].decode(errors="replace").strip()
             raise OperatorError(words or f"its process ended with status {process.returncode}")
-
-
-UNSIGNED = "unsigned"
-MS_PER_S = 1000
-
-
-def store_figures(
-    catalog: Catalog, scrubbing: Scrubbing, config: StoreConfig, generation: int, trouble: str
-) -> StoreFigures:
-    """What metrics and status tell. Blobs that versions share count once. ``generation`` is that of the catalog that is
-    served; ``trouble``: see StoreFigures."""
-    installed = [version for _, version in catalog.installed()]
-    blobs = {file.digest: file.size for version in installed for file in version.files}
-    record, space = scrubbing.record, scrubbing.disk.space
-    return StoreFigures(
-        versions=len(installed),
-        wanted=sum(1 for _ in catalog.wanted()),
-        unsigned=sum(version.trust == UNSIGNED for version in installed),
-        bytes=sum(blobs.values()),
-        damaged=len(record.damaged),
-        passes=scrubbing.passes,
-        failures=scrubbing.failures,
-        scrubbed_at_s=record.finished_ms / MS_PER_S,
-        generation=generation,
-        trouble=trouble,
-        taken_bytes=space.taken_bytes,
-        quota_bytes=config.quota_bytes,
-        free_bytes=space.free_bytes,
-        free_floor_bytes=config.free_floor_bytes,
-        artifacts=tuple(_artifacts(catalog, space)),
-    )
-
-
-def _artifacts(catalog: Catalog, space: Space) -> Iterator[StoredArtifact]:
-    for model, version in catalog.wanted():
-        made = {
-            "package": version.installed_at_ms / MS_PER_S,
-            "packed form": space.forms.get(version.digest, 0.0),
-        }
-        for kind, made_s in made.items():
-            if made_s:
-                yield StoredArtifact(name=model.name, version=version.version, kind=kind, made_s=made_s)

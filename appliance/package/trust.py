@@ -71,6 +71,16 @@ class Trust:
         return f"is signed by no trusted key (by {names}); add its public key to packages.trusted_keys"
 
 
+def vouched(
+    manifest: bytes, signatures: bytes | None, keys: Sequence[PublicKey], unsigned: Unsigned, file: str
+) -> str:
+    """The word about who signed the package in ``file``. Raises PackageInvalid where that does not suffice here."""
+    trust = judge(manifest, signatures, keys)
+    if problem := trust.problem(unsigned):
+        raise PackageInvalid([Problem(file=file, key="", text=problem)])
+    return trust.word
+
+
 def sign(
     manifest_bytes: bytes, signers: Sequence[Signer], before: bytes | None = None, kind: str = PAYLOAD_TYPE
 ) -> bytes:

@@ -76,10 +76,6 @@ class ModelsByHand:
             self._overlay.drop([root])
         return reading
 
-    def own(self, name: str) -> RepositoryScan | None:
-        """What the source holds of ``name``. Blocks."""
-        return self._source.model(name)
-
     def kept(self, name: str, own: RepositoryScan) -> RepositoryScan | None:
         """What was given as ``name`` by its configuration alone, as long as the source still holds ``own``."""
         return self._selection.kept(name, own)

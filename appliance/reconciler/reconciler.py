@@ -209,7 +209,7 @@ class Reconciler:
                 said = "; ".join(broken.reason for broken in reading.broken)
                 raise InvalidRequest(f"failed to load '{name}': {said}")
             if given:
-                own = None if files else await self._watcher.apart(lambda: self._by_hand.own(name))
+                own = None if files else await self._watcher.apart(lambda: self._source.model(name))
                 self._by_hand.give(name, reading, own)
             elif kept is None:
                 self._scan = await self._watcher.apart(self._source.scan)

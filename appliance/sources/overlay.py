@@ -39,17 +39,19 @@ class Selection:
 
     def put_aside(self, name: str) -> None:
         """Serve nothing of this name, whatever the source holds."""
-        self._forget(name)
+        self.take_back(name)
         self._aside.add(name)
 
     def take_back(self, name: str) -> None:
         """Serve what the source holds of this name."""
-        self._forget(name)
+        self._aside.discard(name)
+        self._given.pop(name, None)
+        self._own.pop(name, None)
 
     def replace(self, name: str, reading: RepositoryScan, own: RepositoryScan | None = None) -> None:
         """Serve this in the place of what the source holds of the name: ``own``, where that is only configured
         otherwise."""
-        self._forget(name)
+        self.take_back(name)
         self._given[name] = reading
         if own is not None:
             self._own[name] = own
@@ -59,11 +61,6 @@ class Selection:
         then = self._own.get(name)
         same = then is not None and (then.servable, then.broken) == (own.servable, own.broken)
         return self._given[name] if same else None
-
-    def _forget(self, name: str) -> None:
-        self._aside.discard(name)
-        self._given.pop(name, None)
-        self._own.pop(name, None)
 
     def paths(self) -> tuple[str, ...]:
         """Where the models lie that were given by hand."""

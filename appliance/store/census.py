@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 from appliance.config.store import StoreConfig
 from appliance.domain.errors import StoreFull, StoreUnavailable
+from appliance.domain.quantity import bytes_text
 from appliance.durable import Folder, RealFolder
 from appliance.store.blobs import BlobShelf
 from appliance.store.catalog import Catalog, InstalledVersion
 from appliance.store.edits import with_version
 from appliance.store.eviction import Lacking, Leaving, Tenancy, plan_room
-from appliance.store.full_disk import WAY_OUT, bytes_text
+from appliance.store.full_disk import WAY_OUT
 from appliance.store.running import RunningVersion, read_incumbents, read_running
 from appliance.store.trouble import told
 from appliance.store.views import FormShelf, ViewShelf

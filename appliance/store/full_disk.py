@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from appliance.domain.quantity import bytes_text
+
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 WAY_OUT: Final = (
     "make room there: 'appliance store gc' frees what a store does not need, and needs no room itself; 'appliance "
@@ -24,16 +26,6 @@ def reason_of(error: OSError, place: str | Path = "", needed_bytes: int = 0) -> 
     room = "" if free is None else f": {bytes_text(free)} are free on the disk of '{place}'"
     needed = f", {bytes_text(needed_bytes)} are needed" if needed_bytes else ""
     return f"{said}{room}{needed}; {WAY_OUT}"
-
-
-def bytes_text(count: int) -> str:
-    """``count`` bytes in the unit that a person would say."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def _free_bytes(place: Path) -> int | None:

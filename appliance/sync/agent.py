@@ -13,6 +13,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Final
 
 from msgspec import structs
@@ -21,7 +22,7 @@ from appliance.domain.errors import ApplianceError
 from appliance.fleet.messages import Report
 from appliance.fleet.settings import shown
 from appliance.sync import by_hand
-from appliance.sync.box import Box
+from appliance.sync.box import Box, machine_problems
 from appliance.sync.contact import Conversation
 from appliance.sync.freshness import freshness
 from appliance.sync.link import LinkFailed
@@ -41,7 +42,7 @@ from appliance.sync.plan import (
     streams_to_keep,
     subject,
 )
-from appliance.sync.reporting import Standing, report_of, waiting_words, words
+from appliance.sync.reporting import Standing, report_of, waiting_words, without_figures, words
 from appliance.sync.situation import Situation, stuck_of
 from appliance.sync.situation import write as write_situation
 from appliance.sync.step_order import HELD, Outcome, StepOrder, StoreStep, encode, outcome_of
@@ -153,7 +154,7 @@ class Agent:
         after a while, so that an idle poll carries no report."""
         box, now_s = self.box, self.box.clock.monotonic_s()
         fresh = freshness(box.progress.contact, box.clock.instant())
-        problems = (box.progress.problem, box.damage, self.disk, *box.machine_problems)
+        problems = (box.progress.problem, box.damage, self.disk, *machine_problems(box.settings.state))
         standing = Standing(
             box.identity.device,
             box.trusted.counters.targets,
@@ -168,8 +169,7 @@ class Agent:
             stable = structs.replace(stable, converged=False)
         if self._report is not None:
             before, at_s = self._report
-            same = structs.replace(before, wall_ms=0, outbox_bytes=0, budget_left_bytes=-1) == stable
-            if same and now_s - at_s < REPORT_ANEW_S:
+            if without_figures(before) == stable and now_s - at_s < REPORT_ANEW_S:
                 return before
         report = structs.replace(stable, wall_ms=max(box.clock.wall_ms(), 0), **self._figures())
         self._report = (report, now_s)
@@ -230,8 +230,7 @@ class Agent:
             self._say("done", step=words(step))
             self._note_asked(step)
         elif outcome.reason != HELD:
-            again_s = float("inf") if outcome.again_s is None else outcome.again_s
-            self._note_stuck(step, Reason(outcome.reason), outcome.text, again_s)
+            self._note_stuck(step, Reason(outcome.reason), outcome.text, outcome.again_s)
 
     def _note_asked(self, step: Step) -> None:
         """Keep with which wish a version was asked for."""
@@ -244,10 +243,10 @@ class Agent:
             asked = {**kept, f"{name}/{number}": step.wish}
             self.box.note(structs.replace(self.box.progress, asked=asked))
 
-    def _note_stuck(self, step: Step, reason: Reason, text: str, for_s: float) -> None:
-        again_s = for_s if for_s != float("inf") else None
+    def _note_stuck(self, step: Step, reason: Reason, text: str, again_s: float | None) -> None:
         waits = Waiting(reason=reason, text=" ".join(text.split()), again_s=again_s)
-        self._stuck[subject(step)] = (waits, self.box.clock.monotonic_s() + for_s)
+        until_s = inf if again_s is None else self.box.clock.monotonic_s() + again_s
+        self._stuck[subject(step)] = (waits, until_s)
 
     def _trouble_with_disk(self, error: Exception) -> None:
         text = " ".join(str(error).split())

@@ -25,6 +25,7 @@ from appliance.package.keys import PublicKey
 from appliance.store.layout import GIVEN, MACHINE
 from appliance.sync import progress as notes
 from appliance.sync import trust_file
+from appliance.sync.budget import FREE, LINK_STATES
 from appliance.sync.freshness import Instant
 from appliance.sync.identity import FLEET, LOCK, NotEnrolled, fleet_folder, read_identity
 from appliance.sync.observed import Observer, Sight
@@ -36,7 +37,6 @@ from appliance.sync.trust import Trusted, keys_of_packages
 
 LINK: Final = "link"
 """What the operator said of the link: one word, in a file that a command writes."""
-LINK_STATES: Final = ("free", "metered", "off")
 NOTE_MAX: Final = 1024
 
 
@@ -109,11 +109,6 @@ class Box:
         """The ``[fleet]`` section as it is in force."""
         return effective(self.settings.fleet, self.settings.said, self.progress.settings)
 
-    @property
-    def machine_problems(self) -> tuple[str, ...]:
-        """What the machine left to tell."""
-        return machine_problems(self.settings.state)
-
     def observed(self, transfers: Transfers, stuck: Mapping[tuple[str, int], Waiting]) -> Observed:
         """How the box is. Raises StoreUnavailable, CatalogInvalid, CatalogLost and OSError."""
         sight = self._observer.look()
@@ -121,13 +116,9 @@ class Box:
         found = observed_of(self.settings, self.clock, self.progress, self.desired, sight, spooled, waits)
         return replace(found, stuck=stuck)
 
-    def link_state(self) -> str:
-        """What the operator said of the link."""
-        return link_state(self.settings.state)
-
     def wall_ms(self) -> int:
-        """The time by the controller's clock, as far as that was heard."""
-        return on_calendar(self.clock.wall_ms() + self.progress.clock_ahead_ms)
+        """See ``calendar_ms``."""
+        return calendar_ms(self.clock, self.progress)
 
     def order(self, step: StoreStep) -> StepOrder:
         """The step, and by which packages come into the store."""
@@ -165,10 +156,8 @@ def observed_of(
     spooled: Mapping[str, int],
     waits: Waits,
 ) -> Observed:
-    """All that a plan goes by: ``spooled`` bytes of streams are here, and transfers wait (``waits``) or do not. Windows
-    are on a calendar: the controller's, as far as its clock was heard."""
+    """All that a plan goes by: ``spooled`` bytes of streams are here, and transfers wait (``waits``) or do not."""
     fleet = effective(settings.fleet, settings.said, progress.settings)
-    wall_ms = on_calendar(clock.wall_ms() + progress.clock_ahead_ms)
     return Observed(
         catalog=sight.catalog,
         serving=sight.serving,
@@ -180,8 +169,13 @@ def observed_of(
         settings_problems=setting_problems(desired.settings if desired else {}),
         free_bytes=sight.free_bytes - settings.store.free_floor_bytes,
         transfers=waits,
-        activation=_activation(fleet.activation_windows, wall_ms),
+        activation=_activation(fleet.activation_windows, calendar_ms(clock, progress)),
     )
+
+
+def calendar_ms(clock: Clock, progress: Progress) -> int:
+    """The time that windows, months and contact plans go by: of the controller's clock, as far as that was heard."""
+    return on_calendar(clock.wall_ms() + progress.clock_ahead_ms)
 
 
 def _activation(texts: tuple[str, ...], wall_ms: int) -> Waits:
@@ -203,12 +197,12 @@ def machine_problems(state: Path) -> tuple[str, ...]:
 
 
 def link_state(state: Path) -> str:
-    """What the operator of the box with the state directory ``state`` said of the link; "free" where nothing."""
+    """What the operator of the box with the state directory ``state`` said of the link; FREE where nothing."""
     try:
         said = (state / FLEET / LINK).read_text(encoding="ascii", errors="replace").strip()
     except OSError:
-        return LINK_STATES[0]
-    return said if said in LINK_STATES else LINK_STATES[0]
+        return FREE
+    return said if said in LINK_STATES else FREE
 
 
 def _subject(key: str) -> tuple[str, int]:

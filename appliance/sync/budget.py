@@ -16,16 +16,16 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from appliance.config.fleet import FleetConfig
+from appliance.config.fleet import TRAFFIC, FleetConfig
 from appliance.fleet.windows import opens_in_s, window_of
 from appliance.sync.contact_plan import Pass, next_in_s, pass_at
 
-CONTROL: Final = "control"
-TELEMETRY: Final = "telemetry"
-MODELS: Final = "models"
+CONTROL, TELEMETRY, MODELS = TRAFFIC
 FREE: Final = "free"
 METERED: Final = "metered"
 OFF: Final = "off"
+LINK_STATES: Final = (FREE, METERED, OFF)
+"""What an operator may say of the link."""
 MONTHS_KEPT: Final = 14
 YIELD_S: Final = 0.1
 """How long who is less urgent waits before it asks again."""
@@ -61,8 +61,8 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """What is known of the link beside the configuration: the operator's word (FREE, METERED, OFF), and the contact
+class LinkTerms:
+    """What is known of the link beside the configuration: the operator's word, of LINK_STATES, and the contact
     plan (None: there is none, and so a link at any time)."""
 
     state: str = FREE
@@ -80,7 +80,7 @@ class Budget:
         """Until when, in monotonic seconds, each class is taken to be about to send."""
 
     def ask(
-        self, what: str, size: int, config: FleetConfig, link: Link, wall_ms: int, now_s: float
+        self, what: str, size: int, config: FleetConfig, link: LinkTerms, wall_ms: int, now_s: float
     ) -> Verdict:
         """Whether ``size`` bytes of the class ``what`` may go now; if so they are counted."""
         verdict = self._allowed(what, size, config, link, wall_ms)
@@ -96,7 +96,7 @@ class Budget:
             self._count(what, size, billing_month(wall_ms, config.month_day))
         return verdict
 
-    def blocked(self, what: str, config: FleetConfig, link: Link, wall_ms: int) -> Verdict:
+    def blocked(self, what: str, config: FleetConfig, link: LinkTerms, wall_ms: int) -> Verdict:
         """What stands in the way of the class ``what`` altogether, for plans and people; the rate does not."""
         return self._allowed(what, 1, config, link, wall_ms)
 
@@ -115,7 +115,7 @@ class Budget:
         """To be kept for the next process."""
         return {month: dict(classes) for month, classes in self._spent.items()}
 
-    def _allowed(self, what: str, size: int, config: FleetConfig, link: Link, wall_ms: int) -> Verdict:
+    def _allowed(self, what: str, size: int, config: FleetConfig, link: LinkTerms, wall_ms: int) -> Verdict:
         if link.state == OFF:
             return Verdict(bound=Bound.OFF, wait_s=AGAIN_S)
         if link.state == METERED and what not in config.metered:
@@ -183,7 +183,7 @@ def _window_s(config: FleetConfig, wall_ms: int) -> float | None:
     return opens_in_s([window_of(each) for each in config.windows], wall_ms) if config.windows else 0.0
 
 
-def _rate(config: FleetConfig, link: Link, wall_ms: int) -> int:
+def _rate(config: FleetConfig, link: LinkTerms, wall_ms: int) -> int:
     """Bytes per second at most; 0: there is no bound."""
     now = pass_at(link.passes, wall_ms) if link.passes is not None else None
     bounds = [each for each in (config.rate_bytes_per_s, now.bytes_per_s if now else 0) if each]

@@ -17,7 +17,8 @@ from appliance.fleet.bundle import TO_BOXES, BundleInvalid, Index, Member
 from appliance.fleet.documents import DesiredState
 from appliance.fleet.messages import Acknowledged, Polled
 from appliance.sync.carried import Carried
-from appliance.sync.trust import Refused, Trusted, examine, is_signed_by_controller
+from appliance.sync.signed_metadata import Refused
+from appliance.sync.trust import Trusted, examine, is_signed_by_controller
 from appliance.transfer.bundle_reader import BundleReader, Progress
 
 PARTS = ("timestamp", "snapshot", "targets", "document")

@@ -23,6 +23,7 @@ from appliance.sync.freshness import heard, is_worth_keeping
 from appliance.sync.identity import EnrolmentInvalid, NotEnrolled, request_for_renewal
 from appliance.sync.identity import renew as take_renewed
 from appliance.sync.link import Link, LinkFailed, Trouble
+from appliance.sync.reporting import without_figures
 from appliance.sync.spending import Spending
 from appliance.sync.telling import Telling
 
@@ -200,7 +201,7 @@ class Contact:
 def _for_prompting(report: Report) -> Report:
     """What of the report is told before its time: not how far a transfer is."""
     models = tuple(structs.replace(each, missing_bytes=0) for each in report.models)
-    return structs.replace(report, models=models, wall_ms=0, outbox_bytes=0, budget_left_bytes=-1)
+    return structs.replace(without_figures(report), models=models)
 
 
 def take_answer(box: Box, polled: Polled) -> None:

@@ -29,7 +29,6 @@ class Pass:
     begin_ms: int
     end_ms: int
     bytes_per_s: int = 0
-    latency_ms: int = 0
 
 
 class PlanInvalid(ValueError):
@@ -56,7 +55,7 @@ def passes_of(text: str) -> tuple[Pass, ...]:
         if end <= begin or rate < 0 or latency < 0:
             problems.append(f"line {number} ends before it begins, or has a number below zero")
         else:
-            found.append(Pass(begin_ms=begin, end_ms=end, bytes_per_s=rate, latency_ms=latency))
+            found.append(Pass(begin_ms=begin, end_ms=end, bytes_per_s=rate))
     if problems:
         raise PlanInvalid(problems)
     return tuple(sorted(found, key=lambda each: each.begin_ms))

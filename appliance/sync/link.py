@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
 from types import TracebackType
@@ -77,7 +76,7 @@ class LinkFailed(ApplianceError):
 
 
 class Link:
-    """See the module. ``sent_bytes`` and ``received_bytes`` count bodies and, roughly, what goes around them."""
+    """See the module. ``bytes_used`` counts bodies both ways and, roughly, what goes around them."""
 
     OVERHEAD: Final = 400
     """What request and answer take on the wire beside their bodies, about: heads, records of TLS, packets."""
@@ -259,8 +258,3 @@ def enrolment_tls(authority: str) -> ssl.SSLContext:
     context = controller_tls()
     context.load_verify_locations(cadata=authority)
     return context
-
-
-def inventory(extra: Mapping[str, str]) -> dict[str, str]:
-    """What the box says of itself when it enrols: short texts only."""
-    return {key[:64]: value[:256] for key, value in extra.items()}

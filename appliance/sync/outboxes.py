@@ -12,8 +12,8 @@ from appliance.fleet.messages import TELEMETRY_BYTES_MAX, Acknowledged, Batch
 from appliance.fleet.records import Lost
 from appliance.outbox.reader import OutboxReader, Reading
 from appliance.outbox.shelf import Cursor
+from appliance.store.layout import OUTBOX
 
-OUTBOX: Final = "outbox"
 STREAMS: Final = ("serve", "history", "sync")
 BATCH_BYTES: Final = TELEMETRY_BYTES_MAX // 2
 """Of records before they are compressed: no batch is too large to be sent, even if they do not compress."""
@@ -28,14 +28,11 @@ def streams(state: Path) -> tuple[str, ...]:
 def waiting(state: Path) -> Iterator[Batch]:
     """All that was not acknowledged; the cursors on the disk stay. Raises OSError."""
     for stream in streams(state):
-        folder = RealFolder(state / OUTBOX / stream)
-        try:
+        with closing(RealFolder(state / OUTBOX / stream)) as folder:
             reader = OutboxReader(folder)
             while reading := reader.read(BATCH_BYTES, RECORDS_MAX):
                 yield batch_of(stream, reading)
                 reader.cursor = Cursor(reading.epoch, reading.end)
-        finally:
-            folder.close()
 
 
 def waiting_bytes(state: Path) -> int:
@@ -62,11 +59,8 @@ def acknowledge(state: Path, arrived: Acknowledged) -> None:
     Nobody else moves the cursor meanwhile. Raises OSError."""
     if arrived.stream not in streams(state):
         return
-    folder = RealFolder(state / OUTBOX / arrived.stream)
-    try:
+    with closing(RealFolder(state / OUTBOX / arrived.stream)) as folder:
         reader = OutboxReader(folder)
         reading = reader.read(1, 1)
         if reading and reading.epoch == arrived.epoch and arrived.next > reader.cursor.next:
             reader.acknowledge(arrived.epoch, arrived.next)
-    finally:
-        folder.close()

@@ -144,24 +144,28 @@ _PASSIVE: Final = (Prove, Leave)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """How the box is. ``live``: the version that answers requests, by model; ``failed``: versions that the box's
-    rollout gave up or led back, and why; ``asked``: with what wish a version was last asked for. ``spooled`` are the
-    bytes that are here, by the stream's digest; ``stuck``: what the store would not do, by model and version;
-    ``free_bytes``: what transfers may take of the disk. ``transfers`` and ``activation``: why models may not be
-    transferred or made live now."""
+    """How the box is."""
 
     catalog: Catalog = field(default_factory=Catalog)
     serving: bool = False
     live: Mapping[str, int] = field(default_factory=dict)
+    """The version that answers requests, by model."""
     failed: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """Versions that the box's rollout gave up or led back, by model, and why."""
     asked: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """With what wish a version was last asked for."""
     spooled: Mapping[str, int] = field(default_factory=dict)
+    """The bytes that are here, by the stream's digest."""
     stuck: Mapping[tuple[str, int], Waiting] = field(default_factory=dict)
+    """What the store would not do, by model and version."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     settings_problems: tuple[str, ...] = ()
     free_bytes: int = 1 << 62
+    """What transfers may take of the disk."""
     transfers: Waits = None
+    """Why models may not be transferred now."""
     activation: Waits = None
+    """Why they may not be made live now."""
 
 
 def plan(desired: DesiredState | None, observed: Observed) -> tuple[Step, ...]:

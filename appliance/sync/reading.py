@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from appliance.domain.moment import on_calendar
 from appliance.durable import RealFolder, is_held
 from appliance.fleet.documents import DesiredState
 from appliance.fleet.settings import effective
 from appliance.sync import progress as notes
 from appliance.sync import situation, trust_file
-from appliance.sync.box import Clock, Settings, link_state, observed_of
-from appliance.sync.budget import MODELS, Budget, Link
+from appliance.sync.box import Clock, Settings, calendar_ms, link_state, observed_of
+from appliance.sync.budget import MODELS, Budget, LinkTerms
 from appliance.sync.carried import spool_of
 from appliance.sync.freshness import Contact
 from appliance.sync.identity import FLEET, LOCK, NotEnrolled, read_identity
@@ -58,8 +57,8 @@ def read_box(settings: Settings, clock: Clock) -> Reading:
     left = situation.read(settings.state)
     desired = loaded.trusted.desired
     sight = Observer(settings.state).look()
-    wall_ms = on_calendar(clock.wall_ms() + progress.clock_ahead_ms)
-    link = Link(state=link_state(settings.state), passes=passes_in(fleet.contact_plan))
+    wall_ms = calendar_ms(clock, progress)
+    link = LinkTerms(state=link_state(settings.state), passes=passes_in(fleet.contact_plan))
     waits = waits_of(budget.blocked(MODELS, fleet, link, wall_ms))
     spooled = bytes_in(spool_of(settings.state))
     observed = observed_of(settings, clock, progress, desired, sight, spooled, waits)

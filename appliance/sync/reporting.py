@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from appliance import __version__
 from appliance.fleet.documents import DesiredState
 from appliance.fleet.messages import Drift, ModelReport, Report
@@ -67,6 +69,11 @@ def report_of(
         problems=tuple(each[:TEXT_MAX] for each in standing.problems if each)[:PROBLEMS_MAX],
         settings=standing.settings,
     )
+
+
+def without_figures(report: Report) -> Report:
+    """The report as ``report_of`` gives it: without what changes all the time."""
+    return structs.replace(report, wall_ms=0, outbox_bytes=0, budget_left_bytes=-1)
 
 
 def phase_of(step: Step | None) -> str:

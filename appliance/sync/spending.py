@@ -16,9 +16,8 @@ import msgspec
 from appliance.domain.errors import ArtefactError
 from appliance.durable import Folder, read_whole, replace_file
 from appliance.sync import contact_plan
-from appliance.sync.box import Box
-from appliance.sync.budget import AGAIN_S, MODELS, Bound, Budget, Verdict, billing_month
-from appliance.sync.budget import Link as LinkTerms
+from appliance.sync.box import Box, link_state
+from appliance.sync.budget import AGAIN_S, MODELS, Bound, Budget, LinkTerms, Verdict, billing_month
 from appliance.sync.contact_plan import Pass
 from appliance.sync.link import LinkFailed, Trouble
 from appliance.sync.plan import Reason, Waiting, Waits
@@ -96,7 +95,7 @@ class Spending:
         return self._box.wall_ms(), self._box.clock.monotonic_s()
 
     def _terms(self) -> LinkTerms:
-        return LinkTerms(state=self._box.link_state(), passes=self._passes())
+        return LinkTerms(state=link_state(self._box.settings.state), passes=self._passes())
 
     def _passes(self) -> tuple[Pass, ...] | None:
         """The contact plan, read again when its file is another one."""

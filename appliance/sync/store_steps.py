@@ -8,12 +8,11 @@ which opening repairs.
 
 from __future__ import annotations
 
-import signal
+import os
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from appliance.domain.errors import (
     ApplianceError,
@@ -25,16 +24,13 @@ from appliance.domain.errors import (
     StoreRefused,
 )
 from appliance.package.servable import check_servable
-from appliance.package.trust import judge
+from appliance.package.trust import vouched
 from appliance.store.layout import view_root
 from appliance.store.writer import StoreWriter, open_store
 from appliance.sync.arrivals import arrival
 from appliance.sync.plan import Install, Reason, StartTrial, StopTrial, Uninstall, Want
 from appliance.sync.step_order import HELD, Outcome, StepOrder, decode, encode
-from appliance.workers.jail.calls import prctl
-
-DIE_WITH_PARENT: Final = 1
-"""PR_SET_PDEATHSIG."""
+from appliance.workers.confinement import die_with_parent
 
 
 def perform(order: StepOrder) -> Outcome:
@@ -87,7 +83,8 @@ def _want(step: Want, store: StoreWriter, now_ms: int) -> None:
 
 def _install(step: Install, store: StoreWriter, order: StepOrder) -> None:
     state = Path(order.state)
-    with arrival(state, step.way, partial(_trusted, order)) as package:
+    trust = partial(vouched, keys=order.trusted(), unsigned=order.unsigned, file="manifest")
+    with arrival(state, step.way, trust) as package:
         coming = package.version(order.now_ms)
         if (package.manifest.name, coming.version, coming.digest) != (
             step.name, step.version.version, step.version.manifest,
@@ -105,17 +102,9 @@ def _install(step: Install, store: StoreWriter, order: StepOrder) -> None:
         )
 
 
-def _trusted(order: StepOrder, manifest: bytes, signatures: bytes | None) -> str:
-    """The word about who vouches for a package. Raises PackageInvalid where that does not suffice here."""
-    trust = judge(manifest, signatures, order.trusted())
-    if problem := trust.problem(order.unsigned):
-        raise PackageInvalid([Problem(file="manifest", key="", text=problem)])
-    return trust.word
-
-
 def main() -> int:
     """Read what to do, do it, and write what came of it."""
-    prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    die_with_parent(os.getppid())
     sys.stdout.buffer.write(encode(perform(decode(sys.stdin.buffer.read()))))
     return 0
 

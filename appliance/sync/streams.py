@@ -6,7 +6,7 @@ kept in the spool across kills; what is made of it lies there only while it is i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -18,25 +18,18 @@ from appliance.sync.link import Link, LinkFailed
 from appliance.sync.link import Trouble as LinkTrouble
 from appliance.sync.plan import Waits
 from appliance.sync.transfers import CameFurther
-from appliance.transfer.download import NoSource, fetch
+from appliance.transfer.download import Allowed, NoSource, fetch
 from appliance.transfer.source import DirectorySource, HttpSource, Source
 from appliance.transfer.spool import Spool
 
 MAKING: Final = "making-"
 
-Allowed = Callable[[int], Awaitable[None]]
-
-
-async def unlimited(count: int) -> None:
-    """Let so many bytes go over the link."""
-
 
 class Streams:
-    """Implements Transfers for ``box``. Owner: the event loop."""
+    """Implements Transfers for ``box``, as far as ``allowed`` lets bytes go over the link and nothing ``waits``. Owner:
+    the event loop."""
 
-    def __init__(
-        self, box: Box, allowed: Allowed = unlimited, waits: Callable[[], Waits] = lambda: None
-    ) -> None:
+    def __init__(self, box: Box, allowed: Allowed, waits: Callable[[], Waits]) -> None:
         self._box = box
         self._allowed = allowed
         self._waits = waits

@@ -20,9 +20,10 @@ from appliance.fleet.messages import Acknowledged, encode
 from appliance.fleet.records import Event
 from appliance.outbox.outbox import Outbox, Policy
 from appliance.outbox.reader import OutboxReader, Reading
+from appliance.store.layout import OUTBOX
 from appliance.sync.budget import TELEMETRY
 from appliance.sync.link import Link
-from appliance.sync.outboxes import OUTBOX, STREAMS, batch_of, waiting_bytes
+from appliance.sync.outboxes import STREAMS, batch_of, waiting_bytes
 
 Spend = Callable[[str, int], Awaitable[None]]
 """Returns when so many bytes of that class may go. Raises LinkFailed where they may not."""

@@ -3,8 +3,8 @@
 This is the client workflow of TUF for one repository with one target, whose parts all come in one message. Roots are
 taken one after another, each signed by the keys of the one before and by its own. The rest is taken as one set or not
 at all, so what is kept always fits together. A version below one that was seen is refused; the only way down is a new
-root by which what was seen does not count any more. Time plays no part: how old all this is says ``freshness``, and
-expiry is told by ``expired`` to whoever has a clock.
+root by which what was seen does not count any more. Time plays no part, what metadata says of its expiry neither: how
+old all this is says ``freshness``.
 """
 
 from __future__ import annotations
@@ -32,17 +32,6 @@ from appliance.sync.signed_metadata import (
     package_keys,
     read,
 )
-
-__all__ = [
-    "NoRoot",
-    "Refused",
-    "Trusted",
-    "begin",
-    "examine",
-    "expired",
-    "is_signed_by_controller",
-    "keys_of_packages",
-]
 
 TARGETS_FILE: Final = f"{TARGETS}.json"
 
@@ -118,21 +107,6 @@ def examine(trusted: Trusted, polled: Polled, device: str) -> tuple[Trusted, Ref
     except Refusal as refusal:
         return trusted, refusal.refused
     return trusted, None
-
-
-def expired(trusted: Trusted, wall_ms: int) -> tuple[str, ...]:
-    """The roles whose metadata should have been signed anew by then. For people: nothing stops because of it."""
-    parts = {
-        ROOT: trusted.root,
-        TIMESTAMP: trusted.timestamp,
-        SNAPSHOT: trusted.snapshot,
-        TARGETS: trusted.targets,
-    }
-    return tuple(
-        role
-        for role, data in parts.items()
-        if data and read(data, role).signed.expires.timestamp() * 1000 <= wall_ms
-    )
 
 
 def keys_of_packages(trusted: Trusted) -> tuple[PublicKey, ...]:

@@ -237,7 +237,7 @@ def configure(config: LogConfig, clock: Callable[[], int] = time.monotonic_ns) -
     if config.format is LogFormat.AUTO:
         chosen = replace(config, format=LogFormat.CONSOLE if colours else LogFormat.JSON)
     control = LogControl(chosen, Sink(_target(config), QUEUE_LINES), colours, clock)
-    bridge = _Bridge(control, LIBRARY_LINES_PER_S, clock)
+    bridge = _Bridge(control, clock)
     logging.raiseExceptions = False
     logging.basicConfig(level=control.library_level, handlers=[bridge], force=True)
     atexit.register(control.close)
@@ -272,13 +272,12 @@ class _SinkLogger:
 
 
 class _Bridge(logging.Handler):
-    """Turns records of the standard library's logging into lines, so many in a second: under overload the gRPC library
-    has a traceback for each client that went away."""
+    """Turns records of the standard library's logging into lines, LIBRARY_LINES_PER_S at the most."""
 
-    def __init__(self, control: LogControl, per_second: int, clock: Callable[[], int]) -> None:
+    def __init__(self, control: LogControl, clock: Callable[[], int]) -> None:
         super().__init__()
         self._control = control
-        self._budget = LineBudget(per_second)
+        self._budget = LineBudget(LIBRARY_LINES_PER_S)
         self._clock = clock
 
     def emit(self, record: logging.LogRecord) -> None:

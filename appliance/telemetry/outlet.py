@@ -21,9 +21,10 @@ from appliance.core.rollout.records import Change
 from appliance.domain.errors import ApplianceError
 from appliance.fleet.records import Event
 from appliance.store.full_disk import reason_of
+from appliance.store.layout import ENROLLED
 from appliance.telemetry.figures import Figures
+from appliance.telemetry.outboxes import Outboxes
 from appliance.telemetry.snapshot import Snapshot
-from appliance.telemetry.streams import Streams
 
 PERIOD_S: Final = 60.0
 LOOK_S: Final = 10.0
@@ -33,8 +34,6 @@ EVENTS_MAX: Final = 1_000
 """Events that wait for the next look; further ones are counted."""
 NAME_CHARACTERS: Final = 256
 FIELD_CHARACTERS: Final = 1_000
-ENROLLED: Final = Path("fleet") / "controller"
-"""Below the state directory: which controller the box belongs to."""
 
 
 class Look(NamedTuple):
@@ -68,7 +67,7 @@ class Outlet:
         self._missed = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outlet", daemon=True)
-        self._streams: Streams | None = None
+        self._outboxes: Outboxes | None = None
         self._figures = Figures()
         self._said = ""
 
@@ -99,8 +98,8 @@ class Outlet:
         while not ended:
             ended = self._end.wait(self._period_s)
             self._complain(self._attempt())
-        if self._streams is not None:
-            self._streams.close()
+        if self._outboxes is not None:
+            self._outboxes.close()
 
     def _attempt(self) -> str:
         """Tell what there is, where there is somebody to tell it; gives why that cannot be, "" where it could."""
@@ -126,21 +125,21 @@ class Outlet:
         """Take a look and keep what is seen. Raises OSError, ApplianceError, and RuntimeError where the event loop is
         gone."""
         look = self._look()
-        if self._streams is not None and not self._streams.is_in_place():
-            streams, self._streams = self._streams, None
-            streams.close()
-        if self._streams is None:
-            self._streams = Streams(self._state, self._limit)
+        if self._outboxes is not None and not self._outboxes.is_in_place():
+            outboxes, self._outboxes = self._outboxes, None
+            outboxes.close()
+        if self._outboxes is None:
+            self._outboxes = Outboxes(self._state, self._limit)
         events, missed = list(self._events), self._missed
         count = {"events": str(missed)}
         left_out = Event(at_ms=self._sight.wall_ms(), what="events were left out", trouble=True, fields=count)
         told = [*events, left_out] if missed else events
-        self._streams.figures([*told, *self._figures.take(look.snapshot)])
+        self._outboxes.figures([*told, *self._figures.take(look.snapshot)])
         self._figures.settled(look.snapshot)
         for _ in events:
             self._events.popleft()
         self._missed -= missed
-        self._streams.history(look.changes)
+        self._outboxes.history(look.changes)
 
     def _look(self) -> Look:
         found: Future[Look] = Future()

@@ -60,29 +60,34 @@ NO_SWAPS: Final = SwapFigures()
 
 
 class ResidencyFigures(NamedTuple):
-    """Models in and out of memory. ``budget_bytes`` is for all of them and their workers, ``used_bytes`` are taken;
-    ``weights_evicted_bytes`` are the weights of models whose sessions are kept without. Counts: ``misses`` requests for
-    models that were not in memory, of which ``refused`` did not wait; what was loaded, paged in (and its bytes),
-    evicted (its weights) and unloaded; weights that were ``verified`` as they came into memory, whenever that was,
-    their bytes, and those that were ``not_as_stored``. ``waiting`` requests hold ``waiting_bytes`` now. ``problems``
-    are what cannot be as it is configured."""
+    """Models in and out of memory."""
 
     budget_bytes: int = 0
+    """For all models and their workers."""
     used_bytes: int = 0
     weights_evicted_bytes: int = 0
+    """The weights of models whose sessions are kept without."""
     misses: int = 0
+    """Requests for models that were not in memory."""
     refused: int = 0
+    """Those of them that did not wait."""
     waiting: int = 0
+    """Requests that wait now, with ``waiting_bytes``."""
     waiting_bytes: int = 0
     loads: int = 0
     page_ins: int = 0
+    """Models whose weights came back, of ``paged_in_bytes`` in all."""
     paged_in_bytes: int = 0
     evictions: int = 0
+    """Models whose weights left."""
     unloads: int = 0
     verified: int = 0
+    """Files of weights that were right as they came into memory, whenever that was, of ``verified_bytes`` in all."""
     verified_bytes: int = 0
     not_as_stored: int = 0
+    """Files of weights that were not right."""
     problems: tuple[str, ...] = ()
+    """What cannot be as it is configured."""
 
 
 NO_RESIDENCY: Final = ResidencyFigures()
@@ -148,20 +153,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStatus:
-    """A model version for people: state, queue, how it batches, where it runs, how it stands: ``tries_left`` before it
-    is out for good unless nothing else of its model serves, ``next_try_ms`` when, by the wall clock, it is tried again
-    because of that (0: it is not), ``run_p50_ns`` and ``run_p99_ns`` as assessed (0: it was not), ``fallen_back``
-    requests that failed on it and that the version before has answered; ``trust`` is who vouches for its package (see
-    ModelVersion), ``load_ns`` how long its last load took, ``loading`` how far the one is that is under way;
-    ``phase`` how far its life has come, ``outlook`` what it is, while it serves, to what is wanted in its place;
-    ``waiting`` what it waits for, or what is to serve in its place does ("memory", "trial", or NEVER; "": nothing);
-    ``untried`` why it went live without the trial that is configured ("": it did not); ``notes`` what of its
-    configuration has no effect; ``held_clients`` those of which it takes no requests for a while, because theirs have
-    ended its workers; ``memory_bytes`` what it takes in memory now with its processes, ``weights_bytes`` those of its
-    weights among them; ``restarts`` how often a worker that held it was started again, by why the one before had ended;
-    ``packed``: it runs from a packed form; ``golden`` what its golden set showed (None: it has none, or was not
-    assessed); ``interface`` what keeps clients of the version that serves from talking to it, for which it is held
-    back; ``device`` is what it runs on; ``homeless``: nothing, as none was found for it."""
+    """A model version for people: its state, its queue, how it batches, where it runs and how it stands."""
 
     name: str
     version: int
@@ -172,29 +164,50 @@ class VersionStatus:
     workers: tuple[int, ...]
     statistics: VersionStatistics
     device: DeviceName = CPU
+    """What it runs on."""
+    homeless: bool = False
+    """Whether it runs on nothing, as no device was found for it."""
     residency: str = "resident"
     trial: TrialStatus | None = None
     tries_left: int = 0
+    """Before it is out for good, unless nothing else of its model serves."""
     next_try_ms: int = 0
+    """When, by the wall clock, it is tried again because of that; 0: it is not."""
     run_p50_ns: int = 0
+    """As assessed, like ``run_p99_ns``; 0: it was not."""
     run_p99_ns: int = 0
     fallen_back: int = 0
+    """Requests that failed on it and that the version before has answered."""
     untried: str = ""
+    """Why it went live without the trial that is configured; "": it did not."""
     notes: tuple[str, ...] = ()
+    """What of its configuration has no effect."""
     memory_bytes: int = 0
+    """What it takes in memory now, with its processes."""
     weights_bytes: int = 0
+    """Those of its weights among them."""
     restarts: Mapping[str, int] = field(default_factory=dict)
+    """How often a worker that held it was started again, by why the one before had ended."""
     packed: bool = False
+    """Whether it runs from a packed form."""
     golden: GoldenStatus | None = None
+    """What its golden set showed; None: it has none, or was not assessed."""
     interface: tuple[InterfaceRow, ...] = ()
+    """What keeps clients of the version that serves from talking to it, for which it is held back."""
     trust: str = ""
+    """Who vouches for its package: see ModelVersion."""
     load_ns: int = 0
+    """How long its last load took."""
     loading: LoadStatus | None = None
+    """How far the load is that is under way."""
     outlook: Outlook = Outlook.AS_WANTED
+    """What it is, while it serves, to what is wanted in its place."""
     waiting: str = ""
+    """What it waits for, or what is to serve in its place does: "memory", "trial", or NEVER; "": nothing."""
     phase: Phase = Phase.FAILED
+    """How far its life has come."""
     held_clients: int = 0
-    homeless: bool = False
+    """Clients of which it takes no requests for a while, because theirs have ended its workers."""
 
     @property
     def placed(self) -> str:
@@ -246,28 +259,38 @@ class StoredArtifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFigures:
-    """``versions`` that are installed and the ``bytes`` of their blobs; ``wanted`` of them shall be served;
-    ``unsigned`` have no trusted signature. ``damaged`` blobs, ``passes`` of the scrub since the start and ``failures``
-    of it, and when the last whole one ended (seconds since 1970; 0: never). ``generation`` is that of the catalog that
-    is served, ``trouble`` why it cannot be read at present ("": it can). Blobs and packed forms take ``taken_bytes`` of
-    ``quota_bytes`` (0: of all there is), and the disk has ``free_bytes`` left, of which ``free_floor_bytes`` are not to
-    be used; ``artifacts`` are those of versions that shall be served."""
+    """What a store holds, how sound that is, and what it takes of its disk."""
 
     versions: int
+    """Those that are installed."""
     wanted: int
+    """Those of them that shall be served."""
     unsigned: int
+    """Those of them without a trusted signature."""
     bytes: int
+    """Of the blobs of installed versions."""
     damaged: int
+    """Blobs that are not what their name says."""
     passes: int
+    """Of the scrub that ended, since the start."""
     failures: int
+    """Of the scrub that failed, since the start."""
     scrubbed_at_s: float
+    """When the last whole pass ended, in seconds since 1970; 0: never."""
     generation: int
+    """That of the catalog that is served."""
     trouble: str
+    """Why the catalog cannot be read at present; "": it can."""
     taken_bytes: int = 0
+    """What blobs and packed forms take."""
     quota_bytes: int = 0
+    """What these may take; 0: all there is."""
     free_bytes: int = 0
+    """What the disk has left."""
     free_floor_bytes: int = 0
+    """What of that is not to be used."""
     artifacts: tuple[StoredArtifact, ...] = ()
+    """Those of versions that shall be served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,30 +339,35 @@ class HttpStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """An appliance at one moment. ``front_end`` and ``http`` are what its front end did, ``store`` the store that is
-    served from (None: a directory is), ``quotas`` what clients were refused (None: no client is bounded), ``traces``
-    what became of them (None: there are none); ``certificates`` says of ports that speak TLS when the server's
-    certificate ends (seconds since 1970), on the wall clock that says ``wall_s`` now; ``pid`` is its process (0: not
-    told), ``addresses`` where it listens by protocol; ``devices`` are the accelerators that a driver tells of,
-    ``devices_problem`` why none does, ``unused_gpus`` why models of KIND_AUTO use none of the sound ones
-    (""); ``processor`` is what versions on the processor used (None: nothing tells);
-    ``kwh_price`` is what a kWh costs (0: not known)."""
+    """An appliance at one moment."""
 
     engine: EngineStatus
     front_end: FrontEndFigures
     http: HttpStatistics
     store: StoreFigures | None = None
+    """The store that is served from; None: a directory is."""
     quotas: QuotaFigures | None = None
+    """What clients were refused; None: no client is bounded."""
     traces: TraceFigures | None = None
+    """What became of them; None: there are none."""
     certificates: Mapping[str, int] = field(default_factory=dict)
+    """When the server's certificate ends (seconds since 1970), of ports that speak TLS."""
     wall_s: float = 0.0
+    """The wall clock now."""
     pid: int = 0
+    """Its process; 0: not told."""
     addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Where it listens, by protocol."""
     devices: tuple[DeviceFigures, ...] = ()
+    """The accelerators that a driver tells of."""
     devices_problem: str = ""
+    """Why no driver tells of any."""
     unused_gpus: str = ""
+    """Why models of KIND_AUTO use none of the sound GPUs; "": they do, or there is none."""
     processor: ProcessorEnergy | None = None
+    """What versions on the processor used; None: nothing tells."""
     kwh_price: float = 0.0
+    """What a kWh costs; 0: not known."""
 
     def inference_energy(self, version: VersionStatus) -> InferenceEnergy | None:
         """Of a row of ``version`` on the device that it runs on now; None where it is not known."""

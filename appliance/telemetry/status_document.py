@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from enum import Enum
 
 from appliance import __version__
+from appliance.devices.energy import METHOD, WINDOW_S
+from appliance.devices.rapl import METHOD as RAPL
+from appliance.domain.device_reading import DeviceFigures, VersionEnergy, fault_words, troubles
+from appliance.domain.energy import ProcessorEnergy, inference_energy
 from appliance.domain.histogram import BOUNDS_US, HistogramValue
 from appliance.domain.protocol import SERVER_NAME
-from appliance.telemetry.device_work import device_document, processor_document
 from appliance.telemetry.meter import Result, Stage, VersionStatistics
 from appliance.telemetry.notices import notices
 from appliance.telemetry.snapshot import (
@@ -29,15 +33,8 @@ FORMAT = 1
 Json = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 
-def status_document(snapshot: Snapshot) -> dict[str, Json]:
-    """The whole document; every value is JSON."""
-    document = status_header(snapshot)
-    document["models"] = [model_document(version) for version in snapshot.engine.versions]
-    return document
-
-
 def status_header(snapshot: Snapshot) -> dict[str, Json]:
-    """The document without its models, which is cheap however many there are."""
+    """The document without its ``models``, which is cheap however many there are."""
     status, store, quotas = snapshot.engine, snapshot.store, snapshot.quotas
     return {
         "format": FORMAT,
@@ -64,13 +61,12 @@ def status_header(snapshot: Snapshot) -> dict[str, Json]:
         "residency": {**status.residency._asdict(), "problems": list(status.residency.problems)},
         "store": None if store is None else asdict(store),
         "devices": [device_document(each, snapshot.kwh_price) for each in snapshot.devices],
-        "processor": processor_document(snapshot.processor, snapshot.kwh_price),
+        "processor": _processor_document(snapshot.processor, snapshot.kwh_price),
         "certificates": dict(snapshot.certificates),
         "notices": list(notices(snapshot)),
         "quotas": None if quotas is None else _quotas_document(quotas),
         "bounds_us": list(BOUNDS_US),
         "workers": [_worker_document(worker) for worker in status.workers],
-        "models": [],
     }
 
 
@@ -119,6 +115,60 @@ def model_document(version: VersionStatus, rates: Sequence[float] = ()) -> dict[
         "notes": list(version.notes),
         "stages": dict(_stage_documents(statistics)),
     }
+
+
+def device_document(figures: DeviceFigures, kwh_price: float) -> dict[str, Json]:
+    """One entry of ``devices``; what the driver does not tell is left out."""
+    device, reading = asdict(figures.device), asdict(figures.reading)
+    device["instance_of"] = figures.device.instance_of or None
+    known = {key: _json(value) for key, value in (device | reading).items() if value is not None}
+    energy: dict[str, Json] = {name: _used(each, kwh_price) for name, each in figures.energy.items()}
+    how: dict[str, Json] = {"method": METHOD, "window_s_min": WINDOW_S, "idle_w": figures.idle_w}
+    shares = {
+        "budget_bytes": figures.budget_bytes,
+        "others_bytes": figures.others_bytes,
+        "unsaid_bytes": figures.unsaid_bytes,
+    }
+    known |= {key: size for key, size in shares.items() if size is not None}
+    if words := fault_words(figures.reading):
+        known["fault"] = words
+    if figures.slow:
+        known["slow"] = figures.slow
+    return {**known, "troubles": list(troubles(figures.reading)), "energy": {**how, "models": energy}}
+
+
+def _processor_document(energy: ProcessorEnergy | None, kwh_price: float) -> Json:
+    """The value of ``processor``."""
+    if energy is None:
+        return None
+    models: dict[str, Json] = {name: _used(each, kwh_price) for name, each in energy.versions.items()}
+    how: dict[str, Json] = {"method": RAPL, "window_s_min": WINDOW_S, "idle_w": energy.idle_w}
+    return {"energy": {**how, "models": models}}
+
+
+def _used(used: VersionEnergy, kwh_price: float) -> dict[str, Json]:
+    """The cost is left out where it is not known."""
+    each = inference_energy(used, kwh_price)
+    said: dict[str, Json] = {
+        "joules": used.joules,
+        "inferences": used.inferences,
+        "window_s": used.window_s,
+        "joules_per_inference": used.per_inference_j,
+    }
+    if each is not None and each.cost_per_million is not None:
+        said["cost_per_million_inferences"] = each.cost_per_million
+    return said
+
+
+def _json(value: object) -> Json:
+    if isinstance(value, dict):
+        return {str(key): each for key, each in value.items() if each is not None}
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, tuple):
+        return list(value)
+    assert isinstance(value, bool | int | float | str)
+    return value
 
 
 def _quotas_document(quotas: QuotaFigures) -> dict[str, Json]:

@@ -23,7 +23,6 @@ from appliance.transfer.stream import (
     REFUSED,
     SECTION_BYTES_MAX,
     Content,
-    Header,
     Kind,
     Section,
     invalid,
@@ -48,13 +47,9 @@ def apply(stream: Path, package: Path, open_base: OpenBase) -> None:
 
         with replacing(package) as out:
             try:
-                write_package(out, manifest, _signatures(header), opened)
+                write_package(out, manifest, header.signatures or None, opened)
             except PackageInvalid as error:
                 raise invalid("does not come to what its manifest says") from error
-
-
-def _signatures(header: Header) -> bytes | None:
-    return header.signatures or None
 
 
 @contextmanager

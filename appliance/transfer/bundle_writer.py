@@ -12,14 +12,14 @@ from typing import Final
 from appliance.domain.digest import Digester, digest_of
 from appliance.domain.errors import Problem
 from appliance.durable import Bytes, Folder, RealFolder, ensure_directory, replace_file, sync_name
-from appliance.fleet.bundle import INDEX, SIGNED_PREFIX, BundleInvalid, Index, Member, SignedIndex, encode
+from appliance.fleet.bundle import INDEX, BundleInvalid, Index, Member, SignedIndex, encode
 from appliance.package.container import END, header, padding, replacing
 
 READABLE: Final = 0o644
 
 Progress = Callable[[int], None]
 Sign = Callable[[bytes], SignedIndex]
-"""Given an encoded index, gives it signed: with what ``signed_bytes`` says."""
+"""Given an encoded index, gives it signed: over SIGNED_PREFIX and that index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +33,6 @@ class Part:
 def part_of(path: str, data: bytes) -> Part:
     """A small file."""
     return Part(member=Member(path, len(data), digest_of(data)), open=lambda: [data])
-
-
-def signed_bytes(index: bytes) -> bytes:
-    """What a signature of ``index`` is over."""
-    return SIGNED_PREFIX + index
-
-
-def unsigned(index: bytes) -> SignedIndex:
-    """The index of a bundle that nobody vouches for."""
-    return SignedIndex(index=index)
 
 
 def write_file(

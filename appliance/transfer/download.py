@@ -16,7 +16,6 @@ from appliance.transfer.spool import Arrival, Spool
 
 WRONG_PIECES_MAX: Final = 2
 """How many a source may give in one go before the next source is asked."""
-INDEX_BYTES_MAX: Final = 64 << 20
 
 Allowed = Callable[[int], Awaitable[None]]
 """Returns when so many bytes may go over the link, and counts them. Raises to end the transfer."""

@@ -3,9 +3,9 @@ on the box yet.
 
     8 bytes "EASTRM01" | u32 bytes of the header | the header, msgpack in zstd | payloads of all sections in order
 
-A stream is hostile input like any other: ``check_header`` compares all its numbers with the manifest that it carries
-and with its own length, before memory is taken or a base is read. What it comes to is held to the manifest by who
-installs it.
+A stream is hostile input like any other: ``header_problems`` compares all its numbers with the manifest that it
+carries and with its own length, before memory is taken or a base is read. What it comes to is held to the manifest by
+who installs it.
 """
 
 from __future__ import annotations

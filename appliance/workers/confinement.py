@@ -1,6 +1,7 @@
 """What a forked worker gives up before it loads a model: descriptors, privileges, limits, signals.
 
-Imported and used only in the zygote's process and its children. Linux only, like the appliance.
+Used in the zygote's process and its children; other processes that are to end with their parent take that from here.
+Linux only, like the appliance.
 """
 
 from __future__ import annotations

@@ -23,10 +23,9 @@ from appliance.cli.notes import fitted
 from appliance.cli.snapshot import Snapshot, parse
 from appliance.cli.text_table import Column, TextTable
 from appliance.runtimes.runtime import offers
-from appliance.telemetry.status_document import status_document
 from appliance.tools.commands import runtime
 from appliance.tools.conformance.outcome import Outcome
-from tests.frontend.http.engine_figures import made_up_snapshot
+from tests.frontend.http.engine_figures import made_up_snapshot, status_document
 
 LONG = "sentence-embeddings-multilingual-minilm-l12-v2"
 NAMES = (LONG, "digits", "warehouse-defect-detector.camera-07", "a" * 64, "cold", "leaving")
@@ -41,7 +40,7 @@ def shown(what: RenderableType, width: int) -> list[str]:
 
 
 def status(**fields: Any) -> RenderableType:
-    document: dict[str, Any] = json.loads(json.dumps(status_document(made_up_snapshot())))
+    document: dict[str, Any] = status_document(made_up_snapshot())
     busy, idle, _ = document["models"]
     document["models"] = [
         {
@@ -93,7 +92,7 @@ def test_a_screen_with_few_lines_is_not_overrun_and_says_how_many_are_left_out(
 
 def broken(count: int, **fields: Any) -> Snapshot:
     """As many models that do not serve, each with more to say than fits a line, and one more that has been noted."""
-    document: dict[str, Any] = json.loads(json.dumps(status_document(made_up_snapshot())))
+    document: dict[str, Any] = status_document(made_up_snapshot())
     one = {**document["models"][2], "reason": ""}
     noted = {**one, "name": "model-noted", "notes": ["has no effect here"]}
     failed = [
@@ -131,7 +130,7 @@ def test_notes_have_all_that_versions_leave() -> None:
 
 
 def test_what_is_said_of_several_versions_is_said_once() -> None:
-    document: dict[str, Any] = json.loads(json.dumps(status_document(made_up_snapshot())))
+    document: dict[str, Any] = status_document(made_up_snapshot())
     one = {**document["models"][2], "reason": "", "notes": ["has no effect here"]}
     document["models"] = [{**one, "name": name} for name in "abc"]
     seen = shown(view(between(None, parse(json.dumps(document).encode(), "there"))), 100)

@@ -14,22 +14,23 @@ from tests.cli.conftest import Pack, Run
 from tests.conftest import Serve
 
 
-@pytest.mark.parametrize(
-    "command", [["infer", "--zeros"], ["status"], ["top", "--once", "--interval", "0.1"], ["model", "list"]]
-)
-def test_the_near_name_is_told(
-    serve: Serve,
-    model_directory: Callable[..., Path],
-    capsys: pytest.CaptureFixture[str],
-    command: list[str],
+def test_the_near_name_and_the_versions_that_there_are_are_told(
+    serve: Serve, model_directory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon = serve(model_directory("mlp"))
-    url = daemon.grpc if command[0] == "infer" else daemon.http
-    assert main([*command, "mpl", "--url", url]) == Exit.REFUSED
-    assert "no such model: 'mpl'; did you mean 'mlp'?" in capsys.readouterr().err
-    assert main([*command, "mlp", "--url", url]) == Exit.OK
-    assert main([*command, "other", "--url", url]) == Exit.REFUSED
-    assert "no such model: 'other'; there are 'mlp'" in capsys.readouterr().err
+    for command, url in (
+        (["infer", "--zeros"], daemon.grpc),
+        (["status"], daemon.http),
+        (["top", "--once", "--interval", "0.1"], daemon.http),
+        (["model", "list"], daemon.http),
+    ):
+        assert main([*command, "mpl", "--url", url]) == Exit.REFUSED
+        assert "no such model: 'mpl'; did you mean 'mlp'?" in capsys.readouterr().err
+        assert main([*command, "mlp", "--url", url]) == Exit.OK
+        assert main([*command, "other", "--url", url]) == Exit.REFUSED
+        assert "no such model: 'other'; there are 'mlp'" in capsys.readouterr().err
+    assert main(["infer", "mlp", "--zeros", "--version", "9", "--url", daemon.grpc]) == Exit.REFUSED
+    assert "no such version: mlp/9; there are 1" in capsys.readouterr().err
 
 
 def test_status_of_one_model_shows_no_other(
@@ -49,14 +50,6 @@ def test_few_of_many_names_are_told() -> None:
     names = [f"model_{number}" for number in range(30)]
     assert no_such_model("zzz", names).endswith("'model_16', 'model_17' and 20 more")
     assert no_such_model("zzz", []).endswith("there are none")
-
-
-def test_the_versions_that_there_are_are_told(
-    serve: Serve, model_directory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    daemon = serve(model_directory("mlp"))
-    assert main(["infer", "mlp", "--zeros", "--version", "9", "--url", daemon.grpc]) == Exit.REFUSED
-    assert "no such version: mlp/9; there are 1" in capsys.readouterr().err
 
 
 @pytest.mark.every_front_end

@@ -31,10 +31,9 @@ from appliance.engine.versions.wording import STILL_PREVIOUS
 from appliance.store.catalog_file import read_catalog
 from appliance.store.running import RunningRecord
 from appliance.telemetry.snapshot import TrialStatus
-from appliance.telemetry.status_document import status_document
 from appliance.workers.port import LoadStage
 from tests.cli.conftest import Pack, Run
-from tests.frontend.http.engine_figures import made_up_snapshot
+from tests.frontend.http.engine_figures import made_up_snapshot, status_document
 
 Document = dict[str, Any]
 FULL = (
@@ -45,7 +44,7 @@ TRIAL = TrialStatus("loading", 1, 0.0, "", 0, 0, 0, 0)._asdict()
 
 def document(*, generation: int = 1, **fields: Any) -> Document:
     """A status of one version, digits/1, which is loading unless ``fields`` say otherwise."""
-    plain: Document = json.loads(json.dumps(status_document(made_up_snapshot())))
+    plain: Document = status_document(made_up_snapshot())
     entry = {**plain["models"][1], "name": "digits", "version": 1, "trial": TRIAL, **fields}
     plain["store"]["generation"] = generation
     return {**plain, "models": [entry]}

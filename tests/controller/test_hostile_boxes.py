@@ -27,8 +27,9 @@ from appliance.fleet.records import Lost
 from appliance.package.keys import open_signer
 from appliance.sync.bundle_export import signed_by_box
 from appliance.transfer.bundle_reader import BundleReader
-from appliance.transfer.bundle_writer import index_of, part_of, unsigned, write_file
+from appliance.transfer.bundle_writer import index_of, part_of, write_file
 from tests.controller.conftest import DAY_MS, Box, Served, code, csr
+from tests.trust.repository import unsigned
 
 
 @pytest.mark.parametrize(

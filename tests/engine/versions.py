@@ -9,8 +9,6 @@ from appliance.domain.model import ModelVersion
 from appliance.engine.versions.served import Served
 from appliance.telemetry.meter import VersionMeter
 
-OF_SPEC = ("id", "fingerprint", "identity", "artifact")
-
 
 def make_served(
     *,

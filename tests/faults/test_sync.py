@@ -17,18 +17,14 @@ from tests.conftest import Serve
 from tests.faults.clients import Stream, ask
 from tests.faults.golden_sets import write_expected
 from tests.repository.onnx_files import plain_model, write_version
+from tests.sync.conftest import controller
 from tests.sync.controller_double import ControllerDouble
+
+__all__ = ["controller"]
 
 STORE = {"store": {"free_floor_bytes": 0}, "packages": {"unsigned": "allow"}}
 Offer = Callable[..., WishedVersion]
 Agent = Callable[[], "subprocess.Popen[bytes]"]
-
-
-@pytest.fixture
-def controller(tmp_path: Path) -> Iterator[ControllerDouble]:
-    (tmp_path / "controller").mkdir()
-    with ControllerDouble(tmp_path / "controller") as found:
-        yield found
 
 
 @pytest.fixture

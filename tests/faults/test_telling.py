@@ -13,8 +13,8 @@ from appliance.cli.main import main
 from appliance.durable import RealFolder
 from appliance.fleet.records import Event, Minute, ModelHistory, decode
 from appliance.outbox.reader import OutboxReader
-from appliance.telemetry.outlet import ENROLLED
-from appliance.telemetry.streams import FIGURES, HISTORY, OUTBOX
+from appliance.store.layout import ENROLLED, OUTBOX
+from appliance.telemetry.outboxes import FIGURES, HISTORY
 from tests.conftest import Serve
 from tests.faults.clients import ask
 from tests.repository.onnx_files import plain_model, write_version

@@ -18,15 +18,14 @@ from appliance.cli.failure import CommandFailed
 from appliance.cli.snapshot import parse
 from appliance.cli.trace import traced_request
 from appliance.cli.trace import view as view_of_trace
-from appliance.telemetry.status_document import status_document
 from tests.cli.test_trace import line
-from tests.frontend.http.engine_figures import made_up_snapshot
+from tests.frontend.http.engine_figures import made_up_snapshot, status_document
 from tests.fuzz.boundary import Boundary, Judge, RuleBroken, check_shown
 from tests.fuzz.mutations import HOSTILE, TEXTS, as_json, changed, changed_at, changed_bytes, places
 
 URL = "127.0.0.1:1"
 MARK = "\x1b]0;t\x07\nforged \N{RIGHT-TO-LEFT OVERRIDE}[bold]\x9b2J"
-STATUS: Any = json.loads(json.dumps(status_document(made_up_snapshot())))
+STATUS: Any = status_document(made_up_snapshot())
 TRACE: Any = json.loads(line("a"))
 TREES = {"status": STATUS, "trace": TRACE}
 

@@ -14,9 +14,8 @@ from appliance.cli.sync import session
 from appliance.durable import RealFolder
 from appliance.outbox.outbox import Outbox, Policy
 from appliance.store.catalog_file import read_catalog
-from tests.cli.conftest import Pack, config, files_of, pack, state
+from tests.cli.conftest import Pack, Run, appliance, config, files_of, pack, state
 from tests.controller.conftest import DAY_MS, START_MS, Served, made, served
-from tests.sync.conftest import Run, appliance
 
 __all__ = ["appliance", "config", "files_of", "made", "pack", "served", "state"]
 

@@ -13,7 +13,8 @@ import pytest
 
 from appliance.config.store import StoreConfig
 from appliance.maintenance import scrubbing as scrubbing_module
-from appliance.maintenance.scrubbing import Scrubbing, store_figures
+from appliance.maintenance.scrubbing import Scrubbing
+from appliance.maintenance.store_figures import store_figures
 from appliance.store.layout import SCRUB, blob_path
 from appliance.store.scrub import Damage, ScrubRecord, encode, forget_damage
 from appliance.store.writer import open_store

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 from appliance.config.store import StoreConfig
-from appliance.maintenance.scrubbing import Scrubbing, store_figures
+from appliance.maintenance.scrubbing import Scrubbing
+from appliance.maintenance.store_figures import store_figures
 from appliance.store.layout import BUILDING_FORM, FORMS
 from appliance.store.writer import open_store
 from appliance.workers.forms import FORM_FILE

@@ -11,14 +11,10 @@ import numpy as np
 import pytest
 
 from appliance.devices.cuda import CudaFailed
-from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx_cuda
 from appliance.runtimes.runtime import Feed, OverlappedRun, Place, RuntimeSettings, Session, region_maker
 from appliance.tools.conformance.memory import Memory
 from tests.runtimes.cuda_bench import Bench, write_two
-from tests.workers.bench import spec
-
-MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
 
 
 @pytest.fixture

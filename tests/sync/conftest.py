@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli.main import main
-from tests.cli.conftest import config, files_of, pack, state
+from tests.cli.conftest import Run, appliance, config, files_of, pack, state
 from tests.sync.controller_double import ControllerDouble
 
-__all__ = ["config", "files_of", "pack", "state"]
-
-Run = Callable[..., tuple[int, str, str]]
+__all__ = ["appliance", "config", "files_of", "pack", "state"]
 
 
 @pytest.fixture
@@ -23,16 +20,6 @@ def controller(tmp_path: Path) -> Iterator[ControllerDouble]:
     (tmp_path / "controller").mkdir()
     with ControllerDouble(tmp_path / "controller") as found:
         yield found
-
-
-@pytest.fixture
-def appliance(state: Path, config: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*words: str) -> tuple[int, str, str]:
-        status = main([*words, "--state-dir", str(state), "--config", str(config)])
-        told = capsys.readouterr()
-        return status, told.out, told.err
-
-    return run
 
 
 @pytest.fixture

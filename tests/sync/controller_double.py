@@ -54,7 +54,6 @@ from appliance.transfer.build import build
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DEVICE = "box-1"
-PORT_TRIES = 50
 
 
 class Authority:

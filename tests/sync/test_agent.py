@@ -27,7 +27,7 @@ from appliance.outbox.outbox import Outbox, Policy
 from appliance.store.catalog import Catalog
 from appliance.store.catalog_file import read_catalog
 from appliance.sync import progress, trust_file
-from tests.sync.conftest import Run
+from tests.cli.conftest import Run
 from tests.sync.controller_double import ControllerDouble
 from tests.sync.test_link import closed_port
 

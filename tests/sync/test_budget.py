@@ -23,7 +23,7 @@ from appliance.sync.budget import (
     YIELD_S,
     Bound,
     Budget,
-    Link,
+    LinkTerms,
     billing_month,
     month_ends_in_s,
 )
@@ -31,7 +31,7 @@ from appliance.sync.contact import Conversation, Heard
 from appliance.sync.contact_plan import PlanInvalid, passes_of, plan_problems
 
 CHUNK = 16 << 10
-FREE_LINK = Link()
+FREE_LINK = LinkTerms()
 
 
 def ms(text: str) -> int:
@@ -42,7 +42,12 @@ NOON = ms("2026-11-24T12:00:00")
 
 
 def asked(
-    budget: Budget, what: str, config: FleetConfig, link: Link = FREE_LINK, at: int = NOON, s: float = 0.0
+    budget: Budget,
+    what: str,
+    config: FleetConfig,
+    link: LinkTerms = FREE_LINK,
+    at: int = NOON,
+    s: float = 0.0,
 ) -> Bound:
     return budget.ask(what, CHUNK, config, link, at, s).bound
 
@@ -149,9 +154,9 @@ def test_models_wait_for_their_window_and_others_do_not() -> None:
 
 def test_what_the_operator_says_of_the_link() -> None:
     budget, config = Budget(), FleetConfig()
-    assert asked(budget, CONTROL, config, Link(state=OFF)) is Bound.OFF
-    assert asked(budget, MODELS, config, Link(state=METERED)) is Bound.METERED
-    assert asked(budget, TELEMETRY, config, Link(state=METERED)) is Bound.NONE
+    assert asked(budget, CONTROL, config, LinkTerms(state=OFF)) is Bound.OFF
+    assert asked(budget, MODELS, config, LinkTerms(state=METERED)) is Bound.METERED
+    assert asked(budget, TELEMETRY, config, LinkTerms(state=METERED)) is Bound.NONE
 
 
 def test_a_contact_plan_bounds_times_and_rate() -> None:
@@ -159,7 +164,7 @@ def test_a_contact_plan_bounds_times_and_rate() -> None:
         "# a satellite\n2026-11-24T12:10:00Z 2026-11-24T12:18:00Z 20000 600\n\n"
         "2026-11-24T14:00:00+01:00 2026-11-24T14:05:00+01:00 0 40 # another\n"
     )
-    budget, config, link = Budget(), FleetConfig(), Link(passes=passes)
+    budget, config, link = Budget(), FleetConfig(), LinkTerms(passes=passes)
     verdict = budget.ask(CONTROL, CHUNK, config, link, NOON, 0.0)
     assert (verdict.bound, verdict.wait_s) == (Bound.CONTACT, 600)
     during = ms("2026-11-24T12:12:00")

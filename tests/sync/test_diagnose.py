@@ -19,9 +19,8 @@ from appliance.package.keys import make_key
 from appliance.store.layout import FORMS_KEY, SERVE
 from appliance.sync.identity import FLEET, IDENTITY, PENDING
 from tests.appliance_process import ApplianceProcess
-from tests.cli.conftest import FilesOf, Pack
+from tests.cli.conftest import FilesOf, Pack, Run
 from tests.frontend.grpc.certificate_files import Pair, make_authority, make_named
-from tests.sync.conftest import Run
 from tests.sync.controller_double import ControllerDouble
 
 CONFIGURED = "hunter2-hunter2"

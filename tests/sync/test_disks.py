@@ -15,7 +15,7 @@ import pytest
 from appliance.durable import RealFolder
 from appliance.fleet.documents import WishedModel
 from appliance.outbox.outbox import Outbox, Policy
-from tests.sync.conftest import Run
+from tests.cli.conftest import Run
 from tests.sync.controller_double import ControllerDouble
 from tests.sync.test_agent import Pack, wanted_in
 

@@ -20,7 +20,7 @@ from appliance.fleet import messages
 from appliance.fleet.messages import Poll, Polled
 from appliance.sync.identity import EnrolmentInvalid, Identity, read_identity, token_of
 from appliance.sync.link import Link, LinkFailed, Trouble
-from tests.sync.conftest import Run
+from tests.cli.conftest import Run
 from tests.sync.controller_double import Authority, ControllerDouble
 
 MAIN = "from appliance.cli.main import main; raise SystemExit(main())"

@@ -14,7 +14,7 @@ from appliance.cli.main import main
 from appliance.fleet.documents import WishedModel
 from appliance.package.keys import read_public_key
 from appliance.sync.identity import SITUATION
-from tests.sync.conftest import Run
+from tests.cli.conftest import Run
 from tests.sync.controller_double import ControllerDouble
 from tests.sync.test_agent import told_of, wanted_in
 

@@ -10,10 +10,10 @@ import pytest
 from appliance.domain.device import cuda
 from appliance.domain.device_reading import MigTrouble, Reading
 from appliance.domain.model import VersionState
-from appliance.telemetry.device_work import device_document
 from appliance.telemetry.metrics.devices import device_families
 from appliance.telemetry.metrics.exposition import exposition
 from appliance.telemetry.notices import notices
+from appliance.telemetry.status_document import device_document
 from tests.frontend.http.engine_figures import made_up_devices, made_up_snapshot
 
 GIB = 1 << 30

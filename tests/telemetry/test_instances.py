@@ -22,8 +22,7 @@ from appliance.telemetry.metrics.exposition import exposition
 from appliance.telemetry.notices import notices
 from appliance.telemetry.recent import RecentFigures
 from appliance.telemetry.snapshot import Snapshot
-from appliance.telemetry.status_document import status_document
-from tests.frontend.http.engine_figures import made_up_instances, made_up_snapshot
+from tests.frontend.http.engine_figures import made_up_instances, made_up_snapshot, status_document
 
 
 def _snapshot() -> Snapshot:
@@ -66,7 +65,7 @@ def test_the_fleet_is_told_the_energy_of_the_gpu_once() -> None:
 
 
 def test_the_status_tells_of_the_gpu_beside_its_instance() -> None:
-    first, second = json.loads(json.dumps(status_document(_snapshot())["devices"]))
+    first, second = status_document(_snapshot())["devices"]
     assert (second["uuid"], second["index"], second["instance_of"]) == ("MIG-1", 1, "GPU-7")
     assert second["board"] == {"uuid": "GPU-7", "power_w": 210.0, "power_limit_w": 400.0, "energy_j": 5_000.0}
     assert "power_w" not in first

@@ -190,11 +190,6 @@ def test_what_is_no_record_is_told(data: bytes) -> None:
         decode(data)
 
 
-def test_energy_is_shared_only_where_something_was_answered() -> None:
-    assert Energy(device="d", method="m", window_ms=1, joules=10, inferences=4).joules_per_inference() == 2.5
-    assert Energy(device="d", method="m", window_ms=1, joules=10).joules_per_inference() is None
-
-
 def test_a_batch_brings_what_is_lost_before_it() -> None:
     lost = Lost(epoch=EPOCH, first=3, last=9, reason="bound")
     batch = Batch(stream="serve", epoch=EPOCH, first=10, records=(encode(lost),), lost=(lost,))

@@ -24,11 +24,12 @@ from appliance.fleet.records import (
     decode,
 )
 from appliance.outbox.reader import OutboxReader
+from appliance.store.layout import ENROLLED, OUTBOX
 from appliance.telemetry.energy import PackageEnergy
 from appliance.telemetry.meter import VersionMeter
-from appliance.telemetry.outlet import ENROLLED, EVENTS_MAX, Outlet, Sight
+from appliance.telemetry.outboxes import FIGURES, HISTORY, LOCK
+from appliance.telemetry.outlet import EVENTS_MAX, Outlet, Sight
 from appliance.telemetry.snapshot import Snapshot
-from appliance.telemetry.streams import FIGURES, HISTORY, LOCK, OUTBOX
 from tests.telemetry.test_minutes import answer, snapshot
 
 NEVER_S = 3600.0

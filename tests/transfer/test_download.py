@@ -41,12 +41,6 @@ def ranged(request: web.Request, data: bytes) -> tuple[int, dict[str, str]]:
     return first, {"Content-Range": f"bytes {first}-{len(data) - 1}/{len(data)}"}
 
 
-def partial(request: web.Request, data: bytes, body: bytes) -> web.Response:
-    """An answer that looks right."""
-    headers = ranged(request, data)[1]
-    return web.Response(status=206, headers=headers, body=body, content_type="application/octet-stream")
-
-
 class Server:
     """What gives streams; ``bad`` answers the first requests in its place, and ``sent`` counts what went out."""
 

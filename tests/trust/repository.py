@@ -17,6 +17,7 @@ from securesystemslib.signer import CryptoSigner, Signer
 from appliance.controller.online_keys import OnlineKeys
 from appliance.controller.root import RootPlan, make_root, sign_root
 from appliance.controller.signing import DeviceMetadata, sign_document, sign_timestamp
+from appliance.fleet.bundle import SignedIndex
 from appliance.fleet.documents import DesiredState, WishedModel, WishedVersion
 from appliance.fleet.messages import Polled
 from appliance.fleet.metadata import ONLINE_ROLES, Counters
@@ -43,6 +44,11 @@ def state(generation: int, device: str = DEVICE, **changes: Any) -> DesiredState
     """A desired state that differs with its generation."""
     changes.setdefault("models", (WishedModel(name="digits", wanted=VERSION),))
     return DesiredState(device=device, generation=generation, **changes)
+
+
+def unsigned(index: bytes) -> SignedIndex:
+    """The index of a bundle that nobody vouches for."""
+    return SignedIndex(index=index)
 
 
 class Fleet:

@@ -17,14 +17,8 @@ from appliance.fleet.bundle import INDEX, MEMBERS_MAX, BundleInvalid, Index, Mem
 from appliance.fleet.documents import DOCUMENT_BYTES_MAX
 from appliance.package.container import END, header, padding
 from appliance.transfer.bundle_reader import BundleReader
-from appliance.transfer.bundle_writer import (
-    Part,
-    index_of,
-    part_of,
-    unsigned,
-    write_directory,
-    write_file,
-)
+from appliance.transfer.bundle_writer import Part, index_of, part_of, write_directory, write_file
+from tests.trust.repository import unsigned
 
 STREAM = bytes(range(256)) * 5000
 PARTS = [

@@ -49,10 +49,12 @@ def test_a_bundle_reaches_the_agent_that_runs(
     with agent_of(box) as inner:
         assert not by_hand.is_waiting(inner)
         assert main(["bundle", "import", str(bundle), "--state-dir", str(box.state)]) == 0
+        spending = Spending(inner)
         talk = Conversation(
-            inner, unreachable, Telling(box.state, 1 << 20), Spending(inner), lambda *words, **more: None
+            inner, unreachable, Telling(box.state, 1 << 20), spending, lambda *words, **more: None
         )
-        agent = Agent(inner, Streams(inner), talk, lambda line, **more: lines.append(line))
+        streams = Streams(inner, spending.spend_on_models, spending.waits)
+        agent = Agent(inner, streams, talk, lambda line, **more: lines.append(line))
         asyncio.run(agent.reconcile())
         assert inner.desired is not None
         assert inner.desired.generation == 4

@@ -1,4 +1,4 @@
-"""What a box trusts does not depend on any clock: an expiry is told to people, and nothing else."""
+"""What a box trusts does not depend on any clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from appliance.controller.signing import DeviceMetadata, is_due, sign_document, sign_timestamp
 from appliance.fleet.metadata import TIMESTAMP_PERIOD_S
-from appliance.sync.trust import begin, examine, expired
+from appliance.sync.trust import begin, examine
 from tests.trust.repository import DEVICE, NONE, NOW, Fleet, polled, state
 
 CLOCKS = {
@@ -58,22 +58,6 @@ def test_metadata_of_any_age_is_taken_without_looking_at_a_clock(clock: str) -> 
     assert (refused, trusted.desired) == (None, state(2)), (
         "the controller's clock went back, its versions did not"
     )
-
-
-@pytest.mark.parametrize(
-    ("wall", "told"),
-    [
-        ("1970", ()),
-        ("-400 days", ()),
-        ("now", ()),
-        ("+400 days", ("timestamp", "snapshot", "targets")),
-        ("9999", ("root", "timestamp", "snapshot", "targets")),
-    ],
-)
-def test_an_expiry_is_told(wall: str, told: tuple[str, ...]) -> None:
-    fleet = Fleet()
-    trusted, _ = examine(begin(fleet.root), polled(fleet.publish(1)), DEVICE)
-    assert expired(trusted, int(CLOCKS[wall].timestamp() * 1000)) == told
 
 
 def test_a_timestamp_is_signed_anew_each_period_and_when_the_clock_goes_back() -> None:

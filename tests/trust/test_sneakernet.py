@@ -33,7 +33,6 @@ from appliance.transfer.bundle_writer import (
     Sign,
     index_of,
     part_of,
-    unsigned,
     write_directory,
     write_file,
 )
@@ -42,7 +41,7 @@ from appliance.transfer.pieces import index_of as index_bytes
 from appliance.transfer.spool import Spool
 from tests.store.volatile_disk import VolatileDisk
 from tests.trust.boxes import Authority
-from tests.trust.repository import DEVICE, Fleet
+from tests.trust.repository import DEVICE, Fleet, unsigned
 
 STREAM = Random(1).randbytes(300_000)
 PIECES = index_bytes(STREAM)

@@ -18,8 +18,8 @@ from appliance.controller.bundles import receive
 from appliance.controller.by_hand import Desk, desk_of, incoming, is_revoked, outgoing
 from appliance.controller.signing import sign_bundle
 from appliance.domain.errors import ApplianceError
+from appliance.domain.quantity import bytes_text
 from appliance.fleet.bundle import TO_BOXES, BundleInvalid
-from appliance.store.full_disk import bytes_text
 from appliance.transfer.bundle_writer import index_of
 
 

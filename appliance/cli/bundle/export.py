@@ -16,8 +16,8 @@ from appliance.cli.bundle.opened import told
 from appliance.cli.bundle.written import add_place, write
 from appliance.cli.failure import Exit
 from appliance.cli.sync import session
+from appliance.domain.quantity import bytes_text
 from appliance.package.keys import open_signer
-from appliance.store.full_disk import bytes_text
 from appliance.sync.bundle_export import certificate_pem, index_for, parts_of, report_of, signed_by_box
 from appliance.sync.identity import FLEET, IDENTITY, Identity
 from appliance.sync.outboxes import waiting

@@ -19,9 +19,9 @@ from appliance.cli.bundle.written import add_place
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.terminal import bytes_bar
 from appliance.domain.errors import StoreBusy
+from appliance.domain.quantity import bytes_text
 from appliance.durable import RealFolder, WriterLock
 from appliance.fleet.settings import setting_problems
-from appliance.store.full_disk import bytes_text
 from appliance.sync import trust_file
 from appliance.sync.bundle_import import Found, look, take, take_pieces
 from appliance.sync.carried import Carried

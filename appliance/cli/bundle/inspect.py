@@ -14,9 +14,9 @@ from appliance.cli.bundle.opened import opened
 from appliance.cli.failure import Exit, printable
 from appliance.cli.terminal import bytes_bar
 from appliance.domain.moment import moment
+from appliance.domain.quantity import bytes_text
 from appliance.fleet.bundle import TO_BOXES
 from appliance.fleet.documents import DocumentInvalid, decode
-from appliance.store.full_disk import bytes_text
 from appliance.transfer.bundle_reader import BundleReader
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from appliance.cli.diagnosis.part import MIB, Files, Nowhere, Part, Program
+from appliance.cli.diagnosis.part import MIB, PROGRAM_S, Files, Nowhere, Part, Program
 
 CHECK_S: Final = 60.0
 JOURNAL_BYTES: Final = 16 * MIB
@@ -174,16 +174,13 @@ def _place(box: Box) -> tuple[str, ...] | None:
     return None if box.state is None else ("--state-dir", str(box.state), *box.configured)
 
 
-def _of_state(box: Box, path: str, about: str, *words: str, limit_s: float | None = None) -> Part:
+def _of_state(box: Box, path: str, about: str, *words: str, limit_s: float = PROGRAM_S) -> Part:
     place = _place(box)
     if place is None:
         reason = "this box has no state directory, or none is known; give --state-dir DIR"
         return Part(path=path, about=about, source=Nowhere(reason=reason, said=" ".join(words)))
     said = words if words[0] == "reading" else ("appliance", *words)
-    program = Program(words=(*said, *place))
-    if limit_s is not None:
-        program = Program(words=program.words, limit_s=limit_s)
-    return Part(path=path, about=about, source=program)
+    return Part(path=path, about=about, source=Program(words=(*said, *place), limit_s=limit_s))
 
 
 def _ours(path: str, about: str, *words: str) -> Part:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -17,8 +17,8 @@ from appliance.cli.arguments import configuration_at
 from appliance.cli.command_table import Command, CommandTable, Entry
 from appliance.cli.config import as_plain
 from appliance.cli.failure import CommandFailed, Exit
-from appliance.cli.snapshot import METRICS as METRICS_PAGE
-from appliance.cli.snapshot import Source
+from appliance.cli.status_source import METRICS as METRICS_PAGE
+from appliance.cli.status_source import StatusSource
 from appliance.devices.nvml import Nvml
 from appliance.domain.errors import ArtefactError
 from appliance.domain.regular_file import read_file
@@ -42,8 +42,8 @@ def _asked(arguments: argparse.Namespace) -> bytes:
         if own:
             plain = argparse.Namespace(url=own, config=None, ca=None, cert=None, key=None, server_name="")
             with suppress(CommandFailed):
-                return Source(plain).fetch(METRICS_PAGE)
-    return Source(arguments).fetch(METRICS_PAGE)
+                return StatusSource(plain).fetch(METRICS_PAGE)
+    return StatusSource(arguments).fetch(METRICS_PAGE)
 
 
 def _gpus(_arguments: argparse.Namespace) -> int:
@@ -164,13 +164,13 @@ STATE: Final = Command(about=_state.__doc__ or "", add_arguments=_place, run=_st
 DISKS: Final = Command(about=_disks.__doc__ or "", add_arguments=_paths, run=_disks)
 
 
-def _entry_of(name: str) -> Entry:
-    return Entry("", f"{__name__}:{name.upper()}")
-
-
-def _table(names: Sequence[str]) -> CommandTable:
-    commands = MappingProxyType({name: _entry_of(name) for name in names})
-    return CommandTable(program="reading", about="Readings for a support archive.", commands=commands)
-
-
-TABLE: Final = _table(("metrics", "gpus", "identity", "state", "disks"))
+TABLE: Final = CommandTable(
+    program="reading",
+    about="Readings for a support archive.",
+    commands=MappingProxyType(
+        {
+            name: Entry("", f"{__name__}:{name.upper()}")
+            for name in ("metrics", "gpus", "identity", "state", "disks")
+        }
+    ),
+)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from appliance.domain.quantity import bytes_text
 from appliance.fleet.told import Device
-from appliance.store.full_disk import bytes_text
 
 CONFLICT: Final = "conflict"
 REVOKED: Final = "revoked"

@@ -16,7 +16,7 @@ from appliance.cli.fleet.session import Controller, Profile, read_profile, write
 from appliance.cli.model.golden_loss import loss_words
 from appliance.domain.manifest import INT64_MAX, is_name
 from appliance.domain.moment import moment
-from appliance.store.full_disk import bytes_text
+from appliance.domain.quantity import bytes_text
 
 UNTRUSTED: Final = (
     "{key}: no key that the fleet's root names has signed it, so boxes refuse it, unless their own "

@@ -13,8 +13,8 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.arrival import IN_CONFLICT
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
 from appliance.domain.moment import moment
+from appliance.domain.quantity import bytes_text
 from appliance.fleet.record_words import record_text
-from appliance.store.full_disk import bytes_text
 
 Row = tuple[object, ...]
 LOG_LINES: Final = 50

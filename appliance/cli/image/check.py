@@ -17,7 +17,8 @@ from appliance.cli.endpoint import endpoint_of
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.infer import build_inputs, wanted_classes
 from appliance.cli.oip_client import OipClient, Question
-from appliance.cli.snapshot import Snapshot, Source, parse
+from appliance.cli.snapshot import Snapshot, parse
+from appliance.cli.status_source import StatusSource
 from appliance.cli.tls import GRPC
 from appliance.domain.errors import OperatorError
 from appliance.image import note
@@ -80,7 +81,7 @@ def _tell(arguments: argparse.Namespace, text: str) -> None:
 
 def ask(arguments: argparse.Namespace) -> list[str]:
     """The models that answered, which are all of those that are there. Raises CommandFailed."""
-    source = Source(arguments)
+    source = StatusSource(arguments)
     names = ready_models(parse(source.fetch(), source.url), arguments.model)
     with OipClient(endpoint_of(arguments, GRPC), ANSWER_S) as client:
         for name in names:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -44,11 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ArtefactError as error:
         raise _refused(target, [str(error)]) from error
     with told():
-        folder = RealFolder(target.parent)
-        try:
+        with closing(RealFolder(target.parent)) as folder:
             changed = _take(folder, given, target, data)
-        finally:
-            folder.close()
         if changed:
             print("the box takes the configuration that it was given")
         _tell(target, "")

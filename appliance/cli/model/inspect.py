@@ -22,11 +22,10 @@ from appliance.cli.text_table import output
 from appliance.domain.device_wish import capability_text
 from appliance.domain.golden import GoldenSet
 from appliance.domain.manifest import Manifest, TensorEntry, promise_text
-from appliance.domain.quantity import counted
+from appliance.domain.quantity import bytes_text, counted
 from appliance.domain.tensor import Datatype, TensorSpec
 from appliance.package.trust import Verdict
 from appliance.package.verification import AskedPlace, Inspection
-from appliance.store.full_disk import bytes_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,14 +16,12 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import golden_loss, interface_change, wait
 from appliance.cli.terminal import bytes_bar
 from appliance.config.store import Unsigned
-from appliance.domain.errors import PackageInvalid, Problem
+from appliance.domain.quantity import bytes_text
 from appliance.package.arrival import arrival_of
-from appliance.package.reader import PackageReader, open_package
+from appliance.package.reader import open_package
 from appliance.package.servable import check_servable
-from appliance.package.trust import judge
+from appliance.package.trust import vouched
 from appliance.package.verification import Policy
-from appliance.store.full_disk import bytes_text
-from appliance.store.incoming import IncomingPackage
 from appliance.store.layout import view_root
 from appliance.store.scrub import forget_damage
 from appliance.store.writer import Installed, StoreWriter, eviction_words
@@ -79,9 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse.Namespace) -> Installed:
+    assert policy.unsigned is not None, "who installs judges"
     try:
         with store_session.told(), open_package(path) as reader:
-            arrival = _trusted(reader, path, policy)
+            signed, signatures = reader.manifest_bytes, reader.signatures
+            trust = vouched(signed, signatures, policy.keys, policy.unsigned, path.name)
+            arrival = arrival_of(reader, trust)
             total = arrival.manifest.total_bytes
             with bytes_bar(f"install {arrival.manifest.key}", total) as progress:
                 told = store.install(
@@ -101,14 +102,6 @@ def _install(store: StoreWriter, path: Path, policy: Policy, arguments: argparse
             return told
     except OSError as error:
         raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
-
-
-def _trusted(reader: PackageReader, path: Path, policy: Policy) -> IncomingPackage:
-    """The package with the word about who signed it. Raises PackageInvalid when that does not suffice here."""
-    trust = judge(reader.manifest_bytes, reader.signatures, policy.keys)
-    if policy.unsigned is not None and (problem := trust.problem(policy.unsigned)):
-        raise PackageInvalid([Problem(file=path.name, key="", text=problem)])
-    return arrival_of(reader, trust.word)
 
 
 def _line(told: Installed, arguments: argparse.Namespace, again: bool) -> str:

@@ -19,12 +19,13 @@ from appliance.cli.arguments import check_known
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.wait import told_by_holder
 from appliance.cli.rollout_progress import TRIALS
-from appliance.cli.snapshot import Source, is_plain_watch, understood
+from appliance.cli.snapshot import is_plain_watch, understood
+from appliance.cli.status_source import StatusSource
 from appliance.domain.moment import moment
+from appliance.domain.quantity import bytes_text
 from appliance.engine.versions.record_files import last_requests
 from appliance.engine.versions.wording import with_next_try
 from appliance.store.catalog import Catalog, InstalledVersion
-from appliance.store.full_disk import bytes_text
 from appliance.store.layout import SERVE
 
 DOUBTFUL = ("unsigned", "withdrawn")
@@ -100,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _asked(arguments: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
     """The appliance's status, and why there is none, which is a failure only where nothing else is known."""
-    source = Source(arguments)
+    source = StatusSource(arguments)
     if arguments.state_dir is None:
         return understood(source.fetch(), source.url, dict), ""
     try:

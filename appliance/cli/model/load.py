@@ -19,7 +19,8 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model import wait
 from appliance.cli.oip_client import SERVICE
 from appliance.cli.rollout_progress import loading_of
-from appliance.cli.snapshot import Source, understood
+from appliance.cli.snapshot import understood
+from appliance.cli.status_source import StatusSource
 from appliance.cli.terminal import ShowShare, share_bar
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 
@@ -137,7 +138,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
 
 def _load(arguments: argparse.Namespace) -> int:
     """Load, and show how far it is."""
-    began, source = time.monotonic(), Source(arguments)
+    began, source = time.monotonic(), StatusSource(arguments)
     parameters = dict(_parameters(arguments.model_config, arguments.file))
     with share_bar(arguments.model) as show:
         load(
@@ -151,7 +152,7 @@ def _load(arguments: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _look(source: Source, name: str, show: ShowShare | None) -> Callable[[], None]:
+def _look(source: StatusSource, name: str, show: ShowShare | None) -> Callable[[], None]:
     """Show how far the appliance is, as far as it says so; another answer from there does not end the load."""
 
     def look() -> None:

@@ -12,9 +12,9 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.domain.model_names import no_such_model
 from appliance.domain.moment import moment
+from appliance.domain.quantity import bytes_text
 from appliance.store.catalog import Hold
 from appliance.store.edits import check_spared
-from appliance.store.full_disk import bytes_text
 from appliance.store.running import read_running
 
 

@@ -12,7 +12,8 @@ from appliance.cli import endpoint, store_session
 from appliance.cli.arguments import seconds
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.rollout_progress import Done, Failed, InProgress, progress_of
-from appliance.cli.snapshot import Read, Source, understood
+from appliance.cli.snapshot import Read, understood
+from appliance.cli.status_source import StatusSource
 from appliance.cli.terminal import share_bar
 
 LOOK_S: Final = 0.1
@@ -60,11 +61,11 @@ def check_reachable(arguments: argparse.Namespace) -> None:
     check_bound(arguments)
     if arguments.wait:
         told_by_holder(
-            Source(arguments), arguments.state_dir, lambda document: document["store"]["generation"]
+            StatusSource(arguments), arguments.state_dir, lambda document: document["store"]["generation"]
         )
 
 
-def told_by_holder(source: Source, state: Path, read: Callable[[Mapping[str, Any]], Read]) -> Read:
+def told_by_holder(source: StatusSource, state: Path, read: Callable[[Mapping[str, Any]], Read]) -> Read:
     """What ``read`` makes of the status of the appliance that serves from the store in ``state``. Fails where none
     does, or another one answers: what that says is about other versions."""
     document, holder = source.fetch(), store_session.holder_of(state)
@@ -101,7 +102,7 @@ def wait_for(
 def _wait_for(
     arguments: argparse.Namespace, name: str, version: int, generation: int, trial: bool, began: float
 ) -> None:
-    key, end, source = f"{name}/{version}", "on trial" if trial else "live", Source(arguments)
+    key, end, source = f"{name}/{version}", "on trial" if trial else "live", StatusSource(arguments)
     limit_s = bound_s(arguments)
     with share_bar(key) as show:
         while True:

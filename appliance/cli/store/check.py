@@ -18,12 +18,12 @@ from pathlib import Path
 from appliance.cli import package_policy, store_session
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.terminal import bytes_bar
+from appliance.domain.quantity import bytes_text
 from appliance.durable import Folder
 from appliance.engine.versions.history import read_history
 from appliance.package.trust import judge
 from appliance.store.blobs import BlobShelf
 from appliance.store.catalog_file import Rebuilt, rebuilt
-from appliance.store.full_disk import bytes_text
 from appliance.store.layout import SERVE
 from appliance.store.rebuild import rebuild_catalog
 from appliance.store.running import read_incumbents

@@ -12,9 +12,9 @@ from pathlib import Path
 from appliance.cli import store_session
 from appliance.cli.failure import Exit
 from appliance.config.store import StoreConfig
+from appliance.domain.quantity import bytes_text
 from appliance.durable import is_held
 from appliance.store.census import Garbage, census_of
-from appliance.store.full_disk import bytes_text
 from appliance.store.layout import LOCK
 from appliance.store.trouble import told
 

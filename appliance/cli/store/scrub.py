@@ -14,7 +14,7 @@ from dataclasses import asdict
 from appliance.cli import store_session
 from appliance.cli.failure import Exit, printable
 from appliance.cli.terminal import bytes_bar
-from appliance.store.full_disk import bytes_text
+from appliance.domain.quantity import bytes_text
 from appliance.store.scrub import Scrub, ScrubRecord, blobs_of, due_s, read_record
 from appliance.store.trouble import told
 from appliance.workers.priority import yield_disk, yield_processor

@@ -11,8 +11,8 @@ from dataclasses import asdict
 
 from appliance.cli import package_policy, store_session
 from appliance.cli.failure import Exit, printable
+from appliance.domain.quantity import bytes_text
 from appliance.store.census import StoreUsage, VersionUsage, census_of
-from appliance.store.full_disk import bytes_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,8 @@ import argparse
 
 from appliance.cli.failure import Exit
 from appliance.cli.sync import session
-from appliance.sync.box import LINK_STATES, link_state
+from appliance.sync.box import link_state
+from appliance.sync.budget import LINK_STATES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

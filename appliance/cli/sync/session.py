@@ -158,11 +158,8 @@ def write_link_state(state: Path, word: str) -> None:
     from appliance.durable import replace_file
     from appliance.sync.box import LINK
 
-    folder = fleet_folder(state)
-    try:
+    with closing(fleet_folder(state)) as folder:
         replace_file(folder, LINK, f"{LINK}.new", f"{word}\n".encode())
-    finally:
-        folder.close()
 
 
 def inventory() -> dict[str, str]:

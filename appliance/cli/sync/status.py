@@ -14,7 +14,7 @@ from appliance.cli.failure import Exit, printable
 from appliance.cli.sync import session
 from appliance.cli.terminal import print_text
 from appliance.domain.moment import moment
-from appliance.store.full_disk import bytes_text
+from appliance.domain.quantity import bytes_text
 from appliance.sync.freshness import freshness
 from appliance.sync.plan import Step, plan
 from appliance.sync.reading import Reading, read_box

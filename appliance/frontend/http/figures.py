@@ -75,7 +75,6 @@ class FiguresHandler:
         await self._turns.next()
         snapshot = self._read()
         header = status_header(snapshot)
-        del header["models"]
         models: list[str] = []
         for version in snapshot.engine.versions:
             rates = self._recent.rates(version.name, version.version)

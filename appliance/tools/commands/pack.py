@@ -32,7 +32,6 @@ from appliance.store.full_disk import reason_of
 if TYPE_CHECKING:
     from appliance.domain.manifest import LatencyPromise, Manifest, Measured
     from appliance.tools.evaluation.jobs import Equivalence
-    from appliance.tools.packaging.source import ModelSource
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +128,8 @@ def _pack(arguments: argparse.Namespace) -> int:
     target = free_target(arguments.output, name, force=arguments.force)
     with tempfile.TemporaryDirectory(prefix=".packing-", dir=target.parent) as folder:
         root = Path(folder)
-        with bytes_bar("splitting", _weight_of(source)) as advance:
+        # External data makes it more bytes of weights, which the bar can stand.
+        with bytes_bar("splitting", source.model.size) as advance:
             manifest = lay_out(source, labels, root, advance, settings)
         proof = Equivalence(unproven="not asked for")
         if not arguments.no_proof:
@@ -151,11 +151,6 @@ def _pack(arguments: argparse.Namespace) -> int:
         key = f"{labels.name}/{labels.version}"
         print(loss_words(key, f"version {beside[-1]} of its directory"), file=sys.stderr)
     return Exit.OK
-
-
-def _weight_of(source: ModelSource) -> int:
-    """About the bytes of weights: external data makes it more, which the bar can stand."""
-    return source.model.size
 
 
 def _text(said: str) -> str:

@@ -17,7 +17,6 @@ from appliance.tools.subject import find_subject
 
 ROUNDS: Final = 3
 FREE_DIMENSION: Final = 2
-ELEMENTS_MAX: Final = 1 << 26
 SHOWN_MAX: Final = 2_000
 """Characters of what a runtime says: a whole sentence with what to do, and not all of a library's trace."""
 

@@ -53,9 +53,6 @@ from appliance.tools.packaging.source import ModelSource, judged, plain_name
 from appliance.tools.packaging.weights import split_model
 from appliance.tools.subject import VERSION_NUMBER
 
-CHUNK_BYTES: Final = 4 << 20
-OLDEST: Final = "1.20"
-"""What the appliance itself asks for."""
 OPSETS: Final = (("1.20", 21), ("1.21", 22), ("1.23", 23), ("1.24", 25), ("1.25", 26))
 FORMATS: Final = (("1.20", 10), ("1.23", 11), ("1.24", 13))
 """Releases of ONNX Runtime that brought more, oldest first, with the highest standard operator set, and ``ir_version``,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from appliance.domain.device import Device, DeviceKind
 from appliance.domain.device_reading import DeviceFigures, Reading, VersionEnergy, WholeBoard
 from appliance.domain.model import VersionState
@@ -22,6 +25,7 @@ from appliance.telemetry.snapshot import (
     VersionStatus,
     WorkerStatus,
 )
+from appliance.telemetry.status_document import model_document, status_header
 
 PYTHON_FRONT_END = FrontEndFigures(kind="python", counts={}, limits={})
 NO_HTTP = HttpStatistics(
@@ -204,3 +208,10 @@ def _version(
 def made_up_snapshot() -> Snapshot:
     """The status and the store."""
     return Snapshot(engine=made_up_status(), front_end=PYTHON_FRONT_END, http=NO_HTTP, store=made_up_store())
+
+
+def status_document(snapshot: Snapshot) -> dict[str, Any]:
+    """What a client reads of ``/status.json``."""
+    models = [model_document(version) for version in snapshot.engine.versions]
+    document: dict[str, Any] = {**status_header(snapshot), "models": models}
+    return json.loads(json.dumps(document, allow_nan=False))  # type: ignore[no-any-return]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from appliance.core.memory.footprint import Residency
@@ -13,14 +12,14 @@ from appliance.engine.port import IndexEntry
 from appliance.engine.versions.version_status import with_index
 from appliance.telemetry.meter import Result, Stage, VersionMeter
 from appliance.telemetry.snapshot import LoadStatus
-from appliance.telemetry.status_document import batch_mean, status_document
+from appliance.telemetry.status_document import batch_mean
 from appliance.workers.port import LoadStage
 from tests.frontend.http.documented import code_words, table_rows
-from tests.frontend.http.engine_figures import busy_meter, made_up_snapshot, made_up_status
+from tests.frontend.http.engine_figures import busy_meter, made_up_snapshot, made_up_status, status_document
 
 
 def _document() -> Any:
-    return json.loads(json.dumps(status_document(made_up_snapshot()), allow_nan=False))
+    return status_document(made_up_snapshot())
 
 
 def test_it_says_what_the_engine_says() -> None:

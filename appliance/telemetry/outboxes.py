@@ -14,9 +14,8 @@ from appliance.core.rollout.records import Change
 from appliance.durable import RealFolder, WriterLock, make_own_directory, read_whole, replace_file
 from appliance.fleet.records import AnyRecord, ModelHistory, encode
 from appliance.outbox.outbox import Outbox, Policy
+from appliance.store.layout import OUTBOX
 
-OUTBOX: Final = "outbox"
-"""Below the state directory: one directory for each stream."""
 FIGURES: Final = "serve"
 HISTORY: Final = "history"
 HISTORY_SHARE: Final = 8
@@ -27,7 +26,7 @@ POSITION_BYTES_MAX: Final = 4096
 REASON_CHARACTERS: Final = 4096
 
 
-class Streams:
+class Outboxes:
     """The outboxes below the state directory ``state``, and what was told last. Raises OSError when they cannot be
     opened, StoreBusy when another process writes to them."""
 
