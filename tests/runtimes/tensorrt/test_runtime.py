@@ -21,7 +21,14 @@ from appliance.domain.errors import ConfigInvalid, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
 from appliance.repository.model_directory import read_model_directory
-from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, RuntimeSettings, Session, open_runtimes
+from appliance.runtimes.runtime import (
+    ENGINE_FILE,
+    KEPT_BYTES_MAX,
+    KEPT_FILE,
+    RuntimeSettings,
+    Session,
+    open_runtimes,
+)
 from appliance.runtimes.tensorrt.runtime import TensorrtRuntime, unwrapped, wrapped
 from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.runtimes.tensorrt.tie import Driver
@@ -498,3 +505,20 @@ def test_a_first_build_has_no_timing_cache_to_tell_of(
     runtime.pack(box.version, RuntimeSettings(), str(tmp_path / "engine"), "")
     assert module.configs[0].caches == [b""]
     assert "earlier build" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_timing_cache_is_kept_whole_or_told_of(
+    box: Box, tmp_path: Path, capfd: pytest.CaptureFixture[str], over: int
+) -> None:
+    """That of a model whose kernels are compiled for it has their code."""
+    module = StubModule("takes all")
+    runtime = TensorrtRuntime(
+        lambda: Library(module), lambda: DRIVER, lambda index: box.device.as_cuda, box.plain
+    )
+    module.learned = bytes(KEPT_BYTES_MAX - len(wrapped(b"", runtime._makers)) + over)
+    runtime.pack(box.version, RuntimeSettings(), str(tmp_path / "engine"), "")
+    kept, said = tmp_path / KEPT_FILE, capfd.readouterr().err
+    assert kept.exists() is not bool(over)
+    assert not kept.exists() or kept.stat().st_size == KEPT_BYTES_MAX
+    assert (f"what TensorRT learned has {KEPT_BYTES_MAX + over} bytes" in said) is bool(over)
