@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from appliance.devices.cuda import CudaFailed
 from appliance.domain.errors import RunFailed
 from appliance.domain.model import Batching
 from appliance.domain.tensor import Datatype
@@ -121,16 +122,56 @@ def test_a_capture_that_fails_has_the_session_made_anew(
     bench: Bench, mlp: Session, capfd: pytest.CaptureFixture[str]
 ) -> None:
     memory = Memory(np.ones((1, 64), np.float32))
-    bench.made[0].fail = True
-    assert len(set(answers(mlp, memory, 6))) == 1
-    assert len(bench.made) == 2
-    assert not bench.made[1].captured
+    bench.made[0].fail = bench.fail = True
+    assert len(set(answers(mlp, memory, 12))) == 1
+    assert len(bench.made) == 3
+    assert not any(made.captured for made in bench.made)
     assert "operation not permitted when stream is capturing" in capfd.readouterr().err
+
+
+def test_a_capture_that_failed_once_is_tried_again(
+    bench: Bench, mlp: Session, capfd: pytest.CaptureFixture[str]
+) -> None:
+    memory = Memory(np.ones((1, 64), np.float32))
+    bench.made[0].fail = True
+    assert len(set(answers(mlp, memory, 8))) == 1
+    assert [set(made.captured) for made in bench.made] == [set(), {"1"}]
+    assert bench.made[1].replays > 2
+    assert "without CUDA graphs" not in capfd.readouterr().err
+
+
+def test_where_no_session_can_be_made_anew_for_a_moment_the_next_run_makes_it(
+    bench: Bench, mlp: Session
+) -> None:
+    memory = Memory(np.ones((1, 64), np.float32))
+    bench.made[0].fail = True
+    expected = answers(mlp, memory, 2)[0]
+
+    def full() -> None:
+        raise CudaFailed("out of memory (CUDA error 2 in cudaMalloc)")
+
+    bench.meanwhile = full
+    assert answers(mlp, memory, 1) == [expected], "the capture failed after it was there"
+    with pytest.raises(RunFailed, match="out of memory"):
+        memory.run(mlp, (0,))
+    bench.meanwhile = bool
+    assert answers(mlp, memory, 8) == [expected] * 8
+    assert set(bench.made[1].captured) == {"1"}, "and it is what it was"
+
+
+def test_a_session_without_graphs_any_more_leaves_nothing_with_releases_that_take_back_what_graphs_read(
+    bench: Bench, mlp: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = mlp._without_graph._replace(holds=onnx_cuda.holds_what_graphs_read("1.26.0"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(mlp, "_without_graph", old)
+    bench.made[0].fail = bench.fail = True
+    answers(mlp, Memory(np.ones((1, 64), np.float32)), 30)
+    assert bench.made[-1].staged == 0
 
 
 def test_what_was_prepared_for_a_session_that_was_made_anew_raises(bench: Bench, mlp: Session) -> None:
     memory, other = Memory(np.ones((1, 64), np.float32)), Memory(np.ones((2, 64), np.float32))
-    bench.made[0].fail = True
+    bench.made[0].fail = bench.fail = True
     answers(mlp, memory, 2)
     run = memory.prepared(mlp, (0,))
     assert run is not None
