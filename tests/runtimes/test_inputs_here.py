@@ -162,13 +162,10 @@ def test_which_inputs_no_node_reads_is_found_in_the_file() -> None:
 
 
 def test_what_a_subgraph_reads_is_read() -> None:
-    branches = {
-        name: helper.make_graph([node("Neg", ["inner"], ["z"])], name, [], [tensor_port("z", "FP32", ["n"])])
-        for name in ("then_branch", "else_branch")
-    }
+    branch = helper.make_graph([node("Neg", ["inner"], ["z"])], "b", [], [tensor_port("z", "FP32", ["n"])])
     model = model_bytes(
         "branches",
-        [node("If", ["which"], ["y"], **branches)],
+        [node("If", ["which"], ["y"], then_branch=branch, else_branch=branch)],
         inputs=[
             tensor_port("which", "BOOL", []),
             *(tensor_port(each, "FP32", ["n"]) for each in ("x", "inner")),

@@ -159,6 +159,32 @@ def test_where_no_session_can_be_made_anew_for_a_moment_the_next_run_makes_it(
     assert set(bench.made[1].captured) == {"1"}, "and it is what it was"
 
 
+def test_where_there_is_no_stream_for_a_moment_the_one_before_is_given_back_once(
+    bench: Bench, mlp: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, ended = Memory(np.ones((1, 64), np.float32)), list[int]()
+    real_end = bench.cuda.end_stream
+
+    def none() -> int:
+        raise CudaFailed("out of memory (CUDA error 2 in cudaStreamCreateWithFlags)")
+
+    def end(stream: int) -> None:
+        ended.append(stream)
+        real_end(stream)
+
+    monkeypatch.setattr(bench.cuda, "end_stream", end)
+    bench.made[0].fail = True
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.cuda, "stream", none)
+        answers(mlp, memory, 3)
+        with pytest.raises(RunFailed, match="out of memory"):
+            memory.run(mlp, (0,))
+        assert ended == []
+    answers(mlp, memory, 3)
+    assert ended == [1]
+    assert len(bench.cuda.streams) == 1
+
+
 def test_a_session_without_graphs_any_more_leaves_nothing_with_releases_that_take_back_what_graphs_read(
     bench: Bench, mlp: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
