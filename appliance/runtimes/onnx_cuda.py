@@ -197,19 +197,31 @@ class CudaSession:
             self._cuda.enter()
             if stage is None:
                 return self._learn(key if self._fixed else None, batch, wanted)
+            failed = False
             try:
                 produced = self._replay(stage, batch, place)
             except Exception:  # noqa: BLE001 - the run elsewhere tells what it was
-                produced = None
-            if produced is None:
-                # where that run does not fail, shapes depend on values, or an input is an output
-                produced = self._learn(None, batch, wanted)
-                self._fixed = False
-                self._forget()
-            return produced
+                produced, failed = None, True
+            return produced or self._instead(key, stage, batch, wanted, failed=failed)
         except Exception as problem:
             self._end_if_dead(problem)
             raise run_error(problem, self._about.limit) from problem
+
+    def _instead(
+        self, key: object, stage: Stage, batch: Batch, wanted: tuple[int, ...], *, failed: bool
+    ) -> Produced:
+        """The run of a stage elsewhere, after one in its memory was none, or ``failed``. Where this one does not,
+        shapes depend on values, or an input is an output; or the device was full for a moment, and they are learned
+        anew."""
+        expected = batch.produced(stage.produced).shapes
+        produced = self._learn(None, batch, wanted)
+        if failed and produced.shapes == expected:
+            self._stages.pop(key, None)
+            self._drop(stage)
+        else:
+            self._fixed = False
+            self._forget()
+        return produced
 
     def prepared(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place

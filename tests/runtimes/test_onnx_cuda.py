@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -344,6 +345,25 @@ def test_a_lost_context_ends_the_process(
     assert ended
     assert "CUDA is lost to this process: an illegal memory access" in capfd.readouterr().err
     bench.cuda.broken = False
+
+
+def test_a_run_that_fails_for_a_moment_costs_its_shapes_nothing_for_good(bench: Bench, mlp: Session) -> None:
+    """As where the device was full when a graph was to be launched."""
+    memory = Memory(np.ones((1, 64), np.float32))
+    expected = answers(mlp, memory, 6)[0]
+    real, failed = bench.made[0].run_with_iobinding, list[bool]()
+
+    def once(binding: object, options: Any) -> None:
+        if not failed:
+            failed.append(True)
+            raise RuntimeError("CUDA failure 2: out of memory")
+        real(binding, options)
+
+    bench.made[0].run_with_iobinding = once  # type: ignore[method-assign]
+    assert answers(mlp, memory, 8) == [expected] * 8
+    assert failed == [True]
+    assert set(bench.made[0].captured) == {"1", "2"}, "learned anew, and captured"
+    assert len(bench.cuda.held) == 2
 
 
 def test_shapes_that_follow_from_values_are_never_kept(bench: Bench, tmp_path: Path) -> None:
