@@ -29,7 +29,7 @@ def unread(model: bytes, names: Sequence[str]) -> tuple[str, ...]:
 def _strike_out(left: set[bytes], graph: memoryview, depth: int) -> None:
     """Take out of ``left`` what a graph reads or gives."""
     if not depth:
-        raise LoadFailed(f"it has graphs nested more than {DEPTH_MAX} deep")
+        raise LoadFailed(f"the packed graph is nested deeper than {DEPTH_MAX} levels")
     for number, _, value in fields(graph):
         if number == _GRAPH_NODE and value is not None:
             _strike_out_of_node(left, value, depth)

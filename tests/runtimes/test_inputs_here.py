@@ -183,7 +183,7 @@ def test_what_is_no_model_is_not_looked_into_for_ever() -> None:
         attribute = b"\x32" + _length(graph) + graph
         node_ = b"\x2a" + _length(attribute) + attribute
         graph = b"\x0a" + _length(node_) + node_
-    with pytest.raises(LoadFailed, match="nested more than"):
+    with pytest.raises(LoadFailed, match="nested deeper than"):
         unread(b"\x3a" + _length(graph) + graph, ["x"])
 
 
