@@ -9,8 +9,8 @@ A batch is filled up to one of a few sizes, as each size that is new costs a ses
 second, and without graphs each change between two of them as much.
 
 A combination that comes again is captured as a CUDA graph, from then on replayed without its kernels being launched one
-by one. A graph is used once it gave the answer that the run before it gave. Where CUDA or the model will have none,
-that is said once, and the session runs without.
+by one. A graph is used once it gave the answer that the run before it gave. Where CUDA or the model will have none, at
+the second try as well, that is said once, and the session runs without.
 """
 
 from __future__ import annotations
@@ -202,12 +202,12 @@ class CudaSession:
                 produced = self._replay(stage, batch, place)
             except Exception:  # noqa: BLE001 - the run elsewhere tells what it was
                 produced, failed = None, True
-            return produced or self._instead(key, stage, batch, wanted, failed=failed)
+            return produced or self._run_elsewhere(key, stage, batch, wanted, failed=failed)
         except Exception as problem:
             self._end_if_dead(problem)
             raise run_error(problem, self._about.limit) from problem
 
-    def _instead(
+    def _run_elsewhere(
         self, key: object, stage: Stage, batch: Batch, wanted: tuple[int, ...], *, failed: bool
     ) -> Produced:
         """The run of a stage elsewhere, after one in its memory was none, or ``failed``. Where this one does not,
