@@ -27,6 +27,8 @@ WITHOUT_TIMES: Final = 2
 DRIVER_TOO_OLD: Final = 35
 NO_DEVICE: Final = 100
 NOT_READY: Final = 600
+OF_CAPTURES: Final = range(900, 909)
+"""What CUDA says where it is a capture that is in the way, or that came to nothing."""
 CAPTURE_THREAD_LOCAL: Final = 1
 _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "cudaEventCreateWithFlags": (POINTER(c_void_p), c_uint),
@@ -221,8 +223,13 @@ class Cuda:
         return free.value, total.value
 
     def alive(self) -> bool:
-        """Whether the context is still good."""
-        return self._try("cudaStreamSynchronize", None)
+        """Whether the context is still good. That something is captured, which may forbid to ask, says nothing
+        against it."""
+        with suppress(CudaFailed):
+            self.enter()
+        status = self._library.cudaStreamSynchronize(None)
+        self._library.cudaGetLastError()
+        return not status or status in OF_CAPTURES
 
     def unpin(self, address: int) -> None:
         """For Pinned alone."""

@@ -41,9 +41,9 @@ class DeviceCopies:
             return 0
 
     def renew(self) -> None:
-        """Go on with another stream."""
-        self.close()
-        self.stream = self.cuda.stream()
+        """Go on with another stream. Raises CudaFailed, and goes on with this one, where there is none."""
+        before, self.stream = self.stream, self.cuda.stream()
+        self.cuda.end_stream(before)
 
     def leave(self) -> None:
         """Have later copies leave the last outputs alone that were fetched to memory of this."""

@@ -1,12 +1,16 @@
 """What sessions on a CUDA device agree on about graphs: how many one has, when a run is worth one, and when a graph may
 be used - once a replay gave the answer that the run before it gave. None is captured while another thread waits for the
 whole device, as ONNX Runtime does where it makes a session, and cuBLAS and cuDNN where one is closed: CUDA forbids that
-while any stream of the device is captured, whatever a thread's mode is, and spoils the capture."""
+while any stream of the device is captured, whatever a thread's mode is, and spoils the capture.
+
+ONNX Runtime waits so for the words of an error of CUDA as well, in the midst of a run that fails. Runs that serve are
+not kept waiting for that: a capture that failed is tried once more."""
 
 from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
@@ -18,6 +22,8 @@ from appliance.runtimes.onnx_elements import ElementType
 GRAPHS_MAX: Final = 32
 CAPTURE_AFTER: Final = 2
 """Runs of one combination before it is captured: what comes once or twice is not worth it."""
+CAPTURES_TRIED: Final = 2
+"""How often captures of a session may fail until it goes without: the first time it may be another one's fault."""
 TOLERANCE: Final = 1e-2
 """Of the largest value: what the order in which a device adds may change. A wrong graph is off by all of it."""
 SPOILT: Final = 0xA5
@@ -57,6 +63,9 @@ class _Apart:
             with self._changed:
                 self._changed.wait_for(lambda: not self._captures)
             yield
+        except BaseException as problem:
+            let_go(problem)
+            raise
         finally:
             with self._changed:
                 self._waits -= 1
@@ -71,8 +80,18 @@ def capturing() -> AbstractContextManager[None]:
 
 
 def whole_device() -> AbstractContextManager[None]:
-    """For what waits for a whole device, once nothing is captured any more: a moment. Not within a capture."""
+    """For what waits for a whole device, once nothing is captured any more: a moment. Not within a capture. What was
+    half made where it fails goes here as well."""
     return _apart.wait()
+
+
+def let_go(problem: BaseException) -> None:
+    """Let go of what the functions that a problem came through still hold: a session that was refused would else stay
+    for as long as its refusal is told, and go wherever that ends."""
+    told: BaseException | None = problem
+    while told is not None:
+        traceback.clear_frames(told.__traceback__)
+        told = told.__cause__ or told.__context__
 
 
 def tell_without_graphs(key: str, reason: str) -> None:

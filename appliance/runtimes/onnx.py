@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -16,12 +16,12 @@ from typing import Any, Final
 import onnxruntime
 
 from appliance.devices.cuda import Cuda, CudaFailed, NoDevice
-from appliance.domain.errors import DeviceHasNoRoom, DeviceMissing, LoadFailed
+from appliance.domain.errors import ArtefactError, DeviceHasNoRoom, DeviceMissing, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.regular_file import read_file
 from appliance.domain.session_options import session_options
 from appliance.domain.tensor import Datatype
-from appliance.runtimes.device_graphs import whole_device
+from appliance.runtimes.device_graphs import let_go, whole_device
 from appliance.runtimes.device_limit import (
     DeviceLimit,
     folded_bytes,
@@ -32,11 +32,12 @@ from appliance.runtimes.device_limit import (
 from appliance.runtimes.distributions import cuda_remedy
 from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
-from appliance.runtimes.onnx_placement import RECORD, placement
+from appliance.runtimes.onnx_placement import RECORD, placement, read_here
 from appliance.runtimes.onnx_reasons import load_reason
 from appliance.runtimes.onnx_sessions import BoundSession, TextSession
 from appliance.runtimes.relayout import relay
 from appliance.runtimes.runtime import Port, RuntimeSettings, Session
+from appliance.runtimes.unread import unread
 from appliance.runtimes.weights import find_mapped, mapped_now
 
 MODEL_FILE: Final = "model.onnx"
@@ -82,17 +83,12 @@ class OnnxRuntime:
 
     def load(self, version: ModelVersion, settings: RuntimeSettings) -> Session:
         """A session for the version's file on the version's device."""
-        others = () if version.weights is None else mapped_now(version.weights)
         if not version.on_cpu and _all_of_fixed_size(version):
             return _load_on_cuda(version, settings)
+        enter = bool if version.on_cpu else _way_in(version, settings)
         with whole_device():
-            session = _create_session(version, settings)
-        note = "" if version.on_cpu else _note(version, session)
-        inputs, outputs = _ports(version, session)
-        weights = None if version.weights is None else find_mapped(version.weights, others)
-        text = any(port.datatype is Datatype.BYTES for port in inputs)
-        made = (TextSession if text else BoundSession)(session, version, inputs, outputs, weights)
-        made.note = note
+            made = _made(version, settings)
+        made.enter = enter
         return made
 
     @property
@@ -127,6 +123,32 @@ class OnnxRuntime:
         for each in (saved, saved_weights):
             if os.path.exists(each):
                 os.unlink(each)
+
+
+def _made(version: ModelVersion, settings: RuntimeSettings) -> BoundSession | TextSession:
+    """A session that takes its inputs from memory of the process, as those on the processor do, and of a GPU those with
+    texts."""
+    others = () if version.weights is None else mapped_now(version.weights)
+    session = _create_session(version, settings)
+    note = "" if version.on_cpu else _note(version, session)
+    inputs, outputs = _ports(version, session)
+    weights = None if version.weights is None else find_mapped(version.weights, others)
+    text = any(port.datatype is Datatype.BYTES for port in inputs)
+    made = (TextSession if text else BoundSession)(session, version, inputs, outputs, weights)
+    made.note = note
+    return made
+
+
+def _way_in(version: ModelVersion, settings: RuntimeSettings) -> Callable[[], object]:
+    """What a thread does before a session that brings no device of its own runs there. Raises LoadFailed."""
+    _provider_of(version)
+    bring_libraries()
+    try:
+        cuda = _cuda(settings.device.index)
+        cuda.enter()
+    except CudaFailed as problem:
+        raise device_problem(version, problem) from problem
+    return cuda.enter
 
 
 def _path(version: ModelVersion) -> str:
@@ -166,7 +188,8 @@ def _load_on_cuda(version: ModelVersion, settings: RuntimeSettings) -> CudaSessi
     def make(stream: int, graphs: bool) -> Made:
         if graphs:
             try:
-                return Made(_create_session(version, settings, stream=stream, graphs=True), graphs=True)
+                session = _create_session(version, settings, stream=stream, graphs=True)
+                return Made(session, graphs=True, unread=_unread(version, session))
             except LoadFailed as problem:
                 if GRAPH_REFUSED not in str(problem):
                     raise
@@ -184,10 +207,22 @@ def _load_on_cuda(version: ModelVersion, settings: RuntimeSettings) -> CudaSessi
             raise DeviceHasNoRoom(f"{version.key}: {too_much}")
         session.inputs, session.outputs = _ports(version, session.metas)
         session.note = _note(version, session.metas)
-    except LoadFailed:
+    except BaseException as problem:
+        let_go(problem)
         session.close()
         raise
     return session
+
+
+def _unread(version: ModelVersion, session: Any) -> tuple[str, ...]:
+    """Its inputs that no node reads. Where all are read on the device nobody has to look."""
+    if not (here := read_here(session, [spec.name for spec in version.inputs])):
+        return ()
+    path = _path(version)
+    with suppress(ArtefactError, LoadFailed):
+        called = f"{version.key}: {os.path.basename(path)}"
+        return unread(read_file(path, GRAPH_BYTES_MAX, version.digests.get(path, ""), called), here)
+    return ()
 
 
 @cache

@@ -9,8 +9,8 @@ A batch is filled up to one of a few sizes, as each size that is new costs a ses
 second, and without graphs each change between two of them as much.
 
 A combination that comes again is captured as a CUDA graph, from then on replayed without its kernels being launched one
-by one. A graph is used once it gave the answer that the run before it gave. Where CUDA or the model will have none,
-that is said once, and the session runs without.
+by one. A graph is used once it gave the answer that the run before it gave. Where CUDA or the model will have none, at
+the second try as well, that is said once, and the session runs without.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -29,10 +29,11 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 from appliance.devices.cuda import Cuda, CudaFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.tensor import element_count
-from appliance.runtimes.buckets import bucket, cut, filled_up, rows_of
+from appliance.runtimes.buckets import bucket, filled_up, rows_of
 from appliance.runtimes.device_copies import DeviceCopies, layout, parts_of
 from appliance.runtimes.device_graphs import (
     CAPTURE_AFTER,
+    CAPTURES_TRIED,
     GRAPHS_MAX,
     SPOILT,
     NotNow,
@@ -43,9 +44,10 @@ from appliance.runtimes.device_graphs import (
 )
 from appliance.runtimes.device_limit import DeviceLimit
 from appliance.runtimes.lost_device import end_if_lost
-from appliance.runtimes.onnx_elements import BY_DATATYPE, ElementType
-from appliance.runtimes.onnx_placement import read_here
+from appliance.runtimes.onnx_elements import BY_DATATYPE
+from appliance.runtimes.onnx_placement import read_here, written_here
 from appliance.runtimes.onnx_sessions import run_error, shapes_key
+from appliance.runtimes.onnx_stage import Batch, Stage
 from appliance.runtimes.overlapped import BegunRun
 from appliance.runtimes.runtime import Feed, Place, Port, Produced, Region
 
@@ -65,29 +67,13 @@ class _Elsewhere(Exception):
     """A prepared run that cannot be done as it was prepared."""
 
 
-NOTHING: Final = Produced((), (), None)
-
-
-class _Batch(NamedTuple):
-    """A request's inputs, and ``filled`` as they are in a batch of ``size`` rows, where they have ``rows``; 0 of each:
-    they are taken as they are."""
-
-    source: Region
-    feeds: tuple[Feed | None, ...]
-    filled: tuple[Feed | None, ...]
-    rows: int = 0
-    size: int = 0
-
-    def produced(self, of_size: Produced) -> Produced:
-        """What of the outputs of a whole batch belongs to these rows."""
-        return cut(of_size, self.size, self.rows) if self.rows < self.size else of_size
-
-
 class Made(NamedTuple):
-    """A session of ONNX Runtime and whether it can capture graphs."""
+    """A session of ONNX Runtime and whether it can capture graphs. Of its inputs, no node reads those that are
+    ``unread``."""
 
     session: Any
     graphs: bool
+    unread: tuple[str, ...] = ()
 
 
 class _About(NamedTuple):
@@ -105,36 +91,17 @@ class _WithoutGraph(NamedTuple):
     holds: bool
 
 
-@dataclass(slots=True, eq=False)
-class _Stage:
-    """One combination of shapes. Inputs lie at ``offsets`` of the device's memory at ``inputs``, outputs at
-    ``addresses``, ``out_bytes`` in all from ``outputs`` on. ``graph`` is the number of its graph, captured by
-    ``thread``, which alone can replay it; 0: there is none."""
-
-    offsets: tuple[int, ...]
-    inputs: int
-    elements: tuple[ElementType, ...]
-    options: Any
-    produced: Produced = NOTHING
-    addresses: tuple[int, ...] = ()
-    outputs: int = 0
-    out_bytes: int = 0
-    binding: Any = None
-    runs: int = 0
-    graph: int = 0
-    thread: int = 0
-    late: list[tuple[str, int, tuple[int, ...], int]] = field(default_factory=list)
-    """Inputs that are bound anew for each run, once they are there: name, element, shape, address."""
-
-
 @dataclass(slots=True)
 class _Graphs:
     """Whether more are captured, and how many were; ``can``: no part of the session runs on the processor, which would
-    copy to and from memory that the run before may still use."""
+    copy to and from memory that the run before may still use. ``failed`` captures have come to nothing; ``anew``: the
+    last one has, and the session is still to be made anew."""
 
     on: bool
     can: bool
     made: int = 0
+    failed: int = 0
+    anew: bool = False
 
 
 class CudaSession:
@@ -172,16 +139,22 @@ class CudaSession:
         if graphs and not made.graphs:
             self._tell("parts of it run on the processor")
         late = read_here(self._session, [spec.name for spec in version.inputs])
+        late = tuple(name for name in late if name not in made.unread)
+        made_here = written_here(self._session)
         self._inputs = tuple(
             (spec.name, BY_DATATYPE[spec.datatype].number, spec.name in late) for spec in version.inputs
         )
-        self._outputs = tuple((spec.name, BY_DATATYPE[spec.datatype]) for spec in version.outputs)
+        self._outputs = tuple(
+            (spec.name, BY_DATATYPE[spec.datatype], spec.name in made_here) for spec in version.outputs
+        )
         here = [spec.name for spec in version.inputs if spec.name in late and not spec.optional]
         if self._graphs.on and here:
             self._tell(f"not read on the device are its inputs {', '.join(here)}")
+        if self._graphs.on and made_here:
+            self._tell(f"not made on the device are its outputs {', '.join(made_here)}")
         device = native.OrtDevice.cuda() if kind is None else kind
         self._device = native.OrtDevice(device, native.OrtDevice.default_memory(), cuda.index)
-        self._stages: dict[object, _Stage] = {}
+        self._stages: dict[object, Stage] = {}
         self._fixed = True
         """Shapes of outputs follow from those of inputs."""
         self._batch_max = 0 if version.batching is None else version.max_batch_size
@@ -224,19 +197,31 @@ class CudaSession:
             self._cuda.enter()
             if stage is None:
                 return self._learn(key if self._fixed else None, batch, wanted)
+            failed = False
             try:
                 produced = self._replay(stage, batch, place)
             except Exception:  # noqa: BLE001 - the run elsewhere tells what it was
-                produced = None
-            if produced is None:
-                # where that run does not fail, shapes depend on values, or an input is an output
-                produced = self._learn(None, batch, wanted)
-                self._fixed = False
-                self._forget()
-            return produced
+                produced, failed = None, True
+            return produced or self._run_elsewhere(key, stage, batch, wanted, failed=failed)
         except Exception as problem:
             self._end_if_dead(problem)
             raise run_error(problem, self._about.limit) from problem
+
+    def _run_elsewhere(
+        self, key: object, stage: Stage, batch: Batch, wanted: tuple[int, ...], *, failed: bool
+    ) -> Produced:
+        """The run of a stage elsewhere, after one in its memory was none, or ``failed``. Where this one does not,
+        shapes depend on values, or an input is an output; or the device was full for a moment, and they are learned
+        anew."""
+        expected = batch.produced(stage.produced).shapes
+        produced = self._learn(None, batch, wanted)
+        if failed and produced.shapes == expected:
+            self._stages.pop(key, None)
+            self._drop(stage)
+        else:
+            self._fixed = False
+            self._forget()
+        return produced
 
     def prepared(
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
@@ -253,17 +238,17 @@ class CudaSession:
             return again
         if not stage.runs or self._may_capture(stage):
             return None
-        if not _graph_of(stage) or not self._without_graph.holds:
+        if not stage.replayed or not self._without_graph.holds:
             return again
         begin = partial(self._begin_alone, stage, batch, place)
         return BegunRun(self._copies, again, begin, self._end_if_dead)
 
-    def _batch(self, source: Region, feeds: tuple[Feed | None, ...]) -> _Batch:
+    def _batch(self, source: Region, feeds: tuple[Feed | None, ...]) -> Batch:
         rows = rows_of(feeds) if self._batch_max and self._fixed else 0
         size = bucket(rows, self._batch_max)
         if not rows or size == rows:
-            return _Batch(source, feeds, feeds, rows, rows)
-        return _Batch(source, feeds, filled_up(feeds, rows, size), rows, size)
+            return Batch(source, feeds, feeds, rows, rows)
+        return Batch(source, feeds, filled_up(feeds, rows, size), rows, size)
 
     def close(self) -> None:
         """Give the device's memory back, in whatever thread: what ONNX Runtime gives back, too, is of this device."""
@@ -276,13 +261,13 @@ class CudaSession:
 
     # --- a run
 
-    def _begin_alone(self, stage: _Stage, batch: _Batch, place: Place) -> None:
+    def _begin_alone(self, stage: Stage, batch: Batch, place: Place) -> None:
         if stage.binding is None:
             raise _Elsewhere
         self._begin(stage, batch)
         self._copies.begin_fetch(stage.addresses, batch.produced(stage.produced).sizes, place)
 
-    def _again(self, stage: _Stage, batch: _Batch, place: Place) -> None:
+    def _again(self, stage: Stage, batch: Batch, place: Place) -> None:
         if stage.binding is None:
             raise _Elsewhere
         try:
@@ -293,23 +278,23 @@ class CudaSession:
         if produced is None:
             raise _Elsewhere
 
-    def _replay(self, stage: _Stage, batch: _Batch, place: Place) -> Produced | None:
+    def _replay(self, stage: Stage, batch: Batch, place: Place) -> Produced | None:
         """Run in the memory of a stage; None where the runtime left an output elsewhere. Raises whatever it likes."""
         self._begin(stage, batch)
-        if not stage.runs and not _obeys(stage):
+        if not stage.runs and not stage.obeys():
             return None
         shape = batch.produced(stage.produced)
         produced = self._copies.fetch(stage.addresses, shape, place)
-        if not _graph_of(stage):
+        if not stage.replayed:
             stage.runs += 1
             if stage.runs >= CAPTURE_AFTER and self._may_capture(stage):
                 self._capture(stage, shape, _outputs_of(produced, place))
         return produced
 
-    def _begin(self, stage: _Stage, batch: _Batch) -> None:
+    def _begin(self, stage: Stage, batch: Batch) -> None:
         """Begin to copy the inputs, and to run."""
         self._bring(stage, batch)
-        options = stage.options if _graph_of(stage) else self._eager
+        options = stage.options if stage.replayed else self._eager
         self._session.run_with_iobinding(stage.binding, options)
 
     @property
@@ -320,12 +305,12 @@ class CudaSession:
         known = self._without_graph
         return known.waiting if known.holds or not self._graphs.made else known.leaving
 
-    def _may_capture(self, stage: _Stage) -> bool:
+    def _may_capture(self, stage: Stage) -> bool:
         """Whether a graph of a stage is still to be captured by this thread."""
         room = stage.graph or self._graphs.made < GRAPHS_MAX
-        return bool(self._graphs.on and room and not stage.late and not _graph_of(stage))
+        return bool(self._graphs.on and room and not stage.here and not stage.replayed)
 
-    def _bring(self, stage: _Stage, batch: _Batch) -> None:
+    def _bring(self, stage: Stage, batch: Batch) -> None:
         """Begin to copy the inputs, and zeros behind them to the rows that fill the batch up: what looks at all rows
         of a batch, as a quantisation that finds its own scale, finds the same whatever came before. In this order, as
         what lies between may be copied as well; at last what ONNX Runtime reads here, and copies when it is bound."""
@@ -340,17 +325,19 @@ class CudaSession:
         for bound in stage.late:
             self._bind(stage, bound)
 
-    def _bind(self, stage: _Stage, bound: tuple[str, int, tuple[int, ...], int]) -> None:
+    def _bind(self, stage: Stage, bound: tuple[str, int, tuple[int, ...], int]) -> None:
         name, element, shape, address = bound
         stage.binding.bind_input(name, self._device, element, shape, address)
 
     # --- learning shapes
 
-    def _learn(self, key: object | None, batch: _Batch, wanted: tuple[int, ...]) -> Produced:
+    def _learn(self, key: object | None, batch: Batch, wanted: tuple[int, ...]) -> Produced:
         """Run with outputs in memory of the runtime's own; keep memory for what was found by ``key``, unless None."""
+        if self._graphs.anew:
+            self._make_anew()
         offsets, in_bytes = layout([feed.nbytes for feed in batch.filled if feed is not None])
         elements = tuple(self._outputs[index][1] for index in wanted)
-        stage = _Stage(offsets, self._cuda.allocate(in_bytes), elements, None)
+        stage = Stage(offsets, self._cuda.allocate(in_bytes), elements, None)
         try:
             values, whole = self._run_unbound(stage, batch, wanted)
             if batch.rows == batch.size or all(shape[:1] == (batch.size,) for shape in whole.shapes):
@@ -365,10 +352,10 @@ class CudaSession:
             if stage not in self._stages.values():
                 self._drop(stage)
         self._batch_max = 0  # some output has no row for each row
-        plain = _Batch(batch.source, batch.feeds, batch.feeds)
+        plain = Batch(batch.source, batch.feeds, batch.feeds)
         return self._learn(None if key is None else shapes_key(plain.filled, wanted), plain, wanted)
 
-    def _run_unbound(self, stage: _Stage, batch: _Batch, wanted: tuple[int, ...]) -> tuple[Any, Produced]:
+    def _run_unbound(self, stage: Stage, batch: Batch, wanted: tuple[int, ...]) -> tuple[Any, Produced]:
         """Gives what the runtime made, which holds the outputs, and what they are."""
         binding = stage.binding = native.SessionIOBinding(self._session)
         given = iter(stage.offsets)
@@ -377,10 +364,13 @@ class CudaSession:
                 bound = name, element, feed.shape, stage.inputs + next(given)
                 if late:
                     stage.late.append(bound)
+                    stage.here = True
                 else:
                     self._bind(stage, bound)
         for index in wanted:
-            binding.bind_output(self._outputs[index][0], self._device)
+            name, _, made_here = self._outputs[index]
+            stage.here |= made_here
+            binding.bind_output(name, self._device)
         self._bring(stage, batch)
         self._session.run_with_iobinding(binding, self._eager)
         values = binding.get_outputs()
@@ -391,7 +381,7 @@ class CudaSession:
         )
         return values, Produced(shapes, sizes, None)
 
-    def _keep(self, key: object, stage: _Stage, wanted: tuple[int, ...], produced: Produced) -> None:
+    def _keep(self, key: object, stage: Stage, wanted: tuple[int, ...], produced: Produced) -> None:
         """Have the next run of these shapes find its memory."""
         self._make_room()
         stage.produced = produced
@@ -399,7 +389,7 @@ class CudaSession:
         stage.outputs = self._cuda.allocate(stage.out_bytes)
         stage.addresses = tuple(stage.outputs + offset for offset in offsets)
         for index, shape, address in zip(wanted, produced.shapes, stage.addresses, strict=True):
-            name, element = self._outputs[index]
+            name, element, _ = self._outputs[index]
             stage.binding.bind_output(name, self._device, element.number, shape, address)
         self._stages[key] = stage
 
@@ -415,7 +405,7 @@ class CudaSession:
             self._drop(stage)
         self._stages.clear()
 
-    def _drop(self, stage: _Stage) -> None:
+    def _drop(self, stage: Stage) -> None:
         stage.binding = None
         for address in (stage.inputs, stage.outputs):
             if address:
@@ -424,7 +414,7 @@ class CudaSession:
 
     # --- graphs
 
-    def _capture(self, stage: _Stage, shape: Produced, given: list[bytes]) -> None:
+    def _capture(self, stage: Stage, shape: Produced, given: list[bytes]) -> None:
         """Capture the run of a combination, whose inputs lie on the device, and hold what a replay gives against the
         answer that was just ``given``."""
         try:
@@ -450,16 +440,27 @@ class CudaSession:
             self._tell("a graph gave another answer than the run before it")
 
     def _without_graphs(self, problem: Exception) -> None:
-        """A capture that failed leaves session and stream in a state that nothing gets them out of: make others."""
+        """A capture that failed leaves session and stream in a state that nothing gets them out of: make others, which
+        try again where nothing is known against it but this once."""
         self._end_if_dead(problem)
-        self._tell(str(problem))
-        self._graphs.on = False
+        self._graphs.failed += 1
+        self._graphs.on = self._graphs.failed < CAPTURES_TRIED
+        if not self._graphs.on:
+            self._tell(str(problem))
         self._forget()
-        self._graphs.can = False
+        self._graphs.anew, self._graphs.made = True, 0
         with whole_device():
             self._session = None
+        with suppress(Exception):  # as where the device is full for a moment; the next run says what it was
+            self._make_anew()
+
+    def _make_anew(self) -> None:
+        with whole_device():
             self._copies.renew()
-            self._session, _ = self._make(self._copies.stream, False)
+            made = self._make(self._copies.stream, self._graphs.on)
+        self._session = made.session
+        self._graphs.on = self._graphs.can = made.graphs
+        self._graphs.anew = False
 
     def _tell(self, reason: str) -> None:
         tell_without_graphs(self._about.key, reason)
@@ -467,11 +468,6 @@ class CudaSession:
     def _end_if_dead(self, problem: Exception) -> None:
         """A context that is lost cannot be had again by this process; another one is started in its place."""
         end_if_lost(self._cuda, self._about.key, problem)
-
-
-def _graph_of(stage: _Stage) -> int:
-    """The number of the graph of a stage, if this thread captured it; else 0."""
-    return stage.graph if stage.thread == threading.get_ident() else 0
 
 
 def holds_what_graphs_read(release: str) -> bool:
@@ -492,9 +488,3 @@ def _outputs_of(produced: Produced, place: Place) -> list[bytes]:
     region = Region(place.region.view[place.offset :], 0)
     parts = parts_of(region, produced.sizes) if produced.parts is None else produced.parts
     return [bytes(part) for part in parts]
-
-
-def _obeys(stage: _Stage) -> bool:
-    """Whether the runtime wrote where it was told; an output that is an input of the graph stays where that is."""
-    found = zip(stage.binding.get_outputs(), stage.addresses, stage.produced.sizes, strict=True)
-    return all(not size or value.data_ptr() == address for value, address, size in found)

@@ -14,7 +14,7 @@ RECORD: Final = "session.record_ep_graph_assignment_info"
 longer to make on the processor."""
 TOLD_MAX: Final = 8
 """Operators that are named."""
-PROCESSOR_MEMORY: Final = "Cpu"
+PROCESSOR_MEMORY: Final = frozenset({"Cpu", "CudaPinned"})
 """What ONNX Runtime calls memory of the process."""
 
 
@@ -81,5 +81,17 @@ def read_here(session: Any, names: Sequence[str]) -> tuple[str, ...]:
     if told is None:
         return ()
     pairs = zip(session.inputs_meta, told, strict=True)
-    elsewhere = {port.name for port, memory in pairs if memory.name != PROCESSOR_MEMORY}
+    elsewhere = {port.name for port, memory in pairs if memory.name not in PROCESSOR_MEMORY}
     return tuple(name for name in names if name not in elsewhere)
+
+
+def written_here(session: Any) -> tuple[str, ...]:
+    """Which outputs a session of a device leaves in memory of the process, as a Shape that is an output does: ONNX
+    Runtime brings them to the device within each run. None where it does not tell, as before release 1.23, or says so
+    of all, for which nothing would have to run on a device."""
+    told = getattr(session, "output_meminfos", None)
+    if told is None:
+        return ()
+    pairs = zip(session.outputs_meta, told, strict=True)
+    here = tuple(port.name for port, memory in pairs if memory.name in PROCESSOR_MEMORY)
+    return here if len(here) < len(told) else ()

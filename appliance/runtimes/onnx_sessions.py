@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -50,6 +51,8 @@ class BoundSession:
 
     measurable = True
     note = ""
+    enter: Callable[[], object] = bool
+    """What a thread does before it runs there for the first time, where that is on a device."""
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class BoundSession:
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
     ) -> Produced:
         """In place when this run's output shapes are known and fit, else in memory of the runtime's own."""
+        self.enter()
         key = (source.address, feeds, wanted, place.region.address + place.offset)
         bound = self._bound.get(key)
         if bound is not None and bound.needed <= place.capacity:
@@ -114,6 +118,8 @@ class BoundSession:
     def close(self) -> None:
         """Drop the bindings, then the session, then the file of its weights."""
         self._bound.clear()
+        with suppress(OSError):  # a context that is lost; what is given back is gone with it
+            self.enter()
         with whole_device():
             self._session = None
         if self.weights is not None:
@@ -214,6 +220,8 @@ class TextSession:
 
     measurable = True
     note = ""
+    enter: Callable[[], object] = bool
+    """What a thread does before it runs there for the first time, where that is on a device."""
 
     def __init__(
         self,
@@ -241,6 +249,7 @@ class TextSession:
         self, source: Region, feeds: tuple[Feed | None, ...], wanted: tuple[int, ...], place: Place
     ) -> Produced:
         """From arrays to arrays; never in place."""
+        self.enter()
         arrays = {
             name: _array(name, element, source, feed)
             for (name, element), feed in zip(self._inputs, feeds, strict=True)
@@ -265,6 +274,8 @@ class TextSession:
 
     def close(self) -> None:
         """Drop the session, then the file of its weights."""
+        with suppress(OSError):  # a context that is lost; what is given back is gone with it
+            self.enter()
         with whole_device():
             self._session = None
         if self.weights is not None:

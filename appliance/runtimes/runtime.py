@@ -48,6 +48,9 @@ GRAPH_FILE: Final = "graph.onnx"
 ENGINE_FILE: Final = "engine.plan"
 KEPT_FILE: Final = "timing.cache"
 """What building a form has learned, for the next time that one is built of the version."""
+KEPT_BYTES_MAX: Final = 64 << 20
+"""Of it: TensorRT's timing cache has the code of kernels that were compiled for the model as well, where there are any,
+so that its size has no bound that could be known. The daemon takes up no more."""
 LIKE_FILE: Final = "like"
 """What two versions have in common if the form of one can be made from that of the other, as a few characters."""
 LIKE_BYTES_MAX: Final = 256

@@ -28,7 +28,7 @@ from appliance.domain.digest import digest_of, piece_count
 from appliance.domain.errors import ArtefactError, ConfigInvalid
 from appliance.domain.model import ModelVersion, WeightsFile
 from appliance.domain.regular_file import opened, read_file
-from appliance.runtimes.runtime import ENGINE_FILE, GRAPH_FILE, KEPT_FILE
+from appliance.runtimes.runtime import ENGINE_FILE, GRAPH_FILE, KEPT_BYTES_MAX, KEPT_FILE
 from appliance.store.layout import BUILDING_FORM, REFUSED_FORM, form_digest
 
 FORMAT: Final = 1
@@ -51,7 +51,6 @@ DOCUMENT_BYTES_A_PIECE: Final = 80
 """A digest, its quotes and what parts it from the next."""
 SEALED_BYTES_MAX: Final = 64 << 10
 """Of a document that can be sealed: the daemon itself reads it."""
-KEPT_BYTES_MAX: Final = 8 << 20
 REASON_BYTES_MAX: Final = 4096
 IDENTITY_CHARACTERS: Final = 16
 
@@ -197,14 +196,15 @@ def place_form(forms: str, name: str, file_max: int) -> int:
     if not is_directory(site) or not os.path.isfile(os.path.join(site, FORM_FILE)):
         _remove(site)
         return sum(entry.stat().st_size for entry in os.scandir(path))
-    nbytes = 0
+    nbytes = kept = 0
     with os.scandir(site) as entries:
         for entry in entries:
             size = entry.stat(follow_symlinks=False).st_size
             nbytes += size
+            kept += size if entry.name == KEPT_FILE else 0
             other = entry.name not in FILES or not entry.is_file(follow_symlinks=False)
-            longer = nbytes > file_max + FORM_BYTES_MAX or (entry.name == FORM_FILE and size > document_max)
-            if other or longer:
+            longer = nbytes - kept > file_max + FORM_BYTES_MAX or kept > KEPT_BYTES_MAX
+            if other or longer or (entry.name == FORM_FILE and size > document_max):
                 raise ArtefactError("its builder left other files, or larger ones, than a form has")
     _remove(path)
     os.rename(site, path)

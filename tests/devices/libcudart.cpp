@@ -259,8 +259,13 @@ int cudaStreamDestroy(void* handle) {
 
 int cudaStreamSynchronize(void* handle) {
     touch();
-    if (handle == nullptr)
+    if (handle == nullptr) {
+        // a broader handle than one stream: CUDA may refuse it while any is captured
+        for (auto& each : streams)
+            if (each.second->capturing)
+                return fail(CAPTURE_UNSUPPORTED);
         return SUCCESS;
+    }
     auto* stream = known(handle);
     if (stream == nullptr)
         return fail(INVALID_HANDLE);

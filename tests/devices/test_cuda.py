@@ -53,6 +53,16 @@ class TestCudaOverSimulatedLibrary(CudaConformance):
             cuda.launch(4711, stream)
         cuda.end_stream(stream)
 
+    def test_a_context_is_not_lost_because_something_is_captured(
+        self, cuda: Cuda, compiled: CompiledCuda
+    ) -> None:
+        stream, alive = cuda.stream(), list[bool]()
+        graph = cuda.capture(stream, lambda: alive.append(cuda.alive()))
+        assert alive == [True], "or its process would be ended"
+        assert compiled.library.cudaGetLastError() == 0
+        cuda.end_graph(graph)
+        cuda.end_stream(stream)
+
     @pytest.mark.parametrize(
         "use",
         [

@@ -29,7 +29,8 @@ from tests.workers.bench import spec, version_of
 class Graphs:
     """Stands before a session of the processor as one that captures graphs: ``captured`` are their numbers, ``fail``
     and ``lie`` what the next capture does, ``meanwhile`` what comes while it does. Where it goes, handles of cuBLAS go,
-    which waits for the whole device. ``here`` are inputs that it reads on the processor.
+    which waits for the whole device; so do the words of a run that fails, as each does while it is ``full``. ``here``
+    are inputs that it reads, and outputs that it leaves, on the processor.
 
     ``staged`` is what operators of runs left in memory for the device to copy: as in ONNX Runtime, only a run that
     waits has it taken back. Where ``reads_on``, as in its older releases, graphs read it when they are replayed, and
@@ -45,7 +46,7 @@ class Graphs:
         self._graphs = graphs
         self.captured: list[str] = []
         self.replays = 0
-        self.fail = self.lie = self.reads_on = False
+        self.fail = self.lie = self.reads_on = self.full = False
         self.staged = 0
         self._spoilt: set[str] = set()
 
@@ -63,8 +64,18 @@ class Graphs:
         names = (port.name for port in self._session.inputs_meta)
         return [SimpleNamespace(name="Cpu" if name in self.here else "Cuda") for name in names]
 
+    @property
+    def output_meminfos(self) -> list[Any]:
+        """Where it leaves its outputs: what is on the processor is in memory that the device copies from."""
+        names = (port.name for port in self._session.outputs_meta)
+        return [SimpleNamespace(name="CudaPinned" if name in self.here else "Cuda") for name in names]
+
     def run_with_iobinding(self, binding: Any, options: Any) -> None:
         """Run on the processor."""
+        if self.full:
+            with suppress(CudaFailed):
+                self._cuda.wait_for_all()
+            raise RuntimeError("CUDA failure 2: out of memory")
         number = options.get_run_config_entry(onnx_cuda.GRAPH_ID)
         self.staged += number not in self.captured
         if options.get_run_config_entry(onnx_cuda.WAITS_NOT) != "1":
@@ -89,6 +100,7 @@ class Graphs:
         self.meanwhile()
         self._cuda.others.remove(number)
         if number in self._cuda.spoilt:
+            self._cuda.spoilt.remove(number)
             raise RuntimeError("operation failed due to a previous error during capture")
 
 
@@ -116,12 +128,17 @@ class CopyingBinding:
 class Bench:
     """A runtime whose sessions are on the simulated device; ``made`` are those of ONNX Runtime, in order. ``meanwhile``
     comes while one is made, which waits for the whole device. ``here`` are inputs that those read on the processor, of
-    four bytes each."""
+    four bytes each, and outputs that they leave there; ``unread`` are those of them that nothing reads. ``fail``:
+    captures of all that are made fail."""
 
     name = "onnx"
 
-    def __init__(self, *, graphs: bool = True, here: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, *, graphs: bool = True, here: frozenset[str] = frozenset(), unread: tuple[str, ...] = ()
+    ) -> None:
         self._here = here
+        self._unread = unread
+        self.fail = False
         self.cuda = SimulatedCuda()
         self.made: list[Graphs] = []
         self.meanwhile: Callable[[], object] = bool
@@ -139,7 +156,8 @@ class Bench:
             except Exception as problem:
                 raise LoadFailed(f"{version.key}: {problem}") from problem
             self.made.append(Graphs(whole._sess, graphs and self._graphs, self.cuda, self._here))
-            return Made(self.made[-1], graphs and self._graphs)
+            self.made[-1].fail = self.fail
+            return Made(self.made[-1], graphs and self._graphs, self._unread)
 
         session = CudaSession(
             version,

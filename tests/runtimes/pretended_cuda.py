@@ -57,7 +57,7 @@ class PretendedCuda(OnnxRuntime):
 
 
 class _OnCuda:
-    """A session that says of all its nodes that they are on CUDA, and of its inputs that they are read there."""
+    """A session that says of all its nodes that they are on CUDA, and of its inputs and outputs that they are there."""
 
     def __init__(self, session: Any, provider: str) -> None:
         self._session = session
@@ -70,6 +70,11 @@ class _OnCuda:
     def input_meminfos(self) -> list[Any]:
         """All of the device."""
         return [SimpleNamespace(name="Cuda") for _ in self._session.inputs_meta]
+
+    @property
+    def output_meminfos(self) -> list[Any]:
+        """As above."""
+        return [SimpleNamespace(name="Cuda") for _ in self._session.outputs_meta]
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
         """As of the session, with another provider."""

@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from appliance.domain.errors import RunFailed
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx
 from appliance.runtimes.device_graphs import NotNow, capturing, whole_device
@@ -104,6 +105,26 @@ def test_while_a_session_is_made_runs_go_without_a_graph_and_later_ones_have_it(
     assert captured == []
     assert pair.run() == answer
     assert pair.captured == ["1"]
+
+
+def test_a_run_that_fails_beside_a_capture_costs_nobody_a_graph(
+    pair: Pair, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """ONNX Runtime waits for the whole device for the words of an error, and nothing can know that before."""
+    other, memory = pair.make(), Memory(np.ones((1, 64), np.float32))
+    pair.bench.made[1].full = True
+
+    def fail() -> None:
+        with pytest.raises(RunFailed, match="out of memory"):
+            memory.run(other, (0,))
+
+    assert not beside_a_capture(pair, fail), "who serves is not kept waiting"
+    assert pair.captured == [], "it was spoilt"
+    answer = pair.run()
+    assert len(answer) == 1
+    assert pair.bench.made[2].captured[:1] == ["1"]
+    assert pair.bench.made[2].replays
+    assert "without CUDA graphs" not in capfd.readouterr().err
 
 
 def test_a_capture_that_fails_leaves_later_sessions_to_be_made(pair: Pair) -> None:

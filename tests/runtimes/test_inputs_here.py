@@ -10,13 +10,17 @@ from types import SimpleNamespace
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
+from appliance.domain.digest import digest_of
+from appliance.domain.errors import LoadFailed
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype
-from appliance.runtimes import onnx_cuda
-from appliance.runtimes.onnx_placement import read_here
+from appliance.runtimes import onnx, onnx_cuda
+from appliance.runtimes.onnx_placement import read_here, written_here
 from appliance.runtimes.runtime import OverlappedRun, RuntimeSettings, Session, region_maker
+from appliance.runtimes.unread import unread
 from appliance.tools.conformance.memory import Memory
 from models.generators.graph import model_bytes, node, tensor_port
 from tests.runtimes.cuda_bench import Bench, CopyingBinding
@@ -99,6 +103,135 @@ def test_the_log_says_which_they_are(
         "model/1 runs without CUDA graphs: not read on the device are its inputs by\n"
         in capfd.readouterr().err
     )
+
+
+def test_an_input_that_no_node_reads_keeps_nobody_from_graphs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime says of it what it says of those that it reads on the processor."""
+    copying = SimpleNamespace(SessionIOBinding=CopyingBinding, OrtDevice=native.OrtDevice)
+    monkeypatch.setattr(onnx_cuda, "native", copying)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(with_an_unread_input())
+    inputs = [spec("x", Datatype.FP32, 3), spec("by", Datatype.FP32, 1)]
+    version = version_of(path, inputs, [spec("y", Datatype.FP32, 3)], max_batch_size=8, batching=Batching())
+    bench = Bench(here=frozenset({"by"}), unread=("by",))
+    session = bench.load(version, RuntimeSettings())
+    for by in (1.0, 2.0, 3.0) * 4:
+        assert answers(session, 2, by) == {-1.0}
+    assert set(bench.made[0].captured) == {"1"}
+    assert bench.made[0].replays > 2
+    session.close()
+    assert "without CUDA graphs" not in capfd.readouterr().err
+
+
+def with_an_unread_input() -> bytes:
+    """y is minus x, whatever ``by`` is."""
+    return model_bytes(
+        "minus",
+        [node("Neg", ["x"], ["y"])],
+        inputs=[tensor_port("x", "FP32", ["n", 3]), tensor_port("by", "FP32", ["n", 1])],
+        outputs=[tensor_port("y", "FP32", ["n", 3])],
+    )
+
+
+@pytest.mark.parametrize("known", ["the file", "its digest", "another digest", "no file"])
+def test_the_version_s_own_file_tells_which_inputs_no_node_reads(tmp_path: Path, known: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(with_an_unread_input())
+    digest = digest_of(path.read_bytes() if known == "its digest" else b"of another one")
+    digests = {str(path): digest} if "digest" in known else {}
+    inputs = [spec("x", Datatype.FP32, -1, 3), spec("by", Datatype.FP32, -1, 1)]
+    version = version_of(path, inputs, [spec("y", Datatype.FP32, -1, 3)], digests=digests)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])._sess
+    if known == "no file":
+        path.unlink()
+    told = onnx._unread(version, session)
+    assert told == (("by",) if known in ("the file", "its digest") else ())
+
+
+def test_which_inputs_no_node_reads_is_found_in_the_file() -> None:
+    assert unread(with_an_unread_input(), ["x", "by"]) == ("by",)
+    passed_on = model_bytes(
+        "passed_on",
+        [node("Neg", ["x"], ["y"])],
+        inputs=[tensor_port(name, "FP32", ["n"]) for name in ("x", "out", "none")],
+        outputs=[tensor_port("y", "FP32", ["n"]), tensor_port("out", "FP32", ["n"])],
+    )
+    assert unread(passed_on, ["x", "out", "none"]) == ("none",)
+
+
+def test_what_a_subgraph_reads_is_read() -> None:
+    branch = helper.make_graph([node("Neg", ["inner"], ["z"])], "b", [], [tensor_port("z", "FP32", ["n"])])
+    model = model_bytes(
+        "branches",
+        [node("If", ["which"], ["y"], then_branch=branch, else_branch=branch)],
+        inputs=[
+            tensor_port("which", "BOOL", []),
+            *(tensor_port(each, "FP32", ["n"]) for each in ("x", "inner")),
+        ],
+        outputs=[tensor_port("y", "FP32", ["n"])],
+    )
+    assert unread(model, ["which", "x", "inner"]) == ("x",)
+
+
+def test_what_is_no_model_is_not_looked_into_for_ever() -> None:
+    with pytest.raises(LoadFailed):
+        unread(b"\xff\xff\xff\xff", ["x"])
+    graph = b"\x0a\x00"  # an empty node
+    for _ in range(100):
+        attribute = b"\x32" + _length(graph) + graph
+        node_ = b"\x2a" + _length(attribute) + attribute
+        graph = b"\x0a" + _length(node_) + node_
+    with pytest.raises(LoadFailed, match="nested deeper than"):
+        unread(b"\x3a" + _length(graph) + graph, ["x"])
+
+
+def _length(message: bytes) -> bytes:
+    """As protobuf writes it."""
+    size = len(message)
+    return bytes((size,)) if size < 128 else bytes((size & 0x7F | 0x80, size >> 7))
+
+
+@pytest.fixture
+def with_shape(tmp_path: Path) -> ModelVersion:
+    """y is minus x, and s is the shape of x."""
+    model = model_bytes(
+        "shape",
+        [node("Neg", ["x"], ["y"]), node("Shape", ["x"], ["s"])],
+        inputs=[tensor_port("x", "FP32", ["n", 3])],
+        outputs=[tensor_port("y", "FP32", ["n", 3]), tensor_port("s", "INT64", [2])],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model)
+    outputs = [spec("y", Datatype.FP32, -1, 3), spec("s", Datatype.INT64, 2)]
+    return version_of(path, [spec("x", Datatype.FP32, -1, 3)], outputs)
+
+
+def test_an_output_that_is_left_on_the_processor_is_never_captured(
+    with_shape: ModelVersion, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A graph would bring again what lies then where it lay when it was captured."""
+    bench = Bench(here=frozenset({"s"}))
+    session = bench.load(with_shape, RuntimeSettings())
+    for rows in (1, 2, 3) * 5:
+        memory = Memory(np.ones((rows, 3), np.float32))
+        _, shape = memory.outputs(memory.run(session, (0, 1)))
+        assert np.frombuffer(shape, np.int64).tolist() == [rows, 3]
+    assert bench.made[0].captured == []
+    memory = Memory(np.ones((2, 3), np.float32))
+    for _ in range(5):
+        memory.run(session, (0,))
+    assert set(bench.made[0].captured) == {"1"}, "without it they are"
+    session.close()
+    told = capfd.readouterr().err
+    assert told == "model/1 runs without CUDA graphs: not made on the device are its outputs s\n"
+
+
+def test_of_a_session_that_says_so_of_all_its_outputs_nothing_is_believed(with_shape: ModelVersion) -> None:
+    session = onnxruntime.InferenceSession(with_shape.path, providers=["CPUExecutionProvider"])._sess
+    assert written_here(session) == ()
+    assert written_here(SimpleNamespace()) == ()
 
 
 def test_real_sessions_tell_where_they_read(version: ModelVersion) -> None:

@@ -117,28 +117,6 @@ def test_an_answer_outside_of_its_place_is_not_spoilt_by_a_graph_that_comes_to_n
     assert len(set(answers(mlp, Memory(np.ones((1, 64), np.float32), capacity=0), 6))) == 1
 
 
-def test_a_capture_that_fails_has_the_session_made_anew(
-    bench: Bench, mlp: Session, capfd: pytest.CaptureFixture[str]
-) -> None:
-    memory = Memory(np.ones((1, 64), np.float32))
-    bench.made[0].fail = True
-    assert len(set(answers(mlp, memory, 6))) == 1
-    assert len(bench.made) == 2
-    assert not bench.made[1].captured
-    assert "operation not permitted when stream is capturing" in capfd.readouterr().err
-
-
-def test_what_was_prepared_for_a_session_that_was_made_anew_raises(bench: Bench, mlp: Session) -> None:
-    memory, other = Memory(np.ones((1, 64), np.float32)), Memory(np.ones((2, 64), np.float32))
-    bench.made[0].fail = True
-    answers(mlp, memory, 2)
-    run = memory.prepared(mlp, (0,))
-    assert run is not None
-    answers(mlp, other, 4)
-    with pytest.raises(onnx_cuda._Elsewhere):
-        run()
-
-
 def test_a_graph_of_another_thread_is_captured_anew(bench: Bench, mlp: Session) -> None:
     """ONNX Runtime keeps graphs by thread."""
     memory = Memory(np.ones((1, 64), np.float32))

@@ -14,7 +14,7 @@ from appliance.config.workers import WorkersConfig
 from appliance.domain.digest import digest_of, piece_count
 from appliance.domain.errors import ArtefactError
 from appliance.domain.model import ModelVersion
-from appliance.runtimes.runtime import ENGINE_FILE, GRAPH_FILE
+from appliance.runtimes.runtime import ENGINE_FILE, GRAPH_FILE, KEPT_BYTES_MAX, KEPT_FILE
 from appliance.workers.arena import Arena
 from appliance.workers.daemon.forms_on_disk import mark_form, take_up_form
 from appliance.workers.daemon.pool import WorkerPool
@@ -124,7 +124,9 @@ def test_a_form_that_was_only_said_to_be_built_is_none(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("what", ["another file", "a link", "too much", "a long document"])
+@pytest.mark.parametrize(
+    "what", ["another file", "a link", "too much", "a long document", "more than may be kept"]
+)
 def test_what_no_builder_leaves_is_no_form(tmp_path: Path, what: str) -> None:
     version = built_in(tmp_path, FORM_FILE, GRAPH_FILE, *(["more"] if what == "another file" else []))
     site = tmp_path / f".building-{NAME}"
@@ -134,10 +136,24 @@ def test_what_no_builder_leaves_is_no_form(tmp_path: Path, what: str) -> None:
         os.truncate(site / GRAPH_FILE, longest_file(version) + FORM_BYTES_MAX - 2)
     elif what == "a long document":
         os.truncate(site / FORM_FILE, document_bytes_max(longest_file(version)) + 1)
+    elif what == "more than may be kept":
+        (site / KEPT_FILE).touch()
+        os.truncate(site / KEPT_FILE, KEPT_BYTES_MAX + 1)
     said = take_up_form(version, FormBuilt(1, 2, NAME, 9, 1, None))
     assert said is not None
     assert "other files, or larger ones" in str(said.failure)
     assert os.listdir(tmp_path) == []
+
+
+def test_what_was_learned_counts_apart_from_the_longest_form(tmp_path: Path) -> None:
+    version = built_in(tmp_path, FORM_FILE, GRAPH_FILE, KEPT_FILE)
+    site = tmp_path / f".building-{NAME}"
+    for name, size in ((GRAPH_FILE, longest_file(version)), (KEPT_FILE, KEPT_BYTES_MAX)):
+        os.truncate(site / name, size)
+    said = take_up_form(version, FormBuilt(1, 2, NAME, 9, 1, None))
+    assert said is not None
+    assert said.failure is None
+    assert os.listdir(tmp_path) == [NAME]
 
 
 def test_the_longest_honest_document_is_read_and_one_longer_than_its_weights_allow_is_not(

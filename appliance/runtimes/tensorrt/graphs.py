@@ -1,6 +1,6 @@
 """The CUDA graphs of one engine's runs. Each is captured from a context of its own, as TensorRT forbids to change one
-from which a graph was captured, and used once a replay gave what the run before it gave. Where one cannot be had, that
-is said once, and none is used any more."""
+from which a graph was captured, and used once a replay gave what the run before it gave. Where one cannot be had, when
+it was tried once more as well, that is said once, and none is used any more."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from appliance.devices.cuda import Cuda
 from appliance.runtimes.device_copies import DeviceCopies
 from appliance.runtimes.device_graphs import (
     CAPTURE_AFTER,
+    CAPTURES_TRIED,
     GRAPHS_MAX,
     SPOILT,
     NotNow,
@@ -32,6 +33,7 @@ class Graphs:
         self._copies = copies
         self._key = key
         self._on = on
+        self._failed = 0
         self.captured: list[Setting] = []
 
     def open(self, setting: Setting) -> bool:
@@ -65,7 +67,11 @@ class Graphs:
             with suppress(Exception):
                 self._cuda.finish(stream)
             end_if_lost(self._cuda, self._key, problem)
-            self._go_without(graph, str(problem))
+            self._failed += 1
+            if self._failed >= CAPTURES_TRIED:
+                self._go_without(graph, str(problem))
+            elif graph:
+                self._cuda.end_graph(graph)
             self._copies.renew()  # who knows what the capture has left in the other stream
             return
         elements = [BY_DATATYPE[port.datatype] for port in self._contexts.outputs]

@@ -27,6 +27,7 @@ from appliance.runtimes.device_limit import BESIDE_BYTES
 from appliance.runtimes.onnx import GRAPH_BYTES_MAX, MODEL_FILE, OnnxRuntime, bring_libraries
 from appliance.runtimes.runtime import (
     ENGINE_FILE,
+    KEPT_BYTES_MAX,
     KEPT_FILE,
     LIKE_FILE,
     Donor,
@@ -45,12 +46,14 @@ from appliance.runtimes.tensorrt.tie import Driver, find_driver, tie_of
 from appliance.runtimes.tensorrt.vendor import Built, import_tensorrt
 
 ENGINE_BYTES_MAX: Final = 64 << 30
-KEPT_MAX: Final = 8 << 20
-"""A timing cache that is larger is not kept."""
 NONE_ELSEWHERE: Final = f"those that TensorRT can have elsewhere are no more than {ENGINE_WEIGHTS_MAX}"
 NONE_STREAMED: Final = "TensorRT has none of runs to which weights come from elsewhere than the device"
 CACHE_LEFT: Final = (
     "TensorRT does not take what was learned by an earlier build, so this one measures all anew"
+)
+TOO_LONG: Final = (
+    f"what TensorRT learned has {{}} bytes, of which no more than {KEPT_BYTES_MAX} are kept: the next build measures "
+    f"all anew"
 )
 FREE_PARTS: Final = 2
 """A builder works with one part of so many of what is free on the device: serving goes on beside it."""
@@ -187,8 +190,11 @@ class TensorrtRuntime:
             if built.anew:
                 print(f"{version.key}: {CACHE_LEFT}", file=sys.stderr)
         Path(graph).write_bytes(engine)
-        if 0 < len(cache) <= KEPT_MAX - len(self._makers):
-            Path(graph).with_name(KEPT_FILE).write_bytes(wrapped(cache, self._makers))
+        learned = wrapped(cache, self._makers)
+        if len(learned) > KEPT_BYTES_MAX:
+            print(f"{version.key}: {TOO_LONG.format(len(learned))}", file=sys.stderr)
+        elif cache:
+            Path(graph).with_name(KEPT_FILE).write_bytes(learned)
         if like:
             Path(graph).with_name(LIKE_FILE).write_text(like)
 

@@ -61,7 +61,7 @@ class Config:
 
     def get_timing_cache(self) -> Cache | None:
         """What the build has learned."""
-        return self.taken and Cache(LEARNED)
+        return self.taken and Cache(self._module.learned)
 
 
 class Builder:
@@ -90,7 +90,8 @@ class Builder:
 
 
 class StubModule:
-    """``how`` it has a cache: it "makes none" of its bytes, "says no" to it, "raises", or "takes all"."""
+    """``how`` it has a cache: it "makes none" of its bytes, "says no" to it, "raises", or "takes all". ``learned`` is
+    what each build has learned."""
 
     __version__ = "0.0 (a stub)"
     MemoryPoolType = SimpleNamespace(WORKSPACE=0)
@@ -104,6 +105,7 @@ class StubModule:
 
     def __init__(self, how: str) -> None:
         self.how = how
+        self.learned = LEARNED
         self.configs: list[Config] = []
 
     def Builder(self, words: object) -> Builder:  # noqa: N802 - as it is called there

@@ -21,11 +21,16 @@ from appliance.domain.errors import ConfigInvalid, LoadFailed
 from appliance.domain.model import ModelVersion
 from appliance.domain.session_options import ENGINE_REFIT, ENGINE_WEIGHTS_MAX
 from appliance.repository.model_directory import read_model_directory
-from appliance.runtimes.runtime import ENGINE_FILE, KEPT_FILE, RuntimeSettings, Session, open_runtimes
+from appliance.runtimes.runtime import (
+    ENGINE_FILE,
+    KEPT_FILE,
+    RuntimeSettings,
+    Session,
+    open_runtimes,
+)
 from appliance.runtimes.tensorrt.runtime import TensorrtRuntime, unwrapped, wrapped
 from appliance.runtimes.tensorrt.session import EngineSession
 from appliance.runtimes.tensorrt.tie import Driver
-from appliance.runtimes.tensorrt.vendor import Library
 from appliance.workers.child.form_builder import build_form
 from appliance.workers.child.loading import Loader
 from appliance.workers.daemon.forms_on_disk import for_worker, mark_form, take_up_form
@@ -36,7 +41,6 @@ from appliance.workers.seal import kin_of
 from appliance.workers.side_by_side import SideBySide
 from tests.runtimes.tensorrt.other_weights import other_weights
 from tests.runtimes.tensorrt.simulated import DRIVER, HostDevice, SimulatedLibrary, SimulatedPlain
-from tests.runtimes.tensorrt.stub_module import ENGINE, LEARNED, StubModule
 from tests.workers.transformers import flip_bit
 
 MODELS = Path(__file__).parents[3] / "models"
@@ -460,41 +464,3 @@ def test_it_is_known_and_says_what_is_missing_where_tensorrt_is_not_installed(
     monkeypatch.setitem(__import__("sys").modules, "tensorrt", None)
     with pytest.raises(ConfigInvalid, match="runtime 'tensorrt' is not available"):
         open_runtimes(("tensorrt",))
-
-
-@pytest.mark.parametrize("how", ["makes none", "says no", "raises", "takes all"])
-def test_a_timing_cache_that_tensorrt_refuses_is_left_alone_and_told_of(
-    box: Box, tmp_path: Path, capfd: pytest.CaptureFixture[str], how: str
-) -> None:
-    """The real code for TensorRT over a stub of its module: RTX, which is real, refuses no cache."""
-    module = StubModule(how)
-    runtime = TensorrtRuntime(
-        lambda: Library(module), lambda: DRIVER, lambda index: box.device.as_cuda, box.plain
-    )
-    kept = wrapped(b"of another device", runtime._makers)
-    runtime.pack(box.version, RuntimeSettings(kept=kept), str(tmp_path / "engine"), "")
-    assert (tmp_path / "engine").read_bytes() == ENGINE, "it was built all the same"
-    assert (tmp_path / KEPT_FILE).read_bytes() == wrapped(LEARNED, runtime._makers), "what it learned anew"
-    (config,) = module.configs
-    assert config.taken is not None
-    said = "TensorRT does not take what was learned by an earlier build" in capfd.readouterr().err
-    if how == "takes all":
-        assert (config.taken.data, config.caches, said) == (
-            b"of another device",
-            [b"of another device"],
-            False,
-        )
-    else:
-        assert (config.taken.data, config.caches, said) == (b"", [b"of another device", b""], True)
-
-
-def test_a_first_build_has_no_timing_cache_to_tell_of(
-    box: Box, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    module = StubModule("makes none")
-    runtime = TensorrtRuntime(
-        lambda: Library(module), lambda: DRIVER, lambda index: box.device.as_cuda, box.plain
-    )
-    runtime.pack(box.version, RuntimeSettings(), str(tmp_path / "engine"), "")
-    assert module.configs[0].caches == [b""]
-    assert "earlier build" not in capfd.readouterr().err

@@ -109,6 +109,36 @@ def test_no_more_than_so_many_are_captured(
     assert len(device.graphs) == 2
 
 
+def test_a_capture_that_failed_once_is_tried_again_and_others_stay(
+    session: EngineSession,
+    device: HostDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It may have been spoilt by a run of another version that failed in another thread."""
+    for _ in range(3):
+        echo(session, 8)
+    real = SimulatedContext.run
+
+    def run(context: SimulatedContext, stream: int) -> None:
+        if stream in device.capturing:
+            raise RunFailed("operation failed due to a previous error during capture")
+        real(context, stream)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedContext, "run", run)
+        for _ in range(CAPTURE_AFTER):
+            echo(session, 2)
+    assert len(device.graphs) == 1
+    launches = device.launches
+    echo(session, 8)
+    assert device.launches == launches + 1
+    echo(session, 2)
+    assert len(device.graphs) == 2
+    assert len(device.streams) == 1
+    assert "without CUDA graphs" not in capfd.readouterr().err
+
+
 def test_a_capture_that_fails_is_told_of_once_and_the_session_goes_on_without(
     session: EngineSession,
     device: HostDevice,
