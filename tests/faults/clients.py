@@ -36,14 +36,18 @@ def status_of(error: InferenceServerException) -> str:
 
 
 class Stream:
-    """Threads that ask one model again and again until the block ends; ``outcomes`` counts "OK" and statuses."""
+    """Threads that ask one model again and again until the block ends; ``outcomes`` counts "OK" and statuses.
+    ``pause_s`` is between two requests of a thread, for a stream beside what takes minutes."""
 
-    def __init__(self, address: str, model: str, *, threads: int = 4, first: int = 0) -> None:
+    def __init__(
+        self, address: str, model: str, *, threads: int = 4, first: int = 0, pause_s: float = 0.0
+    ) -> None:
         self.outcomes: Counter[str] = Counter()
         self.wrong = 0
         self._address = address
         self._model = model
         self._first = first
+        self._pause_s = pause_s
         self._stop = threading.Event()
         self._enough = threading.Condition()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
@@ -51,7 +55,7 @@ class Stream:
     def _run(self) -> None:
         client = triton.InferenceServerClient(self._address)
         feed = tensor(self._first)
-        while not self._stop.is_set():
+        while not self._stop.wait(self._pause_s):
             try:
                 answer = client.infer(self._model, [feed], client_timeout=30.0).as_numpy("y")
                 self.wrong += int(answer is None or answer.tolist() != [[self._first, 1, 2, 3]])

@@ -90,7 +90,7 @@ def test_releases_reach_a_serving_box_and_a_bad_one_is_led_back_by_the_box(
     controller.want(WishedModel(name="m", wanted=first))
     working = agent()
     controller.wait(lambda: told(controller).serving == 1, 60)
-    with Stream(daemon.grpc, "m") as stream:
+    with Stream(daemon.grpc, "m", pause_s=0.01) as stream:
         stream.wait_for(20)
         controller.want(WishedModel(name="m", wanted=second))
         working.kill()
