@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final
 from urllib.parse import urlencode, urlsplit
 
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.terminal import print_text
 
 PROFILE: Final = "APPLIANCE_CONTROLLER"
 API: Final = "/api/v1"
@@ -167,5 +168,5 @@ def table(titles: tuple[str, ...], rows: list[tuple[object, ...]], notes: list[s
     columns = tuple(Column(title=each.strip("()"), left=True, leaves=each.startswith("(")) for each in first)
     cells = [[Text(printable(str(cell))) for cell in row] for row in rows]
     output().print(TextTable(columns=columns, rows=cells, tail=tail))
-    for note in notes or ():
-        print(printable(note))
+    if notes:
+        print_text("\n".join(map(printable, notes)), below="  ")

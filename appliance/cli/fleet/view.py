@@ -12,6 +12,7 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.arrival import IN_CONFLICT
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
+from appliance.cli.terminal import print_text
 from appliance.domain.moment import moment
 from appliance.fleet.record_words import record_text
 from appliance.store.full_disk import bytes_text
@@ -244,11 +245,8 @@ def _check_audit(arguments: argparse.Namespace) -> int:
             f"the audit log was changed: line {found['first_wrong']} does not follow", Exit.REFUSED
         )
     if not arguments.json:
-        print(
-            printable(
-                f"{found['lines']} lines, each follows from the one before; the newest is {found['newest']}"
-            )
-        )
+        text = f"{found['lines']} lines, each follows from the one before; the newest is {found['newest']}"
+        print_text(printable(text), below="  ")
     return Exit.OK
 
 
