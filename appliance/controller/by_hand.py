@@ -115,9 +115,7 @@ def outgoing(desk: Desk, names: Sequence[str], who: str, now_ms: int) -> Outgoin
     return Outgoing(devices=tuple(exports), parts=parts, missing=missing, held=tuple(held))
 
 
-def _outgoing(
-    desk: Desk, names: Sequence[str], who: str, now_ms: int
-) -> tuple[dict[str, Export], list[str]]:
+def _outgoing(desk: Desk, names: Sequence[str], who: str, now_ms: int) -> tuple[dict[str, Export], list[str]]:
     """The same of some devices, and those of them that are in conflict. One that something was changed of between is
     looked at anew, in the transaction."""
     publisher = Publisher(desk.keys)

@@ -214,7 +214,7 @@ class People:
     def want(self, request: WantRequest, who: str, now_ms: int) -> Replaced:
         """The wish counts from the next poll of each device on. Raises NoRelease, Unknown and OperatorError."""
         scope, wish = _scope(request.group, request.device), request.wish
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             concerned = _concerned(rows, request.group, request.device, "report")
             for version in versions_of(wish):
                 release(rows, request.model, version)

@@ -69,7 +69,7 @@ class Releases:
         """The package at ``draft`` is a release from now on, as it was not yet or was before it was withdrawn; else see
         ``_again``."""
         digest = verified.digest
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             there = rows.one(tables.releases, model=manifest.name, version=manifest.version)
         if there is not None:
             _check_same(there, digest)
@@ -219,7 +219,7 @@ class Releases:
 
     def _prepare(self, model: str, version: int, wanted: set[int]) -> None:
         while True:
-            with self._store.transaction() as rows:
+            with self._store.look() as rows:
                 target = release(rows, model, version)
                 known = {row.base for row in rows.all(tables.transfers, model=model, version=version)}
                 found = [row for row in rows.all(tables.releases, model=model) if row.version in wanted]

@@ -13,6 +13,7 @@ from appliance.controller import by_hand, fleet_store, publishing, tables
 from appliance.controller.by_hand import Desk, Outgoing, desk_of, outgoing
 from appliance.controller.fleet_store import FleetStore, Rows
 from appliance.controller.home import DATABASE
+from appliance.controller.signing import sign_document
 from appliance.fleet.documents import DesiredState, decode
 from tests.controller.conftest import START_MS, Served
 
@@ -38,7 +39,7 @@ def export(bench: Desk, made: Served, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """Export for all boxes, two at once, beside another process that does not wait."""
     monkeypatch.setattr(by_hand, "AT_ONCE", 2)
     monkeypatch.setattr(fleet_store, "BUSY_MS", 0)
-    sign = publishing.sign_document
+    sign = sign_document
     with ExitStack() as stack:
         other = FleetStore(f"sqlite:///{made.folder / DATABASE}")
         stack.callback(other.close)
@@ -118,7 +119,9 @@ def test_a_box_that_was_changed_meanwhile_is_looked_at_anew(export: Export, benc
     assert generations(bench) == [1, 0, 0, 8, 1]
 
 
-def test_a_bundle_that_brings_nothing_new_is_signed_no_more(export: Export, bench: Desk, tmp_path: Path) -> None:
+def test_a_bundle_that_brings_nothing_new_is_signed_no_more(
+    export: Export, bench: Desk, tmp_path: Path
+) -> None:
     first = documents(export(lambda rows, name: None))
     assert documents(export(lambda rows, name: pytest.fail(f"{name} has its document"))) == first
     assert generations(bench) == [1] * 5
