@@ -170,6 +170,13 @@ def test_a_version_is_released_once(desk: Desk, packages: dict[int, Path], tmp_p
         ("/devices/none/revoke", None, "there is no device 'none'"),
         ("/tokens/none/revoke", None, "there is no token 'none'"),
         ("/want", [], "Expected `object`"),
+        (
+            "/want",
+            {"model": "m\n", "group": "a", "wish": {"version": 0}},
+            "not a name: a-z 0-9 . _ -, at most 64",
+        ),
+        ("/settings", {"name": "fleet.poll_s", "group": "a\n", "value": 60}, "not a name: "),
+        ("/tokens/person", {"name": "ann\n", "role": "viewer"}, "not a name: "),
     ],
 )
 def test_what_cannot_be_is_refused_and_said(desk: Desk, path: str, body: object, says: str) -> None:
