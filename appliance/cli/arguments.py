@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.numbers import number, whole
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import ConfigInvalid
 from appliance.domain.manifest import INT64_MAX
@@ -75,14 +76,14 @@ def contents(path: Path) -> bytes:
         raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
 
 
-def natural(smallest: int) -> Callable[[str], int]:
-    """The type of an option that takes a whole number of at least ``smallest``."""
+def natural(smallest: int, largest: int | None = None) -> Callable[[str], int]:
+    """The type of an option that takes a whole number of at least ``smallest``, and at most ``largest`` where there is
+    such a bound."""
 
     def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"'{text}' is no whole number") from None
+        value = whole(text)
+        if largest is not None and not smallest <= value <= largest:
+            raise argparse.ArgumentTypeError(f"must be from {smallest} to {largest}")
         if value < smallest:
             raise argparse.ArgumentTypeError(f"must be at least {smallest}")
         return value
@@ -94,10 +95,7 @@ def seconds(least: float, most: float) -> Callable[[str], float]:
     """The type of an option that takes ``least`` to ``most`` seconds; what is none is a usage error that says so."""
 
     def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds") from None
+        value = number(text, "number of seconds")
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"must be from {least:g} to {most:g} seconds")
         return value

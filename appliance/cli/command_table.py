@@ -19,6 +19,7 @@ from typing import NamedTuple
 from appliance import __version__
 from appliance.cli.failure import EXIT_HELP, CommandFailed, Exit
 from appliance.cli.help_text import HelpFormatter
+from appliance.cli.numbers import say_numbers
 from appliance.cli.terminal import print_text
 
 
@@ -118,6 +119,7 @@ def _run(program: str, entry: Entry, words: Sequence[str]) -> int:
         formatter_class=HelpFormatter,
         allow_abbrev=False,  # '--timeout' of one command is in seconds, '--timeout-ms' of another is not
     )
+    say_numbers(parser)
     command.add_arguments(parser)
     arguments = parser.parse_args(words)
     for settle in vars(arguments).pop("settle", ()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ def test_no_pattern_lets_a_line_break_pass() -> None:
         for folder in ("appliance", "ansible/plugins")
         for path in (ROOT / folder).rglob("*.py")
         for each in patterns(path.read_text())
-        if each.endswith("$") or each.endswith("$)")
+        if each.endswith(("$", "$)"))
     }
     assert not found, "say $(?!\\n), or use fullmatch"
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from appliance.cli.arguments import natural, version_number
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.session import Controller, Profile, read_profile, write_profile
@@ -18,6 +19,8 @@ from appliance.domain.manifest import INT64_MAX, is_name
 from appliance.domain.moment import moment
 from appliance.store.full_disk import bytes_text
 
+HOURS_MAX: Final = 24 * 366
+"""How long a token may be good: a controller refuses more."""
 UNTRUSTED: Final = (
     "{key}: no key that the fleet's root names has signed it, so boxes refuse it, unless their own "
     "packages.trusted_keys has the key; 'appliance fleet root make --package-key' has the whole fleet trust a maker"
@@ -227,13 +230,15 @@ def _add_want(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("model", metavar="MODEL=VERSION", help="what to serve; version 0: nothing of it")
     parser.add_argument("--order", action="store_true", help="at once, whatever serves now: as a rollback")
-    parser.add_argument("--trial", type=int, default=0, metavar="VERSION", help="try this version beside it")
     parser.add_argument(
-        "--percent", type=int, default=10, help="share of requests of the trial (default: 10)"
+        "--trial", type=version_number, default=0, metavar="VERSION", help="try this version beside it"
+    )
+    parser.add_argument(
+        "--percent", type=natural(0, 100), default=10, help="share of requests of the trial (default: 10)"
     )
     parser.add_argument(
         "--prefetch",
-        type=int,
+        type=version_number,
         action="append",
         default=[],
         metavar="VERSION",
@@ -265,7 +270,9 @@ def _add_token(parser: argparse.ArgumentParser) -> None:
         "--role", default="", choices=("viewer", "operator", "admin"), help="of the person (default: viewer)"
     )
     parser.add_argument(
-        "--hours", type=int, help="how long it is good (default: a day for a box, 90 days for a person)"
+        "--hours",
+        type=natural(1, HOURS_MAX),
+        help="how long it is good (default: a day for a box, 90 days for a person)",
     )
     parser.add_argument("--revoke", default="", metavar="NAME", help="withdraw this token instead")
     _json(parser)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from appliance.cli.arguments import natural
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.arrival import IN_CONFLICT
@@ -222,7 +223,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 def _add_log(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", metavar="DEVICE", nargs="?", default="", help="only of this one")
-    parser.add_argument("--most", type=int, default=LOG_LINES, help=f"how many (default: {LOG_LINES})")
+    parser.add_argument("--most", type=natural(1), default=LOG_LINES, help=f"how many (default: {LOG_LINES})")
     _add(parser)
 
 

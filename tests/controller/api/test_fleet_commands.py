@@ -213,7 +213,6 @@ def test_a_token_comes_with_its_name_and_is_listed(fleet: Fleet) -> None:
         (("--role", "viewer"), "--role is for a person"),
         (("--group", "a", "--device", "b"), "give --group or --device"),
         (("--revoke", "a", "--hours", "3"), "nothing else"),
-        (("--hours", "0"), "Expected `int` >= 1"),
         (("--person", "x y"), "not a name: a-z 0-9 . _ -, at most 64, not a dot first"),
     ],
 )
