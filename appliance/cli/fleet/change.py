@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.cli.arguments import natural, version_number
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.session import Controller, Profile, read_profile, write_profile
 from appliance.cli.model.golden_loss import loss_words
+from appliance.cli.numbers import natural, version_number
 from appliance.domain.manifest import INT64_MAX, is_name
 from appliance.domain.moment import moment
 from appliance.store.full_disk import bytes_text

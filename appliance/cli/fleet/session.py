@@ -6,13 +6,15 @@ names another file than the usual one.
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
 import os
 import ssl
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -150,11 +152,23 @@ def watched(show: Callable[[], None], *, watch: bool) -> int:
     while True:
         if watch and sys.stdout.isatty():
             sys.stdout.write("\x1b[2J\x1b[H")
-        show()
+        with _uncollected():
+            show()
         sys.stdout.flush()
         if not watch:
             return Exit.OK
         time.sleep(WATCH_S)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Within it the interpreter's collector rests: what a large fleet is told in has no cycles, and the collector would
+    go through all of it many times."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def table(titles: tuple[str, ...], rows: list[tuple[object, ...]], notes: list[str] | None = None) -> None:

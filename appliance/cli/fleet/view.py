@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from appliance.cli.arguments import natural
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.arrival import IN_CONFLICT
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
+from appliance.cli.numbers import natural
 from appliance.cli.terminal import print_text
 from appliance.domain.moment import moment
 from appliance.fleet.record_words import record_text
