@@ -78,7 +78,10 @@ class CommandTable:
             sys.stdout.flush()
             return status
         except CommandFailed as failure:
-            print_text(f"{program}: {failure}", sys.stderr)
+            below = (
+                "  " if "\n" in str(failure) else ""
+            )  # a list, each line of which is to be told from the next
+            print_text(f"{program}: {failure}", sys.stderr, below=below)
             return failure.status
         except KeyboardInterrupt:
             return Exit.INTERRUPTED

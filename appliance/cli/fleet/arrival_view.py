@@ -79,7 +79,7 @@ def outstanding_lines(arrival: Arrival) -> list[str]:
     """A line for each device that is not there, if they are not too many."""
     found = arrival.outstanding()
     left = len(found) - LISTED_MAX
-    more = [f"and {left} more; 'appliance fleet devices' shows all"] if left > 0 else []
+    more = [f"and {left} more; 'appliance fleet devices --not-there' shows all"] if left > 0 else []
     return [*map(line, found[:LISTED_MAX]), *more]
 
 

@@ -171,9 +171,15 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def table(titles: tuple[str, ...], rows: list[tuple[object, ...]], notes: list[str] | None = None) -> None:
-    """Print a table of plain cells, of which the last one in a row may be long, and ``notes`` below it. A title in
-    parentheses is of a column that leaves where there is no room."""
+def table(
+    titles: tuple[str, ...],
+    rows: list[tuple[object, ...]],
+    notes: list[str] | None = None,
+    *,
+    lines: int | None = None,
+) -> None:
+    """Print a table of plain cells, of which the last one in a row may be long, and ``notes`` below it; with ``lines``
+    in so many at most. A title in parentheses is of a column that leaves where there is no room."""
     from rich.text import Text
 
     from appliance.cli.text_table import Column, TextTable, output
@@ -181,6 +187,8 @@ def table(titles: tuple[str, ...], rows: list[tuple[object, ...]], notes: list[s
     *first, tail = titles
     columns = tuple(Column(title=each.strip("()"), left=True, leaves=each.startswith("(")) for each in first)
     cells = [[Text(printable(str(cell))) for cell in row] for row in rows]
-    output().print(TextTable(columns=columns, rows=cells, tail=tail))
-    if notes:
-        print_text("\n".join(map(printable, notes)), below="  ")
+    said = [printable(note) for note in notes or ()]
+    bounded = [] if lines is None else [Text(note) for note in said]
+    output().print(TextTable(columns=columns, rows=cells, notes=bounded, tail=tail, lines=lines))
+    if lines is None and said:
+        print_text("\n".join(said), below="  ")
