@@ -25,7 +25,7 @@ from appliance.controller.contact import CONFLICT, FULL, REVOKED, is_full
 from appliance.controller.fleet_store import FleetStore, Rows, View
 from appliance.controller.home import AUTHORITY, DATABASE, KEYS, SETTINGS, NoHome
 from appliance.controller.online_keys import OnlineKeys
-from appliance.controller.publishing import Publisher, keep
+from appliance.controller.publishing import AT_ONCE, Publisher, keep
 from appliance.controller.releases import wished_version
 from appliance.controller.schemas import PersonTokenRequest
 from appliance.domain.digest import digest_of
@@ -33,8 +33,6 @@ from appliance.domain.errors import OperatorError
 from appliance.fleet.messages import Acknowledged, MessageInvalid, Report, decode
 from appliance.transfer.bundle_writer import Part
 
-AT_ONCE: Final = 16
-"""Devices in one transaction. Boxes wait for it, and each takes a write to the disk."""
 NOTHING: Final = (CONFLICT, REVOKED)
 """States of devices that get nothing."""
 EPOCHS_MAX: Final = 4096
@@ -179,13 +177,15 @@ def is_revoked(desk: Desk, certificate: x509.Certificate) -> bool:
 
 def incoming(desk: Desk, received: Received, who: str, now_ms: int) -> tuple[Acknowledged, ...]:
     """Keep what a box's bundle held: telemetry that is here already is passed over, an older report as well. Gives what
-    is here now of each outbox. Raises OperatorError, also for more than is kept of one box; then nothing was kept."""
+    is here now of each outbox. Boxes poll meanwhile: each batch is a transaction, and is read before that. Raises
+    OperatorError, also for more than is kept of one box; what came before is kept then, as over the link."""
     latest: dict[tuple[str, str], Acknowledged] = {}
-    with desk.store.transaction() as rows:
-        for batch in received.batches:
+    for batch in received.batches:
+        with desk.store.transaction() as rows:
             if is_full(rows, received.device):
                 raise OperatorError(FULL)
             latest[batch.stream, batch.epoch] = rows.take_batch(received.device, batch, now_ms)
+    with desk.store.transaction() as rows:
         device = rows.one(tables.devices, name=received.device)
         if device is not None and received.report is not None:
             _take_report(rows, device, received.report, received.report_bytes, now_ms)

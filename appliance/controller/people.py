@@ -14,7 +14,7 @@ from appliance.controller import tables, tokens
 from appliance.controller.audit import FIRST, Line, first_wrong
 from appliance.controller.authority import Authority
 from appliance.controller.fleet_store import FleetStore, View
-from appliance.controller.publishing import Publisher
+from appliance.controller.publishing import AT_ONCE, CONFLICT, Publisher
 from appliance.controller.releases import Releases, release
 from appliance.controller.schemas import (
     AuditCheck,
@@ -197,17 +197,23 @@ class People:
     def resume(self, name: str, who: str, now_ms: int) -> Changed:
         """The device, or all of them ("") that are in conflict, get what is wanted here, above what they have; one that
         has come too far for that is left as it is. Raises Unknown, and OperatorError where it was named."""
+        with self._store.look() as view:
+            names = [name] if name else [row.name for row in view.all(tables.devices, "name", state=CONFLICT)]
+        groups = (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
+        return Changed(sum(self._resume(each, bool(name), who, now_ms) for each in groups))
+
+    def _resume(self, names: Sequence[str], named: bool, who: str, now_ms: int) -> int:
+        """The same of some devices, in one transaction; gives how many."""
         with self._store.transaction() as rows:
-            found = [_device(rows, name)] if name else rows.all(tables.devices, state="conflict")
-            found = [row for row in found if row.state == "conflict"]
+            found = [row for each in names if (row := _device(rows, each)).state == CONFLICT]
             near = [row for row in found if _told(row) < TOLD_MAX]
-            if name and len(near) < len(found):
-                text = f"'{name}' tells of documents beyond all that can be made; enrol it anew, or revoke it"
+            if named and len(near) < len(found):
+                text = f"'{names[0]}' tells of documents beyond all that can be made; enrol it anew, or revoke it"
                 raise OperatorError(text)
             for row in near:
                 self._publisher.resume(rows, row, now_ms)
                 rows.note(now_ms, who, "resumed", device=row.name, told=row.told_generation)
-        return Changed(len(near))
+        return len(near)
 
     # --- what is wanted
 

@@ -29,6 +29,8 @@ from appliance.fleet.metadata import Counters
 
 ACTIVE: Final = "active"
 CONFLICT: Final = "conflict"
+AT_ONCE: Final = 16
+"""Devices in one transaction, where many are given documents. Boxes wait for it, and each takes a write to the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

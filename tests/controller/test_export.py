@@ -1,4 +1,4 @@
-"""A bundle for all boxes is made while boxes poll, and says of each what is wanted when it is written down."""
+"""What is done of many boxes at once is done while boxes poll; a bundle says of each what is wanted when it is made."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from appliance.controller import by_hand, fleet_store, publishing, tables
-from appliance.controller.by_hand import Desk, Outgoing, desk_of, outgoing
+from appliance.controller import by_hand, fleet_store, people, publishing, tables
+from appliance.controller.bundles import Received
+from appliance.controller.by_hand import Desk, Outgoing, desk_of, incoming, outgoing
 from appliance.controller.fleet_store import FleetStore, Rows
 from appliance.controller.home import DATABASE
 from appliance.controller.signing import sign_document
 from appliance.fleet.documents import DesiredState, decode
+from appliance.fleet.messages import Batch
 from tests.controller.conftest import START_MS, Served
 
 NAMES = ("box-1", "box-2", "box-3", "box-4", "box-5")
@@ -125,3 +127,54 @@ def test_a_bundle_that_brings_nothing_new_is_signed_no_more(
     first = documents(export(lambda rows, name: None))
     assert documents(export(lambda rows, name: pytest.fail(f"{name} has its document"))) == first
     assert generations(bench) == [1] * 5
+
+
+class Carried:
+    """Batches on a stick: another process changes the database while each is read."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number in range(3):
+            other = FleetStore(f"sqlite:///{self._place}")
+            with other.transaction() as rows:
+                rows.note(START_MS, "device", "polled")
+            other.close()
+            yield Batch(stream="serve", epoch="0" * 32, first=number * 2, records=(b"\x01", b"\x02"))
+
+
+def test_boxes_change_the_database_while_a_bundle_is_read(
+    bench: Desk, made: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_store, "BUSY_MS", 0)
+    batches: Any = Carried(made.folder / DATABASE)
+    received = Received(device="box-1", report=None, report_bytes=b"", batches=batches, records=6)
+    (said,) = incoming(bench, received, "ann", START_MS)
+    assert said.next == 6
+    with bench.store.look() as view:
+        assert len(view.all(tables.telemetry)) == 6
+        assert [line.what for line in view.audit_lines(0, 9)][-4:] == [*["polled"] * 3, "bundle imported"]
+
+
+def test_many_devices_are_resumed_some_at_a_time(bench: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    transaction, began = FleetStore.transaction, []
+
+    def counted(store: FleetStore) -> Any:
+        began.append(store)
+        return transaction(store)
+
+    with bench.store.transaction() as rows:
+        for name in NAMES:
+            rows.change(tables.devices, {"name": name}, state="conflict", told_generation=7)
+    monkeypatch.setattr(people, "AT_ONCE", 2)
+    monkeypatch.setattr(FleetStore, "transaction", counted)
+    found: Any = None
+    desk = people.People(bench.store, bench.authority, publishing.Publisher(bench.keys), found, "")
+    assert desk.resume("", "ann", START_MS).devices == 5
+    assert len(began) == 3
+    assert generations(bench) == [8] * 5
+    assert desk.resume("", "ann", START_MS).devices == 0

@@ -165,6 +165,31 @@ def test_the_log_of_changes_is_begun_anew_although_somebody_always_looks(
     assert log.stat().st_size < LOG_BYTES
 
 
+def test_who_makes_many_changes_lets_those_in_that_wait(store: FleetStore) -> None:
+    """One thread takes the lock again and again, and others wait from its first change on."""
+    done: list[str] = []
+
+    def change(name: str) -> None:
+        with store.transaction() as rows:
+            rows.count_up(name)
+            done.append(name)
+
+    others = [threading.Thread(target=change, args=(name,)) for name in ("a", "b", "c")]
+    with store.transaction() as rows:
+        for number, each in enumerate(others, 1):
+            each.start()
+            while store._lock.waiting() < number:
+                threading.Event().wait(0.001)
+        rows.count_up("first")
+        done.append("first")
+    for _ in range(3):
+        change("more")
+    for each in others:
+        each.join()
+    assert done == ["first", "a", "b", "c", "more", "more", "more"]
+    assert not store._lock.locked()
+
+
 def test_a_look_at_a_database_that_fails_says_so(store: FleetStore) -> None:
     with store.transaction() as rows:
         rows._connection.exec_driver_sql("DROP TABLE state")
