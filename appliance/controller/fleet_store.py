@@ -264,6 +264,13 @@ class View:
         )
         return [Line(*row) for row in found]
 
+    def newest_audit_lines(self, most: int) -> list[Line]:
+        """The last ``most`` lines of the audit log, ascending."""
+        found = self._connection.execute(
+            select(tables.audit).order_by(tables.audit.c.number.desc()).limit(most)
+        )
+        return [Line(*row) for row in found][::-1]
+
     def telemetry(self, device: str, after_ms: int, most: int, bytes_most: int) -> list[Row[Any]]:
         """The newest records of a device that came at ``after_ms`` or later, in the order in which they came: at most
         so many, of so many bytes."""

@@ -234,6 +234,8 @@ class People:
             for version in versions_of(wish):
                 release(rows, request.model, version)  # it may have been withdrawn meanwhile
             there = rows.one(tables.wishes, scope=scope, model=request.model)
+            if wish is None and there is None:
+                return Replaced(len(concerned), False)
             if wish is None:
                 rows.remove(tables.wishes, scope=scope, model=request.model)
             else:
@@ -254,6 +256,8 @@ class People:
         with self._store.transaction() as rows:
             concerned = _concerned(rows, request.group, request.device, "name")
             there = rows.one(tables.settings, scope=scope, name=request.name)
+            if request.value is None and there is None:
+                return Replaced(len(concerned), False)
             if request.value is None:
                 rows.remove(tables.settings, scope=scope, name=request.name)
             else:
@@ -295,9 +299,11 @@ class People:
             for row in found
         ]
 
-    def audit(self, after: int, most: int) -> list[AuditEntry]:
-        """Lines of the audit log after the number ``after``."""
+    def audit(self, after: int, most: int, newest: int) -> list[AuditEntry]:
+        """Lines of the audit log after the number ``after``; or so many that are the ``newest``, if that is not 0."""
         with self._store.look() as rows:
+            if newest:
+                return [AuditEntry(*line) for line in rows.newest_audit_lines(min(newest, AUDIT_PAGE))]
             return [AuditEntry(*line) for line in rows.audit_lines(after, min(most, AUDIT_PAGE))]
 
     def check_audit(self) -> AuditCheck:

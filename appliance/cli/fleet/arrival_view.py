@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from appliance.cli.failure import printable
 from appliance.cli.fleet.arrival import Arrival, Place, Standing, Wished
 from appliance.cli.fleet.view import ago, left_s, span
+from appliance.cli.terminal import print_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -123,7 +124,8 @@ def shown(wished: Wished, *, json: bool) -> Iterator[Show]:
 def say(text: str) -> None:
     """Print a line. Where nobody reads it any more, the waiting goes on: its exit status is waited for as well."""
     try:
-        print(text, flush=True)
+        print_text(text, below="  ")
+        sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

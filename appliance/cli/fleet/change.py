@@ -15,6 +15,7 @@ from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.session import Controller, Profile, read_profile, write_profile
 from appliance.cli.model.golden_loss import loss_words
 from appliance.cli.numbers import natural, version_number
+from appliance.cli.terminal import print_text
 from appliance.domain.manifest import INT64_MAX, is_name
 from appliance.domain.moment import moment
 from appliance.store.full_disk import bytes_text
@@ -40,7 +41,7 @@ def _login(arguments: argparse.Namespace) -> int:
         raise CommandFailed("no token was given: 'appliance fleet token --person NAME' makes one")
     profile = Profile(url=arguments.url.rstrip("/"), token=token.strip(), authority=authority)
     Controller(profile).get("/devices")
-    print(printable(f"Logged in at {profile.url}; kept in '{write_profile(profile)}'."))
+    print_text(printable(f"Logged in at {profile.url}; kept in '{write_profile(profile)}'."))
     return Exit.OK
 
 
@@ -61,12 +62,12 @@ def _release(arguments: argparse.Namespace) -> int:
         text = (
             f"{found['model']}/{found['version']} is released: {bytes_text(found['full_bytes'])} from scratch"
         )
-        print(json.dumps(found) if arguments.json else printable(text), flush=True)
+        _print(arguments, found, text)
         if not found["trust"].startswith("key "):
-            print(printable(UNTRUSTED.format(key=f"{found['model']}/{found['version']}")), file=sys.stderr)
+            print_text(printable(UNTRUSTED.format(key=f"{found['model']}/{found['version']}")), sys.stderr)
         if before := found.get("golden_before", 0):  # a controller of an earlier release does not say it
             words = loss_words(f"{found['model']}/{found['version']}", f"{found['model']}/{before}")
-            print(words, file=sys.stderr)
+            print_text(words, sys.stderr)
     return Exit.OK
 
 
@@ -80,7 +81,7 @@ def _withdraw(arguments: argparse.Namespace, controller: Controller) -> int:
         f"{model}/{number} is withdrawn; {bytes_text(found['bytes'])} become free at the controller within half an "
         "hour, or when the boxes that were told of it have asked again"
     )
-    print(json.dumps(found) if arguments.json else printable(text))
+    _print(arguments, found, text)
     return Exit.OK
 
 
@@ -147,7 +148,7 @@ def _token(arguments: argparse.Namespace) -> int:
     print(json.dumps(found) if arguments.json else found["token"], flush=True)
     if not arguments.json:
         text = f"token '{found['name']}', shown this once; good until {moment(found['expires_ms'])}"
-        print(printable(text), file=sys.stderr)
+        print_text(printable(text), sys.stderr)
     return Exit.OK
 
 
@@ -194,8 +195,17 @@ def _say(arguments: argparse.Namespace, found: Any, what: str = "", undo: str = 
         text = f"the {scope} had no {what}{'' if group else ' of its own'}; nothing was changed"
     if getattr(arguments, "revoke", ""):
         text = "done"
-    print(json.dumps(found) if arguments.json else printable(text))
+    _print(arguments, found, text)
     return Exit.OK
+
+
+def _print(arguments: argparse.Namespace, found: Any, text: str) -> None:
+    """Say what came of it, to a person or a program."""
+    if arguments.json:
+        print(json.dumps(found), flush=True)
+    else:
+        print_text(printable(text))
+        sys.stdout.flush()
 
 
 def _json(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,7 @@ from appliance.store.full_disk import bytes_text
 
 Row = tuple[object, ...]
 LOG_LINES: Final = 50
+AUDIT_LINES: Final = 1000
 RECORD_CHARACTERS: Final = 400
 
 
@@ -194,6 +195,17 @@ def _add_log(parser: argparse.ArgumentParser) -> None:
     add_showing(parser)
 
 
+def _add_audit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--most",
+        type=natural(1, AUDIT_LINES),
+        default=AUDIT_LINES,
+        metavar="N",
+        help=f"how many, the newest (default, and at most: {AUDIT_LINES:,})",
+    )
+    add_showing(parser)
+
+
 def _command(
     about: str, path: str, titles: tuple[str, ...], rows: Callable[[list[Any]], list[Row]],
     add: Callable[[argparse.ArgumentParser], None] = add_showing,
@@ -242,7 +254,12 @@ LOGS: Final = _command(
     lambda arguments: {"device": arguments.device, "most": arguments.most},
 )
 AUDIT: Final = _command(
-    "Show who changed what at the controller.", "/audit", ("line", "when", "who", "did", "what"), _audit_rows
+    "Show who changed what at the controller.",
+    "/audit",
+    ("line", "when", "who", "did", "what"),
+    _audit_rows,
+    _add_audit,
+    lambda arguments: {"newest": arguments.most},
 )
 AUDIT_CHECK: Final = Command(
     about="Check that no line of the audit log was changed or left out.",

@@ -180,6 +180,10 @@ def test_the_audit_log_is_told_in_words_that_a_screen_sets_apart(
     assert "want model=m, scope=group/site, wish.order=true, wish.version=1 " in told
     assert "want model=m, scope=group/site, wish.version=0 " in told
     assert told.endswith("want model=m, scope=group/site, wish=null")
+    assert [each["what"] for each in json.loads(fleet("audit", "--most", "2", "--json")[1])] == [
+        "want",
+        "want",
+    ]
 
 
 def test_what_is_wished_of_one_device_alone_is_shown(

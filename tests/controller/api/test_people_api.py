@@ -244,6 +244,35 @@ def test_the_document_of_the_api_is_whole(desk: Desk) -> None:
     assert told <= served
 
 
+def test_what_was_changed_last_is_told_of_a_long_audit_log(desk: Desk) -> None:
+    """It told of the first thousand lines alone."""
+    with desk.home.store.transaction() as rows:
+        for number in range(1200):
+            rows.note(desk.now_ms, "ann", "did", number=number)
+    person = desk.person()
+    newest = person.get("/audit")[0]["number"] + 1200
+    assert [each["number"] for each in person.get("/audit?newest=3")] == [newest - 2, newest - 1, newest]
+    assert len(person.get("/audit?newest=5000")) == 1000
+    assert person.get("/audit?newest=x")["error"] == "'newest' is no number"
+
+
+def test_what_takes_nothing_back_changes_nothing(desk: Desk, new_box: NewBox) -> None:
+    new_box("box-1", group="site")
+    person = desk.person()
+
+    def at() -> tuple[Any, int]:
+        with desk.home.store.look() as view:
+            return person.get("/audit/check"), view.number("revision")
+
+    before = at()
+    assert person.post("/want", {"model": "m", "group": "site"}) == {"devices": 1, "before": False}
+    assert person.post("/settings", {"name": "fleet.poll_s", "group": "site"}) == {
+        "devices": 1,
+        "before": False,
+    }
+    assert at() == before
+
+
 def test_the_audit_log_tells_who_did_what_and_that_it_was_changed(desk: Desk, new_box: NewBox) -> None:
     new_box("box-1")
     desk.person().post("/devices/box-1/group", {"group": "site"})
