@@ -80,7 +80,9 @@ class TextTable:
         above = wrapped(titles, width)
         if self.tail and not beside and any(self._tail_of(row) for row in self.rows):
             above += _below(Text(self.tail, "bold"), width)
-        rows = [list(self._lines(row, shown, widths, width, beside)) for row in self.rows]
+        seen_most = len(self.rows) if self.lines is None else self.lines
+        rows = [list(self._lines(row, shown, widths, width, beside)) for row in self.rows[:seen_most]]
+        rows += [[Text()]] * (len(self.rows) - len(rows))  # no screen has room for them: they are counted
         if self.lines is None:
             yield from (*above, *(line for row in rows for line in row))
             yield from fitted(self.notes, width, None)

@@ -356,6 +356,23 @@ def test_a_row_of_a_large_table_costs_little(
     assert (calls(300) - calls(100)) / 200 < 600
 
 
+def test_rows_that_no_screen_has_room_for_are_counted_and_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for thousands of devices sees a picture four times a second."""
+    rows = [[Text(f"box-{number}"), Text("coming", "yellow")] for number in range(3000)]
+    set_, lines = [], TextTable._lines
+
+    def counted(self: TextTable, *given: Any) -> Any:
+        set_.append(given)
+        return lines(self, *given)
+
+    monkeypatch.setattr(TextTable, "_lines", counted)
+    seen = shown(
+        TextTable(columns=(Column(title="device", left=True),), rows=rows, tail="stands", lines=20), 80
+    )
+    assert (len(seen), seen[-1]) == (20, "... 2982 more")
+    assert len(set_) == 20
+
+
 def test_what_is_said_below_a_table_is_set_for_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen()
     monkeypatch.setenv("COLUMNS", "40")
