@@ -1,15 +1,14 @@
-"""Arguments that several commands take: what models are served, where a result is written, numbers within bounds."""
+"""Arguments that several commands take: what models are served, where a result is written."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.config.tree import ApplianceConfig
 from appliance.domain.errors import ConfigInvalid
-from appliance.domain.manifest import INT64_MAX
 from appliance.domain.model_names import no_such_model
 
 
@@ -75,45 +74,8 @@ def contents(path: Path) -> bytes:
         raise CommandFailed(f"'{path}' cannot be read: {error.strerror}") from error
 
 
-def natural(smallest: int) -> Callable[[str], int]:
-    """The type of an option that takes a whole number of at least ``smallest``."""
-
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"'{text}' is no whole number") from None
-        if value < smallest:
-            raise argparse.ArgumentTypeError(f"must be at least {smallest}")
-        return value
-
-    return read
-
-
-def seconds(least: float, most: float) -> Callable[[str], float]:
-    """The type of an option that takes ``least`` to ``most`` seconds; what is none is a usage error that says so."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds") from None
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"must be from {least:g} to {most:g} seconds")
-        return value
-
-    return read
-
-
 def check_known(asked: Iterable[str], known: Collection[str]) -> None:
     """Fail for the first of the names ``asked`` for that none of the ``known`` models has."""
     for name in asked:
         if name not in known:
             raise CommandFailed(no_such_model(name, known), Exit.REFUSED)
-
-
-def version_number(text: str) -> int:
-    """``text`` as the number of a version. Raises ArgumentTypeError for what cannot be one."""
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and 1 <= int(text) <= INT64_MAX):
-        raise argparse.ArgumentTypeError(f"'{text}' is no version; give 1 to {INT64_MAX}")
-    return int(text)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from appliance import __version__
 from appliance.cli.failure import EXIT_HELP, CommandFailed, Exit
 from appliance.cli.help_text import HelpFormatter
+from appliance.cli.numbers import say_numbers
 from appliance.cli.terminal import print_text
 
 
@@ -77,7 +78,10 @@ class CommandTable:
             sys.stdout.flush()
             return status
         except CommandFailed as failure:
-            print_text(f"{program}: {failure}", sys.stderr)
+            below = (
+                "  " if "\n" in str(failure) else ""
+            )  # a list, each line of which is to be told from the next
+            print_text(f"{program}: {failure}", sys.stderr, below=below)
             return failure.status
         except KeyboardInterrupt:
             return Exit.INTERRUPTED
@@ -118,6 +122,7 @@ def _run(program: str, entry: Entry, words: Sequence[str]) -> int:
         formatter_class=HelpFormatter,
         allow_abbrev=False,  # '--timeout' of one command is in seconds, '--timeout-ms' of another is not
     )
+    say_numbers(parser)
     command.add_arguments(parser)
     arguments = parser.parse_args(words)
     for settle in vars(arguments).pop("settle", ()):

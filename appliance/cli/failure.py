@@ -44,4 +44,6 @@ class CommandFailed(Exception):
 
 def printable(text: str) -> str:
     """``text`` on one line: control characters and others that show nothing become escapes such as \\n."""
+    if text.isprintable():
+        return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from appliance.cli import endpoint
-from appliance.cli.arguments import natural
 from appliance.cli.array import Array, encode, fit_shape, parse_values, read_npy, zeros
 from appliance.cli.endpoint import endpoint_of
 from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.numbers import natural
 from appliance.cli.oip_client import InputTensor, OipClient, Question, Signature
 from appliance.cli.picture import SUFFIXES, read_picture
 from appliance.cli.tls import GRPC

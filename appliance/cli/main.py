@@ -142,7 +142,7 @@ FLEET: Final = CommandTable(
     commands=MappingProxyType(
         {
             "login": Entry("log in at a controller", "appliance.cli.fleet.change:LOGIN"),
-            "devices": Entry("show devices and how they stand", "appliance.cli.fleet.view:DEVICES"),
+            "devices": Entry("show devices and how they stand", "appliance.cli.fleet.devices:DEVICES"),
             "groups": Entry("show groups and what is wanted in them", "appliance.cli.fleet.view:GROUPS"),
             "releases": Entry("show what was released", "appliance.cli.fleet.view:RELEASES"),
             "release": Entry("hand packages over to the controller", "appliance.cli.fleet.change:RELEASE"),

@@ -17,9 +17,10 @@ from typing import Any, Final, Self
 
 from appliance.cli import endpoint
 from appliance.cli.activity import Interval, between
-from appliance.cli.arguments import check_known, seconds
+from appliance.cli.arguments import check_known
 from appliance.cli.command_table import Command
 from appliance.cli.failure import Exit
+from appliance.cli.numbers import seconds
 from appliance.cli.snapshot import Snapshot, parse
 from appliance.cli.status_source import StatusSource
 

@@ -16,9 +16,10 @@ from typing import Final
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.text import Text
 
-from appliance.cli.notes import fitted, wrapped
+from appliance.cli.notes import fitted, is_plain, wrapped
 
 GAP: Final = 1
 PIPE_CELLS: Final = 10_000
@@ -62,7 +63,12 @@ class TextTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """See rich's console protocol."""
-        yield from self.texts(options.max_width)
+        for line in self.texts(options.max_width):
+            if is_plain(line):  # a large fleet has thousands of them, and rich looks at each word of a text
+                yield Segment(line.plain)
+                yield Segment.line()
+            else:
+                yield line
 
     def texts(self, width: int) -> Iterator[Text]:
         """Each is one line of a screen of ``width`` cells."""
@@ -74,7 +80,9 @@ class TextTable:
         above = wrapped(titles, width)
         if self.tail and not beside and any(self._tail_of(row) for row in self.rows):
             above += _below(Text(self.tail, "bold"), width)
-        rows = [list(self._lines(row, shown, widths, width, beside)) for row in self.rows]
+        seen_most = len(self.rows) if self.lines is None else self.lines
+        rows = [list(self._lines(row, shown, widths, width, beside)) for row in self.rows[:seen_most]]
+        rows += [[Text()]] * (len(self.rows) - len(rows))  # no screen has room for them: they are counted
         if self.lines is None:
             yield from (*above, *(line for row in rows for line in row))
             yield from fitted(self.notes, width, None)
@@ -129,18 +137,24 @@ class TextTable:
             cells[0] = Text()
         tail = self._tail_of(row)
         used = sum(widths) + GAP * len(widths)
-        if not beside or _longest_word(tail) > width - used:
+        if not beside or (tail.cell_len > width - used and _longest_word(tail) > width - used):
             yield from wrapped(_joined(cells, widths, self._left(shown)), width)
             if tail:
                 yield from _below(tail, width)
             return
         first, *more = wrapped(tail, width - used) or [Text()]
         yield from wrapped(_joined([*cells, first], widths, self._left(shown)), width)
-        yield from (Text(" " * used) + line for line in more)
+        yield from (_set_in(line, used) for line in more)
 
 
 def _joined(cells: Sequence[Text], widths: Sequence[int], left: Sequence[bool]) -> Text:
     """One line: padded cells, and what follows them as it is."""
+    if all(map(is_plain, cells)):
+        padded = []
+        for cell, width, at_left in zip(cells, widths, left, strict=False):
+            padding = " " * (width - cell.cell_len)
+            padded.append(cell.plain + padding if at_left else padding + cell.plain)
+        return Text((" " * GAP).join([*padded, *(cell.plain for cell in cells[len(widths) :])]).rstrip())
     line = Text(no_wrap=False, overflow="fold")
     for cell, width, at_left in zip(cells, widths, left, strict=False):
         padding = " " * max(width - cell.cell_len, 0)
@@ -153,7 +167,11 @@ def _joined(cells: Sequence[Text], widths: Sequence[int], left: Sequence[bool]) 
 
 def _below(tail: Text, width: int) -> list[Text]:
     """Lines below a row, set in."""
-    return [Text("  ") + line for line in wrapped(tail, max(width - 2, 1))]
+    return [_set_in(line, 2) for line in wrapped(tail, max(width - 2, 1))]
+
+
+def _set_in(line: Text, cells: int) -> Text:
+    return Text(" " * cells + line.plain) if is_plain(line) else Text(" " * cells) + line
 
 
 def _longest_word(text: Text) -> int:

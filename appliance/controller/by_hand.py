@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,16 +22,19 @@ from appliance.controller.authority import Authority
 from appliance.controller.blobs import DirectoryBlobs
 from appliance.controller.bundles import Export, Received, parts_for
 from appliance.controller.contact import CONFLICT, FULL, REVOKED, is_full
-from appliance.controller.fleet_store import FleetStore, Rows
+from appliance.controller.fleet_store import FleetStore, Rows, View
 from appliance.controller.home import AUTHORITY, DATABASE, KEYS, SETTINGS, NoHome
 from appliance.controller.online_keys import OnlineKeys
-from appliance.controller.publishing import Publisher
+from appliance.controller.publishing import AT_ONCE, Publisher, keep
+from appliance.controller.releases import wished_version
 from appliance.controller.schemas import PersonTokenRequest
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import OperatorError
 from appliance.fleet.messages import Acknowledged, MessageInvalid, Report, decode
 from appliance.transfer.bundle_writer import Part
 
+NOTHING: Final = (CONFLICT, REVOKED)
+"""States of devices that get nothing."""
 EPOCHS_MAX: Final = 4096
 """Of one box whose acknowledgements are carried: one that makes up epochs spoils nobody else's bundle."""
 
@@ -91,33 +95,68 @@ def token_by_hand(desk: Desk, wished: Mapping[str, Any], who: str, now_ms: int) 
 
 
 def outgoing(desk: Desk, names: Sequence[str], who: str, now_ms: int) -> Outgoing:
-    """What the devices ``names`` are to be brought, all of them where none is named. Raises OperatorError."""
-    publisher = Publisher(desk.keys)
+    """What the devices ``names`` are to be brought, all of them where none is named. Raises OperatorError.
+
+    Boxes poll meanwhile: a few devices are one transaction, and what is due of them is found and signed before it
+    begins."""
     exports: dict[str, Export] = {}
     held: list[str] = []
-    with desk.store.transaction() as rows:
-        for device in _devices(rows, names):
-            if device.state == CONFLICT:
-                held.append(device.name)
-                continue
-            known = rows.all(tables.outboxes, device=device.name)
-            exports[device.name] = Export(
-                metadata=publisher.publish(rows, device, now_ms),
-                acknowledged=tuple(
-                    Acknowledged(stream=each.stream, epoch=each.epoch, next=each.next)
-                    for each in known[:EPOCHS_MAX]
-                ),
-            )
-        roots = [root.data for root in rows.all(tables.roots)]
-        for name in exports:
-            rows.note(now_ms, who, "bundle exported", device=name)
+    with desk.store.look() as view:
+        found = [each.name for each in _devices(view, names)]
+    for start in range(0, len(found), AT_ONCE):
+        exported, conflicts = _outgoing(desk, found[start : start + AT_ONCE], who, now_ms)
+        exports |= exported
+        held += conflicts
+    with desk.store.look() as view:
+        roots = [root.data for root in view.all(tables.roots)]
     parts, missing = parts_for(roots, exports, desk.blobs)
     return Outgoing(devices=tuple(exports), parts=parts, missing=missing, held=tuple(held))
 
 
-def _devices(rows: Rows, names: Sequence[str]) -> list[Row[Any]]:
+def _outgoing(desk: Desk, names: Sequence[str], who: str, now_ms: int) -> tuple[dict[str, Export], list[str]]:
+    """The same of some devices, and those of them that are in conflict. One that something was changed of between is
+    looked at anew, in the transaction."""
+    publisher = Publisher(desk.keys)
+    with desk.store.look() as view:
+        seen = {name: row for name in names if (row := view.one(tables.devices, name=name)) is not None}
+        version_of = cache(partial(wished_version, view))
+        dues = {
+            name: publisher.due(view, row, now_ms, version_of)
+            for name, row in seen.items()
+            if row.state not in NOTHING
+        }
+        known = {name: view.all(tables.outboxes, device=name) for name in dues}
+    exports: dict[str, Export] = {}
+    conflicts: list[str] = []
+    with desk.store.transaction() as rows:
+        revision = rows.number("revision")
+        for name in names:
+            device = rows.one(tables.devices, name=name)
+            if device is None or device.state in NOTHING:
+                conflicts += [name] if device is not None and device.state == CONFLICT else []
+                continue
+            due = dues.get(name)
+            if due is None or due.revision != revision or _made_of(device) != _made_of(seen[name]):
+                due = publisher.due(rows, device, now_ms)
+            keep(rows, device, due)
+            rows.note(now_ms, who, "bundle exported", device=name)
+            acknowledged = tuple(
+                Acknowledged(stream=each.stream, epoch=each.epoch, next=each.next)
+                for each in known.get(name, ())[:EPOCHS_MAX]
+            )
+            exports[name] = Export(metadata=due.metadata, acknowledged=acknowledged)
+    return exports, conflicts
+
+
+def _made_of(device: Row[Any]) -> tuple[object, ...]:
+    """What is due of a device is made of this, and of what is wanted."""
+    counters = device.timestamp_version, device.snapshot_version, device.generation
+    return device.in_group, device.revision, device.document, *counters
+
+
+def _devices(rows: View, names: Sequence[str]) -> list[Row[Any]]:
     if not names:
-        return [each for each in rows.all(tables.devices) if each.state != REVOKED]
+        return [each for each in rows.all(tables.devices, "name", "state") if each.state != REVOKED]
     found = {name: rows.one(tables.devices, name=name) for name in names}
     if unknown := [name for name, device in found.items() if device is None]:
         raise OperatorError(
@@ -130,7 +169,7 @@ def _devices(rows: Rows, names: Sequence[str]) -> list[Row[Any]]:
 
 def is_revoked(desk: Desk, certificate: x509.Certificate) -> bool:
     """Whether the box with this certificate is none of ours any more."""
-    with desk.store.transaction() as rows:
+    with desk.store.look() as rows:
         issued = rows.one(tables.certificates, serial=f"{certificate.serial_number:x}")
         device = rows.one(tables.devices, name=issued.device) if issued else None
     return issued is None or issued.revoked or device is None or device.state == REVOKED
@@ -138,13 +177,15 @@ def is_revoked(desk: Desk, certificate: x509.Certificate) -> bool:
 
 def incoming(desk: Desk, received: Received, who: str, now_ms: int) -> tuple[Acknowledged, ...]:
     """Keep what a box's bundle held: telemetry that is here already is passed over, an older report as well. Gives what
-    is here now of each outbox. Raises OperatorError, also for more than is kept of one box; then nothing was kept."""
+    is here now of each outbox. Boxes poll meanwhile: each batch is a transaction, and is read before that. Raises
+    OperatorError, also for more than is kept of one box; what came before is kept then, as over the link."""
     latest: dict[tuple[str, str], Acknowledged] = {}
-    with desk.store.transaction() as rows:
-        for batch in received.batches:
+    for batch in received.batches:
+        with desk.store.transaction() as rows:
             if is_full(rows, received.device):
                 raise OperatorError(FULL)
             latest[batch.stream, batch.epoch] = rows.take_batch(received.device, batch, now_ms)
+    with desk.store.transaction() as rows:
         device = rows.one(tables.devices, name=received.device)
         if device is not None and received.report is not None:
             _take_report(rows, device, received.report, received.report_bytes, now_ms)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -62,7 +63,7 @@ class FleetStore:
     DatabaseTrouble."""
 
     def __init__(self, url: str) -> None:
-        self._lock = threading.Lock()
+        self._lock = Turns()
         self._lookers = _Lookers()
         self._log_most = LOG_BYTES
         # A look takes a connection of its own, so there are as many as threads: none waits for one that is held.
@@ -124,6 +125,41 @@ class FleetStore:
     def close(self) -> None:
         """Let go of the database."""
         self._engine.dispose()
+
+
+class Turns:
+    """A lock that goes to who waited longest: one who makes many changes in a row lets others in between. Python's own
+    goes to who asks again at once."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._taken = False
+        self._waiting: deque[threading.Lock] = deque()
+
+    def __enter__(self) -> None:
+        turn = threading.Lock()
+        with self._mutex:
+            if not self._taken:
+                self._taken = True
+                return
+            turn.acquire()
+            self._waiting.append(turn)
+        turn.acquire()
+
+    def __exit__(self, *of: object) -> None:
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._taken = False
+
+    def locked(self) -> bool:
+        """Whether somebody has it."""
+        return self._taken
+
+    def waiting(self) -> int:
+        """How many wait for it."""
+        return len(self._waiting)
 
 
 class _Lookers:
@@ -227,6 +263,13 @@ class View:
             select(table).where(table.c.number > after).order_by(table.c.number).limit(most)
         )
         return [Line(*row) for row in found]
+
+    def newest_audit_lines(self, most: int) -> list[Line]:
+        """The last ``most`` lines of the audit log, ascending."""
+        found = self._connection.execute(
+            select(tables.audit).order_by(tables.audit.c.number.desc()).limit(most)
+        )
+        return [Line(*row) for row in found][::-1]
 
     def telemetry(self, device: str, after_ms: int, most: int, bytes_most: int) -> list[Row[Any]]:
         """The newest records of a device that came at ``after_ms`` or later, in the order in which they came: at most

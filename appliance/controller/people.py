@@ -14,7 +14,7 @@ from appliance.controller import tables, tokens
 from appliance.controller.audit import FIRST, Line, first_wrong
 from appliance.controller.authority import Authority
 from appliance.controller.fleet_store import FleetStore, View
-from appliance.controller.publishing import Publisher
+from appliance.controller.publishing import AT_ONCE, CONFLICT, Publisher
 from appliance.controller.releases import Releases, release
 from appliance.controller.schemas import (
     AuditCheck,
@@ -197,24 +197,30 @@ class People:
     def resume(self, name: str, who: str, now_ms: int) -> Changed:
         """The device, or all of them ("") that are in conflict, get what is wanted here, above what they have; one that
         has come too far for that is left as it is. Raises Unknown, and OperatorError where it was named."""
+        with self._store.look() as view:
+            names = [name] if name else [row.name for row in view.all(tables.devices, "name", state=CONFLICT)]
+        groups = (names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE))
+        return Changed(sum(self._resume(each, bool(name), who, now_ms) for each in groups))
+
+    def _resume(self, names: Sequence[str], named: bool, who: str, now_ms: int) -> int:
+        """The same of some devices, in one transaction; gives how many."""
         with self._store.transaction() as rows:
-            found = [_device(rows, name)] if name else rows.all(tables.devices, state="conflict")
-            found = [row for row in found if row.state == "conflict"]
+            found = [row for each in names if (row := _device(rows, each)).state == CONFLICT]
             near = [row for row in found if _told(row) < TOLD_MAX]
-            if name and len(near) < len(found):
-                text = f"'{name}' tells of documents beyond all that can be made; enrol it anew, or revoke it"
+            if named and len(near) < len(found):
+                text = f"'{names[0]}' tells of documents beyond all that can be made; enrol it anew, or revoke it"
                 raise OperatorError(text)
             for row in near:
                 self._publisher.resume(rows, row, now_ms)
                 rows.note(now_ms, who, "resumed", device=row.name, told=row.told_generation)
-        return Changed(len(near))
+        return len(near)
 
     # --- what is wanted
 
     def want(self, request: WantRequest, who: str, now_ms: int) -> Replaced:
         """The wish counts from the next poll of each device on. Raises NoRelease, Unknown and OperatorError."""
         scope, wish = _scope(request.group, request.device), request.wish
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             concerned = _concerned(rows, request.group, request.device, "report")
             for version in versions_of(wish):
                 release(rows, request.model, version)
@@ -228,6 +234,8 @@ class People:
             for version in versions_of(wish):
                 release(rows, request.model, version)  # it may have been withdrawn meanwhile
             there = rows.one(tables.wishes, scope=scope, model=request.model)
+            if wish is None and there is None:
+                return Replaced(len(concerned), False)
             if wish is None:
                 rows.remove(tables.wishes, scope=scope, model=request.model)
             else:
@@ -248,6 +256,8 @@ class People:
         with self._store.transaction() as rows:
             concerned = _concerned(rows, request.group, request.device, "name")
             there = rows.one(tables.settings, scope=scope, name=request.name)
+            if request.value is None and there is None:
+                return Replaced(len(concerned), False)
             if request.value is None:
                 rows.remove(tables.settings, scope=scope, name=request.name)
             else:
@@ -289,9 +299,11 @@ class People:
             for row in found
         ]
 
-    def audit(self, after: int, most: int) -> list[AuditEntry]:
-        """Lines of the audit log after the number ``after``."""
+    def audit(self, after: int, most: int, newest: int) -> list[AuditEntry]:
+        """Lines of the audit log after the number ``after``; or so many that are the ``newest``, if that is not 0."""
         with self._store.look() as rows:
+            if newest:
+                return [AuditEntry(*line) for line in rows.newest_audit_lines(min(newest, AUDIT_PAGE))]
             return [AuditEntry(*line) for line in rows.audit_lines(after, min(most, AUDIT_PAGE))]
 
     def check_audit(self) -> AuditCheck:

@@ -150,9 +150,11 @@ class PeopleApi:
                 "/audit",
                 "lines of the audit log",
                 list[AuditEntry],
-                lambda asked: people.audit(asked.number("after", 0), asked.number("most", 1000)),
+                lambda asked: people.audit(
+                    asked.number("after", 0), asked.number("most", 1000), asked.number("newest", 0)
+                ),
                 "admin",
-                ("after", "most"),
+                ("after", "most", "newest"),
             ),
             _get(
                 "/audit/check", "whether the audit log is whole", AuditCheck,
@@ -339,7 +341,7 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 _STRING: Final = {"type": "string"}
-_PATTERN: Final = re.compile(r"Expected `str` matching regex '\^\S*\$'")
+_PATTERN: Final = re.compile(r"Expected `str` matching regex '\^\S*'")
 _RELEASE: Final = {"$ref": "#/components/schemas/Released"}
 _PLAIN: Final = str.maketrans("", "", "/{}_-")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
 
@@ -28,6 +29,17 @@ from appliance.fleet.metadata import Counters
 
 ACTIVE: Final = "active"
 CONFLICT: Final = "conflict"
+AT_ONCE: Final = 16
+"""Devices in one transaction, where many are given documents. Boxes wait for it, and each takes a write to the disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """What a device is to have, made for the ``revision`` of what is wanted; ``is_new``: it has to be kept."""
+
+    metadata: DeviceMetadata
+    revision: int
+    is_new: bool
 
 
 class Publisher:
@@ -53,11 +65,17 @@ class Publisher:
 
     def publish(self, rows: Rows, device: Row[Any], now_ms: int) -> DeviceMetadata:
         """The metadata, signed anew where something changed or the timestamp is due."""
+        due = self.due(rows, device, now_ms)
+        keep(rows, device, due)
+        return due.metadata
+
+    def due(self, rows: View, device: Row[Any], now_ms: int, version_of: VersionOf | None = None) -> Due:
+        """The same, to be kept before anybody is told of it. ``version_of`` is as in ``wanted``."""
         revision = rows.number("revision")
         before = _kept(device)
         metadata = before
         if before is None or device.revision != revision:
-            state = self.wanted(rows, device)
+            state = self.wanted(rows, device, version_of)
             if not Question(state).is_in(device.document):
                 counters = before.counters if before else _counters(device)
                 state = msgspec.structs.replace(state, generation=counters.targets + 1, issued_ms=now_ms)
@@ -65,11 +83,7 @@ class Publisher:
         assert metadata is not None
         if metadata is before and is_due(metadata.timestamp, utc(now_ms)):
             metadata = sign_timestamp(self._keys, metadata, utc(now_ms))
-        if metadata is not before:
-            _keep(rows, device.name, metadata, revision)
-        elif device.revision != revision:
-            rows.change(tables.devices, {"name": device.name}, revision=revision)
-        return metadata
+        return Due(metadata=metadata, revision=revision, is_new=metadata is not before)
 
     def behind(self, rows: View, key: Mapping[str, Any]) -> frozenset[str]:
         """The names of devices that have ``key`` and of which another thing is wanted than their documents say: each
@@ -136,17 +150,18 @@ def _kept(device: Row[Any]) -> DeviceMetadata | None:
     )
 
 
-def _keep(rows: Rows, name: str, metadata: DeviceMetadata, revision: int) -> None:
-    counters = metadata.counters
-    rows.change(
-        tables.devices,
-        {"name": name},
-        revision=revision,
-        timestamp_version=counters.timestamp,
-        snapshot_version=counters.snapshot,
-        generation=counters.targets,
-        timestamp=metadata.timestamp,
-        snapshot=metadata.snapshot,
-        targets=metadata.targets,
-        document=metadata.document,
-    )
+def keep(rows: Rows, device: Row[Any], due: Due) -> None:
+    """Have what is due of the device, as it is now, in the database."""
+    counters, metadata, changed = due.metadata.counters, due.metadata, dict[str, Any]()
+    if due.is_new:
+        changed = {
+            "timestamp_version": counters.timestamp,
+            "snapshot_version": counters.snapshot,
+            "generation": counters.targets,
+            "timestamp": metadata.timestamp,
+            "snapshot": metadata.snapshot,
+            "targets": metadata.targets,
+            "document": metadata.document,
+        }
+    if due.is_new or device.revision != due.revision:
+        rows.change(tables.devices, {"name": device.name}, revision=due.revision, **changed)

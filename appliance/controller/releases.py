@@ -34,7 +34,7 @@ from appliance.controller.signatures import (
 from appliance.domain.errors import OperatorError, PackageInvalid, StoreRefused
 from appliance.domain.golden import holds_answers
 from appliance.domain.manifest import Manifest
-from appliance.fleet.documents import Transfer, WishedVersion
+from appliance.fleet.documents import TRANSFERS_MAX, Transfer, WishedVersion
 from appliance.package.keys import PublicKey
 from appliance.package.reader import open_package
 from appliance.package.trust import Trust, judge
@@ -69,7 +69,7 @@ class Releases:
         """The package at ``draft`` is a release from now on, as it was not yet or was before it was withdrawn; else see
         ``_again``."""
         digest = verified.digest
-        with self._store.transaction() as rows:
+        with self._store.look() as rows:
             there = rows.one(tables.releases, model=manifest.name, version=manifest.version)
         if there is not None:
             _check_same(there, digest)
@@ -219,7 +219,7 @@ class Releases:
 
     def _prepare(self, model: str, version: int, wanted: set[int]) -> None:
         while True:
-            with self._store.transaction() as rows:
+            with self._store.look() as rows:
                 target = release(rows, model, version)
                 known = {row.base for row in rows.all(tables.transfers, model=model, version=version)}
                 found = [row for row in rows.all(tables.releases, model=model) if row.version in wanted]
@@ -304,17 +304,17 @@ def release(rows: View, model: str, version: int) -> Row[Any]:
 
 
 def wished_version(rows: View, model: str, version: int) -> WishedVersion:
-    """The release as documents name it, with all ways to get it, those from a base first. Raises NoRelease."""
+    """The release as documents name it, with the ways to get it: from bases, the smallest of as many as a document
+    holds, and from scratch. Raises NoRelease."""
     found = release(rows, model, version)
-    ways = sorted(
-        rows.all(tables.transfers, model=model, version=version), key=lambda row: (row.base == "", row.size)
-    )
+    ways = sorted(rows.all(tables.transfers, model=model, version=version), key=lambda row: int(row.size))
+    from_bases = [row for row in ways if row.base]
+    kept = [*from_bases[: TRANSFERS_MAX - 1], *(row for row in ways if not row.base)]
     return WishedVersion(
         version=version,
         manifest=found.manifest,
         total_bytes=found.total_bytes,
         transfers=tuple(
-            Transfer(stream=row.stream, size=row.size, index=row.index_digest, base=row.base)
-            for row in ways[-64:]
+            Transfer(stream=row.stream, size=row.size, index=row.index_digest, base=row.base) for row in kept
         ),
     )

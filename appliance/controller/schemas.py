@@ -9,8 +9,11 @@ from msgspec import Meta, Struct
 
 from appliance.fleet.documents import Count, Number, Setting
 
-Name = Annotated[str, Meta(pattern="^[a-z0-9_-][a-z0-9._-]{0,63}$", description="a-z 0-9 . _ -, at most 64")]
-NameOrNone = Annotated[str, Meta(pattern="^([a-z0-9_-][a-z0-9._-]{0,63})?$")]
+Name = Annotated[
+    str, Meta(pattern=r"^[a-z0-9_-][a-z0-9._-]{0,63}$(?!\n)", description="a-z 0-9 . _ -, at most 64")
+]
+"""``$`` alone has a line break after it pass; what is said instead, readers of the OpenAPI document understand, too."""
+NameOrNone = Annotated[str, Meta(pattern=r"^([a-z0-9_-][a-z0-9._-]{0,63})?$(?!\n)")]
 Role = Literal["viewer", "operator", "admin"]
 Hours = Annotated[int, Meta(ge=1, le=24 * 366)]
 

@@ -55,7 +55,7 @@ class WishedTrial(Struct, frozen=True, array_like=True, kw_only=True):
     """A version that shall prove itself on real requests: see ``appliance.store.catalog.Trial``."""
 
     version: WishedVersion
-    mode: Annotated[str, Meta(pattern="^(canary|shadow)$")]
+    mode: Annotated[str, Meta(pattern=r"^(canary|shadow)$(?!\n)")]
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
     header: Text = ""
 

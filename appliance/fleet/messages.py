@@ -168,8 +168,8 @@ class Batch(Struct, frozen=True, array_like=True, kw_only=True):
     numbers one after another. ``lost`` are the numbers before ``first`` that will not come; the controller keeps
     them with the records, in one step, so that each number is held or accounted for."""
 
-    stream: Annotated[str, Meta(pattern="^[a-z]{1,16}$")]
-    epoch: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    stream: Annotated[str, Meta(pattern=r"^[a-z]{1,16}$(?!\n)")]
+    epoch: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$(?!\n)")]
     first: Count
     records: Annotated[tuple[bytes, ...], Meta(max_length=65_536)]
     lost: Annotated[tuple[Lost, ...], Meta(max_length=64)] = ()

@@ -163,7 +163,7 @@ class Lost(Record, frozen=True, array_like=True, kw_only=True, tag="lost"):
     full), "damaged" (the disk gave back something else than was written), "cut" (a write failed, or a crash cut it: the
     box has not counted on them). ``counts`` are by class: those of a stream are all of one."""
 
-    epoch: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    epoch: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$(?!\n)")]
     first: Count
     last: Count
     reason: Short

@@ -169,7 +169,10 @@ def test_who_joins_late_counts_from_then_on() -> None:
 def test_many_devices_are_not_all_named() -> None:
     found = arrival_of(WISHED, [device(f"box-{number:02}") for number in range(LISTED_MAX + 2)])
     lines = outstanding_lines(found)
-    assert (len(lines), lines[-1]) == (LISTED_MAX + 1, "and 2 more; 'appliance fleet devices' shows all")
+    assert (len(lines), lines[-1]) == (
+        LISTED_MAX + 1,
+        "and 2 more; 'appliance fleet devices --not-there' shows all",
+    )
     assert counts(WISHED, found) == "m/2 serves on 0 of 22 devices, 22 not heard from since"
     console = Console(file=io.StringIO(), width=80, height=12)
     console.print(frame(WISHED, found, "", console, 65))

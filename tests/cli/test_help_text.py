@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from appliance.cli.command_table import CommandTable
+from appliance.cli.command_table import Command, CommandTable, Entry
+from appliance.cli.failure import CommandFailed
 from appliance.cli.help_text import WIDTH_MAX, filled, folded
 from appliance.cli.main import TABLE, main
 from appliance.cli.terminal import print_text
@@ -135,3 +136,23 @@ def test_a_failure_and_the_configuration_are_set_for_the_screen(monkeypatch: pyt
     lines = shown.getvalue().splitlines()
     assert max(len(line) for line in (*told.getvalue().splitlines(), *lines) if " = " not in line) <= 60
     assert loading.parse(shown.getvalue(), "shown") == ApplianceConfig()
+
+
+def test_a_list_below_a_failure_is_set_in_where_a_line_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: object) -> int:
+        raise CommandFailed("these are not there:", lines=["one: not heard from since", "two: held"])
+
+    told = Screen()
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr("sys.stderr", told)
+    monkeypatch.setattr(
+        Entry, "load", lambda entry: Command(about="", add_arguments=lambda parser: None, run=fail)
+    )
+    CommandTable(program="x", about="", commands={"y": Entry("", "z")}).run(["y"])
+    assert told.getvalue().splitlines() == [
+        "x y: these are not",
+        "  there:",
+        "one: not heard from",
+        "  since",
+        "two: held",
+    ]

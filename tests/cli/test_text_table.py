@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import io
 import json
+import pstats
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,12 +21,13 @@ from appliance.cli.activity import between
 from appliance.cli.activity_view import COLUMNS, COST, JOULES, RATES, view
 from appliance.cli.fleet.session import table
 from appliance.cli.main import main
-from appliance.cli.notes import fitted
+from appliance.cli.notes import fitted, wrapped
 from appliance.cli.snapshot import Snapshot, parse
 from appliance.cli.text_table import Column, TextTable
 from appliance.runtimes.runtime import offers
 from appliance.tools.commands import runtime
 from appliance.tools.conformance.outcome import Outcome
+from tests.cli.test_help_text import Screen
 from tests.frontend.http.engine_figures import made_up_snapshot, status_document
 
 LONG = "sentence-embeddings-multilingual-minilm-l12-v2"
@@ -316,6 +319,65 @@ def test_lines_are_counted_as_a_screen_shows_them(
     if most > 3 and len(seen) < len(shown(table, width)):
         assert any(line.startswith("... ") or line.endswith(" ...") for line in seen)
     assert shown(replace(table, lines=999), width) == shown(table, width)
+
+
+@given(words=st.lists(st.text("ab/-9", min_size=1, max_size=9), max_size=20), width=st.integers(1, 40))
+def test_a_text_of_one_style_is_set_as_rich_sets_it(words: Sequence[str], width: int) -> None:
+    text = " ".join(words)
+    styled = Text(text)
+    styled.stylize("bold", 0, 1)
+    plain = [line.plain for line in wrapped(Text(text), width)]
+    assert max(map(len, plain)) <= width
+    assert without_spaces("".join(plain)) == without_spaces(text)
+    if all(len(word) <= width for word in words):  # else rich begins lines with blanks
+        assert plain == [line.plain.rstrip() for line in wrapped(styled, width)]
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_a_row_of_a_large_table_costs_little(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fleet has thousands of devices. Counted are calls of functions, of which there were two thousand a row."""
+    monkeypatch.setenv("COLUMNS", columns)
+    models = ", ".join(f"model-{number}/2" for number in range(10))
+
+    def calls(rows: int) -> int:
+        profile = cProfile.Profile()
+        cells = [
+            (f"box-{number}", "site", "active", "30 s", "3 of 3", "yes", models) for number in range(rows)
+        ]
+        profile.runcall(
+            table, ("device", "group", "state", "seen", "document", "there", "models"), list(cells)
+        )
+        assert capsys.readouterr().out.count("model-9/2") == rows
+        return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+
+    assert (calls(300) - calls(100)) / 200 < 600
+
+
+def test_rows_that_no_screen_has_room_for_are_counted_and_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for thousands of devices sees a picture four times a second."""
+    rows = [[Text(f"box-{number}"), Text("coming", "yellow")] for number in range(3000)]
+    set_, lines = [], TextTable._lines
+
+    def counted(self: TextTable, *given: Any) -> Any:
+        set_.append(given)
+        return lines(self, *given)
+
+    monkeypatch.setattr(TextTable, "_lines", counted)
+    seen = shown(
+        TextTable(columns=(Column(title="device", left=True),), rows=rows, tail="stands", lines=20), 80
+    )
+    assert (len(seen), seen[-1]) == (20, "... 2982 more")
+    assert len(set_) == 20
+
+
+def test_what_is_said_below_a_table_is_set_for_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout", screen)
+    table(("device", "models"), [("box-1", "m/1")], ["box-1: m failed: its worker died twice of signal 11"])
+    assert screen.getvalue().splitlines()[-2:] == ["box-1: m failed: its worker died twice", "  of signal 11"]
 
 
 def without_spaces(text: str) -> str:

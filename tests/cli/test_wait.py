@@ -350,6 +350,14 @@ def test_what_is_no_time_is_told_readably(
         (["infer", "m", "--classes"], "'x' is no whole number"),
         (["model", "golden", "m", "--promise"], "'x' is no whole number"),
         (["model", "bench", "m", "--rows"], "'x' is no whole number"),
+        (["model", "history", "--after"], "'x' is no whole number"),
+        (["model", "golden", "m", "--absolute"], "'x' is no number"),
+        (["controller", "token", "d", "--hours"], "'x' is no whole number"),
+        (["fleet", "logs", "--most"], "'x' is no whole number"),
+        (
+            ["fleet", "want", "m=1", "--group", "g", "--prefetch"],
+            "'x' is no version; give 1 to 9223372036854775807",
+        ),
     ],
 )
 def test_what_is_no_number_is_told_readably(
@@ -359,6 +367,26 @@ def test_what_is_no_number_is_told_readably(
         main([*words, "x"])
     assert ended.value.code == Exit.USAGE
     assert capsys.readouterr().err.endswith(f"{words[-1]}: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["logs", "--most", "0"], "--most: must be at least 1"),
+        (["token", "--hours", "8785"], "--hours: must be from 1 to 8784"),
+        (
+            ["want", "m=1", "--group", "g", "--trial", "2", "--percent", "101"],
+            "--percent: must be from 0 to 100",
+        ),
+    ],
+)
+def test_what_a_controller_would_refuse_is_told_before_it_is_asked(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["fleet", *words])
+    assert ended.value.code == Exit.USAGE
+    assert capsys.readouterr().err.endswith(f"{said}\n")
 
 
 def test_how_long_to_wait_without_waiting_is_refused(appliance: Run, pack: Pack, state: Path) -> None:

@@ -261,5 +261,6 @@ def test_a_bundle_brings_no_more_of_a_box_than_is_kept(
         received = receive(bundle, [desk.authority.certificate], lambda each: False)
         with pytest.raises(OperatorError, match="bytes of this box are kept"):
             incoming(desk, received, "ann", served.now_ms)
-        with desk.store.transaction() as rows:
-            assert rows.all(tables.telemetry) == []
+        with desk.store.look() as view:
+            assert len(view.all(tables.telemetry)) == 8, "what came before is here, as over the link"
+            assert [each.next for each in view.all(tables.outboxes)] == [8]

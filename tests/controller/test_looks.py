@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.controller import fleet_store, tables
+from appliance.controller import fleet_store, tables, withdrawal
 from appliance.controller.desired import Question, same
-from appliance.controller.fleet_store import DatabaseTrouble, FleetStore
+from appliance.controller.fleet_store import DatabaseTrouble, FleetStore, Rows
 from appliance.controller.leftovers import Unreadable, told_of
+from appliance.controller.people import report_of
+from appliance.controller.withdrawal import withdraw
+from appliance.domain.errors import OperatorError
 from appliance.fleet.documents import (
     DesiredState,
     DocumentInvalid,
@@ -26,10 +30,12 @@ from appliance.fleet.documents import (
     decode,
     encode,
 )
+from appliance.fleet.messages import ModelReport, Report
 from tests.controller.api.conftest import desk, new_box
 from tests.controller.api.desk import Box, Desk
+from tests.controller.api.test_people_api import packages, released
 
-__all__ = ["desk", "new_box"]
+__all__ = ["desk", "new_box", "packages"]
 
 NewBox = Callable[..., Box]
 LOG_BYTES = 256 << 10
@@ -159,6 +165,31 @@ def test_the_log_of_changes_is_begun_anew_although_somebody_always_looks(
     assert log.stat().st_size < LOG_BYTES
 
 
+def test_who_makes_many_changes_lets_those_in_that_wait(store: FleetStore) -> None:
+    """One thread takes the lock again and again, and others wait from its first change on."""
+    done: list[str] = []
+
+    def change(name: str) -> None:
+        with store.transaction() as rows:
+            rows.count_up(name)
+            done.append(name)
+
+    others = [threading.Thread(target=change, args=(name,)) for name in ("a", "b", "c")]
+    with store.transaction() as rows:
+        for number, each in enumerate(others, 1):
+            each.start()
+            while store._lock.waiting() < number:
+                threading.Event().wait(0.001)
+        rows.count_up("first")
+        done.append("first")
+    for _ in range(3):
+        change("more")
+    for each in others:
+        each.join()
+    assert done == ["first", "a", "b", "c", "more", "more", "more"]
+    assert not store._lock.locked()
+
+
 def test_a_look_at_a_database_that_fails_says_so(store: FleetStore) -> None:
     with store.transaction() as rows:
         rows._connection.exec_driver_sql("DROP TABLE state")
@@ -234,3 +265,49 @@ def test_the_document_of_the_api_names_the_group(desk: Desk) -> None:
         assert [(each["name"], each["in"]) for each in paths[path]["get"]["parameters"]] == [
             ("group", "query")
         ]
+
+
+class Between:
+    """A database of which something is changed between a look and the transaction that follows it."""
+
+    def __init__(self, desk: Desk, change: Callable[[], object]) -> None:
+        self._store, self._change = desk.home.store, change
+        self.look = self._store.look
+
+    def transaction(self) -> AbstractContextManager[Rows]:
+        self._change()
+        return self._store.transaction()
+
+
+@pytest.mark.parametrize(
+    ("late", "standing", "says"),
+    [
+        ("", {}, ""),
+        ("box-2", {"serving": 1}, "box-2 serves it"),
+        ("box-2", {"serving": 3}, ""),
+        ("box-4", {"wanted": 1}, "box-4 was to run it"),
+    ],
+)
+def test_boxes_do_not_wait_while_reports_are_read_and_a_late_one_counts(
+    desk: Desk, new_box: NewBox, packages: dict[int, Path], monkeypatch: pytest.MonkeyPatch, late: str,
+    standing: dict[str, Any], says: str,
+) -> None:  # fmt: skip
+    read: list[bool] = []
+
+    def counted(row: Any) -> Report:
+        read.append(desk.home.store._lock.locked())
+        return report_of(row)
+
+    boxes = {name: new_box(name) for name in ("box-1", "box-2", "box-3")}
+    for each in boxes.values():
+        each.tell(models=(ModelReport(name="m", serving=2),))
+    released(desk, packages[1])
+    tells = {name: boxes.get(name) or new_box(name) for name in [late] if name}
+    changed = Between(
+        desk, lambda: [each.tell(models=(ModelReport(name="m", **standing),)) for each in tells.values()]
+    )
+    monkeypatch.setattr(withdrawal, "report_of", counted)
+    with pytest.raises(OperatorError, match=f"m/1 is needed: {says}") if says else nullcontext():
+        withdraw(changed, desk.home.blobs, "m", 1, "ann", 1)  # type: ignore[arg-type]
+    assert read.count(True) == len(tells)
+    assert (desk.person().get("/releases") == []) == (not says)

@@ -13,12 +13,12 @@ from appliance.cli.bundle.written import write
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.person import who
 from appliance.cli.store_session import wall_ms
-from appliance.cli.terminal import bytes_bar
+from appliance.cli.terminal import bytes_bar, print_text
 from appliance.controller.bundles import receive
 from appliance.controller.by_hand import Desk, desk_of, incoming, is_revoked, outgoing
 from appliance.controller.signing import sign_bundle
 from appliance.domain.errors import ApplianceError
-from appliance.domain.quantity import bytes_text
+from appliance.domain.quantity import bytes_text, counted
 from appliance.fleet.bundle import TO_BOXES, BundleInvalid
 from appliance.transfer.bundle_writer import index_of
 
@@ -39,13 +39,14 @@ def export(arguments: argparse.Namespace) -> int:
         }  # fmt: skip
         print(json.dumps(said, indent=2))
         return Exit.OK
-    print(
-        f"{len(found.devices)} devices, {len(index.of('stream'))} streams, {bytes_text(size)}, in '{arguments.bundle}'."
-    )
+    devices, streams = counted(len(found.devices), "device"), counted(len(index.of("stream")), "stream")
+    print_text(f"{devices}, {streams}, {bytes_text(size)}, in '{arguments.bundle}'.")
     if found.held:
-        print(f"Nothing for {', '.join(found.held)}: see 'appliance fleet resume'.")
+        print_text(f"Nothing for {', '.join(found.held)}: see 'appliance fleet resume'.")
     if found.missing:
-        print(f"{len(found.missing)} streams or indexes are not at this controller and not in the bundle.")
+        print_text(
+            f"{len(found.missing)} streams or indexes are not at this controller and not in the bundle."
+        )
     return Exit.OK
 
 
@@ -61,7 +62,9 @@ def take_in(arguments: argparse.Namespace) -> int:
         print(json.dumps(said, indent=2))
     else:
         name = printable(received.device)
-        print(f"{received.records} records of {name} are here; the next bundle for it says so.")
+        print_text(
+            f"{counted(received.records, 'record')} of {name} are here; the next bundle for it says so."
+        )
     return Exit.OK
 
 

@@ -14,7 +14,7 @@ from appliance.cli.bundle.opened import opened
 from appliance.cli.failure import Exit, printable
 from appliance.cli.terminal import bytes_bar
 from appliance.domain.moment import moment
-from appliance.domain.quantity import bytes_text
+from appliance.domain.quantity import bytes_text, counted
 from appliance.fleet.bundle import TO_BOXES
 from appliance.fleet.documents import DocumentInvalid, decode
 from appliance.transfer.bundle_reader import BundleReader
@@ -88,10 +88,10 @@ def _show(found: dict[str, Any]) -> None:
     from appliance.cli.text_table import Column, TextTable, output
 
     to_boxes = found["kind"] == TO_BOXES
-    titles = ("generation", "models") if to_boxes else ("batches", "telemetry", "report")
+    *titles, tail = ("generation", "models") if to_boxes else ("batches", "telemetry", "report")
     columns = [Column(title="device", left=True), *(Column(title=title, left=True) for title in titles)]
     rows = [[Text(printable(word)) for word in _words(each, to_boxes)] for each in found["devices"]]
-    output().print(TextTable(columns=columns, rows=rows))
+    output().print(TextTable(columns=columns, rows=rows, tail=tail))
     print(", ".join(_summary(found)))
 
 
@@ -110,8 +110,9 @@ def _words(device: dict[str, Any], to_boxes: bool) -> Iterator[str]:
 
 
 def _summary(found: dict[str, Any]) -> Iterator[str]:
-    yield f"{found['kind'].replace('-', ' ')}, {bytes_text(found['bytes'])} in {len(found['files'])} files"
+    files = counted(len(found["files"]), "file")
+    yield f"{found['kind'].replace('-', ' ')}, {bytes_text(found['bytes'])} in {files}"
     if found["streams"]:
-        yield f"{found['streams']} streams of {bytes_text(found['stream_bytes'])}"
+        yield f"{counted(found['streams'], 'stream')} of {bytes_text(found['stream_bytes'])}"
     yield f"written {moment(found['written_ms'])}" if found["written_ms"] else "written nobody knows when"
     yield "signed" if found["signed"] else "not signed: its acknowledgements will not be believed"

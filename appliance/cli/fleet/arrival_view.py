@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from appliance.cli.failure import printable
 from appliance.cli.fleet.arrival import Arrival, Place, Standing, Wished
 from appliance.cli.fleet.view import ago, left_s, span
+from appliance.cli.terminal import print_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -79,7 +80,7 @@ def outstanding_lines(arrival: Arrival) -> list[str]:
     """A line for each device that is not there, if they are not too many."""
     found = arrival.outstanding()
     left = len(found) - LISTED_MAX
-    more = [f"and {left} more; 'appliance fleet devices' shows all"] if left > 0 else []
+    more = [f"and {left} more; 'appliance fleet devices --not-there' shows all"] if left > 0 else []
     return [*map(line, found[:LISTED_MAX]), *more]
 
 
@@ -123,7 +124,8 @@ def shown(wished: Wished, *, json: bool) -> Iterator[Show]:
 def say(text: str) -> None:
     """Print a line. Where nobody reads it any more, the waiting goes on: its exit status is waited for as well."""
     try:
-        print(text, flush=True)
+        print_text(text, below="  ")
+        sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

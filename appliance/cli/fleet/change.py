@@ -14,10 +14,14 @@ from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.fleet.session import Controller, Profile, read_profile, write_profile
 from appliance.cli.model.golden_loss import loss_words
+from appliance.cli.numbers import natural, version_number
+from appliance.cli.terminal import print_text
 from appliance.domain.manifest import INT64_MAX, is_name
 from appliance.domain.moment import moment
 from appliance.domain.quantity import bytes_text
 
+HOURS_MAX: Final = 24 * 366
+"""How long a token may be good: a controller refuses more."""
 UNTRUSTED: Final = (
     "{key}: no key that the fleet's root names has signed it, so boxes refuse it, unless their own "
     "packages.trusted_keys has the key; 'appliance fleet root make --package-key' has the whole fleet trust a maker"
@@ -37,7 +41,7 @@ def _login(arguments: argparse.Namespace) -> int:
         raise CommandFailed("no token was given: 'appliance fleet token --person NAME' makes one")
     profile = Profile(url=arguments.url.rstrip("/"), token=token.strip(), authority=authority)
     Controller(profile).get("/devices")
-    print(printable(f"Logged in at {profile.url}; kept in '{write_profile(profile)}'."))
+    print_text(printable(f"Logged in at {profile.url}; kept in '{write_profile(profile)}'."))
     return Exit.OK
 
 
@@ -58,12 +62,12 @@ def _release(arguments: argparse.Namespace) -> int:
         text = (
             f"{found['model']}/{found['version']} is released: {bytes_text(found['full_bytes'])} from scratch"
         )
-        print(json.dumps(found) if arguments.json else printable(text), flush=True)
+        _print(arguments, found, text)
         if not found["trust"].startswith("key "):
-            print(printable(UNTRUSTED.format(key=f"{found['model']}/{found['version']}")), file=sys.stderr)
+            print_text(printable(UNTRUSTED.format(key=f"{found['model']}/{found['version']}")), sys.stderr)
         if before := found.get("golden_before", 0):  # a controller of an earlier release does not say it
             words = loss_words(f"{found['model']}/{found['version']}", f"{found['model']}/{before}")
-            print(words, file=sys.stderr)
+            print_text(words, sys.stderr)
     return Exit.OK
 
 
@@ -77,7 +81,7 @@ def _withdraw(arguments: argparse.Namespace, controller: Controller) -> int:
         f"{model}/{number} is withdrawn; {bytes_text(found['bytes'])} become free at the controller within half an "
         "hour, or when the boxes that were told of it have asked again"
     )
-    print(json.dumps(found) if arguments.json else printable(text))
+    _print(arguments, found, text)
     return Exit.OK
 
 
@@ -144,7 +148,7 @@ def _token(arguments: argparse.Namespace) -> int:
     print(json.dumps(found) if arguments.json else found["token"], flush=True)
     if not arguments.json:
         text = f"token '{found['name']}', shown this once; good until {moment(found['expires_ms'])}"
-        print(printable(text), file=sys.stderr)
+        print_text(printable(text), sys.stderr)
     return Exit.OK
 
 
@@ -191,8 +195,17 @@ def _say(arguments: argparse.Namespace, found: Any, what: str = "", undo: str = 
         text = f"the {scope} had no {what}{'' if group else ' of its own'}; nothing was changed"
     if getattr(arguments, "revoke", ""):
         text = "done"
-    print(json.dumps(found) if arguments.json else printable(text))
+    _print(arguments, found, text)
     return Exit.OK
+
+
+def _print(arguments: argparse.Namespace, found: Any, text: str) -> None:
+    """Say what came of it, to a person or a program."""
+    if arguments.json:
+        print(json.dumps(found), flush=True)
+    else:
+        print_text(printable(text))
+        sys.stdout.flush()
 
 
 def _json(parser: argparse.ArgumentParser) -> None:
@@ -227,13 +240,15 @@ def _add_want(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("model", metavar="MODEL=VERSION", help="what to serve; version 0: nothing of it")
     parser.add_argument("--order", action="store_true", help="at once, whatever serves now: as a rollback")
-    parser.add_argument("--trial", type=int, default=0, metavar="VERSION", help="try this version beside it")
     parser.add_argument(
-        "--percent", type=int, default=10, help="share of requests of the trial (default: 10)"
+        "--trial", type=version_number, default=0, metavar="VERSION", help="try this version beside it"
+    )
+    parser.add_argument(
+        "--percent", type=natural(0, 100), default=10, help="share of requests of the trial (default: 10)"
     )
     parser.add_argument(
         "--prefetch",
-        type=int,
+        type=version_number,
         action="append",
         default=[],
         metavar="VERSION",
@@ -265,7 +280,9 @@ def _add_token(parser: argparse.ArgumentParser) -> None:
         "--role", default="", choices=("viewer", "operator", "admin"), help="of the person (default: viewer)"
     )
     parser.add_argument(
-        "--hours", type=int, help="how long it is good (default: a day for a box, 90 days for a person)"
+        "--hours",
+        type=natural(1, HOURS_MAX),
+        help="how long it is good (default: a day for a box, 90 days for a person)",
     )
     parser.add_argument("--revoke", default="", metavar="NAME", help="withdraw this token instead")
     _json(parser)

@@ -11,10 +11,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.cli.arguments import add_output, contents, free_target, natural
+from appliance.cli.arguments import add_output, contents, free_target
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.sign import add_keys, signers_of
+from appliance.cli.numbers import natural
 from appliance.cli.store_session import wall_ms
 from appliance.controller.online_keys import OnlineKeys, read_public
 from appliance.controller.root import RootPlan, make_root, root_plan, root_status, sign_root

@@ -6,19 +6,22 @@ names another file than the usual one.
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
 import os
 import ssl
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 from urllib.parse import urlencode, urlsplit
 
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.terminal import print_text
 
 PROFILE: Final = "APPLIANCE_CONTROLLER"
 API: Final = "/api/v1"
@@ -149,16 +152,34 @@ def watched(show: Callable[[], None], *, watch: bool) -> int:
     while True:
         if watch and sys.stdout.isatty():
             sys.stdout.write("\x1b[2J\x1b[H")
-        show()
+        with _uncollected():
+            show()
         sys.stdout.flush()
         if not watch:
             return Exit.OK
         time.sleep(WATCH_S)
 
 
-def table(titles: tuple[str, ...], rows: list[tuple[object, ...]], notes: list[str] | None = None) -> None:
-    """Print a table of plain cells, of which the last one in a row may be long, and ``notes`` below it. A title in
-    parentheses is of a column that leaves where there is no room."""
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Within it the interpreter's collector rests: what a large fleet is told in has no cycles, and the collector would
+    go through all of it many times."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def table(
+    titles: tuple[str, ...],
+    rows: list[tuple[object, ...]],
+    notes: list[str] | None = None,
+    *,
+    lines: int | None = None,
+) -> None:
+    """Print a table of plain cells, of which the last one in a row may be long, and ``notes`` below it; with ``lines``
+    in so many at most. A title in parentheses is of a column that leaves where there is no room."""
     from rich.text import Text
 
     from appliance.cli.text_table import Column, TextTable, output
@@ -166,6 +187,8 @@ def table(titles: tuple[str, ...], rows: list[tuple[object, ...]], notes: list[s
     *first, tail = titles
     columns = tuple(Column(title=each.strip("()"), left=True, leaves=each.startswith("(")) for each in first)
     cells = [[Text(printable(str(cell))) for cell in row] for row in rows]
-    output().print(TextTable(columns=columns, rows=cells, tail=tail))
-    for note in notes or ():
-        print(printable(note))
+    said = [printable(note) for note in notes or ()]
+    bounded = [] if lines is None else [Text(note) for note in said]
+    output().print(TextTable(columns=columns, rows=cells, notes=bounded, tail=tail, lines=lines))
+    if lines is None and said:
+        print_text("\n".join(said), below="  ")

@@ -1,86 +1,38 @@
-"""What there is at the controller: devices, groups, releases, drift, logs, the audit log."""
+"""What there is at the controller beside devices: groups, releases, drift, logs, the audit log."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from appliance.cli.command_table import Command
 from appliance.cli.failure import CommandFailed, Exit, printable
-from appliance.cli.fleet.arrival import IN_CONFLICT
 from appliance.cli.fleet.session import Controller, read_profile, table, watched
+from appliance.cli.numbers import natural
+from appliance.cli.terminal import print_text
 from appliance.domain.moment import moment
 from appliance.domain.quantity import bytes_text
 from appliance.fleet.record_words import record_text
 
 Row = tuple[object, ...]
 LOG_LINES: Final = 50
+AUDIT_LINES: Final = 1000
 RECORD_CHARACTERS: Final = 400
-CONFLICT: Final = f"{IN_CONFLICT}; look why, then 'appliance fleet resume {{name}}'"
 
 
-def _device_rows(found: list[Any]) -> list[Row]:
-    return [
-        (
-            each["name"],
-            each["group"] or "-",
-            each["state"],
-            ago(each["seen_ms"]),
-            f"{each['told_generation']} of {each['generation']}",
-            _there(each),
-            each["freshness"] or "-",
-            ", ".join(_model_text(model) for model in each["models"]) or "-",
-        )
-        for each in found
-    ]
-
-
-def _there(device: Any) -> str:
-    """Whether it has done what is wanted. One that did all but what a person holds there is not where it was wished:
-    who waits for the wish is told the same."""
-    if not device["converged"]:
-        return "not yet"
-    return "held" if any(model["phase"] == "held" for model in device["models"]) else "yes"
-
-
-def _model_text(model: Any) -> str:
-    """What serves, and what is at it."""
-    serving = f"{model['name']}/{model['serving'] or '-'}"
-    further = f" to {model['wanted']}" if model["wanted"] not in (0, model["serving"]) else ""
-    return serving + further + (f" ({model['phase']})" if model["phase"] not in ("", "done") else "")
-
-
-def _device_notes(found: list[Any]) -> list[str]:
-    """What a row has no room for: why something is not there, and what is wished of the one device alone."""
-    return [f"{each['name']}: {text}" for each in found for text in (*_problems(each), *_own(each))]
-
-
-def _problems(device: Any) -> list[str]:
-    reasons = [
-        f"{model['name']} {model['phase']}: {model['reason']}"
-        for model in device["models"]
-        if model["phase"] in ("failed", "refused", "held")
-    ]
-    conflict = [CONFLICT.format(name=device["name"])] if device["state"] == "conflict" else []
-    return [*conflict, *device["problems"], *reasons]
-
-
-def _own(device: Any) -> list[str]:
-    own = [_wishes_text(device["wishes"]), _settings_text(device["settings"])]
-    return [f"for it alone: {', '.join(each for each in own if each)}"] if any(own) else []
-
-
-def _wishes_text(wishes: Any) -> str:
+def wishes_text(wishes: Any) -> str:
+    """What is wished, by model."""
     return ", ".join(
         f"{name}={wish['version']}" + (f" (trial of {wish['trial']['version']})" if wish["trial"] else "")
         for name, wish in wishes.items()
     )
 
 
-def _settings_text(settings: Any) -> str:
+def settings_text(settings: Any) -> str:
+    """What is set, by name."""
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
 
 
@@ -89,8 +41,7 @@ def _group_rows(found: list[Any]) -> list[Row]:
         (
             each["name"],
             each["devices"],
-            _wishes_text(each["wishes"]) or "-",
-            _settings_text(each["settings"]) or "-",
+            ", ".join(filter(None, (wishes_text(each["wishes"]), settings_text(each["settings"])))) or "-",
         )
         for each in found
     ]
@@ -148,8 +99,27 @@ def _log_rows(found: list[Any]) -> list[Row]:
 
 def _audit_rows(found: list[Any]) -> list[Row]:
     return [
-        (each["number"], moment(each["at_ms"]), each["who"], each["what"], each["detail"]) for each in found
+        (each["number"], moment(each["at_ms"]), each["who"], each["what"], _detail_text(each["detail"]))
+        for each in found
     ]
+
+
+def _detail_text(detail: str) -> str:
+    """What a line of the audit log is about, in words that a screen may set apart; as it is, where it is no object."""
+    try:
+        said = json.loads(detail)
+    except (ValueError, RecursionError):
+        return detail
+    return ", ".join(_told(said)) or "-" if isinstance(said, dict) else detail
+
+
+def _told(said: dict[str, Any], of: str = "") -> Iterator[str]:
+    """What is said; of what is said ``of`` something only what was chosen."""
+    for name, value in said.items():
+        if isinstance(value, dict) and value:
+            yield from _told(value, f"{of}{name}.")
+        elif value not in ("", [], {}) and not (of and (value is None or value is False)):
+            yield f"{of}{name}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def _token_rows(found: list[Any]) -> list[Row]:
@@ -191,7 +161,6 @@ def _listing(
     titles: tuple[str, ...],
     rows: Callable[[list[Any]], list[Row]],
     query: Callable[[Any], dict[str, Any]],
-    notes: Callable[[list[Any]], list[str]],
 ) -> Callable[[argparse.Namespace], int]:
     """A command that shows a list."""
 
@@ -203,7 +172,7 @@ def _listing(
             if arguments.json:
                 print(json.dumps(found, indent=None if arguments.watch else 2))
             else:
-                table(titles, rows(found), notes(found))
+                table(titles, rows(found))
 
         return watched(show, watch=arguments.watch)
 
@@ -214,24 +183,35 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
+def add_showing(parser: argparse.ArgumentParser) -> None:
+    """Declare how a list is shown."""
     _add_json(parser)
     parser.add_argument("--watch", action="store_true", help="show it again every two seconds")
 
 
 def _add_log(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", metavar="DEVICE", nargs="?", default="", help="only of this one")
-    parser.add_argument("--most", type=int, default=LOG_LINES, help=f"how many (default: {LOG_LINES})")
-    _add(parser)
+    parser.add_argument("--most", type=natural(1), default=LOG_LINES, help=f"how many (default: {LOG_LINES})")
+    add_showing(parser)
+
+
+def _add_audit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--most",
+        type=natural(1, AUDIT_LINES),
+        default=AUDIT_LINES,
+        metavar="N",
+        help=f"how many, the newest (default, and at most: {AUDIT_LINES:,})",
+    )
+    add_showing(parser)
 
 
 def _command(
     about: str, path: str, titles: tuple[str, ...], rows: Callable[[list[Any]], list[Row]],
-    add: Callable[[argparse.ArgumentParser], None] = _add,
+    add: Callable[[argparse.ArgumentParser], None] = add_showing,
     query: Callable[[Any], dict[str, Any]] = lambda arguments: {},
-    notes: Callable[[list[Any]], list[str]] = lambda found: [],
 ) -> Command:  # fmt: skip
-    return Command(about=about, add_arguments=add, run=_listing(path, titles, rows, query, notes))
+    return Command(about=about, add_arguments=add, run=_listing(path, titles, rows, query))
 
 
 def _check_audit(arguments: argparse.Namespace) -> int:
@@ -244,23 +224,13 @@ def _check_audit(arguments: argparse.Namespace) -> int:
             f"the audit log was changed: line {found['first_wrong']} does not follow", Exit.REFUSED
         )
     if not arguments.json:
-        print(
-            printable(
-                f"{found['lines']} lines, each follows from the one before; the newest is {found['newest']}"
-            )
-        )
+        text = f"{found['lines']} lines, each follows from the one before; the newest is {found['newest']}"
+        print_text(printable(text), below="  ")
     return Exit.OK
 
 
-DEVICES: Final = _command(
-    "Show the devices of the fleet, and how they stand.",
-    "/devices",
-    ("device", "group", "state", "seen", "document", "there", "(knows)", "models"),
-    _device_rows,
-    notes=_device_notes,
-)
 GROUPS: Final = _command(
-    "Show the groups of devices, and what is wanted in them.", "/groups", ("group", "devices", "wanted", "settings"),
+    "Show the groups of devices, and what is wanted in them.", "/groups", ("group", "devices", "wanted"),
     _group_rows,
 )  # fmt: skip
 RELEASES: Final = _command(
@@ -284,7 +254,12 @@ LOGS: Final = _command(
     lambda arguments: {"device": arguments.device, "most": arguments.most},
 )
 AUDIT: Final = _command(
-    "Show who changed what at the controller.", "/audit", ("line", "when", "who", "did", "what"), _audit_rows
+    "Show who changed what at the controller.",
+    "/audit",
+    ("line", "when", "who", "did", "what"),
+    _audit_rows,
+    _add_audit,
+    lambda arguments: {"newest": arguments.most},
 )
 AUDIT_CHECK: Final = Command(
     about="Check that no line of the audit log was changed or left out.",

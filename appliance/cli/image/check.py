@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from appliance.cli import endpoint
-from appliance.cli.arguments import configuration_at, seconds
+from appliance.cli.arguments import configuration_at
 from appliance.cli.endpoint import endpoint_of
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.infer import build_inputs, wanted_classes
+from appliance.cli.numbers import seconds
 from appliance.cli.oip_client import OipClient, Question
 from appliance.cli.snapshot import Snapshot, parse
 from appliance.cli.status_source import StatusSource

@@ -11,9 +11,10 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from appliance.cli.arguments import configuration_at, natural
+from appliance.cli.arguments import configuration_at
 from appliance.cli.failure import CommandFailed, Exit
 from appliance.cli.image.here import FOLDER, KEYS, this_machine, told
+from appliance.cli.numbers import natural
 from appliance.cli.terminal import bytes_bar
 from appliance.durable import WriterLock, make_own_directory
 from appliance.image import update

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance.cli import endpoint, store_session
-from appliance.cli.arguments import seconds
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.numbers import seconds
 from appliance.cli.rollout_progress import Done, Failed, InProgress, progress_of
 from appliance.cli.snapshot import Read, understood
 from appliance.cli.status_source import StatusSource

@@ -18,8 +18,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from appliance.cli.arguments import natural
 from appliance.cli.failure import Exit, printable
+from appliance.cli.numbers import natural
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import steps_bar
 from appliance.domain.device import DeviceKind

@@ -12,8 +12,9 @@ import json
 from pathlib import Path
 
 from appliance.cli import package_policy
-from appliance.cli.arguments import add_output, version_number
+from appliance.cli.arguments import add_output
 from appliance.cli.failure import CommandFailed, Exit, printable
+from appliance.cli.numbers import version_number
 from appliance.store.full_disk import FULL, reason_of
 
 

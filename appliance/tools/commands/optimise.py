@@ -18,8 +18,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from appliance.cli.arguments import add_output, natural
+from appliance.cli.arguments import add_output
 from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.numbers import natural
 from appliance.cli.package_policy import repository_of
 from appliance.cli.terminal import steps_bar
 from appliance.config.repository import SettledRepository

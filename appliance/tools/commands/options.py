@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from appliance.cli import package_policy
-from appliance.cli.arguments import version_number
 from appliance.cli.failure import CommandFailed, Exit
+from appliance.cli.numbers import version_number
 from appliance.config.repository import RepositoryConfig
 from appliance.domain.device_wish import parse_wish
 from appliance.domain.errors import ApplianceError, ConfigInvalid, ModelInvalid

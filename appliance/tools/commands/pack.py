@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.cli import package_policy
-from appliance.cli.arguments import add_output, free_target, version_number
+from appliance.cli.arguments import add_output, free_target
 from appliance.cli.failure import CommandFailed, Exit, printable
 from appliance.cli.model.golden_loss import loss_words
 from appliance.cli.model.sign import add_keys, signers_of
+from appliance.cli.numbers import version_number
 from appliance.cli.terminal import bytes_bar
 from appliance.domain.quantity import counted
 from appliance.store.full_disk import reason_of

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.failure import Exit
+from appliance.cli.fleet import devices
 from appliance.cli.fleet.session import PROFILE, Profile, write_profile
 from appliance.cli.main import main
 from appliance.domain.digest import digest_of
 from appliance.fleet import messages, records
 from appliance.fleet.messages import ModelReport, Report
+from tests.cli.test_help_text import Screen
 from tests.controller.api.desk import Box, Desk
 from tests.controller.api.test_people_api import packages, released
 from tests.tools.models import mlp_home
@@ -81,6 +83,107 @@ def test_a_box_that_holds_what_is_wished_otherwise_is_not_shown_as_there(
     assert shown == [("a", "held"), ("b", "yes"), ("c", "not yet")]
     told_programs = {each["name"]: each["converged"] for each in desk.person().get("/devices")}
     assert told_programs == {"a": True, "b": True, "c": False}, "it did all that the fleet may decide"
+
+
+def test_of_many_devices_those_are_shown_that_are_asked_for_and_all_are_counted(
+    fleet: Fleet, desk: Desk, new_box: NewBox
+) -> None:
+    failed = ModelReport(name="m", phase="failed", reason="its worker died")
+    for name, group in (("a", "site"), ("b", "site"), ("c", "other"), ("d", "other")):
+        box = new_box(name, group=group)
+        box.polled()
+        told = {"root": 1, "timestamp": 1, "snapshot": 1, "targets": 1}
+        report = Report(
+            device=name, generation=1, models=(failed,) * (name == "b"), converged=name not in "bd"
+        )
+        box.polled(**told, report=messages.encode(report), report_digest="x")
+    person = desk.person()
+    person.post("/devices/d/revoke")
+
+    def shown(*words: str) -> tuple[list[str], str]:
+        status, out, _ = fleet("devices", *words)
+        assert status == Exit.OK
+        names = [each["name"] for each in json.loads(fleet("devices", *words, "--json")[1])]
+        assert names == re.findall(r"^([abcd]) ", out, re.MULTILINE)
+        return names, out.splitlines()[-1]
+
+    assert shown() == (
+        ["a", "b", "c", "d"],
+        "4 devices: 2 there, 1 not yet there, 1 revoked; 3 not heard from for a day",
+    )
+    assert shown("--not-there")[0] == ["b"]
+    assert shown("--group", "site")[0] == ["a", "b"]
+    assert shown("--group", "other", "--not-there")[0] == []
+    assert shown("--group", "none") == ([], "no device is in the group 'none'")
+    assert shown("b") == (["b"], "b: m failed: its worker died")
+    for name, says in (
+        ("e", "there is no device 'e'"),
+        ("a/b", "'a/b' is no device: 1 to 64 of the characters"),
+    ):
+        status, _, err = fleet("devices", name)
+        assert status in (Exit.REFUSED, Exit.USAGE)
+        assert says in err
+
+
+def test_who_watches_many_devices_sees_the_urgent_ones_on_his_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "12")
+    screen = Screen()
+    monkeypatch.setattr("sys.stdout", screen)
+    fine = {
+        "group": "g",
+        "state": "active",
+        "seen_ms": 1,
+        "told_generation": 1,
+        "generation": 1,
+        "freshness": "fresh",
+    }
+    fine |= {"models": [], "problems": [], "wishes": {}, "settings": {}, "converged": True}
+    found = [{**fine, "name": f"box-{number}"} for number in range(50)]
+    found[30]["converged"] = False
+    found[40] |= {"problems": ["is on fire"], "converged": False}
+    found[45]["state"] = "conflict"
+    devices._fill_screen(found, devices._summary(found, ""))
+    lines = screen.getvalue().splitlines()
+    assert len(lines) == 11
+    assert [line.split()[0] for line in lines[1:5]] == ["box-45", "box-40", "box-30", "box-0"]
+    (left,) = re.findall(r"^\W*\[2m\.\.\. (\d+) more", "\n".join(lines), re.MULTILINE)
+    assert int(left) == 50 - sum(line.startswith("box-") and " g " in line for line in lines)
+    assert any(line.startswith("box-45: has seen newer documents") for line in lines)
+    counted = "50 devices: 47 there, 2 not yet there, 1 in conflict; 50 not heard from for a day"
+    assert " ".join(each.strip() for each in lines[-2:]) == counted
+
+
+def test_all_that_is_wanted_in_a_group_stands_in_one_column(
+    fleet: Fleet, desk: Desk, new_box: NewBox
+) -> None:
+    new_box("a", group="site")
+    person = desk.person()
+    for name in ("poll_s", "rate_bytes_per_s", "month_bytes", "month_day"):
+        person.post("/settings", {"name": f"fleet.{name}", "group": "site", "value": 28})
+    assert fleet("groups")[1].splitlines() == [
+        "group devices wanted",
+        "site  1       fleet.month_bytes=28, fleet.month_day=28, fleet.poll_s=28,",
+        "              fleet.rate_bytes_per_s=28",
+    ]
+
+
+def test_the_audit_log_is_told_in_words_that_a_screen_sets_apart(
+    fleet: Fleet, desk: Desk, new_box: NewBox, packages: dict[int, Path]
+) -> None:
+    new_box("a", group="site")
+    released(desk, packages[1])
+    fleet("want", "m=1", "--group", "site", "--order")
+    fleet("want", "m=0", "--group", "site")
+    fleet("want", "m", "--group", "site", "--withdraw")
+    told = " ".join(fleet("audit")[1].split())
+    assert "want model=m, scope=group/site, wish.order=true, wish.version=1 " in told
+    assert "want model=m, scope=group/site, wish.version=0 " in told
+    assert told.endswith("want model=m, scope=group/site, wish=null")
+    assert [each["what"] for each in json.loads(fleet("audit", "--most", "2", "--json")[1])] == [
+        "want",
+        "want",
+    ]
 
 
 def test_what_is_wished_of_one_device_alone_is_shown(
@@ -213,7 +316,6 @@ def test_a_token_comes_with_its_name_and_is_listed(fleet: Fleet) -> None:
         (("--role", "viewer"), "--role is for a person"),
         (("--group", "a", "--device", "b"), "give --group or --device"),
         (("--revoke", "a", "--hours", "3"), "nothing else"),
-        (("--hours", "0"), "Expected `int` >= 1"),
         (("--person", "x y"), "not a name: a-z 0-9 . _ -, at most 64, not a dot first"),
     ],
 )

@@ -170,6 +170,13 @@ def test_a_version_is_released_once(desk: Desk, packages: dict[int, Path], tmp_p
         ("/devices/none/revoke", None, "there is no device 'none'"),
         ("/tokens/none/revoke", None, "there is no token 'none'"),
         ("/want", [], "Expected `object`"),
+        (
+            "/want",
+            {"model": "m\n", "group": "a", "wish": {"version": 0}},
+            "not a name: a-z 0-9 . _ -, at most 64",
+        ),
+        ("/settings", {"name": "fleet.poll_s", "group": "a\n", "value": 60}, "not a name: "),
+        ("/tokens/person", {"name": "ann\n", "role": "viewer"}, "not a name: "),
     ],
 )
 def test_what_cannot_be_is_refused_and_said(desk: Desk, path: str, body: object, says: str) -> None:
@@ -235,6 +242,35 @@ def test_the_document_of_the_api_is_whole(desk: Desk) -> None:
     told = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
     assert served - told == {("GET", f"{API}/openapi.json")}
     assert told <= served
+
+
+def test_what_was_changed_last_is_told_of_a_long_audit_log(desk: Desk) -> None:
+    """It told of the first thousand lines alone."""
+    with desk.home.store.transaction() as rows:
+        for number in range(1200):
+            rows.note(desk.now_ms, "ann", "did", number=number)
+    person = desk.person()
+    newest = person.get("/audit")[0]["number"] + 1200
+    assert [each["number"] for each in person.get("/audit?newest=3")] == [newest - 2, newest - 1, newest]
+    assert len(person.get("/audit?newest=5000")) == 1000
+    assert person.get("/audit?newest=x")["error"] == "'newest' is no number"
+
+
+def test_what_takes_nothing_back_changes_nothing(desk: Desk, new_box: NewBox) -> None:
+    new_box("box-1", group="site")
+    person = desk.person()
+
+    def at() -> tuple[Any, int]:
+        with desk.home.store.look() as view:
+            return person.get("/audit/check"), view.number("revision")
+
+    before = at()
+    assert person.post("/want", {"model": "m", "group": "site"}) == {"devices": 1, "before": False}
+    assert person.post("/settings", {"name": "fleet.poll_s", "group": "site"}) == {
+        "devices": 1,
+        "before": False,
+    }
+    assert at() == before
 
 
 def test_the_audit_log_tells_who_did_what_and_that_it_was_changed(desk: Desk, new_box: NewBox) -> None:
