@@ -1,6 +1,6 @@
 """The CUDA graphs of one engine's runs. Each is captured from a context of its own, as TensorRT forbids to change one
-from which a graph was captured, and used once a replay gave what the run before it gave. Where one cannot be had, when
-it was tried once more as well, that is said once, and none is used any more."""
+from which a graph was captured, and used once a replay gave what the run before it gave. Where one cannot be had, and
+not for what others may have spoilt alone, that is said once, and none is used any more."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from appliance.devices.cuda import Cuda
 from appliance.runtimes.device_copies import DeviceCopies
 from appliance.runtimes.device_graphs import (
     CAPTURE_AFTER,
-    CAPTURES_TRIED,
     GRAPHS_MAX,
     SPOILT,
     NotNow,
     alike,
     capturing,
+    once_more,
     tell_without_graphs,
 )
 from appliance.runtimes.lost_device import end_if_lost
@@ -68,7 +68,7 @@ class Graphs:
                 self._cuda.finish(stream)
             end_if_lost(self._cuda, self._key, problem)
             self._failed += 1
-            if self._failed >= CAPTURES_TRIED:
+            if not once_more(self._failed, problem):
                 self._go_without(graph, str(problem))
             elif graph:
                 self._cuda.end_graph(graph)

@@ -148,10 +148,11 @@ def test_a_capture_that_fails_is_told_of_once_and_the_session_goes_on_without(
     for _ in range(3):
         echo(session, 8)
     assert device.graphs
-    real = SimulatedContext.run
+    real, tried = SimulatedContext.run, list[int]()
 
     def run(context: SimulatedContext, stream: int) -> None:
         if stream in device.capturing:
+            tried.append(stream)
             raise RunFailed("TensorRT cannot run this: operation not permitted when stream is capturing")
         real(context, stream)
 
@@ -164,6 +165,7 @@ def test_a_capture_that_fails_is_told_of_once_and_the_session_goes_on_without(
     for rows in (2, 8, 1, 1, 1):
         echo(session, rows)
     assert not device.graphs
+    assert len(tried) == 1, "it would fail again"
     said = capfd.readouterr().err
     assert said.count("model/1 runs without CUDA graphs: TensorRT cannot run this: operation not perm") == 1
 
