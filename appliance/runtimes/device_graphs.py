@@ -108,8 +108,17 @@ def once_more(failed: int, problem: Exception) -> bool:
 
 def tell_without_graphs(key: str, reason: str) -> None:
     """Say in the log why a version has no graphs."""
+    _tell(f"{key} runs without CUDA graphs", reason)
+
+
+def tell_anew(key: str, reason: str) -> None:
+    """Say in the log why a request of a version waits for a load."""
+    _tell(f"{key} is loaded anew after the capture of a CUDA graph failed", reason)
+
+
+def _tell(what: str, reason: str) -> None:
     first = " ".join(reason.split())[:REASON_CHARACTERS]
-    print(f"{key} runs without CUDA graphs: {first}", file=sys.stderr, flush=True)
+    print(f"{what}: {first}", file=sys.stderr, flush=True)
 
 
 def alike(one: Sequence[bytes], other: Sequence[memoryview], elements: Sequence[ElementType]) -> bool:

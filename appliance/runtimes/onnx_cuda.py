@@ -39,6 +39,7 @@ from appliance.runtimes.device_graphs import (
     alike,
     capturing,
     once_more,
+    tell_anew,
     tell_without_graphs,
     whole_device,
 )
@@ -451,7 +452,9 @@ class CudaSession:
         self._end_if_dead(problem)
         self._graphs.failed += 1
         self._graphs.on = once_more(self._graphs.failed, problem)
-        if not self._graphs.on:
+        if self._graphs.on:
+            tell_anew(self._about.key, str(problem))
+        else:
             self._tell(str(problem))
         self._forget()
         self._graphs.anew, self._graphs.made = True, 0
