@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from appliance.devices.cuda import CudaFailed
-from appliance.domain.errors import RunFailed
+from appliance.domain.errors import DeviceFull, DeviceHasNoRoom, RunFailed
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx_cuda
+from appliance.runtimes.onnx_cuda import NO_LIMIT
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.tools.conformance.memory import Memory
 from models.generate import write_model
@@ -86,6 +87,21 @@ def test_where_no_session_can_be_made_anew_for_a_moment_the_next_run_makes_it(
     bench.meanwhile = bool
     assert answers(mlp, memory, 8) == [expected] * 8
     assert set(bench.made[1].captured) == {"1"}, "and it is what it was"
+
+
+def test_what_a_session_that_is_not_made_anew_lacks_is_told_once(bench: Bench, mlp: Session) -> None:
+    memory = Memory(np.ones((1, 64), np.float32))
+    bench.made[0].fail = BY_OTHERS
+
+    def full() -> None:
+        reason = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: "
+        raise DeviceHasNoRoom(NO_LIMIT.told(f"{reason}CUDA failure 2: out of memory"))
+
+    bench.meanwhile = full
+    answers(mlp, memory, 3)
+    with pytest.raises(DeviceFull) as told:
+        memory.run(mlp, (0,))
+    assert str(told.value).count("its GPU has no memory left") == 1
 
 
 def test_where_there_is_no_stream_for_a_moment_the_one_before_is_given_back_once(
