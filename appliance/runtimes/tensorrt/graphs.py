@@ -7,7 +7,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-from appliance.devices.cuda import Cuda
+from appliance.devices.cuda import Cuda, CudaFailed
 from appliance.runtimes.device_copies import DeviceCopies
 from appliance.runtimes.device_graphs import (
     CAPTURE_AFTER,
@@ -46,8 +46,7 @@ class Graphs:
 
     def capture(self, setting: Setting) -> None:
         """Capture the run of these shapes, whose inputs lie on the device as does what the run gave that was just done.
-        The process ends where that loses the device; nothing else is raised, unless there is
-        no stream to go on with."""
+        The process ends where that loses the device; nothing is raised."""
         graph, stream = 0, self._copies.stream
         try:
             with capturing():
@@ -72,7 +71,8 @@ class Graphs:
                 self._go_without(graph, str(problem))
             elif graph:
                 self._cuda.end_graph(graph)
-            self._copies.renew()  # who knows what the capture has left in the other stream
+            with suppress(CudaFailed):  # where there is none for a moment, this one has been ended as a capture
+                self._copies.renew()  # who knows what the capture has left in the other stream
             return
         elements = [BY_DATATYPE[port.datatype] for port in self._contexts.outputs]
         if alike(given, [memoryview(each) for each in replayed], elements):
