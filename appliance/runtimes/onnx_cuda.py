@@ -143,10 +143,11 @@ class CudaSession:
         self._graphs = _Graphs(on=made.graphs, can=made.graphs)
         if graphs and not made.graphs:
             self._tell("parts of it run on the processor")
-        late = read_here(self._session, [spec.name for spec in version.inputs])
-        if late and made.graphs:
-            known = unread(late)
-            late = tuple(name for name in late if name not in known)
+        late = set(read_here(self._session, [spec.name for spec in version.inputs]))
+        here = [spec.name for spec in version.inputs if spec.name in late and not spec.optional]
+        if here and made.graphs:
+            late.difference_update(unread(here))
+            here = [name for name in here if name in late]
         made_here = written_here(self._session)
         self._inputs = tuple(
             (spec.name, BY_DATATYPE[spec.datatype].number, spec.name in late) for spec in version.inputs
@@ -154,7 +155,6 @@ class CudaSession:
         self._outputs = tuple(
             (spec.name, BY_DATATYPE[spec.datatype], spec.name in made_here) for spec in version.outputs
         )
-        here = [spec.name for spec in version.inputs if spec.name in late and not spec.optional]
         if self._graphs.on and here:
             self._tell(f"not read on the device are its inputs {', '.join(here)}")
         if self._graphs.on and made_here:

@@ -134,7 +134,8 @@ class Bench:
     """A runtime whose sessions are on the simulated device; ``made`` are those of ONNX Runtime, in order. ``meanwhile``
     comes while one is made, which waits for the whole device. ``here`` are inputs that those read on the processor, of
     four bytes each, and outputs that they leave there; ``unread`` are those of them that nothing reads. ``fail``:
-    what CUDA says of captures of all that are made."""
+    what CUDA says of captures of all that are made. ``asked``: of which inputs it was to be told whether nothing reads
+    them."""
 
     name = "onnx"
 
@@ -143,6 +144,7 @@ class Bench:
     ) -> None:
         self._here = here
         self._unread = unread
+        self.asked: list[Sequence[str]] = []
         self.fail = ""
         self.cuda = SimulatedCuda()
         self.made: list[Graphs] = []
@@ -169,12 +171,16 @@ class Bench:
             self.cuda,  # type: ignore[arg-type]  # it passes the conformance suite of Cuda
             make,
             graphs=self._graphs,
-            unread=lambda names: self._unread,
+            unread=self._tell_unread,
             kind=native.OrtDevice.cpu(),
         )
         session.inputs = ports_of(session.metas.inputs_meta, "input")
         session.outputs = ports_of(session.metas.outputs_meta, "output")
         return session
+
+    def _tell_unread(self, names: Sequence[str]) -> Sequence[str]:
+        self.asked.append(names)
+        return self._unread
 
 
 def write_two(folder: Path) -> ModelVersion:

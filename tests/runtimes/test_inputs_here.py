@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from appliance.domain.device_wish import ON_CUDA
@@ -187,7 +187,29 @@ def test_the_file_is_looked_into_once_and_while_others_may_capture(
     session.close()
     assert len(made) == 2
     assert set(made[1].captured) == {"1"}
-    assert looked == [("by",)]
+    assert looked == [["by"]]
+
+
+def test_the_file_is_not_looked_into_for_inputs_that_are_mostly_left_out(tmp_path: Path) -> None:
+    """ONNX Runtime tells of none that has a default where it reads it."""
+    model = helper.make_model(
+        helper.make_graph(
+            [node("Add", ["x", "w"], ["y"])],
+            "default",
+            [tensor_port(name, "FP32", [3]) for name in ("x", "w")],
+            [tensor_port("y", "FP32", [3])],
+            [numpy_helper.from_array(np.ones(3, np.float32), "w")],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    inputs = [spec("x", Datatype.FP32, 3), replace(spec("w", Datatype.FP32, 3), optional=True)]
+    version = version_of(path, inputs, [spec("y", Datatype.FP32, 3)])
+    bench = Bench(unread=("w",))
+    bench.load(version, RuntimeSettings()).close()
+    assert bench.asked == []
 
 
 def test_which_inputs_no_node_reads_is_found_in_the_file() -> None:

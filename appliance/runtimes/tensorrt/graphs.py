@@ -71,7 +71,9 @@ class Graphs:
                 self._go_without(graph, str(problem))
             elif graph:
                 self._cuda.end_graph(graph)
-            with suppress(CudaFailed):  # where there is none for a moment, this one has been ended as a capture
+            with suppress(
+                CudaFailed
+            ):  # where there is none for a moment, this one has been ended as a capture
                 self._copies.renew()  # who knows what the capture has left in the other stream
             return
         elements = [BY_DATATYPE[port.datatype] for port in self._contexts.outputs]
