@@ -4,7 +4,7 @@ whole device, as ONNX Runtime does where it makes a session, and cuBLAS and cuDN
 while any stream of the device is captured, whatever a thread's mode is, and spoils the capture.
 
 ONNX Runtime waits so for the words of an error of CUDA as well, in the midst of a run that fails. Runs that serve are
-not kept waiting for that: a capture that failed is tried once more."""
+not kept waiting for that: a capture that failed is tried once more, unless CUDA forbade what the run itself does."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ CAPTURE_AFTER: Final = 2
 """Runs of one combination before it is captured: what comes once or twice is not worth it."""
 CAPTURES_TRIED: Final = 2
 """How often captures of a session may fail until it goes without: the first time it may be another one's fault."""
+NOT_PERMITTED: Final = "operation not permitted when stream is capturing"
+"""CUDA's word to who waits, or takes memory, within its own capture, as an operator that has to know values on the
+processor. One whose capture others spoilt is told of a previous error."""
 TOLERANCE: Final = 1e-2
 """Of the largest value: what the order in which a device adds may change. A wrong graph is off by all of it."""
 SPOILT: Final = 0xA5
@@ -88,16 +91,34 @@ def whole_device() -> AbstractContextManager[None]:
 def let_go(problem: BaseException) -> None:
     """Let go of what the functions that a problem came through still hold: a session that was refused would else stay
     for as long as its refusal is told, and go wherever that ends."""
-    told: BaseException | None = problem
-    while told is not None:
-        traceback.clear_frames(told.__traceback__)
-        told = told.__cause__ or told.__context__
+    left: list[BaseException | None] = [problem]
+    seen = set[int]()
+    while left:
+        told = left.pop()
+        if told is not None and id(told) not in seen:  # some lead back to themselves
+            seen.add(id(told))
+            traceback.clear_frames(told.__traceback__)
+            left += (told.__cause__, told.__context__)
+
+
+def once_more(failed: int, problem: Exception) -> bool:
+    """Whether a capture is tried again where so many of its session failed, the last one of ``problem``."""
+    return failed < CAPTURES_TRIED and NOT_PERMITTED not in str(problem)
 
 
 def tell_without_graphs(key: str, reason: str) -> None:
     """Say in the log why a version has no graphs."""
+    _tell(f"{key} runs without CUDA graphs", reason)
+
+
+def tell_anew(key: str, reason: str) -> None:
+    """Say in the log why a request of a version waits for a load."""
+    _tell(f"{key} is loaded anew after the capture of a CUDA graph failed", reason)
+
+
+def _tell(what: str, reason: str) -> None:
     first = " ".join(reason.split())[:REASON_CHARACTERS]
-    print(f"{key} runs without CUDA graphs: {first}", file=sys.stderr, flush=True)
+    print(f"{what}: {first}", file=sys.stderr, flush=True)
 
 
 def alike(one: Sequence[bytes], other: Sequence[memoryview], elements: Sequence[ElementType]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from appliance.runtimes.device_limit import (
 from appliance.runtimes.distributions import cuda_remedy
 from appliance.runtimes.onnx_cuda import CudaSession, Made
 from appliance.runtimes.onnx_elements import ports_of
-from appliance.runtimes.onnx_placement import RECORD, placement, read_here
+from appliance.runtimes.onnx_placement import RECORD, placement
 from appliance.runtimes.onnx_reasons import load_reason
 from appliance.runtimes.onnx_sessions import BoundSession, TextSession
 from appliance.runtimes.relayout import relay
@@ -188,8 +188,7 @@ def _load_on_cuda(version: ModelVersion, settings: RuntimeSettings) -> CudaSessi
     def make(stream: int, graphs: bool) -> Made:
         if graphs:
             try:
-                session = _create_session(version, settings, stream=stream, graphs=True)
-                return Made(session, graphs=True, unread=_unread(version, session))
+                return Made(_create_session(version, settings, stream=stream, graphs=True), graphs=True)
             except LoadFailed as problem:
                 if GRAPH_REFUSED not in str(problem):
                     raise
@@ -198,7 +197,12 @@ def _load_on_cuda(version: ModelVersion, settings: RuntimeSettings) -> CudaSessi
     limit = _limit_of(version, settings)
     try:
         session = CudaSession(
-            version, _cuda(settings.device.index), make, graphs=version.cuda_graphs, limit=limit
+            version,
+            _cuda(settings.device.index),
+            make,
+            graphs=version.cuda_graphs,
+            unread=partial(_unread, version),
+            limit=limit,
         )
     except CudaFailed as problem:
         raise device_problem(version, problem) from problem
@@ -214,14 +218,12 @@ def _load_on_cuda(version: ModelVersion, settings: RuntimeSettings) -> CudaSessi
     return session
 
 
-def _unread(version: ModelVersion, session: Any) -> tuple[str, ...]:
-    """Its inputs that no node reads. Where all are read on the device nobody has to look."""
-    if not (here := read_here(session, [spec.name for spec in version.inputs])):
-        return ()
+def _unread(version: ModelVersion, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of its inputs that no node reads, as far as that is known: it serves without it."""
     path = _path(version)
-    with suppress(ArtefactError, LoadFailed):
+    with suppress(ArtefactError, LoadFailed, MemoryError):
         called = f"{version.key}: {os.path.basename(path)}"
-        return unread(read_file(path, GRAPH_BYTES_MAX, version.digests.get(path, ""), called), here)
+        return unread(read_file(path, GRAPH_BYTES_MAX, version.digests.get(path, ""), called), names)
     return ()
 
 

@@ -9,15 +9,15 @@ A batch is filled up to one of a few sizes, as each size that is new costs a ses
 second, and without graphs each change between two of them as much.
 
 A combination that comes again is captured as a CUDA graph, from then on replayed without its kernels being launched one
-by one. A graph is used once it gave the answer that the run before it gave. Where CUDA or the model will have none, at
-the second try as well, that is said once, and the session runs without.
+by one. A graph is used once it gave the answer that the run before it gave. Where CUDA or the model will have none
+that is said once, and the session runs without; what others may have spoilt is tried once more before.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,12 +33,13 @@ from appliance.runtimes.buckets import bucket, filled_up, rows_of
 from appliance.runtimes.device_copies import DeviceCopies, layout, parts_of
 from appliance.runtimes.device_graphs import (
     CAPTURE_AFTER,
-    CAPTURES_TRIED,
     GRAPHS_MAX,
     SPOILT,
     NotNow,
     alike,
     capturing,
+    once_more,
+    tell_anew,
     tell_without_graphs,
     whole_device,
 )
@@ -68,12 +69,14 @@ class _Elsewhere(Exception):
 
 
 class Made(NamedTuple):
-    """A session of ONNX Runtime and whether it can capture graphs. Of its inputs, no node reads those that are
-    ``unread``."""
+    """A session of ONNX Runtime and whether it can capture graphs."""
 
     session: Any
     graphs: bool
-    unread: tuple[str, ...] = ()
+
+
+def _none_of(names: Sequence[str]) -> Sequence[str]:
+    return names[:0]
 
 
 class _About(NamedTuple):
@@ -119,11 +122,13 @@ class CudaSession:
         make: Callable[[int, bool], Made],
         *,
         graphs: bool,
+        unread: Callable[[Sequence[str]], Sequence[str]] = _none_of,
         kind: int | None = None,
         limit: DeviceLimit = NO_LIMIT,
     ) -> None:
-        """``kind`` is what ONNX Runtime calls the device, where it is not CUDA; ``limit`` is what ``make`` holds it to.
-        Raises LoadFailed and CudaFailed."""
+        """``unread`` tells which of some inputs no node reads, and raises nothing; it is asked once, only where that
+        decides about graphs. ``kind`` is what ONNX Runtime calls the device, where it is not CUDA; ``limit`` is what
+        ``make`` holds it to. Raises LoadFailed and CudaFailed."""
         self._about = _About(version.key, limit)
         self._cuda = cuda
         self._make = make
@@ -138,8 +143,11 @@ class CudaSession:
         self._graphs = _Graphs(on=made.graphs, can=made.graphs)
         if graphs and not made.graphs:
             self._tell("parts of it run on the processor")
-        late = read_here(self._session, [spec.name for spec in version.inputs])
-        late = tuple(name for name in late if name not in made.unread)
+        late = set(read_here(self._session, [spec.name for spec in version.inputs]))
+        here = [spec.name for spec in version.inputs if spec.name in late and not spec.optional]
+        if here and made.graphs:
+            late.difference_update(unread(here))
+            here = [name for name in here if name in late]
         made_here = written_here(self._session)
         self._inputs = tuple(
             (spec.name, BY_DATATYPE[spec.datatype].number, spec.name in late) for spec in version.inputs
@@ -147,7 +155,6 @@ class CudaSession:
         self._outputs = tuple(
             (spec.name, BY_DATATYPE[spec.datatype], spec.name in made_here) for spec in version.outputs
         )
-        here = [spec.name for spec in version.inputs if spec.name in late and not spec.optional]
         if self._graphs.on and here:
             self._tell(f"not read on the device are its inputs {', '.join(here)}")
         if self._graphs.on and made_here:
@@ -444,8 +451,10 @@ class CudaSession:
         try again where nothing is known against it but this once."""
         self._end_if_dead(problem)
         self._graphs.failed += 1
-        self._graphs.on = self._graphs.failed < CAPTURES_TRIED
-        if not self._graphs.on:
+        self._graphs.on = once_more(self._graphs.failed, problem)
+        if self._graphs.on:
+            tell_anew(self._about.key, str(problem))
+        else:
             self._tell(str(problem))
         self._forget()
         self._graphs.anew, self._graphs.made = True, 0

@@ -87,11 +87,9 @@ def read_here(session: Any, names: Sequence[str]) -> tuple[str, ...]:
 
 def written_here(session: Any) -> tuple[str, ...]:
     """Which outputs a session of a device leaves in memory of the process, as a Shape that is an output does: ONNX
-    Runtime brings them to the device within each run. None where it does not tell, as before release 1.23, or says so
-    of all, for which nothing would have to run on a device."""
+    Runtime brings them to the device within each run. None where it does not tell, as before release 1.23."""
     told = getattr(session, "output_meminfos", None)
     if told is None:
         return ()
     pairs = zip(session.outputs_meta, told, strict=True)
-    here = tuple(port.name for port, memory in pairs if memory.name in PROCESSOR_MEMORY)
-    return here if len(here) < len(told) else ()
+    return tuple(port.name for port, memory in pairs if memory.name in PROCESSOR_MEMORY)

@@ -301,5 +301,7 @@ def run_error(problem: Exception, limit: DeviceLimit | None = None) -> Appliance
     session is held to ``limit``."""
     reason = runtime_reason(problem)
     if limit is not None and (full := memory_problem(limit, reason)):
+        if isinstance(problem, LoadFailed):  # of a session that was to be made anew, which says it by itself
+            full = reason
         return BeyondDeviceLimit(full) if limit.is_exceeded(reason) else DeviceFull(full)
     return InvalidRequest(reason) if isinstance(problem, native.InvalidArgument) else RunFailed(reason)

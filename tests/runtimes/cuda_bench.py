@@ -25,12 +25,16 @@ from models.generators.graph import model_bytes, node, tensor_port
 from tests.devices.simulated_cuda import SimulatedCuda
 from tests.workers.bench import spec, version_of
 
+BY_OTHERS = "operation failed due to a previous error during capture"
+BY_ITSELF = "operation not permitted when stream is capturing"
+"""What CUDA says of a capture that was spoilt by others, and of one that cannot be."""
+
 
 class Graphs:
     """Stands before a session of the processor as one that captures graphs: ``captured`` are their numbers, ``fail``
-    and ``lie`` what the next capture does, ``meanwhile`` what comes while it does. Where it goes, handles of cuBLAS go,
-    which waits for the whole device; so do the words of a run that fails, as each does while it is ``full``. ``here``
-    are inputs that it reads, and outputs that it leaves, on the processor.
+    (what CUDA says then) and ``lie`` what the next capture does, ``meanwhile`` what comes while it does. Where it goes,
+    handles of cuBLAS go, which waits for the whole device; so do the words of a run that fails, as each does while it
+    is ``full``. ``here`` are inputs that it reads, and outputs that it leaves, on the processor.
 
     ``staged`` is what operators of runs left in memory for the device to copy: as in ONNX Runtime, only a run that
     waits has it taken back. Where ``reads_on``, as in its older releases, graphs read it when they are replayed, and
@@ -46,7 +50,8 @@ class Graphs:
         self._graphs = graphs
         self.captured: list[str] = []
         self.replays = 0
-        self.fail = self.lie = self.reads_on = self.full = False
+        self.lie = self.reads_on = self.full = False
+        self.fail = ""
         self.staged = 0
         self._spoilt: set[str] = set()
 
@@ -88,7 +93,7 @@ class Graphs:
         if number in self.captured:
             self.replays += 1
         elif self.fail:
-            raise RuntimeError("operation not permitted when stream is capturing")
+            raise RuntimeError(self.fail)
         else:
             self._capture(number)
         self.captured.append(number)
@@ -101,7 +106,7 @@ class Graphs:
         self._cuda.others.remove(number)
         if number in self._cuda.spoilt:
             self._cuda.spoilt.remove(number)
-            raise RuntimeError("operation failed due to a previous error during capture")
+            raise RuntimeError(BY_OTHERS)
 
 
 class CopyingBinding:
@@ -129,7 +134,8 @@ class Bench:
     """A runtime whose sessions are on the simulated device; ``made`` are those of ONNX Runtime, in order. ``meanwhile``
     comes while one is made, which waits for the whole device. ``here`` are inputs that those read on the processor, of
     four bytes each, and outputs that they leave there; ``unread`` are those of them that nothing reads. ``fail``:
-    captures of all that are made fail."""
+    what CUDA says of captures of all that are made. ``asked``: of which inputs it was to be told whether nothing reads
+    them."""
 
     name = "onnx"
 
@@ -138,7 +144,8 @@ class Bench:
     ) -> None:
         self._here = here
         self._unread = unread
-        self.fail = False
+        self.asked: list[Sequence[str]] = []
+        self.fail = ""
         self.cuda = SimulatedCuda()
         self.made: list[Graphs] = []
         self.meanwhile: Callable[[], object] = bool
@@ -157,18 +164,23 @@ class Bench:
                 raise LoadFailed(f"{version.key}: {problem}") from problem
             self.made.append(Graphs(whole._sess, graphs and self._graphs, self.cuda, self._here))
             self.made[-1].fail = self.fail
-            return Made(self.made[-1], graphs and self._graphs, self._unread)
+            return Made(self.made[-1], graphs and self._graphs)
 
         session = CudaSession(
             version,
             self.cuda,  # type: ignore[arg-type]  # it passes the conformance suite of Cuda
             make,
             graphs=self._graphs,
+            unread=self._tell_unread,
             kind=native.OrtDevice.cpu(),
         )
         session.inputs = ports_of(session.metas.inputs_meta, "input")
         session.outputs = ports_of(session.metas.outputs_meta, "output")
         return session
+
+    def _tell_unread(self, names: Sequence[str]) -> Sequence[str]:
+        self.asked.append(names)
+        return self._unread
 
 
 def write_two(folder: Path) -> ModelVersion:

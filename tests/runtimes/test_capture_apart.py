@@ -19,7 +19,7 @@ from appliance.runtimes.device_graphs import NotNow, capturing, whole_device
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.tools.conformance.memory import Memory
 from models.generate import write_model
-from tests.runtimes.cuda_bench import Bench
+from tests.runtimes.cuda_bench import BY_OTHERS, Bench
 from tests.workers.bench import spec, version_of
 
 MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
@@ -128,7 +128,7 @@ def test_a_run_that_fails_beside_a_capture_costs_nobody_a_graph(
 
 
 def test_a_capture_that_fails_leaves_later_sessions_to_be_made(pair: Pair) -> None:
-    pair.bench.made[0].fail = True
+    pair.bench.made[0].fail = BY_OTHERS
     assert len(pair.run()) == 1
     assert not pair.make().memory()
 
@@ -189,3 +189,11 @@ def test_captures_one_after_the_other_keep_nobody_waiting() -> None:
     assert waits.wait(PATIENCE_S)
     over.set()
     thread.join(PATIENCE_S)
+
+
+def test_a_refusal_that_leads_back_to_itself_ends() -> None:
+    """As one that was raised from itself, or from what came of it."""
+    first, second = RuntimeError("first"), RuntimeError("second")
+    first.__cause__, second.__cause__ = second, first
+    with pytest.raises(RuntimeError, match="first"), whole_device():
+        raise first

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from appliance.devices.cuda import CudaFailed
-from appliance.domain.errors import RunFailed
+from appliance.domain.errors import DeviceFull, DeviceHasNoRoom, RunFailed
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx_cuda
+from appliance.runtimes.onnx_cuda import NO_LIMIT
 from appliance.runtimes.runtime import RuntimeSettings, Session
 from appliance.tools.conformance.memory import Memory
 from models.generate import write_model
-from tests.runtimes.cuda_bench import Bench
+from tests.runtimes.cuda_bench import BY_ITSELF, BY_OTHERS, Bench
 from tests.workers.bench import spec, version_of
 
 MLP = [spec("x", Datatype.FP32, -1, 64)], [spec("y", Datatype.FP32, -1, 10)]
@@ -41,22 +42,28 @@ def answers(session: Session, memory: Memory, times: int) -> list[bytes]:
     return [memory.outputs(memory.run(session, (0,)))[0] for _ in range(times)]
 
 
+@pytest.mark.parametrize(("word", "sessions"), [(BY_OTHERS, 3), (BY_ITSELF, 2)])
 def test_a_capture_that_fails_has_the_session_made_anew(
-    bench: Bench, mlp: Session, capfd: pytest.CaptureFixture[str]
+    bench: Bench, mlp: Session, capfd: pytest.CaptureFixture[str], word: str, sessions: int
 ) -> None:
+    """One that would fail again is not tried again: that costs a load, and a model whose operators wait for the device
+    has the same said of it each time."""
     memory = Memory(np.ones((1, 64), np.float32))
-    bench.made[0].fail = bench.fail = True
+    bench.made[0].fail = bench.fail = f"CUDA failure: {word} ; GPU=0"
     assert len(set(answers(mlp, memory, 12))) == 1
-    assert len(bench.made) == 3
+    assert len(bench.made) == sessions
     assert not any(made.captured for made in bench.made)
-    assert "operation not permitted when stream is capturing" in capfd.readouterr().err
+    *before, last = capfd.readouterr().err.splitlines()
+    again = f"model/1 is loaded anew after the capture of a CUDA graph failed: CUDA failure: {word} ; GPU=0"
+    assert before == [again] * (sessions - 2)
+    assert last == f"model/1 runs without CUDA graphs: CUDA failure: {word} ; GPU=0"
 
 
 def test_a_capture_that_failed_once_is_tried_again(
     bench: Bench, mlp: Session, capfd: pytest.CaptureFixture[str]
 ) -> None:
     memory = Memory(np.ones((1, 64), np.float32))
-    bench.made[0].fail = True
+    bench.made[0].fail = BY_OTHERS
     assert len(set(answers(mlp, memory, 8))) == 1
     assert [set(made.captured) for made in bench.made] == [set(), {"1"}]
     assert bench.made[1].replays > 2
@@ -67,7 +74,7 @@ def test_where_no_session_can_be_made_anew_for_a_moment_the_next_run_makes_it(
     bench: Bench, mlp: Session
 ) -> None:
     memory = Memory(np.ones((1, 64), np.float32))
-    bench.made[0].fail = True
+    bench.made[0].fail = BY_OTHERS
     expected = answers(mlp, memory, 2)[0]
 
     def full() -> None:
@@ -80,6 +87,21 @@ def test_where_no_session_can_be_made_anew_for_a_moment_the_next_run_makes_it(
     bench.meanwhile = bool
     assert answers(mlp, memory, 8) == [expected] * 8
     assert set(bench.made[1].captured) == {"1"}, "and it is what it was"
+
+
+def test_what_a_session_that_is_not_made_anew_lacks_is_told_once(bench: Bench, mlp: Session) -> None:
+    memory = Memory(np.ones((1, 64), np.float32))
+    bench.made[0].fail = BY_OTHERS
+
+    def full() -> None:
+        reason = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: "
+        raise DeviceHasNoRoom(NO_LIMIT.told(f"{reason}CUDA failure 2: out of memory"))
+
+    bench.meanwhile = full
+    answers(mlp, memory, 3)
+    with pytest.raises(DeviceFull) as told:
+        memory.run(mlp, (0,))
+    assert str(told.value).count("its GPU has no memory left") == 1
 
 
 def test_where_there_is_no_stream_for_a_moment_the_one_before_is_given_back_once(
@@ -96,7 +118,7 @@ def test_where_there_is_no_stream_for_a_moment_the_one_before_is_given_back_once
         real_end(stream)
 
     monkeypatch.setattr(bench.cuda, "end_stream", end)
-    bench.made[0].fail = True
+    bench.made[0].fail = BY_OTHERS
     with monkeypatch.context() as patch:
         patch.setattr(bench.cuda, "stream", none)
         answers(mlp, memory, 3)
@@ -113,14 +135,14 @@ def test_a_session_without_graphs_any_more_leaves_nothing_with_releases_that_tak
 ) -> None:
     old = mlp._without_graph._replace(holds=onnx_cuda.holds_what_graphs_read("1.26.0"))  # type: ignore[attr-defined]
     monkeypatch.setattr(mlp, "_without_graph", old)
-    bench.made[0].fail = bench.fail = True
+    bench.made[0].fail = bench.fail = BY_OTHERS
     answers(mlp, Memory(np.ones((1, 64), np.float32)), 30)
     assert bench.made[-1].staged == 0
 
 
 def test_what_was_prepared_for_a_session_that_was_made_anew_raises(bench: Bench, mlp: Session) -> None:
     memory, other = Memory(np.ones((1, 64), np.float32)), Memory(np.ones((2, 64), np.float32))
-    bench.made[0].fail = bench.fail = True
+    bench.made[0].fail = bench.fail = BY_OTHERS
     answers(mlp, memory, 2)
     run = memory.prepared(mlp, (0,))
     assert run is not None

@@ -3,27 +3,31 @@ again. The device is simulated, and so is that copy; where real sessions read th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
+from appliance.domain.device_wish import ON_CUDA
 from appliance.domain.digest import digest_of
 from appliance.domain.errors import LoadFailed
 from appliance.domain.model import Batching, ModelVersion
 from appliance.domain.tensor import Datatype
 from appliance.runtimes import onnx, onnx_cuda
+from appliance.runtimes.device_graphs import capturing
 from appliance.runtimes.onnx_placement import read_here, written_here
 from appliance.runtimes.runtime import OverlappedRun, RuntimeSettings, Session, region_maker
-from appliance.runtimes.unread import unread
+from appliance.runtimes.unread import FIELDS_MAX, unread
 from appliance.tools.conformance.memory import Memory
 from models.generators.graph import model_bytes, node, tensor_port
-from tests.runtimes.cuda_bench import Bench, CopyingBinding
+from tests.runtimes.cuda_bench import BY_OTHERS, Bench, CopyingBinding, Graphs
 from tests.workers.bench import spec, version_of
 
 
@@ -143,11 +147,69 @@ def test_the_version_s_own_file_tells_which_inputs_no_node_reads(tmp_path: Path,
     digests = {str(path): digest} if "digest" in known else {}
     inputs = [spec("x", Datatype.FP32, -1, 3), spec("by", Datatype.FP32, -1, 1)]
     version = version_of(path, inputs, [spec("y", Datatype.FP32, -1, 3)], digests=digests)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])._sess
     if known == "no file":
         path.unlink()
-    told = onnx._unread(version, session)
+    told = onnx._unread(version, ("x", "by"))
     assert told == (("by",) if known in ("the file", "its digest") else ())
+
+
+def test_the_file_is_looked_into_once_and_while_others_may_capture(
+    bench: Bench, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not again within a request for which the session is made anew, and not while all captures wait for a load."""
+    looked = list[Sequence[str]]()
+
+    def look(model: bytes, names: Sequence[str]) -> Sequence[str]:
+        with capturing():
+            looked.append(names)
+        return unread(model, names)
+
+    Path(version.path).write_bytes(with_an_unread_input())
+    made, names = list[Graphs](), ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    real = onnxruntime.InferenceSession
+
+    def make(path: str, *_: object, **__: object) -> object:
+        whole = real(path, providers=["CPUExecutionProvider"])
+        made.append(Graphs(whole._sess, True, bench.cuda, frozenset({"by"})))
+        made[-1].fail = BY_OTHERS if len(made) == 1 else ""
+        return SimpleNamespace(_sess=made[-1], get_providers=lambda: names)
+
+    runtime = onnx.OnnxRuntime()
+    monkeypatch.setattr(onnx, "_cuda", lambda index: bench.cuda)
+    monkeypatch.setattr(onnx, "CudaSession", partial(onnx_cuda.CudaSession, kind=native.OrtDevice.cpu()))
+    monkeypatch.setattr(onnx, "_note", lambda version, session: "")
+    monkeypatch.setattr(onnx, "unread", look)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", make)
+    session = runtime.load(replace(version, device=ON_CUDA), RuntimeSettings())
+    for by in (2.0, 3.0) * 6:
+        assert answers(session, 2, by) == {-1.0}
+    session.close()
+    assert len(made) == 2
+    assert set(made[1].captured) == {"1"}
+    assert looked == [["by"]]
+
+
+def test_the_file_is_not_looked_into_for_inputs_that_are_mostly_left_out(tmp_path: Path) -> None:
+    """ONNX Runtime tells of none that has a default where it reads it."""
+    model = helper.make_model(
+        helper.make_graph(
+            [node("Add", ["x", "w"], ["y"])],
+            "default",
+            [tensor_port(name, "FP32", [3]) for name in ("x", "w")],
+            [tensor_port("y", "FP32", [3])],
+            [numpy_helper.from_array(np.ones(3, np.float32), "w")],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    inputs = [spec("x", Datatype.FP32, 3), replace(spec("w", Datatype.FP32, 3), optional=True)]
+    version = version_of(path, inputs, [spec("y", Datatype.FP32, 3)])
+    bench = Bench(unread=("w",))
+    bench.load(version, RuntimeSettings()).close()
+    assert bench.asked == []
 
 
 def test_which_inputs_no_node_reads_is_found_in_the_file() -> None:
@@ -179,18 +241,32 @@ def test_what_is_no_model_is_not_looked_into_for_ever() -> None:
     with pytest.raises(LoadFailed):
         unread(b"\xff\xff\xff\xff", ["x"])
     graph = b"\x0a\x00"  # an empty node
-    for _ in range(100):
-        attribute = b"\x32" + _length(graph) + graph
-        node_ = b"\x2a" + _length(attribute) + attribute
-        graph = b"\x0a" + _length(node_) + node_
-    with pytest.raises(LoadFailed, match="nested deeper than"):
-        unread(b"\x3a" + _length(graph) + graph, ["x"])
+    for _ in range(2_000):
+        graph = _field(1, _field(5, _field(6, graph)))
+    assert unread(_field(7, graph), ["x"]) == ("x",), "depth is nothing to it"
 
 
-def _length(message: bytes) -> bytes:
+@pytest.mark.parametrize("where", ["numbers of an attribute", "nodes", "graphs in graphs"])
+def test_a_graph_of_too_many_fields_is_left_alone(where: str) -> None:
+    """Numbers of an attribute are a field each, which the firewall does not count."""
+    many = FIELDS_MAX + 1
+    if where == "numbers of an attribute":
+        graph = _field(1, _field(5, _field(1, b"value_ints") + b"\x40\x01" * many))
+    elif where == "nodes":
+        graph = b"\x0a\x00" * many
+    else:
+        graph = _field(1, _field(5, b"\x32\x00" * many))
+    assert unread(_field(7, graph), ["x"]) == ()
+    assert unread(_field(7, graph[:2]), ["x"]) == ("x",) if where == "nodes" else True
+
+
+def _field(number: int, message: bytes) -> bytes:
     """As protobuf writes it."""
-    size = len(message)
-    return bytes((size,)) if size < 128 else bytes((size & 0x7F | 0x80, size >> 7))
+    head, size = bytearray((number << 3 | 2,)), len(message)
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes((*head, size)) + message
 
 
 @pytest.fixture
@@ -228,9 +304,23 @@ def test_an_output_that_is_left_on_the_processor_is_never_captured(
     assert told == "model/1 runs without CUDA graphs: not made on the device are its outputs s\n"
 
 
-def test_of_a_session_that_says_so_of_all_its_outputs_nothing_is_believed(with_shape: ModelVersion) -> None:
+def test_of_a_session_whose_outputs_are_all_left_there_nothing_is_captured(
+    with_shape: ModelVersion, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As of one that gives nothing but shapes."""
+    bench = Bench(here=frozenset({"y", "s"}))
+    session = bench.load(with_shape, RuntimeSettings())
+    memory = Memory(np.ones((2, 3), np.float32))
+    for _ in range(6):
+        memory.run(session, (0, 1))
+    assert bench.made[0].captured == []
+    session.close()
+    assert "not made on the device are its outputs y, s\n" in capfd.readouterr().err
+
+
+def test_real_sessions_tell_where_they_write(with_shape: ModelVersion) -> None:
     session = onnxruntime.InferenceSession(with_shape.path, providers=["CPUExecutionProvider"])._sess
-    assert written_here(session) == ()
+    assert written_here(session) == ("y", "s")
     assert written_here(SimpleNamespace()) == ()
 
 

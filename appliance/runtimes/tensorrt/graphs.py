@@ -1,22 +1,22 @@
 """The CUDA graphs of one engine's runs. Each is captured from a context of its own, as TensorRT forbids to change one
-from which a graph was captured, and used once a replay gave what the run before it gave. Where one cannot be had, when
-it was tried once more as well, that is said once, and none is used any more."""
+from which a graph was captured, and used once a replay gave what the run before it gave. Where one cannot be had, and
+not for what others may have spoilt alone, that is said once, and none is used any more."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
 
-from appliance.devices.cuda import Cuda
+from appliance.devices.cuda import Cuda, CudaFailed
 from appliance.runtimes.device_copies import DeviceCopies
 from appliance.runtimes.device_graphs import (
     CAPTURE_AFTER,
-    CAPTURES_TRIED,
     GRAPHS_MAX,
     SPOILT,
     NotNow,
     alike,
     capturing,
+    once_more,
     tell_without_graphs,
 )
 from appliance.runtimes.lost_device import end_if_lost
@@ -46,8 +46,7 @@ class Graphs:
 
     def capture(self, setting: Setting) -> None:
         """Capture the run of these shapes, whose inputs lie on the device as does what the run gave that was just done.
-        The process ends where that loses the device; nothing else is raised, unless there is
-        no stream to go on with."""
+        The process ends where that loses the device; nothing is raised."""
         graph, stream = 0, self._copies.stream
         try:
             with capturing():
@@ -68,11 +67,14 @@ class Graphs:
                 self._cuda.finish(stream)
             end_if_lost(self._cuda, self._key, problem)
             self._failed += 1
-            if self._failed >= CAPTURES_TRIED:
+            if not once_more(self._failed, problem):
                 self._go_without(graph, str(problem))
             elif graph:
                 self._cuda.end_graph(graph)
-            self._copies.renew()  # who knows what the capture has left in the other stream
+            with suppress(
+                CudaFailed
+            ):  # where there is none for a moment, this one has been ended as a capture
+                self._copies.renew()  # who knows what the capture has left in the other stream
             return
         elements = [BY_DATATYPE[port.datatype] for port in self._contexts.outputs]
         if alike(given, [memoryview(each) for each in replayed], elements):

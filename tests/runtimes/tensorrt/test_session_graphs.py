@@ -139,6 +139,30 @@ def test_a_capture_that_failed_once_is_tried_again_and_others_stay(
     assert "without CUDA graphs" not in capfd.readouterr().err
 
 
+def test_a_request_is_answered_although_there_is_no_other_stream_after_a_capture_that_failed(
+    session: EngineSession, device: HostDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SimulatedContext.run
+
+    def run(context: SimulatedContext, stream: int) -> None:
+        if stream in device.capturing:
+            raise RunFailed("operation failed due to a previous error during capture")
+        real(context, stream)
+
+    def none() -> int:
+        raise CudaFailed("out of memory (CUDA error 2 in cudaStreamCreateWithFlags)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SimulatedContext, "run", run)
+        patch.setattr(device, "stream", none)
+        for _ in range(CAPTURE_AFTER):
+            echo(session, 2)
+    assert not device.graphs
+    echo(session, 2)
+    assert len(device.graphs) == 1
+    assert len(device.streams) == 1
+
+
 def test_a_capture_that_fails_is_told_of_once_and_the_session_goes_on_without(
     session: EngineSession,
     device: HostDevice,
@@ -148,10 +172,11 @@ def test_a_capture_that_fails_is_told_of_once_and_the_session_goes_on_without(
     for _ in range(3):
         echo(session, 8)
     assert device.graphs
-    real = SimulatedContext.run
+    real, tried = SimulatedContext.run, list[int]()
 
     def run(context: SimulatedContext, stream: int) -> None:
         if stream in device.capturing:
+            tried.append(stream)
             raise RunFailed("TensorRT cannot run this: operation not permitted when stream is capturing")
         real(context, stream)
 
@@ -164,6 +189,7 @@ def test_a_capture_that_fails_is_told_of_once_and_the_session_goes_on_without(
     for rows in (2, 8, 1, 1, 1):
         echo(session, rows)
     assert not device.graphs
+    assert len(tried) == 1, "it would fail again"
     said = capfd.readouterr().err
     assert said.count("model/1 runs without CUDA graphs: TensorRT cannot run this: operation not perm") == 1
 
