@@ -16,9 +16,17 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from appliance.domain.errors import (
+    ApplianceError,
+    DeadlineExpired,
+    DeadlineUnreachable,
+    InvalidRequest,
+    QueueFull,
+)
 from appliance.domain.protocol import EXTENSIONS, SYSTEM_SHARED_MEMORY
 from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.http import application
+from appliance.frontend.statuses import statuses_of
 from models.generate import write_model
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub
@@ -28,6 +36,13 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "FROM-TRITON.md").read_text()
 ONLY_THERE = {"/v2/models/*/generate", "/v2/models/*/generate_stream"}
 """Paths of Triton that are no routes here."""
 ON_THE_SOCKET = {"RepositoryModelLoad", "RepositoryModelUnload"}
+
+ERRORS_THAT_DIFFER: dict[str, type[ApplianceError]] = {
+    "Request timeout expired": DeadlineExpired,
+    "cannot be served before its deadline": DeadlineUnreachable,
+    "Exceeds maximum queue size": QueueFull,
+    "is not valid UTF-8": InvalidRequest,
+}
 
 
 def rows(heading: str) -> dict[str, str]:
@@ -89,6 +104,36 @@ def test_options_and_habits_are_told() -> None:
     assert len(rows("Options")) > 60
     assert all(option.startswith("--") for option in rows("Options"))
     rows("Habits")
+
+
+def test_statuses_that_differ_are_as_they_are_told() -> None:
+    section = DOCUMENT.partition("\n## Errors\n")[2].partition("\n## ")[0]
+    told = {
+        text: (grpc_status, int(http_status))
+        for text, grpc_status, http_status in re.findall(
+            r"^\| `([^`]+)` \| [^|]+ \| `([A-Z_]+)`, (\d+) \|", section, re.MULTILINE
+        )
+    }
+    assert len(told) == section.count("\n|") - 2
+    found = {text: statuses_of(kind("")) for text, kind in ERRORS_THAT_DIFFER.items()}
+    assert told == {text: (each.grpc.name, each.http) for text, each in found.items()}
+
+
+@pytest.mark.every_front_end
+def test_texts_that_are_no_text_are_refused_as_is_told(serve: Serve, tmp_path: Path) -> None:
+    write_model("string_concat", tmp_path)
+    daemon = serve(tmp_path)
+    with triton.InferenceServerClient(daemon.grpc) as client:
+        feeds = [triton.InferInput(name, [1, 1], "BYTES") for name in "ab"]
+        for feed in feeds:
+            feed.set_data_from_numpy(np.array([[b"whole\x00text"]], np.object_))
+        answer = client.infer("string_concat", feeds).as_numpy("y")
+        assert answer is not None
+        assert answer.tolist() == [[b"whole\x00text" * 2]]
+        feeds[0].set_data_from_numpy(np.array([[b"\xff"]], np.object_))
+        with pytest.raises(InferenceServerException, match="is not valid UTF-8") as refusal:
+            client.infer("string_concat", feeds)
+        assert refusal.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
 @pytest.mark.every_front_end
