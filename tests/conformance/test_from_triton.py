@@ -28,6 +28,7 @@ from appliance.frontend.grpc.wire_pb import inference_pb2 as pb
 from appliance.frontend.http import application
 from appliance.frontend.statuses import statuses_of
 from models.generate import write_model
+from models.generators.graph import constant, model_bytes, node, tensor_port
 from tests.appliance_process import ApplianceProcess
 from tests.conformance.grpc.stub import Stub
 from tests.conftest import Serve
@@ -134,6 +135,28 @@ def test_texts_that_are_no_text_are_refused_as_is_told(serve: Serve, tmp_path: P
         with pytest.raises(InferenceServerException, match="is not valid UTF-8") as refusal:
             client.infer("string_concat", feeds)
         assert refusal.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+@pytest.mark.every_front_end
+def test_runs_that_failed_are_among_executions_as_is_told(serve: Serve, tmp_path: Path) -> None:
+    graph = model_bytes(
+        "look_up",
+        [node("Gather", ["table", "x"], ["y"])],
+        inputs=[tensor_port("x", "INT64", ["batch"])],
+        outputs=[tensor_port("y", "FP32", ["batch"])],
+        constants=[constant("table", np.zeros(3, np.float32))],
+    )
+    (tmp_path / "look_up" / "1").mkdir(parents=True)
+    (tmp_path / "look_up" / "1" / "model.onnx").write_bytes(graph)
+    daemon = serve(tmp_path)
+    with triton.InferenceServerClient(daemon.grpc) as client:
+        feed = triton.InferInput("x", [1], "INT64")
+        feed.set_data_from_numpy(np.array([99], np.int64))
+        with pytest.raises(InferenceServerException, match="model 'look_up' failed"):
+            client.infer("look_up", [feed])
+        (found,) = client.get_inference_statistics("look_up").model_stats
+        assert (found.inference_count, found.execution_count, found.inference_stats.fail.count) == (0, 1, 1)
+        assert [each.compute_infer.count for each in found.batch_stats] == [1]
 
 
 @pytest.mark.every_front_end
